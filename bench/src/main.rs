@@ -11,6 +11,7 @@ mod peer;
 mod preflight;
 mod remat;
 mod scan;
+mod start;
 mod stats;
 mod steps;
 mod workload;
@@ -33,6 +34,8 @@ enum Command {
     /// The peer of `steps --custom-loop`.
     #[command(hide = true)]
     CustomLoop(custom_loop::Args),
+    /// Time from the start of a process to the end of its first step, against JAX's; the second start compiles nothing.
+    Start(start::Args),
     /// The most memory that training takes on the CPU, against JAX's.
     Memory(memory::Args),
     /// JPEG files to batches for training, against torch's, torchvision's, Grain's and TensorFlow's loaders.
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Command::Steps(args) if args.callbacks => callbacks::run(&args),
         Command::Steps(args) => steps::run(&args),
         Command::CustomLoop(args) => custom_loop::run(&args),
+        Command::Start(args) => start::run(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Loader(args) => loader::run(&args),
         Command::Preflight(args) => preflight::run(&args),

@@ -20,6 +20,8 @@ pub(crate) struct Ready {
     pub(crate) python: Option<String>,
     pub(crate) n_params: u64,
     pub(crate) steps_per_epoch: u64,
+    /// From the start of JAX's process to the loss of its first step.
+    pub(crate) cold_s: Option<f64>,
 }
 
 /// What the peer says after a block.
@@ -42,9 +44,23 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts the JAX peer on a workload and waits until it has compiled and warmed up.
     pub(crate) fn start(python: &Path, workload: &str, devices: usize) -> Result<Peer, Box<dyn Error>> {
+        Peer::with(&mut Peer::jax(python, workload, devices))
+    }
+
+    /// The same on one device, with JAX's persistent cache of compiled programs in a folder.
+    pub(crate) fn start_cached(python: &Path, workload: &str, cache: &Path) -> Result<Peer, Box<dyn Error>> {
+        let mut command = Peer::jax(python, workload, 1);
+        command.env("JAX_COMPILATION_CACHE_DIR", cache);
+        // Programs of any size and compile time are kept.
+        command.env("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0");
+        Peer::with(command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"))
+    }
+
+    fn jax(python: &Path, workload: &str, devices: usize) -> Command {
         let mut command = Command::new(python);
         command.arg(Path::new(PEERS).join("jax_peer.py"));
-        Peer::with(command.args(["--workload", workload, "--devices", &devices.to_string()]))
+        command.args(["--workload", workload, "--devices", &devices.to_string()]);
+        command
     }
 
     /// Starts another process of this program, which trains in a loop of its own.

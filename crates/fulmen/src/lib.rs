@@ -2,11 +2,14 @@
 //!
 #![doc = include_str!("../README.md")]
 
-#[doc(inline)]
-pub use fulmen_trainer::cli;
-
 // Modules, not the crates under other names: so the documentation shows what is in them, and the compiler's messages name
 // a type by a path that a user can write.
+
+/// A command line for a user's program: subcommands, a configuration file, and a flag for every option of the Trainer.
+pub mod cli {
+    #[doc(inline)]
+    pub use fulmen_trainer_cli::*;
+}
 
 /// Several processes that train one model: joining, barriers, agreement, a key-value store.
 #[cfg(feature = "multi-host")]

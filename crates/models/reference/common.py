@@ -1,7 +1,7 @@
 """What the scripts of this folder share. Each writes the folder of a tiny model with random weights, as the Python library
 writes it, and beside it `expected.safetensors`: inputs, and what the model makes of them there.
 
-    pip install torch torchvision timm transformers diffusers
+    pip install torch==2.15.0 torchvision==0.29.2 timm==1.0.31 transformers==5.23.0 diffusers==0.42.1
     python resnet.py
 
 With the name of a folder that Fulmen saved, a script loads it and compares what it gives with `expected.safetensors`.

@@ -1,6 +1,6 @@
 """Tiny random models of texts as transformers writes them, and what they give: the folders beside this file.
 
-    pip install torch==2.15.0 transformers==5.23.0 && python texts.py
+    pip install torch==2.15.0 transformers==5.23.0 peft==0.21.2 && python texts.py
 
 Each folder has the model, as `from_pretrained` reads it, and `expected.safetensors`: inputs, logits, generated tokens. The
 other way, folders that `cargo test -p fulmen-models -- --ignored saved` wrote are compared with
@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import peft
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -61,29 +62,35 @@ def as_bin(folder, prefix=""):
     torch.save(weights, folder / "pytorch_model.bin")
 
 
-def decoded(model, seed, padded=False, beams=None):
-    """Logits of two sequences and 32 greedy tokens; of a prompt that is padded, until one ends; of a beam search."""
+def decoded(model, seed, padded=False, beams=None, **given):
+    """Logits of two sequences and 32 greedy tokens; of a prompt that is padded, until one ends; of a beam search. A model
+    with an encoder is `given` what that reads."""
     tokens = ids(seed)
+    prompt = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    if given:
+        # transformers puts the first token of decoders in front of another.
+        tokens[:, 0] = 0
+        prompt = given | {"decoder_input_ids": tokens}
     config = model.generation_config
     config.eos_token_id = config.pad_token_id = config.bos_token_id = None
     plain, length = dict(do_sample=False, use_cache=True), tokens.shape[1]
-    every, some = torch.ones_like(tokens), torch.ones_like(tokens)
-    some[1, :3] = 0
-    greedy = model.generate(tokens, attention_mask=every, max_new_tokens=32, **plain)[:, length:]
-    values = {"ids": tokens, "logits": model(tokens).logits, "greedy": greedy}
+    greedy = model.generate(**prompt, max_new_tokens=32, **plain)[:, length:]
+    values = given | {"ids": tokens, "logits": model(**prompt).logits, "greedy": greedy}
     # A token that the first greedy search finds early.
     end = int(greedy[0, 4])
     ending = dict(max_new_tokens=8, eos_token_id=end, pad_token_id=1, **plain)
 
     def found(**how):
-        tail = model.generate(tokens, **how, **ending)[:, length:]
+        tail = model.generate(**prompt | how, **ending)[:, length:]
         return torch.nn.functional.pad(tail, (0, 8 - tail.shape[1]), value=1)
 
     values["end"] = torch.tensor([end])
     if padded:
+        some = torch.ones_like(tokens)
+        some[1, :3] = 0
         values["padded"] = found(attention_mask=some)
     if beams is not None:
-        values["beams"] = found(attention_mask=every, num_beams=3, **beams)
+        values["beams"] = found(num_beams=3, **beams)
     return values
 
 
@@ -188,7 +195,44 @@ def roberta():
     write("roberta-classifier", model, encoded(model, 1, kinds=False))
 
 
-FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta]
+def gpt2_lora():
+    """An adapter for the GPT-2 of this folder, as peft writes it."""
+    model = transformers.GPT2LMHeadModel.from_pretrained(HERE / "gpt2").eval()
+    tokens = ids(22)
+    base = model(tokens).logits
+    config = peft.LoraConfig(r=2, lora_alpha=6, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
+    model = peft.get_peft_model(model, config)
+    generator = torch.Generator().manual_seed(23)
+    for name, parameter in model.named_parameters():
+        if "lora" in name:
+            parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator)
+    write("gpt2-lora", model.eval(), {"input_ids": tokens, "base": base, "logits": model(tokens).logits})
+    (HERE / "gpt2-lora" / "README.md").unlink()
+    # The folder of the base is not the same everywhere.
+    file = HERE / "gpt2-lora" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "gpt2", "target_modules": ["c_attn", "c_fc"]}, indent=2, sort_keys=True) + "\n")
+
+
+def t5():
+    """Few and short ranges of distances, so that all occur; two blocks, which share them."""
+    sizes = dict(vocab_size=VOCABULARY, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4, relative_attention_num_buckets=8, relative_attention_max_distance=20, decoder_start_token_id=0)
+    model = settle(transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes | {"num_layers": 2})), 24)
+    tokens, mask = ids(25, length=9), torch.ones(2, 9, dtype=torch.int64)
+    mask[1, 5:] = 0
+    write("t5", model, decoded(model, 26, beams={}, input_ids=tokens, attention_mask=mask))
+    # T5 1.1, with a head of its own.
+    config = transformers.T5Config(feed_forward_proj="gated-gelu", tie_word_embeddings=False, **sizes)
+    model = transformers.T5ForConditionalGeneration(config)
+    model.lm_head.weight = torch.nn.Parameter(torch.zeros(VOCABULARY, 16))
+    settle(model, 27)
+    values = {"input_ids": tokens, "decoder_input_ids": ids(28)}
+    folder = write("t5-gated", model, values | {"logits": model(**values).logits})
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False}
+    del config["scale_decoder_outputs"]
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, gpt2_lora, t5]
 
 
 def check(folder):

@@ -112,7 +112,7 @@ pub struct Config {
     pub layer_types: Option<Vec<LayerType>>,
     /// Gemma: the products of queries and keys are divided by the root of this and not of `head_dim`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub query_pre_attn_scalar: Option<f64>,
+    pub query_pre_attn_scalar: Option<usize>,
     /// Gemma 2: the bound `c` of the scores of attention, `c·tanh(x/c)`.
     pub attn_logit_softcapping: Option<f64>,
     /// Gemma 2: the same of the logits.
@@ -404,7 +404,7 @@ impl Layer {
         let sliding = config.is_sliding(number);
         let mut how = Attention::new().enable_gqa(true);
         if let Some(scalar) = config.query_pre_attn_scalar.filter(|_| config.has_post_norms()) {
-            how = how.scale(scalar.powf(-0.5));
+            how = how.scale((scalar as f64).powf(-0.5));
         }
         if let Some(cap) = config.attn_logit_softcapping {
             how = how.softcap(cap);

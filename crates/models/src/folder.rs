@@ -258,3 +258,131 @@ fn torch_dtype(dtype: fulmen_tensor::DType) -> Option<&'static str> {
         _ => None,
     }
 }
+
+#[cfg(all(test, feature = "bert", feature = "decoder", feature = "gpt2"))]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use fulmen_nn::safetensors;
+    use fulmen_tensor::{Runtime, Tensor};
+
+    use super::*;
+    use crate::bert::BertForSequenceClassification;
+    use crate::decoder::Decoder;
+    use crate::gpt2::Gpt2;
+    use crate::reference::{Expected, folder};
+    use crate::roberta::RobertaForMaskedLm;
+
+    /// A copy of a reference folder, whose config is changed.
+    fn changed(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> tempfile::TempDir {
+        let copy = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+        for entry in std::fs::read_dir(folder(name)).into_iter().flatten().flatten() {
+            std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap_or_else(|e| panic!("{e}"));
+        }
+        let file = copy.path().join(CONFIG);
+        let mut json = read_object(&file).unwrap_or_else(|e| panic!("{e}"));
+        change(&mut json);
+        std::fs::write(&file, Value::Object(json).to_string()).unwrap_or_else(|e| panic!("{e}"));
+        copy
+    }
+
+    #[track_caller]
+    fn refusal<M: Pretrained>(folder: &Path) -> String {
+        match M::from_folder(folder) {
+            Ok(_) => panic!("it was loaded"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_config_that_asks_for_another_model_is_refused_with_the_key() {
+        for (key, value, expected) in [
+            ("model_type", json!("gpt_neo"), "`model_type` is `gpt_neo`, expected `gpt2`"),
+            (
+                "scale_attn_by_inverse_layer_idx",
+                json!(true),
+                "`scale_attn_by_inverse_layer_idx` is true; only false is built here",
+            ),
+            ("quantization_config", json!({"bits": 4}), "`quantization_config` is {\"bits\":4}"),
+            (
+                "activation_function",
+                json!("quick_gelu"),
+                "`activation_function`: unknown variant `quick_gelu`, expected one of `gelu`",
+            ),
+            ("n_layer", json!("two"), "`n_layer`: invalid type: string \"two\", expected usize"),
+            ("n_head", json!(3), "`n_head` is 3, which does not divide `n_embd`, 16"),
+        ] {
+            let copy = changed("gpt2", |config| _ = config.insert(key.into(), value));
+            let text = refusal::<Gpt2>(copy.path());
+            assert!(text.contains(expected), "{text}");
+        }
+        let yarn = changed("llama", |config| config["rope_parameters"]["rope_type"] = json!("yarn"));
+        assert!(
+            refusal::<Decoder>(yarn.path()).contains("`rope_type` is `yarn`, expected `default`, `linear` or `llama3`")
+        );
+        let copy = changed("gpt2", |config| _ = config.insert("n_inner".into(), json!(7)));
+        let text = refusal::<Gpt2>(copy.path());
+        assert!(
+            text.contains("transformer.h.0.mlp.c_fc.weight: the model has f32[16, 7], the file f32[16, 64]"),
+            "{text}"
+        );
+        let text = refusal::<Gpt2>(Path::new("no-such-folder"));
+        assert!(text.starts_with("cannot read no-such-folder"), "{text}");
+    }
+
+    #[test]
+    fn a_saved_folder_is_the_model_with_what_its_config_said() {
+        let there = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+        let model = Decoder::from_folder(folder("gemma3")).unwrap_or_else(|e| panic!("{e}"));
+        model.save_pretrained(there.path().join("model")).unwrap_or_else(|e| panic!("{e}"));
+        let again = Decoder::from_folder(there.path().join("model")).unwrap_or_else(|e| panic!("{e}"));
+        let value = |model: &Decoder| model.parameters().iter().map(|(_, p)| p.get()).collect::<Vec<_>>();
+        for (one, other) in value(&model).iter().zip(value(&again)) {
+            assert_eq!(one.literal().map(|l| l.bytes().to_vec()), other.literal().map(|l| l.bytes().to_vec()));
+        }
+        let [before, after] = [folder("gemma3"), there.path().join("model")]
+            .map(|folder| read_object(&folder.join(CONFIG)).unwrap_or_else(|e| panic!("{e}")));
+        for (key, value) in before {
+            assert!(after[&key] == value || (value.is_f64() && after[&key].as_f64() == value.as_f64()), "{key}");
+        }
+    }
+
+    /// A model with new values, what it gives, and its folder.
+    fn save<M: Pretrained>(name: &str, to: &Path, forward: impl Fn(&M, &Expected) -> (Tensor, Vec<&'static str>)) {
+        let config = read_config::<M>(&folder(name)).unwrap_or_else(|e| panic!("{e}"));
+        let (model, expected) = (M::new(config).unwrap_or_else(|e| panic!("{e}")), Expected::read(name));
+        model.initialize(7);
+        model.eval();
+        let to: PathBuf = to.join(name);
+        model.save_pretrained(&to).unwrap_or_else(|e| panic!("{e}"));
+        let (logits, inputs) = forward(&model, &expected);
+        let names = inputs.iter().map(|name| if *name == "ids" { "input_ids" } else { name }).chain(["logits"]);
+        let tensors: Vec<Tensor> = inputs.iter().map(|name| expected.tensor(name)).chain([logits]).collect();
+        let values = Runtime::global().and_then(|runtime| runtime.eval_many(&tensors.iter().collect::<Vec<_>>()));
+        let values: Vec<_> = names.map(str::to_owned).zip(values.unwrap_or_else(|e| panic!("{e}"))).collect();
+        safetensors::write(to.join("expected.safetensors"), &values, &BTreeMap::new())
+            .unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    #[test]
+    #[ignore = "for Python: FULMEN_SAVED=FOLDER cargo test -p fulmen-models -- --ignored saved, then reference/texts.py check FOLDER"]
+    fn saved_folders_for_transformers() {
+        let to =
+            PathBuf::from(std::env::var_os("FULMEN_SAVED").unwrap_or_else(|| panic!("FULMEN_SAVED names no folder")));
+        save::<Gpt2>("gpt2", &to, |model, expected| (model.forward(expected.tensor("ids")), vec!["ids"]));
+        for name in ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3"] {
+            save::<Decoder>(name, &to, |model, expected| (model.forward(expected.tensor("ids")), vec!["ids"]));
+        }
+        save::<BertForSequenceClassification>("bert-classifier", &to, |model, expected| {
+            let names = ["input_ids", "token_type_ids", "attention_mask"];
+            let [ids, kinds, mask] = names.map(|name| expected.tensor(name));
+            (model.forward(ids, Some(&kinds), Some(&mask)), names.to_vec())
+        });
+        save::<RobertaForMaskedLm>("roberta", &to, |model, expected| {
+            let names = ["input_ids", "attention_mask"];
+            let [ids, mask] = names.map(|name| expected.tensor(name));
+            (model.forward(ids, Some(&mask)), names.to_vec())
+        });
+    }
+}

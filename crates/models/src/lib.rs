@@ -5,20 +5,37 @@
 //! | module | models | names of |
 //! | --- | --- | --- |
 //! | [`bert`], [`roberta`] | BERT, RoBERTa: masked tokens, classification | transformers |
+//! | [`biggan`] | BigGAN | its paper |
 //! | [`convnext`] | ConvNeXt | transformers |
 //! | [`dcgan`] | DCGAN | PyTorch's example |
 //! | [`decoder`] | Llama, Mistral, Qwen, Gemma | transformers |
 //! | [`gpt2`] | GPT-2 | transformers |
 //! | [`resnet`] | ResNet-18, 34, 50, 101, 152 | torchvision, timm |
+//! | [`t5`] | T5, T5 1.1, Flan-T5 | transformers |
 //! | [`unet`] | UNet for diffusion | diffusers |
 //! | [`vit`] | Vision Transformer | transformers |
 //!
 //! [`Pretrained`] loads a downloaded folder, with a new head if the task is another, and saves one.
 
+// One family alone leaves some of what they share unused.
+#![cfg_attr(
+    not(all(
+        feature = "bert",
+        feature = "convnext",
+        feature = "decoder",
+        feature = "gpt2",
+        feature = "unet",
+        feature = "vit"
+    )),
+    allow(dead_code, unused_imports)
+)]
+
 mod activation;
 mod attention;
 #[cfg(feature = "bert")]
 pub mod bert;
+#[cfg(feature = "biggan")]
+pub mod biggan;
 #[cfg(feature = "convnext")]
 pub mod convnext;
 #[cfg(feature = "dcgan")]
@@ -32,12 +49,15 @@ mod generate;
 pub mod gpt2;
 mod init;
 mod labels;
+mod lora;
 #[cfg(test)]
 mod reference;
 #[cfg(feature = "resnet")]
 pub mod resnet;
 #[cfg(feature = "bert")]
 pub mod roberta;
+#[cfg(feature = "t5")]
+pub mod t5;
 #[cfg(feature = "unet")]
 pub mod unet;
 #[cfg(feature = "vit")]
@@ -48,6 +68,7 @@ pub use error::{Error, Result};
 pub use folder::Pretrained;
 pub use generate::{CausalLm, GenerationConfig, Prompt, StaticCache, generate};
 pub use labels::Labels;
+pub use lora::Lora;
 
 use fulmen_tensor::Library;
 

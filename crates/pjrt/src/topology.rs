@@ -112,7 +112,8 @@ impl Topology {
         Ok(topology)
     }
 
-    fn plugin(&self) -> &Plugin {
+    /// The plugin whose description this is.
+    pub fn plugin(&self) -> &Plugin {
         match &self.owner {
             Owner::Us(plugin) | Owner::Client(plugin, _) => plugin,
         }

@@ -51,6 +51,11 @@ impl Error {
         matches!(self.0, Kind::Compiler { .. })
     }
 
+    /// Whether the disk has no room for the programs to save.
+    pub fn is_disk_full(&self) -> bool {
+        self.get_ref().is_some_and(fulmen_pjrt::Error::is_disk_full)
+    }
+
     /// Whether there was not enough memory.
     pub fn is_out_of_memory(&self) -> bool {
         self.get_ref().is_some_and(fulmen_pjrt::Error::is_out_of_memory)

@@ -6,7 +6,8 @@ use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin}
 use fulmen_tensor::{Function, Mesh, Recorded};
 
 use crate::{
-    Error, Judgement, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting, large, roofline, warnings,
+    Error, Judgement, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting, large, roofline, topology,
+    warnings,
 };
 
 /// Of the largest tensors, so many are told.
@@ -90,14 +91,7 @@ pub fn judge<E: From<Error>>(
 
 fn judge_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
     let doing = || format!("judging the step for {slice}");
-    let topology = plugin
-        .topology_with(slice.name(), &slice.generation().topology_options())
-        .map_err(|e| Error::compiler(doing(), e))?;
-    let (devices, there) = (slice.num_devices(), topology.devices().len());
-    if devices != there {
-        let message = format!("{}: libtpu says that it has {there} devices, and not {devices}", doing());
-        return Err(Error::usage(message));
-    }
+    let topology = topology(plugin, slice)?;
     let mut judgement = Judgement {
         slice: slice.clone(),
         hbm_available_bytes: topology
@@ -118,7 +112,7 @@ fn judge_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement>
         usd_per_hour: None,
     };
     let start = Instant::now();
-    let options = CompileOptions::new().partitions(devices).optimization(EFFORT);
+    let options = CompileOptions::new().partitions(slice.num_devices()).optimization(EFFORT);
     let compiled = plugin.compile(&topology, &step.stablehlo, &options);
     judgement.compile_s = start.elapsed().as_secs_f64();
     match compiled {
@@ -291,7 +285,7 @@ mod tests {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:3x5").unwrap();
         let error = judge_all(&plugin, &slices, None, |_| step(8, 8)).unwrap_err();
-        assert!(error.is_runtime() && error.to_string().contains("judging the step for v5e:3x5"), "{error}");
+        assert!(error.is_runtime() && error.to_string().contains("describing v5e:3x5"), "{error}");
     }
 
     #[test]

@@ -38,8 +38,9 @@ mod libtpu;
 mod prices;
 mod report;
 mod roofline;
+mod save;
+mod slice;
 mod text;
-mod topology;
 pub mod warnings;
 
 pub use chips::{GENERATIONS, Generation, Ring};
@@ -49,5 +50,6 @@ pub use large::LargeTensor;
 pub use prices::{Price, Prices};
 pub use report::{Judgement, Report, StepCost, StepSetting};
 pub use roofline::{Bound, Roofline};
-pub use topology::Slice;
+pub use save::{save, topology};
+pub use slice::Slice;
 pub use warnings::Warning;

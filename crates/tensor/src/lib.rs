@@ -20,6 +20,7 @@
 //! Not here: models, optimizers, training loops.
 
 mod accelerator;
+mod ahead;
 mod anomalies;
 mod apply;
 mod array;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fulmen_pjrt::compile_cache::CompileCache;
+use fulmen_pjrt::compile_cache::{CompileCache, SavedPrograms};
 use fulmen_pjrt::diagnosis::{diagnose, explain};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Value};
@@ -15,7 +15,7 @@ use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Valu
 use crate::array::Places;
 use crate::disk_cache::{DiskCache, Slot};
 use crate::listing::Captured;
-use crate::lower::lower;
+use crate::lower::{Lowered, lower};
 use crate::recompiles::Recompiles;
 use crate::recording::check_values;
 use crate::scope::here;
@@ -141,9 +141,25 @@ impl Runtime {
     /// ```
     #[must_use]
     pub fn with_compile_cache(self, cache: impl Into<Option<CompileCache>>) -> Runtime {
-        let disk_cache = DiskCache::new(cache.into());
+        let disk_cache = DiskCache::new(cache.into(), self.disk_cache.saved().cloned());
         disk_cache.prepare(&self.shared.client);
         Runtime { disk_cache, ..self }
+    }
+
+    /// The same devices, which take programs from a file before they compile them: see [`Function::compile_for`]. A program
+    /// that the file does not have is compiled. Where several processes run one program, all take the same file.
+    ///
+    /// # Errors
+    /// The file cannot be read; it is damaged; its programs are for other devices, another plugin or another CPU.
+    pub fn with_saved_programs(&self, file: &Path) -> Result<Runtime> {
+        let saved = SavedPrograms::read(file, &self.shared.client);
+        let saved = saved.map_err(|e| Error::runtime("reading compiled programs", e))?;
+        Ok(Runtime { disk_cache: self.disk_cache.with_saved(saved), ..self.clone() })
+    }
+
+    /// A SHA-256 over the programs of [`Runtime::with_saved_programs`], in hexadecimal, if there are any.
+    pub fn saved_programs_digest(&self) -> Option<&str> {
+        self.disk_cache.saved().map(SavedPrograms::digest)
     }
 
     /// The same devices in the order of another mesh; counted in the same metrics.
@@ -235,16 +251,7 @@ impl Runtime {
 
     fn compile_with(&self, function: &Function, announce: Option<impl FnOnce(Option<String>)>) -> Result<Compiled> {
         let lowered = lower(function, self.mesh())?;
-        if let Some((ty, location)) = &lowered.largest
-            && self.shared.client.platform_name() == "cpu"
-            && ty.shape.num_elements() >= TOO_MANY_FOR_THE_CPU
-        {
-            return Err(Error::usage(format!(
-                "compiling `{}`: {ty} has more elements than the CPU's compiler counts, 2^35\n  recorded at \
-                     {location}",
-                function.name()
-            )));
-        }
+        check_size(function, &lowered, self.shared.client.platform_name())?;
         // The lock is not held while compiling, which may take minutes.
         let cache = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let ids: Vec<i32> = self.devices().iter().map(|device| device.id()).collect();
@@ -430,8 +437,21 @@ fn locate_first(
     locate(last).map(|path| (last, path))
 }
 
+/// Refuses what would end the process of a CPU's plugin.
+pub(crate) fn check_size(function: &Function, lowered: &Lowered, platform: &str) -> Result<()> {
+    match &lowered.largest {
+        Some((ty, location)) if platform == "cpu" && ty.shape.num_elements() >= TOO_MANY_FOR_THE_CPU => {
+            Err(Error::usage(format!(
+                "compiling `{}`: {ty} has more elements than the CPU's compiler counts, 2^35\n  recorded at {location}",
+                function.name()
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The compiler flags of a platform.
-fn options_for(platform: &str) -> CompileOptions {
+pub(crate) fn options_for(platform: &str) -> CompileOptions {
     let mut options = CompileOptions::new();
     if platform == "cpu" {
         // XLA's fast minimum and maximum lose NaNs: a loss that is NaN would look healthy after a relu or a max.

@@ -231,6 +231,7 @@ impl Error {
             Some(Source::Nn(source)) => source.is_disk_full(),
             Some(Source::Data(source)) => source.is_disk_full(),
             Some(Source::Checkpoint(source)) => source.is_disk_full(),
+            Some(Source::Preflight(source)) => source.is_disk_full(),
             Some(Source::Io(source)) => fulmen_durable::is_full(source),
             _ => false,
         }
@@ -291,8 +292,15 @@ impl Error {
         }
     }
 
-    /// Whether the mistake is in how the program was started, not in its code.
-    pub(crate) fn is_option(&self) -> bool {
+    /// Whether the mistake is in how the program was started, not in its code: an option that cannot be. Then
+    /// [`is_usage`](Error::is_usage) is true too.
+    ///
+    /// ```
+    /// use fulmen_trainer::Trainer;
+    /// let error = Trainer::builder().max_epochs(0).options().unwrap_err();
+    /// assert!(error.is_option() && error.is_usage());
+    /// ```
+    pub fn is_option(&self) -> bool {
         self.kind == Kind::Option
     }
 }

@@ -48,6 +48,16 @@ impl Signal {
         }
     }
 
+    /// Sets the handlers of this module, once, for those signals that nobody has said anything of. A Trainer does so when it
+    /// begins to run. Before, a program that calls this ends with [`exit_code`](Signal::exit_code).
+    ///
+    /// ```
+    /// fulmen_trainer::Signal::install_handlers();
+    /// ```
+    pub fn install_handlers() {
+        install();
+    }
+
     /// The signal that is shown so.
     pub(crate) fn named(name: &str) -> Option<Signal> {
         SIGNALS.iter().find(|row| row.2 == name).map(|row| row.0)

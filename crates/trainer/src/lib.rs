@@ -9,8 +9,9 @@
 //! Several devices are one program with shardings ([`Strategy`]). With several processes, one a host, each builds the
 //! same Trainer; before the first step they compare what they are about to run.
 //!
-//! [`cli`] makes a command line of a module and its data; [`preflight`] judges a training step for TPUs that are not
-//! here.
+//! [`preflight`] judges a training step for TPUs that are not here.
+//!
+//! Not here: a command line, `fulmen-trainer-cli`.
 
 // The floors of this crate, the lowest first: a module imports from those above it in this list.
 
@@ -67,7 +68,8 @@ mod trainer;
 pub mod preflight;
 pub mod tuner;
 
-pub mod cli;
+#[doc(hidden)]
+pub mod internal;
 
 #[cfg(test)]
 #[path = "../../pjrt/tests/it/common/libtpu.rs"]
@@ -77,6 +79,7 @@ pub use batch::Batch;
 pub use callbacks::callback::Callback;
 pub use callbacks::train_start::TrainStart;
 pub use checkpoint::load_hyperparameters;
+pub use checkpoint::newest::load_arguments;
 pub use checkpoint::weights::Weights;
 pub use error::{Error, Result};
 pub use hooks::actions::{Actions, CheckpointRole};

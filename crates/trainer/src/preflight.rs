@@ -4,6 +4,8 @@
 //! result is read: memory, FLOPs and bytes, and the program itself. Times are a roofline over published peaks. Nothing runs
 //! and nothing is measured; the values of the model are never computed.
 
+use std::path::Path;
+
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_pjrt::Plugin;
 use fulmen_pjrt::locate::{Platform, locate};
@@ -13,13 +15,14 @@ pub use fulmen_preflight::{
     Bound, Error, GENERATIONS, Generation, Judgement, LargeTensor, Price, Prices, Report, Ring, Roofline, Slice,
     StepCost, StepSetting, Warning,
 };
-use fulmen_tensor::Mesh;
+use fulmen_tensor::{Mesh, Runtime};
 
-use crate::program::prepare;
+use crate::program::StepProgram;
+use crate::program::prepare::{self, Prepared};
 use crate::setting::Choices;
 use crate::setting::limits::EpochSize;
-use crate::state::names;
-use crate::{Batch, Options, Result, Strategy, TrainerBuilder, TrainingModule, program, recorder};
+use crate::state::{names, to_initialize};
+use crate::{Batch, Options, Result, Strategy, TrainerBuilder, TrainingModule, ValidationSets, program, recorder};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
 /// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
@@ -53,10 +56,11 @@ fn judge<M: TrainingModule>(
     slices: &[Slice],
     prices: Option<&Prices>,
 ) -> Result<Report> {
-    let doing = "preflight";
-    let path = locate(Platform::Tpu, None).map_err(|e| Error::compiler(doing, e))?;
-    let plugin = Plugin::load(path).map_err(|e| Error::compiler(doing, e))?;
-    fulmen_preflight::judge(&plugin, slices, prices, |devices| record(choices, mesh, module, train, devices))
+    fulmen_preflight::judge(&libtpu()?, slices, prices, |devices| record(choices, mesh, module, train, devices))
+}
+
+fn libtpu() -> Result<Plugin, Error> {
+    locate(Platform::Tpu, None).and_then(Plugin::load).map_err(|e| Error::compiler("preflight", e))
 }
 
 impl TrainerBuilder {
@@ -74,6 +78,78 @@ impl TrainerBuilder {
     ) -> Result<Report> {
         judge(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, slices, prices)
     }
+
+    /// Compiles what a fit compiles (starting values, training step, validation steps, the module's programs) and writes it
+    /// to a file, with which a Trainer of the same options that is told [`aot`](TrainerBuilder::aot) starts without a
+    /// compiler. It is compiled for a slice, which need not be here, or else for the devices of this builder.
+    ///
+    /// ```
+    /// # use fulmen_data::{DataLoader, TensorDataset};
+    /// # use fulmen_nn::{Linear, Module, optim};
+    /// # use fulmen_tensor::Accelerator;
+    /// # use fulmen_trainer::{Trainer, TrainingFn};
+    /// # let folder = std::env::temp_dir().join(format!("fulmen-save-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let data = TensorDataset::builder().array("x", [64, 1], vec![1.0f32; 64]).build()?;
+    /// # let loader = DataLoader::builder(data).batch_size(16).build()?;
+    /// # let line = Linear::new(1, 1);
+    /// # let module = TrainingFn::new(&line, |line, batch, _| line.forward(&batch.get("x")).mean_all(), |_| optim::Sgd::new(0.1));
+    /// let builder = || Trainer::builder().accelerator(Accelerator::Cpu).max_epochs(1).default_root_dir(&*folder);
+    /// let file = folder.join("step.fulmen");
+    /// builder().save_programs(&module, &loader, None, None, &file)?;
+    /// // In another process:
+    /// let summary = builder().aot(&*file).build()?.fit(&module, &loader, None)?;
+    /// assert_eq!(summary.train_compilations, 0);
+    /// # std::fs::remove_dir_all(folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An option that cannot be; a mistake in a step; a batch that the devices do not divide; a program that does not fit or
+    /// compile; no libtpu for a slice; a file that cannot be written.
+    pub fn save_programs<'a, M: TrainingModule>(
+        &self,
+        module: &M,
+        train: &DataLoader,
+        validation: impl Into<ValidationSets<'a>>,
+        slice: Option<&Slice>,
+        file: &Path,
+    ) -> Result<()> {
+        let choices = self.choices(self.options()?)?;
+        let (topology, mesh) = match slice {
+            Some(slice) => {
+                (fulmen_preflight::topology(&libtpu()?, slice)?, mesh_of(self.mesh.as_ref(), slice.num_devices())?)
+            }
+            None => {
+                let runtime = Runtime::open(choices.options.accelerator, &choices.options.devices)?;
+                let topology = runtime.client().topology().map_err(|e| Error::compiler("preflight", e))?;
+                (topology, mesh_of(self.mesh.as_ref(), runtime.devices().len())?)
+            }
+        };
+        let setting = choices.on(mesh.clone(), Strategy::replicas(&mesh));
+        let Prepared { layout, program, validation, declared, .. } =
+            prepare::prepare(module, &setting, setting.options.seed, train, &validation.into())?;
+        module.initialize(setting.options.seed);
+        let start = to_initialize(layout.entries());
+        let steps = validation.iter().map(|set| &set.program).chain(&program.steps).flat_map(StepProgram::functions);
+        let functions = steps.chain(declared.iter().map(|program| &program.function)).chain([&start]);
+        fulmen_preflight::save(&topology, &mesh, functions, file)
+    }
+}
+
+/// The mesh that was chosen, or else one of so many devices.
+fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
+    match mesh {
+        Some(mesh) if mesh.num_devices() == devices => Ok(mesh.clone()),
+        Some(mesh) => {
+            let has = mesh.num_devices();
+            Err(crate::Error::usage(format!(
+                "the mesh {mesh} has {has} devices, and a slice has {devices}; give slices of {has} devices, or a mesh of \
+                 {devices}"
+            )))
+        }
+        None => Ok(Mesh::new([("data", devices)])?),
+    }
 }
 
 /// The training step for so many devices.
@@ -84,17 +160,7 @@ fn record<M: TrainingModule>(
     train: &DataLoader,
     devices: usize,
 ) -> Result<Step> {
-    let mesh = match mesh {
-        Some(mesh) if mesh.num_devices() == devices => mesh.clone(),
-        Some(mesh) => {
-            let has = mesh.num_devices();
-            return Err(crate::Error::usage(format!(
-                "the mesh {mesh} has {has} devices, and a slice has {devices}; give slices of {has} devices, or a mesh of \
-                 {devices}"
-            )));
-        }
-        None => Mesh::new([("data", devices)])?,
-    };
+    let mesh = mesh_of(mesh, devices)?;
     let replicas = Strategy::replicas(&mesh);
     let setting = choices.on(mesh, replicas);
     let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);

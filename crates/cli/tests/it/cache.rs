@@ -67,7 +67,7 @@ fn the_program_lists_verifies_and_clears_compiled_programs() {
     let client = client.create_client(&[("cpu_device_count", 1.into())]).unwrap();
     let (cache, options) = (CompileCache::new(folder.path(), 1 << 30), CompileOptions::new());
     let text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }";
-    let key = ProgramKey::new(&client, "step", text, &options, []).unwrap();
+    let key = ProgramKey::new(&client.topology().unwrap(), "step", text, &options, []).unwrap();
     cache.store(&key, &client.compile(text, &options).unwrap(), Duration::from_millis(1540)).unwrap();
 
     let (done, text) = fulmen(&["compile", "list", "--folder"], folder.path());

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod book;
+mod command_line;
 mod errors;
 mod everyday;
 mod messages;

@@ -1,4 +1,4 @@
-//! What timm gave for the same folders; torchvision gave the same for the checkpoint in one of them.
+//! What timm and torchvision gave for the same weights.
 
 use fulmen_nn::weights::{StateDict, Strictness};
 
@@ -6,23 +6,26 @@ use super::*;
 use crate::reference::{Expected, compare_in_python, folder};
 
 #[test]
-fn folders_of_timm_give_its_logits() {
-    for name in ["resnet_basic", "resnet_bottleneck"] {
-        let (mut model, expected) = (ResNet::from_folder(folder(name)).unwrap(), Expected::read(name));
-        let checkpoint = folder(name).join("checkpoint.pth");
-        if checkpoint.exists() {
-            model = ResNet::new(model.config().clone()).unwrap();
-            let weights = StateDict::read(checkpoint).unwrap().part("state_dict").unwrap();
-            weights.rename("module.", "").unwrap().load_into(&model, Strictness::Strict).unwrap();
-            model.eval();
-        }
-        let pictures = expected.tensor("pixel_values");
-        let logits = model.forward(&pictures);
-        model.train();
-        let train_logits = model.forward(&pictures);
-        let running_mean = model.layer4[0].bn2.buffers()[0].1.get();
-        expected.check(&[("logits", &logits), ("train_logits", &train_logits), ("running_mean", &running_mean)]);
-    }
+fn a_folder_of_timm_gives_its_logits() {
+    let name = "resnet_bottleneck";
+    let (model, expected) = (ResNet::from_folder(folder(name)).unwrap(), Expected::read(name));
+    expected.check(&[("logits", &model.forward(expected.tensor("pixel_values")))]);
+}
+
+#[test]
+fn a_checkpoint_of_torchvision_gives_its_logits_and_statistics() {
+    let name = "resnet_basic";
+    let config = ResNet::from_folder(folder(name)).unwrap().config().clone();
+    let (model, expected) = (ResNet::new(config).unwrap(), Expected::read(name));
+    let weights = StateDict::read(folder(name).join("checkpoint.pth")).unwrap().part("state_dict").unwrap();
+    weights.rename("module.", "").unwrap().load_into(&model, Strictness::Strict).unwrap();
+    let pictures = expected.tensor("pixel_values");
+    model.eval();
+    let logits = model.forward(&pictures);
+    model.train();
+    let train_logits = model.forward(&pictures);
+    let running_mean = model.layer4[0].bn2.buffers()[0].1.get();
+    expected.check(&[("logits", &logits), ("train_logits", &train_logits), ("running_mean", &running_mean)]);
 }
 
 #[test]
@@ -31,4 +34,13 @@ fn written_weights_give_the_same_in_python() {
     for name in ["resnet_basic", "resnet_bottleneck"] {
         compare_in_python(&ResNet::from_folder(folder(name)).unwrap(), name, "resnet.py");
     }
+}
+
+#[test]
+fn an_argument_of_timm_that_makes_another_model_is_refused() {
+    let saved = tempfile::tempdir().unwrap();
+    let config = r#"{ "architecture": "resnet18", "num_classes": 5, "model_args": { "output_stride": 8 } }"#;
+    std::fs::write(saved.path().join("config.json"), config).unwrap();
+    let text = ResNet::from_folder(saved.path()).err().unwrap().to_string();
+    assert!(text.contains("config.json: `model_args`: unknown field `output_stride`"), "{text}");
 }

@@ -4,12 +4,12 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, DType, Refusal, Scope, Tensor, random};
 
-use super::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Linear};
+use super::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Embedding, Linear};
 use crate::precision::precision;
 use crate::record::NN;
 use crate::{Buffer, Forward, Module, Parameter, TrainingMode, Visit};
 
-/// A layer with one weight, `[out, …]`, that [`SpectralNorm`] can divide.
+/// A layer with one weight, `[out, …]`, or an embedding `[rows, width]`, that [`SpectralNorm`] can divide.
 pub trait Weighted: Forward + Clone {
     /// The parameter of that name.
     fn weight(&self) -> &Parameter;
@@ -40,7 +40,7 @@ macro_rules! weighted {
         }
     )*};
 }
-weighted!(Linear: 0, Conv1d: 0, Conv2d: 0, Conv3d: 0);
+weighted!(Linear: 0, Embedding: 0, Conv1d: 0, Conv2d: 0, Conv3d: 0);
 weighted!(ConvTranspose1d: 1, ConvTranspose2d: 1, ConvTranspose3d: 1);
 
 /// A layer whose weight is divided by an estimate of its largest singular value, so that the layer stretches nothing by more

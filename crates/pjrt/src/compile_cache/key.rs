@@ -1,16 +1,18 @@
 //! [`ProgramKey`]: all that decides what the compiler makes of a program, as named facts.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Write as _;
 
 use prost::Message;
 
-use crate::client::Client;
+use super::entry::Header;
 use crate::error::Result;
 use crate::frame;
 use crate::hash;
 use crate::options::CompileOptions;
+use crate::topology::Topology;
 
 /// How many differences are told.
 const MOST_DIFFERENCES: usize = 3;
@@ -28,6 +30,9 @@ pub(super) struct Fact {
     name: String,
     #[prost(string, tag = "2")]
     value: String,
+    /// Whether it is one of the machine, and not of the program.
+    #[prost(bool, tag = "3")]
+    machine: bool,
 }
 
 /// What tells compiled programs apart: the program's text, the compile options with their flags, the plugin's file, the
@@ -40,7 +45,7 @@ pub struct ProgramKey {
 }
 
 impl ProgramKey {
-    /// The key of a program for a client. The first key of a process may have to wait until the plugin's file is hashed;
+    /// The key of a program for devices, which need not be here. The first key of a process may have to wait until the plugin's file is hashed;
     /// see [`CompileCache::prepare`](super::CompileCache::prepare).
     ///
     /// `inputs` are names and types of the program's inputs, for messages. If `text` differs only in what does not change
@@ -49,28 +54,17 @@ impl ProgramKey {
     /// # Errors
     /// The plugin's file cannot be read, or was replaced after it was loaded.
     pub fn new(
-        client: &Client,
+        topology: &Topology,
         program: &str,
         text: &str,
         options: &CompileOptions,
         inputs: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self> {
-        let fact = |name: &str, value: String| Fact { name: name.to_owned(), value };
+        let fact = |name: &str, value: String| Fact { name: name.to_owned(), value, machine: false };
         let mut facts: Vec<Fact> = inputs.into_iter().map(|(name, ty)| fact(&format!("`{name}`"), ty)).collect();
         facts.extend(operations(text).into_iter().map(|(name, count)| fact(name, format!("{count} times"))));
         facts.push(fact("the compile options", format!("{options:?}")));
-        facts.push(fact("the devices", devices(client)));
-        facts.push(fact("the plugin", client.plugin().identity()?.to_owned()));
-        facts.push(fact("the runtime", format!("{} {}", client.platform_name(), client.platform_version())));
-        if client.platform_name() == "cpu" {
-            let threads = std::thread::available_parallelism().map_or(0, usize::from);
-            facts.push(fact("the CPU's features", frame::cpu_features()));
-            facts.push(fact("the CPU", frame::cpu_model()));
-            facts.push(fact("the number of cores", threads.to_string()));
-        }
-        if let Some(flags) = env::var_os("LIBTPU_INIT_ARGS") {
-            facts.push(fact("LIBTPU_INIT_ARGS", flags.to_string_lossy().into_owned()));
-        }
+        facts.extend(of_machine(topology)?);
         facts.push(fact(TEXT, hash::hex(&hash::of_bytes(text.as_bytes()))));
         let digest =
             hash::hex(&hash::of_bytes(&Facts { program: program.to_owned(), facts: facts.clone() }.encode_to_vec()));
@@ -91,29 +85,62 @@ impl ProgramKey {
         &self.facts
     }
 
-    /// What a stored program has otherwise, a line a difference.
-    pub(super) fn differences(&self, stored: &[Fact]) -> Vec<String> {
-        let find =
-            |facts: &[Fact], name: &str| facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.clone());
-        let gone = stored.iter().filter(|fact| find(&self.facts, &fact.name).is_none());
-        let all = self.facts.iter().chain(gone).map(|fact| fact.name.as_str());
-        let mut lines = vec![];
-        for name in all.filter(|&name| name != TEXT) {
-            let (then, now) = (find(stored, name), find(&self.facts, name));
-            if then != now {
-                lines.push(format!("{name}: {} then, {} now", shown(then), shown(now)));
-            }
-        }
-        if lines.is_empty() && find(stored, TEXT) != find(&self.facts, TEXT) {
-            lines.push("the same operations have other numbers, axes, shapes or order".to_owned());
-        }
-        lines
+    /// How the most similar of the stored programs differs, where it has the same name and is similar.
+    pub(super) fn nearest<H: Borrow<Header>>(&self, stored: impl Iterator<Item = H>) -> Option<Vec<String>> {
+        let named = stored.filter(|header| header.borrow().program == self.program);
+        let near = named.filter(|header| self.is_near(&header.borrow().facts));
+        near.map(|header| differences(&self.facts, &header.borrow().facts)).min_by_key(Vec::len).map(shorten)
     }
 
-    /// Whether a program with these differences is similar enough to be compared with: that of another project is not.
-    pub(super) fn is_near(&self, differences: &[String]) -> bool {
-        (1..=self.facts.len() * 2 / 3).contains(&differences.len())
+    /// Whether another program is similar enough to be compared with: that of another project is not, though it was compiled on
+    /// this machine.
+    fn is_near(&self, stored: &[Fact]) -> bool {
+        let (now, then) = (part(&self.facts, false), part(stored, false));
+        self.facts != stored && differences(&now, &then).len() <= now.len() * 2 / 3
     }
+}
+
+/// What of the devices, the plugin and this machine decides what the compiler makes of a program.
+pub(super) fn of_machine(topology: &Topology) -> Result<Vec<Fact>> {
+    let mut facts = vec![];
+    let mut fact = |name: &str, value: String| facts.push(Fact { name: name.to_owned(), value, machine: true });
+    fact("the platform", topology.platform_name().to_owned());
+    fact("the devices", devices(topology));
+    fact("the plugin", topology.plugin().identity()?.to_owned());
+    fact("the runtime", topology.platform_version().to_owned());
+    if topology.platform_name() == "cpu" {
+        let threads = std::thread::available_parallelism().map_or(0, usize::from);
+        fact("the CPU's features", frame::cpu_features());
+        fact("the CPU", frame::cpu_model());
+        fact("the number of cores", threads.to_string());
+    }
+    if let Some(flags) = env::var_os("LIBTPU_INIT_ARGS") {
+        fact("LIBTPU_INIT_ARGS", flags.to_string_lossy().into_owned());
+    }
+    Ok(facts)
+}
+
+/// The facts of the machine alone, or those of the program.
+pub(super) fn part(facts: &[Fact], machine: bool) -> Vec<Fact> {
+    facts.iter().filter(|fact| fact.machine == machine).cloned().collect()
+}
+
+/// What a stored program has otherwise, a line a difference.
+pub(super) fn differences(now: &[Fact], stored: &[Fact]) -> Vec<String> {
+    let find = |facts: &[Fact], name: &str| facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.clone());
+    let gone = stored.iter().filter(|fact| find(now, &fact.name).is_none());
+    let all = now.iter().chain(gone).map(|fact| fact.name.as_str());
+    let mut lines = vec![];
+    for name in all.filter(|&name| name != TEXT) {
+        let (then, now) = (find(stored, name), find(now, name));
+        if then != now {
+            lines.push(format!("{name}: {} then, {} now", shown(then), shown(now)));
+        }
+    }
+    if lines.is_empty() && find(stored, TEXT) != find(now, TEXT) {
+        lines.push("the same operations have other numbers, axes, shapes or order".to_owned());
+    }
+    lines
 }
 
 /// What the digest is made of.
@@ -162,9 +189,9 @@ fn operations(text: &str) -> BTreeMap<&str, usize> {
     counts
 }
 
-fn devices(client: &Client) -> String {
+fn devices(topology: &Topology) -> String {
     let mut text = String::new();
-    for device in client.devices() {
+    for device in topology.devices() {
         let place = device.coordinates().map_or_else(String::new, |place| format!(" at {place:?}"));
         let core = device.core_on_chip().map_or_else(String::new, |core| format!(" core {core}"));
         let comma = if text.is_empty() { "" } else { ", " };
@@ -178,7 +205,10 @@ mod tests {
     use super::*;
 
     fn key(facts: &[(&str, &str)]) -> ProgramKey {
-        let facts = facts.iter().map(|(name, value)| Fact { name: (*name).into(), value: (*value).into() }).collect();
+        let facts = facts
+            .iter()
+            .map(|(name, value)| Fact { name: (*name).into(), value: (*value).into(), machine: false })
+            .collect();
         ProgramKey { program: "step".into(), facts, digest: String::new() }
     }
 
@@ -187,20 +217,23 @@ mod tests {
         let old = key(&[("`batch.image`", "u8[32]"), ("stablehlo.add", "2 times"), ("the CPU", "a"), (TEXT, "1")]);
         let new = key(&[("`batch.image`", "u8[64]"), ("stablehlo.sine", "1 times"), ("the CPU", "a"), (TEXT, "2")]);
         assert_eq!(
-            new.differences(&old.facts),
+            differences(&new.facts, &old.facts),
             [
                 "`batch.image`: u8[32] then, u8[64] now",
                 "stablehlo.sine: none then, 1 times now",
                 "stablehlo.add: 2 times then, none now"
             ]
         );
-        assert_eq!(new.differences(&new.facts), Vec::<String>::new());
-        let other = key(&[("a", "1"), (TEXT, "2")]).differences(&key(&[("a", "1"), (TEXT, "1")]).facts);
+        assert_eq!(differences(&new.facts, &new.facts), Vec::<String>::new());
+        let other = differences(&key(&[("a", "1"), (TEXT, "2")]).facts, &key(&[("a", "1"), (TEXT, "1")]).facts);
         assert_eq!(other, ["the same operations have other numbers, axes, shapes or order"]);
         let many: Vec<(String, String)> = (0..9).map(|i| (i.to_string(), "x".repeat(100))).collect();
         let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let (many, all) = (key(&many), key(&many).differences(&[]));
-        assert!(!many.is_near(&all) && many.is_near(&all[..6]) && !many.is_near(&[]));
+        let (many, all) = (key(&many), differences(&key(&many).facts, &[]));
+        let machine = Fact { name: "the CPU".into(), value: "b".into(), machine: true };
+        let (elsewhere, of_others) = ([&many.facts[..], std::slice::from_ref(&machine)].concat(), [machine]);
+        assert!(many.is_near(&many.facts[..3]) && !many.is_near(&many.facts[..2]) && !many.is_near(&many.facts));
+        assert!(many.is_near(&elsewhere) && !many.is_near(&of_others));
         let lines = shorten(all);
         assert_eq!((lines.len(), lines[3].as_str()), (4, "and 6 more"));
         assert_eq!(lines[0].chars().count(), "0: none then, ".len() + 61 + " now".len());

@@ -11,7 +11,7 @@
 //! # let folder = tempfile::tempdir().unwrap();
 //! let cache = CompileCache::new(folder.path(), 1 << 30);
 //! let (program, options) = ("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }", CompileOptions::new());
-//! let key = ProgramKey::new(&client, "same", program, &options, [])?;
+//! let key = ProgramKey::new(&client.topology()?, "same", program, &options, [])?;
 //! assert!(cache.load(&client, &key)?.is_none());
 //! cache.store(&key, &client.compile(program, &options)?, Duration::from_millis(20))?;
 //! assert_eq!(cache.load(&client, &key)?.unwrap().signature().to_string(), "(f32[4]) -> (f32[4])");
@@ -24,10 +24,13 @@
 //!
 //! Entries hold machine code, so the folder must be writable only by users that you trust.
 //!
+//! [`SavedPrograms`] are a file of programs that goes to another machine.
+//!
 //! Not here: which programs are kept, and telling the user; that is the caller's.
 
 mod entry;
 mod key;
+mod saved;
 
 use std::env;
 use std::ffi::OsString;
@@ -45,6 +48,7 @@ use crate::loaded::LoadedExecutable;
 use crate::plugin::Plugin;
 use entry::Header;
 pub use key::ProgramKey;
+pub use saved::SavedPrograms;
 
 /// The variable that names the folder, or turns the cache off.
 const FOLDER: &str = "FULMEN_COMPILE_CACHE";
@@ -205,9 +209,7 @@ impl CompileCache {
     pub fn nearest(&self, key: &ProgramKey) -> Option<Vec<String>> {
         let start = key::file_start(key.program());
         let files = self.files().ok()?.into_iter().filter(|file| file.starts_with(&start));
-        let headers = files.filter_map(|file| entry::read_header(&self.folder.join(file)).ok());
-        let differences = headers.map(|header| key.differences(&header.facts)).filter(|lines| key.is_near(lines));
-        differences.min_by_key(Vec::len).map(key::shorten)
+        key.nearest(files.filter_map(|file| entry::read_header(&self.folder.join(file)).ok()))
     }
 
     /// All entries, those used last first.

@@ -17,7 +17,7 @@ const TASK: &str = "FULMEN_TEST_TASK";
 const TIME: Duration = Duration::from_millis(1500);
 
 fn key_of(client: &Client, name: &str, text: &str) -> ProgramKey {
-    ProgramKey::new(client, name, text, &CompileOptions::new(), []).unwrap()
+    ProgramKey::new(&client.topology().unwrap(), name, text, &CompileOptions::new(), []).unwrap()
 }
 
 /// Compiles and stores `increment`.
@@ -89,7 +89,9 @@ fn keys_differ_where_programs_may() {
     let text = increment("");
     let key = key_of(&one, "step", &text);
     let input = |ty: &str| [("batch.image".to_owned(), ty.to_owned())];
-    let with = |options: &CompileOptions, ty: &str| ProgramKey::new(&one, "step", &text, options, input(ty)).unwrap();
+    let with = |options: &CompileOptions, ty: &str| {
+        ProgramKey::new(&one.topology().unwrap(), "step", &text, options, input(ty)).unwrap()
+    };
     let flag = CompileOptions::new().override_flag("xla_cpu_enable_fast_min_max", false);
     let new = CompileOptions::new();
     let others = [
@@ -111,8 +113,14 @@ fn a_miss_names_what_differs_from_the_most_similar_program() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, client) = (large(folder.path()), client(1));
     let key = |name: &str, text: &str, ty: &str| {
-        ProgramKey::new(&client, name, text, &CompileOptions::new(), [("batch.image".to_owned(), ty.to_owned())])
-            .unwrap()
+        ProgramKey::new(
+            &client.topology().unwrap(),
+            name,
+            text,
+            &CompileOptions::new(),
+            [("batch.image".to_owned(), ty.to_owned())],
+        )
+        .unwrap()
     };
     let text = increment("");
     let program = compile(&client, &text);

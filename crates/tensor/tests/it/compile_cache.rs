@@ -3,7 +3,7 @@
 use std::fs;
 
 use fulmen_pjrt::Plugin;
-use fulmen_pjrt::compile_cache::CompileCache;
+use fulmen_pjrt::compile_cache::{CompileCache, SavedPrograms};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_tensor::{Argument, DType, Devices, Function, Literal, Runtime, Sharding, Tensor, TensorType, grad};
 
@@ -115,4 +115,41 @@ fn counts_after_start(cache: &CompileCache) -> [u64; 3] {
     let runtime = start(1, cache.clone());
     bits(&runtime);
     counts(&runtime)
+}
+
+/// What a process compiles for its own devices, another process loads from a file: the same bits, and no compiler.
+#[test]
+fn programs_that_were_compiled_ahead_of_time_are_taken_from_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step.fulmen");
+    for devices in [1, 8] {
+        let first = start(devices, None);
+        let expected = bits(&first);
+        let mut saved = SavedPrograms::default();
+        step(8).compile_for(&first.client().topology().unwrap(), first.mesh(), &mut saved).unwrap();
+        saved.write(&path).unwrap();
+        let second = start(devices, None).with_saved_programs(&path).unwrap();
+        assert_eq!(bits(&second), expected);
+        assert_eq!(counts(&second), [0, 1, 0], "{devices} devices");
+        // A program that is not in the file is compiled, and said to differ.
+        let mut told = None;
+        second.compile_announced(&step(16), |differs| told = differs).unwrap();
+        assert_eq!(told.unwrap().split("; ").next().unwrap(), "`batch.x`: f32[8, 4] then, f32[16, 4] now");
+        assert_eq!(counts(&second), [1, 1, 0]);
+    }
+    // Its programs are for eight devices.
+    let error = start(1, None).with_saved_programs(&path).err().unwrap().to_string();
+    assert!(
+        error.contains("compiled for another machine: the devices: ") && error.contains("save them again"),
+        "{error}"
+    );
+    let whole = fs::read(&path).unwrap();
+    let foreign = [&whole[..whole.len() / 2], b"a file of something else", b""];
+    for bytes in foreign {
+        fs::write(&path, bytes).unwrap();
+        let error = start(8, None).with_saved_programs(&path).err().unwrap().to_string();
+        assert!(error.contains("step.fulmen: ") && error.contains("save"), "{error}");
+    }
+    let error = start(8, None).with_saved_programs(&folder.path().join("none")).err().unwrap().to_string();
+    assert!(error.contains("none"), "{error}");
 }

@@ -140,7 +140,7 @@ impl ProgressBar {
 }
 
 /// Metrics in one line.
-pub(crate) fn spell(metrics: &[(String, f64)]) -> String {
+pub fn spell(metrics: &[(String, f64)]) -> String {
     metrics.iter().map(|(name, value)| format!("{name}={}", number(*value))).collect::<Vec<_>>().join(" ")
 }
 

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 use fulmen_checkpoint::MANIFEST;
+use serde_json::{Map, Value as Json};
 
 use crate::say::note;
 use crate::{Error, Options, Result, Resume, checkpoint};
@@ -81,6 +82,18 @@ impl Named<'_> {
         }
         found.into_iter().filter(|(at, _)| !at.weights_only).map(|(_, path)| path).collect()
     }
+}
+
+/// The arguments of a program in the checkpoint that the options `ckpt_path` and `resume` name, as
+/// [`TrainerBuilder::program_arguments`](crate::TrainerBuilder::program_arguments) kept them, with the path of that
+/// checkpoint. `None` if they name none, or no run has such a one.
+///
+/// # Errors
+/// Options that contradict each other; a file that cannot be read.
+pub fn load_arguments(options: &Options) -> Result<Option<(PathBuf, Map<String, Json>)>> {
+    let Some(named) = Named::to_resume(options)? else { return Ok(None) };
+    let read = named.read(&options.default_root_dir, checkpoint::told)?;
+    Ok(read.map(|(path, told)| (path, told.arguments)))
 }
 
 fn skipped(error: &Error) {

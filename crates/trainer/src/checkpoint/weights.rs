@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use fulmen_nn::Module;
 use fulmen_nn::weights::{StateDict, Strictness};
 
+use crate::checkpoint;
+use crate::checkpoint::newest::Named;
+use crate::say::note;
 use crate::state::names::is_of_training;
-use crate::{Error, Result};
+use crate::{Error, Options, Result};
 
 /// Which weights to test or to predict with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +22,40 @@ pub enum Weights {
     Last,
     /// Those of this checkpoint, or in this weight file.
     File(PathBuf),
+}
+
+impl Weights {
+    /// Those of the checkpoint that the option `ckpt_path` names, and says on standard error which that is. Without it, those
+    /// that the module has.
+    ///
+    /// ```
+    /// use fulmen_trainer::{Trainer, Weights};
+    /// let options = Trainer::builder().ckpt_path("runs/best").options()?;
+    /// assert_eq!(Weights::from_options(&options)?, Weights::File("runs/best".into()));
+    /// # Ok::<(), fulmen_trainer::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `last` or `best`, where no run of this program has such a checkpoint.
+    pub fn from_options(options: &Options) -> Result<Weights> {
+        let Some(named) = Named::by_path(options) else {
+            note("note: without --ckpt-path the weights are those that the module begins with");
+            return Ok(Weights::Current);
+        };
+        if let Named::Path(path) = named {
+            return Ok(Weights::File(path.to_owned()));
+        }
+        let root = &options.default_root_dir;
+        let (path, _) = named.read(root, checkpoint::verified)?.ok_or_else(|| {
+            let which = options.ckpt_path.display();
+            Error::option(format!(
+                "ckpt_path: {which}: no run of this program under {} has such a checkpoint",
+                root.display()
+            ))
+        })?;
+        note(&format!("the weights are those of {}", path.display()));
+        Ok(Weights::File(path))
+    }
 }
 
 /// Gives a module the values in a checkpoint or a weight file, which must have them all; nothing is changed if it has not.

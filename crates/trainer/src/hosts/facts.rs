@@ -11,9 +11,9 @@ use crate::{Options, Result};
 pub(crate) type Facts = BTreeMap<String, String>;
 
 /// Options that say nothing about the programs: where files go and what is shown. Devices are a fact of the mesh, and a
-/// checkpoint is compared by what is in it.
-const OWN: [&str; 7] =
-    ["accelerator", "devices", "default_root_dir", "ckpt_path", "resume", "grace", "enable_progress_bar"];
+/// checkpoint and a file of programs are compared by what is in them.
+const OWN: [&str; 8] =
+    ["accelerator", "aot", "devices", "default_root_dir", "ckpt_path", "resume", "grace", "enable_progress_bar"];
 
 /// What every run has.
 pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<Facts> {
@@ -24,6 +24,7 @@ pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<Facts> {
         ("platform".into(), client.platform_name().into()),
         ("plugin".into(), format!("{} (PJRT {}.{})", client.platform_version(), plugin.major, plugin.minor)),
         ("mesh".into(), runtime.mesh().to_string()),
+        ("compiled programs".into(), runtime.saved_programs_digest().unwrap_or("none").into()),
     ]);
     let options = options.values().into_iter().filter(|(name, _)| !OWN.contains(name));
     facts.extend(options.map(|(name, value)| (format!("option {name}"), value.unwrap_or_default())));

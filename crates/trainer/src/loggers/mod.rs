@@ -19,7 +19,7 @@ pub trait Logger: Send {
     fn start(&mut self, run_dir: &Path) -> std::io::Result<()>;
 
     /// What the run was told: [`TrainerBuilder::hyperparameters`](crate::TrainerBuilder::hyperparameters), and the
-    /// arguments of a program with a [command line](crate::cli). After [`start`](Logger::start), if there are any.
+    /// arguments of a program with a command line (`fulmen-trainer-cli`). After [`start`](Logger::start), if there are any.
     ///
     /// # Errors
     /// The place cannot be written to.

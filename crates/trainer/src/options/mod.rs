@@ -69,8 +69,19 @@ macro_rules! options {
                 })*
             }
 
-            /// Takes what was not given from the environment.
-            pub(crate) fn or_env(mut self, env: impl Fn(&str) -> Option<OsString>) -> Result<TrainerArgs> {
+            /// Takes what was not given from the environment. Passed to
+            /// [`TrainerBuilder::args`](crate::TrainerBuilder::args), it wins over what the program itself has chosen.
+            ///
+            /// ```
+            /// use fulmen_trainer::{Trainer, TrainerArgs};
+            /// let given = TrainerArgs::default().or_env(|name| (name == "FULMEN_SEED").then(|| "7".into()))?;
+            /// assert_eq!(Trainer::builder().seed(3).args(given).options()?.seed, 7);
+            /// # Ok::<(), fulmen_trainer::Error>(())
+            /// ```
+            ///
+            /// # Errors
+            /// A variable whose value is none of the option's.
+            pub fn or_env(mut self, env: impl Fn(&str) -> Option<OsString>) -> Result<TrainerArgs> {
                 $(if self.$name.is_none() {
                     if let Some(text) = env($env).filter(|text| !text.is_empty()) {
                         self.$name = Some(<$ty>::parse_env(&text).map_err(|e| {
@@ -120,7 +131,7 @@ macro_rules! options {
             }
 
             /// Each option's name and its value as the command line takes it; none where there is nothing to say.
-            pub(crate) fn values(&self) -> Vec<(&'static str, Option<String>)> {
+            pub fn values(&self) -> Vec<(&'static str, Option<String>)> {
                 let mut values = vec![$((stringify!($name), <$ty>::given(&self.$name)),)*];
                 // Without a limit it is what it is by itself.
                 if self.max_epochs == NO_LIMIT {
@@ -370,6 +381,9 @@ macro_rules! option_table {
             /// Whether a fit goes on with the newest whole checkpoint of this program under default_root_dir, if there is one
             /// (auto), or starts anew unless ckpt_path names one (never).
             resume: Resume = Resume::Never, "FULMEN_RESUME", |_| None;
+
+            /// A file of compiled programs, which `preflight --save` wrote; what is not in it is compiled. Empty for none.
+            aot: PathBuf = PathBuf::new(), "FULMEN_AOT", |_| None;
 
             /// How long a fit may take to save and end after SIGTERM or SIGHUP, `25s` or `1m30s` say; the program then ends.
             grace: Duration = Duration::from_secs(25), "FULMEN_GRACE", |_| None;

@@ -1,7 +1,7 @@
 //! Options and values that PyTorch Lightning has or had and Fulmen has not, each with what to give instead.
 
 /// What to give instead of an option or a value of this name, if it is such a one.
-pub(crate) fn instead(name: &str) -> Option<&'static str> {
+pub fn instead(name: &str) -> Option<&'static str> {
     Some(match name.to_lowercase().replace('_', "-").as_str() {
         "tpu-cores" => {
             "give accelerator tpu, and devices: how many (8), or which (`[4]`). tpu_cores counted cores from 1, devices are \

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 use toml_edit::Value;
 
 /// A value of the command line: a number or a truth value if that gives back the very same text, else the text.
-pub(crate) fn typed(text: &str) -> Json {
+pub fn typed(text: &str) -> Json {
     let (whole, float) = (text.parse::<i64>().ok(), text.parse::<f64>().ok().filter(|_| text.contains('.')));
     match (text, whole, float) {
         ("true" | "false", ..) => Json::Bool(text == "true"),
@@ -15,7 +15,7 @@ pub(crate) fn typed(text: &str) -> Json {
 }
 
 /// Such a value in TOML.
-pub(crate) fn toml(value: &Json) -> String {
+pub fn toml(value: &Json) -> String {
     match value {
         Json::String(text) => Value::from(text).to_string(),
         Json::Array(values) => format!("[{}]", values.iter().map(toml).collect::<Vec<_>>().join(", ")),

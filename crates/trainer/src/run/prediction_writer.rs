@@ -43,18 +43,15 @@ impl PredictionWriter {
     /// A name that ends in neither `.csv` nor `.safetensors`; no folder for it.
     pub fn new(path: impl AsRef<Path>) -> Result<PredictionWriter> {
         let path = path.as_ref();
-        PredictionWriter::of(path).map_err(|why| Error::usage(format!("PredictionWriter: {}: {why}", path.display())))
-    }
-
-    pub(crate) fn of(path: &Path) -> Result<PredictionWriter, String> {
+        let refused = |why: &str| Err(Error::usage(format!("{}: {why}", path.display())));
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
-            return Err(format!("there is no folder {}", folder.display()));
+            return refused(&format!("there is no folder {}", folder.display()));
         }
         let format = match path.extension().and_then(|extension| extension.to_str()) {
             Some("csv") => Format::Csv,
             Some("safetensors") => Format::Safetensors,
-            _ => return Err("the name must end in .csv or .safetensors".into()),
+            _ => return refused("the name must end in .csv or .safetensors"),
         };
         Ok(PredictionWriter { path: path.into(), format })
     }

@@ -116,7 +116,7 @@ impl Session {
         let compiled = self.runtime.compile_announced(function, |differs| {
             announced = true;
             if let Some(differs) = differs {
-                note(&format!("the compile cache has another `{program}`: {differs}"));
+                note(&format!("another `{program}` is on disk: {differs}"));
             }
             self.callbacks.each(|callback| callback.on_compile_start(program));
         });

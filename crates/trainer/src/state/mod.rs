@@ -29,6 +29,11 @@ pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Fu
     function.constants_as_inputs()
 }
 
+/// As [`to_compute`], of those that are not given as numbers.
+pub(crate) fn to_initialize(entries: &[Entry]) -> Function {
+    to_compute(entries.iter().filter(|entry| entry.value().literal().is_none()))
+}
+
 /// Computes them. A value that lies on the host goes to each device as far as the device keeps it.
 pub(crate) fn compute(runtime: &Runtime, entries: &[Entry]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
     compute_with(runtime, entries, |function| runtime.compile(function))
@@ -41,8 +46,7 @@ fn compute_with(
     compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
 ) -> fulmen_tensor::Result<Vec<DeviceArray>> {
     let on_host: Vec<Option<Literal>> = entries.iter().map(|entry| entry.value().literal()).collect();
-    let expressions = entries.iter().zip(&on_host).filter(|(_, literal)| literal.is_none()).map(|(entry, _)| entry);
-    let mut computed = compile(&to_compute(expressions))?.call(vec![])?.arrays.into_iter();
+    let mut computed = compile(&to_initialize(entries))?.call(vec![])?.arrays.into_iter();
     let mut arrays = Vec::with_capacity(entries.len());
     for (entry, literal) in entries.iter().zip(on_host) {
         match literal {

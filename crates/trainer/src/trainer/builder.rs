@@ -10,7 +10,7 @@ use fulmen_pjrt::diagnosis::{device_files, diagnose};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 use serde::Serialize;
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use crate::callbacks::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
@@ -77,7 +77,7 @@ impl TrainerBuilder {
 
     /// Keeps what the run was made with, a struct or a map with names: Lightning's `save_hyperparameters`. It goes into
     /// every checkpoint, from which [`load_hyperparameters`](crate::load_hyperparameters) reads it, and to the loggers. The
-    /// arguments of a program with a [command line](crate::cli) are kept without this.
+    /// arguments of a program with a command line (`fulmen-trainer-cli`) are kept without this.
     ///
     /// ```
     /// use fulmen_trainer::Trainer;
@@ -105,6 +105,20 @@ impl TrainerBuilder {
             Err(error) => error.to_string(),
         };
         self.refuse("hyperparameters", &why, Location::caller());
+        self
+    }
+
+    /// Keeps the arguments of a program's command line, by their flags. They go into every checkpoint, from which
+    /// [`load_arguments`](crate::load_arguments) reads them, and to the loggers. `config` is what `config.toml` in the run's
+    /// folder says; without it, that is the Trainer's options. `fulmen-trainer-cli` calls this.
+    ///
+    /// ```
+    /// use fulmen_trainer::Trainer;
+    /// let arguments = [("hidden".to_owned(), 64.into())].into_iter().collect();
+    /// let builder = Trainer::builder().program_arguments(arguments, Some("hidden = 64\n".into()));
+    /// ```
+    pub fn program_arguments(mut self, arguments: Map<String, Json>, config: Option<String>) -> Self {
+        (self.told.arguments, self.told.config) = (arguments, config);
         self
     }
 
@@ -188,6 +202,10 @@ impl TrainerBuilder {
         let runtime = match &self.mesh {
             Some(mesh) => runtime.with_mesh(mesh)?,
             None => runtime,
+        };
+        let runtime = match options.aot.as_os_str().is_empty() {
+            true => runtime,
+            false => runtime.with_saved_programs(&options.aot).map_err(|e| Error::doing("aot", e))?,
         };
         let mut callbacks = self.callbacks;
         let has = |callbacks: &[Box<dyn Callback>], name| callbacks.iter().any(|c| c.name() == name);

@@ -151,7 +151,11 @@ impl Trainer {
         self.validate_with(module, loader, Weights::Current)
     }
 
-    pub(crate) fn validate_with<M: TrainingModule>(
+    /// As [`Trainer::validate`], with these weights, which the module keeps.
+    ///
+    /// # Errors
+    /// As [`Trainer::validate`]; weights that are not there.
+    pub fn validate_with<M: TrainingModule>(
         &mut self,
         module: &M,
         loader: &DataLoader,

@@ -1,7 +1,12 @@
 //! A program that starts a second time: nothing is compiled, and it does the same bit for bit.
 
+use std::fs;
+
 use fulmen_data::LastBatch;
 use fulmen_pjrt::compile_cache::CompileCache;
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_pjrt::{Plugin, Value};
+use fulmen_tensor::{Devices, Runtime};
 
 use crate::common::{Net, Record, isolated, train_loader, trainer, val_loader};
 
@@ -26,4 +31,45 @@ fn the_second_start_of_a_fit_compiles_nothing() {
     assert_eq!((first.global_step, losses), (second.global_step, again));
     let programs: Vec<_> = cache.entries().unwrap().into_iter().filter_map(|entry| entry.program).collect();
     assert_eq!(programs.len(), 3, "{programs:?}");
+}
+
+/// A new client knows nothing of the programs of another, as a new process.
+fn devices(count: usize) -> Runtime {
+    let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
+    let client = plugin.create_client(&[("cpu_device_count", Value::Int(count as i64))]).unwrap();
+    Runtime::new(client, &Devices::from(count)).unwrap()
+}
+
+#[test]
+fn programs_saved_by_preflight_start_a_fit_without_a_compiler() {
+    let (folder, train, val) = (tempfile::tempdir().unwrap(), train_loader(40, LastBatch::Pad), val_loader(16));
+    let file = folder.path().join("step.fulmen");
+    for count in [1, 8] {
+        let start = |aot: bool| {
+            let (runtime, record) = (devices(count), Record::default());
+            let builder = trainer(folder.path()).runtime(runtime).max_epochs(2).callback(record.clone());
+            let mut trainer = if aot { builder.aot(&*file).build() } else { builder.build() }.unwrap();
+            let summary = trainer.fit(&Net::new(), &train, Some(&val)).unwrap();
+            let metrics = trainer.runtime().metrics();
+            let counts = ["UncachedCompile", "PersistentCacheHit"].map(|name| metrics.value(name));
+            (counts, summary.train_compilations, record.bits("train_loss"))
+        };
+        let builder = trainer(folder.path()).devices(count).max_epochs(2).callback(Record::default());
+        builder.save_programs(&Net::new(), &train, Some(&val), None, &file).unwrap();
+        let (counts, compilations, losses) = start(true);
+        // Initial values, training and validation.
+        assert_eq!((counts, compilations), ([0, 3], 0), "{count} devices");
+        // Compiling takes long for eight.
+        assert!(count > 1 || losses == start(false).2);
+    }
+    let refused = |why: &str| {
+        let error = trainer(folder.path()).runtime(devices(1)).aot(&*file).build().err().unwrap();
+        let message = error.to_string();
+        assert!(error.is_runtime() && message.starts_with("aot: ") && message.contains(why), "{message}");
+        assert!(message.contains("step.fulmen: ") && message.contains("again"), "{message}");
+    };
+    refused("compiled for another machine: the devices: cpu 0, cpu 1");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    refused("its checksum does not match");
 }

@@ -5,7 +5,6 @@ mod anomalies;
 mod averaging;
 mod callbacks;
 mod checkpoints;
-mod command_line;
 mod common;
 mod compile_cache;
 mod damage;

@@ -7,24 +7,22 @@ use std::time::Instant;
 use clap::FromArgMatches as _;
 use fulmen_pjrt::fetch;
 use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_trainer::internal::spell;
+use fulmen_trainer::preflight::Prices;
+use fulmen_trainer::{PredictionWriter, Resume, Signal, Trainer, TrainerBuilder, Weights};
 
-use super::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
-use super::fail::Failure;
-use super::output::line;
-use super::parse::{Invocation, parse};
-use super::print_config::{arguments, print_config};
-use super::report;
-use super::{FitData, Program};
-use crate::callbacks::spell;
-use crate::checkpoint::newest::Named;
-use crate::preflight::Prices;
-use crate::say::note;
-use crate::{Error, Options, PredictionWriter, Resume, Trainer, TrainerBuilder, Weights, checkpoint, interrupt};
+use crate::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
+use crate::fail::Failure;
+use crate::output::{line, line_of};
+use crate::parse::{Invocation, parse};
+use crate::print_config::{arguments, print_config};
+use crate::report;
+use crate::{FitData, Program};
 
 /// Does what the arguments say.
 pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let started = Instant::now();
-    interrupt::install();
+    Signal::install_handlers();
     let mut invocation = parse::<P>(args)?;
     let given = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
     let mut builder = invocation.program.trainer(Trainer::builder()).args(given);
@@ -34,8 +32,8 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
         return Ok(ExitCode::SUCCESS);
     }
     // A value that is no UTF-8 cannot be kept, but runs.
-    builder.told.config = config.ok();
-    builder.told.arguments = arguments::<P>(&invocation.matches).unwrap_or_default();
+    let own = arguments::<P>(&invocation.matches).unwrap_or_default();
+    builder = builder.program_arguments(own, config.ok());
     let job = Job { invocation, started };
     match job.invocation.task {
         Task::FitAndTest => job.fit(builder, true),
@@ -77,12 +75,12 @@ impl<P: Program> Job<P> {
         if let Some(test) = test {
             let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
             let point = trainer.test(&module, &test, weights)?;
-            line(format_args!("Test: {}", spell(&point.metrics)))?;
+            line_of(&trainer, format_args!("Test: {}", spell(&point.metrics)))?;
             tested = Some(point);
         }
         match (trainer.best_checkpoint(), trainer.last_checkpoint()) {
-            (Some(best), _) => line(format_args!("best checkpoint: {}", best.display()))?,
-            (None, Some(last)) => line(format_args!("last checkpoint: {}", last.display()))?,
+            (Some(best), _) => line_of(&trainer, format_args!("best checkpoint: {}", best.display()))?,
+            (None, Some(last)) => line_of(&trainer, format_args!("last checkpoint: {}", last.display()))?,
             (None, None) => {}
         }
         self.finish(&trainer, || report::fit(&trainer, &fit, tested.as_ref(), before_fit))
@@ -97,30 +95,31 @@ impl<P: Program> Job<P> {
             }
             _ => (self.program().test_data(&options)?, "test data: its test_data() gives none"),
         };
-        let loader = loader.ok_or_else(|| Error::option(format!("this program has no {none}")))?;
+        let loader = loader.ok_or_else(|| Failure::Option(format!("this program has no {none}")))?;
         let module = self.program().module()?;
         let (point, title) = match self.invocation.task {
-            Task::Validate => (trainer.validate_with(&module, &loader, weights(&options)?)?, "Validation"),
-            _ => (trainer.test(&module, &loader, weights(&options)?)?, "Test"),
+            Task::Validate => {
+                (trainer.validate_with(&module, &loader, Weights::from_options(&options)?)?, "Validation")
+            }
+            _ => (trainer.test(&module, &loader, Weights::from_options(&options)?)?, "Test"),
         };
-        line(format_args!("{title}: {}", spell(&point.metrics)))?;
+        line_of(&trainer, format_args!("{title}: {}", spell(&point.metrics)))?;
         self.finish(&trainer, || report::evaluation(&trainer, &point))
     }
 
     fn predict(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
         let args = PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
-        let writer = PredictionWriter::of(&args.output);
-        let writer = writer.map_err(|e| Error::option(format!("--output {}: {e}", args.output.display())))?;
+        let writer = PredictionWriter::new(&args.output);
+        let writer = writer.map_err(|e| Failure::Option(format!("--output {e}")))?;
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
-        let loader = self
-            .program()
-            .predict_data(&options)?
-            .ok_or_else(|| Error::option("this program has no data to predict for: its predict_data() gives none"))?;
+        let loader = self.program().predict_data(&options)?.ok_or_else(|| {
+            Failure::Option("this program has no data to predict for: its predict_data() gives none".into())
+        })?;
         let module = self.program().module()?;
-        let batches = trainer.predict(&module, &loader, weights(&options)?)?;
+        let batches = trainer.predict(&module, &loader, Weights::from_options(&options)?)?;
         let samples = writer.write(batches)?;
-        line(format_args!("predictions: {} for {samples} samples", args.output.display()))?;
+        line_of(&trainer, format_args!("predictions: {} for {samples} samples", args.output.display()))?;
         self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }
 
@@ -135,27 +134,40 @@ impl<P: Program> Job<P> {
         if args.fetch_libtpu && locate(Platform::Tpu, None).is_err_and(|e| e.is_not_found()) {
             fetch::libtpu()?;
         }
-        let FitData { train, .. } = self.program().fit_data(&builder.options()?)?;
-        let module = self.program().module()?;
-        let report = builder.preflight(&module, &train, &args.topology, prices.as_ref())?;
-        line(report.to_string().trim_end())?;
-        if self.invocation.common.json {
-            line(report.json())?;
+        if args.save.is_some() && args.topology.len() > 1 {
+            let why = "--save keeps the programs of one slice; give one with --topology";
+            return Err(Failure::Option(why.to_owned()));
         }
-        Ok(if report.all_fit() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let FitData { train, validation } = self.program().fit_data(&builder.options()?)?;
+        let module = self.program().module()?;
+        if !args.topology.is_empty() {
+            let report = builder.preflight(&module, &train, &args.topology, prices.as_ref())?;
+            line(report.to_string().trim_end())?;
+            if self.invocation.common.json {
+                line(report.json())?;
+            }
+            if !report.all_fit() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        if let Some(file) = &args.save {
+            builder.save_programs(&module, &train, validation.as_ref(), args.topology.first(), file)?;
+            line(format_args!("programs: {}; `--aot {0}` takes them", file.display()))?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
 
     /// What stands at the end of every output.
     fn finish(&self, trainer: &Trainer, json: impl FnOnce() -> serde_json::Value) -> Result<ExitCode, Failure> {
         // A program with loggers of its own may have no such file.
         if let Some(file) = trainer.run_dir().map(|folder| folder.join("metrics.csv")).filter(|file| file.is_file()) {
-            line(format_args!("metrics: {}", file.display()))?;
+            line_of(trainer, format_args!("metrics: {}", file.display()))?;
         }
         if self.invocation.common.metrics {
-            line(trainer.metrics_report().trim_end())?;
+            line_of(trainer, trainer.metrics_report().trim_end())?;
         }
         if self.invocation.common.json {
-            line(json())?;
+            line_of(trainer, json())?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -164,29 +176,8 @@ impl<P: Program> Job<P> {
 /// Tells what to do after a fit that was interrupted.
 fn how_to_go_on(trainer: &Trainer) -> std::io::Result<()> {
     match trainer.last_checkpoint() {
-        Some(_) if trainer.options().resume == Resume::Auto => line("to go on: the same command"),
-        Some(path) => line(format_args!("to go on: the same command with --ckpt-path {}", path.display())),
+        Some(_) if trainer.options().resume == Resume::Auto => line_of(trainer, "to go on: the same command"),
+        Some(path) => line_of(trainer, format_args!("to go on: the same command with --ckpt-path {}", path.display())),
         None => Ok(()),
     }
-}
-
-/// The weights to evaluate: those of `--ckpt-path`.
-fn weights(options: &Options) -> crate::Result<Weights> {
-    let Some(named) = Named::by_path(options) else {
-        note("note: without --ckpt-path the weights are those that the module begins with");
-        return Ok(Weights::Current);
-    };
-    if let Named::Path(path) = named {
-        return Ok(Weights::File(path.to_owned()));
-    }
-    let root = &options.default_root_dir;
-    let (path, _) = named.read(root, checkpoint::verified)?.ok_or_else(|| {
-        let which = options.ckpt_path.display();
-        Error::option(format!(
-            "ckpt_path: {which}: no run of this program under {} has such a checkpoint",
-            root.display()
-        ))
-    })?;
-    note(&format!("the weights are those of {}", path.display()));
-    Ok(Weights::File(path))
 }

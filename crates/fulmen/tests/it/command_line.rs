@@ -3,14 +3,18 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::common::{CLASSES, FEATURES, samples};
-use fulmen_data::DataLoader;
-use fulmen_nn::loss::{Reduction, cross_entropy};
-use fulmen_nn::optim::{Optimizer, Sgd};
-use fulmen_nn::{Linear, Module};
-use fulmen_tensor::Tensor;
-use fulmen_trainer::cli::{self, FitData, Program, clap};
-use fulmen_trainer::{Batch, Options, Plan, StepContext, TrainingModule};
+use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::nn::weights::StateDict;
+use fulmen::prelude::*;
+
+const FEATURES: usize = 6;
+const CLASSES: usize = 3;
+
+fn samples(n: usize) -> fulmen::data::Result<TensorDataset> {
+    let x: Vec<f32> = (0..n * FEATURES).map(|i| (i * i % 23) as f32 / 23.0).collect();
+    let y: Vec<i32> = (0..n).map(|i| (i % CLASSES) as i32).collect();
+    TensorDataset::builder().array("x", [n, FEATURES], x).array("y", [n], y).build()
+}
 
 #[derive(Module)]
 struct Net {
@@ -21,7 +25,7 @@ struct Net {
 impl Net {
     fn losses(&self, batch: &Batch) -> Tensor {
         let logits = self.out.forward(self.hidden.forward(batch.get("x")).relu());
-        cross_entropy(&logits, batch.get("y"), Reduction::None)
+        loss::cross_entropy(&logits, batch.get("y"), Reduction::None)
     }
 }
 
@@ -33,7 +37,7 @@ impl TrainingModule for Net {
         cx.log("test_loss", self.losses(batch));
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
-        Box::new(Sgd::new(0.1))
+        Box::new(optim::Sgd::new(0.1))
     }
 }
 
@@ -53,11 +57,11 @@ impl Program for Wide {
         Ok(Net { hidden: Linear::new(FEATURES, self.width), out: Linear::new(self.width, CLASSES) })
     }
     fn fit_data(&self, _: &Options) -> cli::Result<FitData> {
-        let train = DataLoader::builder(samples(32)).batch_size(self.batch_size).build()?;
+        let train = DataLoader::builder(samples(32)?).batch_size(self.batch_size).build()?;
         Ok(FitData { train, validation: None })
     }
     fn test_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
-        Ok(Some(DataLoader::builder(samples(16)).batch_size(self.batch_size).build()?))
+        Ok(Some(DataLoader::builder(samples(16)?).batch_size(self.batch_size).build()?))
     }
 }
 
@@ -117,8 +121,25 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
     let again = tempfile::tempdir().unwrap();
     assert_eq!(run::<Wide>(again.path(), &["fit", "--config", config.to_str().unwrap()]), well);
     let bytes = |root: &Path| {
-        let path = root.join("version_0/checkpoints/last");
-        crate::common::tensors(&path)["hidden.weight"].bytes().to_vec()
+        let saved = StateDict::read(root.join("version_0/checkpoints/last")).unwrap();
+        saved.get("hidden.weight").unwrap().unwrap().bytes().to_vec()
     };
     assert_eq!(bytes(again.path()), bytes(folder.path()));
+}
+
+#[test]
+fn what_preflight_saves_is_what_a_fit_takes() {
+    let [well, wrong, failed] = [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("step.fulmen");
+    let path = file.to_str().unwrap();
+    assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5"]), wrong);
+    assert_eq!(
+        run::<Wide>(folder.path(), &["preflight", "--width", "5", "--topology", "v5e:1x1,v6e:1x1", "--save", path]),
+        wrong
+    );
+    assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5", "--save", path]), well);
+    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), well);
+    std::fs::write(&file, "something else").unwrap();
+    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), failed);
 }

@@ -10,7 +10,7 @@
 //! use fulmen_nn::optim::{Optimizer, Sgd};
 //! use fulmen_nn::{Linear, Module, loss};
 //! use fulmen_tensor::Tensor;
-//! use fulmen_trainer::cli::{self, FitData, Program, clap};
+//! use fulmen_trainer_cli::{self as cli, FitData, Program, clap};
 //! use fulmen_trainer::{Batch, Options, Plan, StepContext, TrainingModule};
 //!
 //! #[derive(Module)]
@@ -66,7 +66,7 @@
 //! does not fit; 2 for wrong usage, of a flag, a file of `--config` or the environment; 75 when SIGTERM or SIGHUP ended
 //! it before its work was done, and 130 when Ctrl-C did. A fit has then saved its state, if it had made a step.
 //!
-//! Not here: the training itself. Everything that a subcommand does, a program can do with [`Trainer`](crate::Trainer).
+//! Not here: the training itself. Everything that a subcommand does, a program can do with [`Trainer`](fulmen_trainer::Trainer).
 
 mod command;
 mod config;
@@ -79,6 +79,10 @@ mod report;
 mod run;
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+#[path = "../../pjrt/tests/it/common/libtpu.rs"]
+mod libtpu;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Arg, Args as _, Command};
+use fulmen_trainer::preflight::Slice;
+use fulmen_trainer::{Options, TrainerArgs};
 
-use super::{Program, Result};
-use crate::preflight::Slice;
-use crate::{Options, TrainerArgs};
+use crate::{Program, Result};
 
 /// The flags that every program has besides its own and the Trainer's.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
@@ -44,11 +44,15 @@ pub(crate) struct PredictArgs {
 #[command(next_help_heading = "Preflight", about = None, long_about = None)]
 pub(crate) struct PreflightArgs {
     /// The TPU slices to judge the training step for, such as v5e:2x4,v3:2x2 or v6e-8
-    #[arg(long, value_name = "SLICES", required = true, value_delimiter = ',')]
+    #[arg(long, value_name = "SLICES", required_unless_present = "save", value_delimiter = ',')]
     pub(crate) topology: Vec<Slice>,
     /// Tell what an epoch costs, by Fulmen's dated table of prices or by one of your own
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = OUR_PRICES)]
     pub(crate) price: Option<PathBuf>,
+    /// Keep what a fit compiles, for the one slice of --topology or else for the devices that are here: with --aot FILE a fit
+    /// there starts without the compiler
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
     /// Fetch libtpu, the compiler, if it is not here: 205 MB from PyPI, under Google's terms of service
     #[arg(long)]
     pub(crate) fetch_libtpu: bool,

@@ -8,15 +8,14 @@ use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
+use fulmen_trainer::internal::instead;
+use fulmen_trainer::{Options, Resume, Trainer, TrainerArgs, load_arguments};
 
-use super::Program;
-use super::command::{self, CommonArgs, Task};
-use super::config;
-use super::fail::Failure;
-use crate::checkpoint::newest::Named;
-use crate::options::old_names::instead;
-use crate::say::note;
-use crate::{TrainerArgs, checkpoint};
+use crate::Program;
+use crate::command::{self, CommonArgs, Task};
+use crate::config;
+use crate::fail::Failure;
+use crate::output::say;
 
 /// A command line that was understood.
 #[derive(Debug)]
@@ -51,8 +50,7 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
         Some(name) if args.get(1).is_some_and(|first| first == name) => 2,
         Some(_) => args.len(),
     };
-    let from_files =
-        config::read(&files, &command, subcommand).map_err(|error| crate::Error::option(error.to_string()))?;
+    let from_files = config::read(&files, &command, subcommand).map_err(|error| Failure::Option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
     let flags = from_files.into_iter().filter(|setting| !is_given(&setting.id)).flat_map(|setting| setting.flags);
     let at = at.min(args.len());
@@ -78,22 +76,22 @@ fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<OsString>
     let (subcommand, leaf) = leaf(&given);
     // What is wrong with these is told when they are used.
     let common = CommonArgs::from_arg_matches(leaf).unwrap_or_default();
-    let options = TrainerArgs::from_arg_matches(leaf).unwrap_or_default().resolve(|name| std::env::var_os(name));
+    let options = Trainer::builder().args(TrainerArgs::from_arg_matches(leaf).unwrap_or_default()).options();
     let (Ok(options), false) = (options, common.ignore_saved_arguments) else { return Ok(vec![]) };
-    let named = match Task::of(subcommand) {
-        Task::Preflight => None,
-        Task::FitAndTest | Task::Fit => Named::to_resume(&options).ok().flatten(),
-        Task::Validate | Task::Test | Task::Predict => Named::by_path(&options),
+    let options = match Task::of(subcommand) {
+        Task::Preflight => return Ok(vec![]),
+        Task::FitAndTest | Task::Fit => options,
+        // What does not train goes on with nothing.
+        Task::Validate | Task::Test | Task::Predict => Options { resume: Resume::Never, ..options },
     };
-    let found = named.and_then(|named| named.read(&options.default_root_dir, checkpoint::told).ok().flatten());
-    let Some((path, told)) = found else { return Ok(vec![]) };
-    let saved = config::saved(&path, &told.arguments, command, subcommand);
-    let saved = saved.map_err(|error| crate::Error::option(error.to_string()))?;
+    let Some((path, arguments)) = load_arguments(&options).ok().flatten() else { return Ok(vec![]) };
+    let saved = config::saved(&path, &arguments, command, subcommand);
+    let saved = saved.map_err(|error| Failure::Option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
     let saved = saved.into_iter().filter(|setting| !is_given(&setting.id)).flat_map(|setting| setting.flags);
     let saved: Vec<OsString> = saved.collect();
     if !saved.is_empty() {
-        note(&format!("the program's arguments that are not given are those that {} was written with", path.display()));
+        say(&format!("the program's arguments that are not given are those that {} was written with", path.display()));
     }
     Ok(saved)
 }
@@ -132,7 +130,7 @@ fn refuse_old_names(args: &[OsString], command: &Command) -> Result<(), Failure>
         if let Some(flag) = flag.filter(|flag| !is_own(flag))
             && let Some(instead) = instead(flag)
         {
-            return Err(crate::Error::option(format!("there is no option --{flag}: {instead}")).into());
+            return Err(Failure::Option(format!("there is no option --{flag}: {instead}")));
         }
     }
     Ok(())

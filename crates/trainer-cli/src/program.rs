@@ -1,8 +1,7 @@
 //! [`Program`]: what a user's program says of itself.
 
 use fulmen_data::DataLoader;
-
-use crate::{Options, TrainerBuilder, TrainingModule};
+use fulmen_trainer::{Options, TrainerBuilder, TrainingModule};
 
 /// The result of a program's own parts: any error will do, and `?` makes it.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -10,7 +9,7 @@ pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::
 /// A program that trains: its arguments, and how they make a model and data.
 ///
 /// The implementing struct derives [`clap::Args`]: its fields are the program's own flags, its documentation the first
-/// lines of `--help`. See the [module](crate::cli) for a whole one.
+/// lines of `--help`. See the [crate](crate) for a whole one.
 pub trait Program: clap::Args {
     /// What is trained.
     type Module: TrainingModule;

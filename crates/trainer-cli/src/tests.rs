@@ -9,13 +9,13 @@ use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::optim::Sgd;
 use fulmen_nn::{Linear, Module, optim::Optimizer};
 use fulmen_tensor::Tensor;
+use fulmen_trainer::preflight::Slice;
+use fulmen_trainer::{Batch, Options, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
 
 use super::fail::Failure;
 use super::parse::{Invocation, parse};
 use super::print_config::print_config;
 use super::*;
-use crate::preflight::Slice;
-use crate::{Batch, Options, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
 
 #[derive(Module)]
 struct Line(Linear);
@@ -80,6 +80,7 @@ fn options<P: Program>(invocation: &Invocation<P>) -> Options {
 fn message(failure: &Failure) -> String {
     match failure {
         Failure::Usage(error) => error.render().to_string(),
+        Failure::Option(why) => why.clone(),
         Failure::Error(error) => error.to_string(),
     }
 }
@@ -103,7 +104,7 @@ fn refused(text: &str, expected: &str) {
     let file = File::new(text);
     let path = file.path();
     let failure = read::<Fitting>(&["fit", "--data-dir", "d", "--config", &path]).unwrap_err();
-    assert!(matches!(failure, Failure::Error(_)), "{failure:?}");
+    assert!(matches!(failure, Failure::Option(_)), "{failure:?}");
     assert_eq!(message(&failure).strip_prefix(&format!("{path}:")), Some(expected));
 }
 
@@ -298,7 +299,7 @@ fn wrong_usage_is_claps_to_tell() {
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains(expected), "{error}");
         }
-        Failure::Error(error) => panic!("{error}"),
+        other => panic!("{other:?}"),
     };
     usage(&["fit"], "--data-dir");
     usage(&["fitt", "--data-dir", "d"], "unrecognized subcommand 'fitt'");

@@ -9,13 +9,12 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command};
+use fulmen_trainer::internal::{instead, nearest};
 use serde_json::{Map, Value as Json};
 use toml_edit::{Document, Item, Key, TableLike, Value};
 
-use super::Result;
-use super::command::NOT_IN_A_FILE;
-use crate::options::nearest::nearest;
-use crate::options::old_names::instead;
+use crate::Result;
+use crate::command::NOT_IN_A_FILE;
 
 /// A key of a file as flags.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use fulmen_trainer::Options;
+use fulmen_trainer::internal::{toml, typed};
 use serde_json::{Map, Value as Json};
 
-use super::config::{flags, section_of, takes_many};
-use super::{Program, Result};
-use crate::Options;
-use crate::options::typed::{toml, typed};
+use crate::config::{flags, section_of, takes_many};
+use crate::{Program, Result};
 
 /// The options of a command: the Trainer's as they were decided, the others as they were given. Each key has the first
 /// line of its help above it; one without a value is a comment.

@@ -4,9 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use fulmen_nn::metrics;
+use fulmen_trainer::{FitSummary, LogPoint, Trainer};
 use serde_json::{Map, Value, json};
-
-use crate::{FitSummary, LogPoint, Trainer};
 
 fn metrics_json(point: &LogPoint) -> Value {
     let scalars = point.metrics.iter().map(|(name, value)| (name.clone(), json!(value)));

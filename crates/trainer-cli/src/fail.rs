@@ -6,14 +6,17 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use fulmen_data::shorten;
+use fulmen_trainer::Error as TrainerError;
 
-use crate::say::say;
+use crate::output::say;
 
 /// Why a command ended early.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Wrong usage, or the help that was asked for: clap knows how to tell it.
     Usage(clap::Error),
+    /// An option or its value cannot be.
+    Option(String),
     /// Something went wrong.
     Error(Box<dyn Error + Send + Sync>),
 }
@@ -25,13 +28,15 @@ impl Failure {
             (_, Some(text)) => say(&text),
             // In colour. A closed terminal changes nothing.
             (Failure::Usage(error), None) => drop(error.print()),
+            (Failure::Option(why), None) => say(&format!("error: {why}")),
             (Failure::Error(error), None) => say(&text(&**error)),
         }
         match self {
             Failure::Usage(error) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
-            Failure::Error(error) => match error.downcast_ref::<crate::Error>() {
+            Failure::Option(_) => ExitCode::from(2),
+            Failure::Error(error) => match error.downcast_ref::<TrainerError>() {
                 Some(error) if error.is_option() => ExitCode::from(2),
-                error => match error.and_then(crate::Error::signal) {
+                error => match error.and_then(TrainerError::signal) {
                     Some(signal) => ExitCode::from(signal.exit_code()),
                     None => ExitCode::FAILURE,
                 },
@@ -44,6 +49,7 @@ impl Failure {
         let text = match self {
             Failure::Usage(error) if error.use_stderr() => error.render().to_string(),
             Failure::Usage(_) => return None,
+            Failure::Option(why) => format!("error: {why}"),
             Failure::Error(error) => text(&**error),
         };
         match shorten(text.trim_end()) {
@@ -72,10 +78,9 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use fulmen_trainer::Trainer;
 
     use super::*;
-    use crate::Signal;
 
     #[derive(Debug)]
     struct Outer(std::io::Error);
@@ -93,16 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_tells_errors_wrong_usage_and_signals_apart() {
+    fn the_exit_code_tells_errors_and_wrong_usage_apart() {
         let code = |failure: Failure| format!("{:?}", failure.tell());
         let expected = |code: u8| format!("{:?}", ExitCode::from(code));
         assert_eq!(code(Failure::from("broken")), expected(1));
-        let interrupted = |signal| Failure::from(crate::Error::interrupted("predicting", signal));
-        assert_eq!(code(interrupted(Signal::Interrupt)), expected(130));
-        assert_eq!(code(interrupted(Signal::Terminate)), expected(75));
-        assert_eq!(code(interrupted(Signal::HangUp)), expected(75));
-        assert_eq!(code(Failure::from(crate::Error::option("max_epochs: 0 is not possible"))), expected(2));
-        assert_eq!(code(Failure::from(crate::Error::usage("the loss must be a scalar"))), expected(1));
+        assert_eq!(code(Failure::Option("there is no option `x`".into())), expected(2));
+        let of = |builder: fulmen_trainer::TrainerBuilder| Failure::from(builder.options().unwrap_err());
+        assert_eq!(code(of(Trainer::builder().max_epochs(0))), expected(2));
+        assert_eq!(code(of(Trainer::builder().hyperparameters(1))), expected(1));
         let usage = clap::Command::new("x").try_get_matches_from(["x", "--y"]).unwrap_err();
         assert_eq!(code(Failure::Usage(usage)), expected(2));
         let help = clap::Command::new("x").try_get_matches_from(["x", "--help"]).unwrap_err();
@@ -114,9 +117,7 @@ mod tests {
         let outer = Outer(std::io::Error::other("disk on fire"));
         assert_eq!(text(&outer), "error: the labels cannot be read\n  because: disk on fire");
         let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
-        let whole = crate::Error::from(fulmen_data::Error::new(missing()));
-        assert_eq!(text(&whole), format!("error: {whole}"));
-        let whole = crate::Error::logger(Path::new("logs"), missing());
+        let whole = TrainerError::from(fulmen_data::Error::new(missing()));
         assert_eq!(text(&whole), format!("error: {whole}"));
     }
 }

@@ -1,0 +1,162 @@
+//! `start`: from the start of a process to the loss of its first step on the host, against JAX: the first start, which
+//! compiles, and the second, which finds its programs on disk.
+//!
+//! Each start is a process of its own. Ours and JAX's take turns, so both see the same noise of the machine, and both count
+//! from the kernel's start of the process, in ticks of 10 ms: interpreter, imports, data, initial weights and programs.
+
+use std::error::Error;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{env, fs};
+
+use fulmen::prelude::*;
+use fulmen::trainer::{Actions, Callback, LogPoint};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::peer::{Peer, python};
+use crate::stats::median;
+use crate::workload::{Visit, Workload};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which of W1 to W4, separated by commas.
+    #[arg(long, default_value = "W1,W3", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// First and second starts of each side.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Leave out the peer.
+    #[arg(long)]
+    no_peer: bool,
+    /// End with one line of JSON.
+    #[arg(long)]
+    json: bool,
+    /// Be our side: train for one step and print when its loss was there.
+    #[arg(long, hide = true)]
+    serve: bool,
+}
+
+/// What our side says.
+#[derive(Serialize, Deserialize)]
+struct Started {
+    seconds: f64,
+    compilations: u64,
+}
+
+/// The times of one kind of start.
+#[derive(Default)]
+struct Times {
+    ours: Vec<f64>,
+    jax: Vec<f64>,
+    compilations: u64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let mut lines = vec![];
+    for name in &args.workloads {
+        let workload = Workload::find(name)?;
+        if args.serve {
+            workload.with_model(FirstStep { workload })?;
+            continue;
+        }
+        let starts = race(name, args.rounds, args.no_peer)?;
+        for (which, times) in ["first", "second"].into_iter().zip(starts) {
+            let (ours, jax) = (median(&times.ours), median(&times.jax));
+            let (ratio, compilations) = (ours / jax, times.compilations);
+            println!(
+                "{name}, {which} start: {ours:.2} s, {compilations} compilations; JAX {jax:.2} s, ratio {ratio:.2}"
+            );
+            lines.push(json!({
+                "workload": name, "start": which, "fulmen_s": ours, "jax_s": jax, "ratio": ratio,
+                "compilations": compilations, "rounds": args.rounds,
+            }));
+        }
+    }
+    if args.json {
+        println!("{}", json!({ "start": lines }));
+    }
+    Ok(())
+}
+
+/// The first and the second starts.
+fn race(workload: &str, rounds: usize, no_peer: bool) -> Result<[Times; 2], Box<dyn Error>> {
+    let mut starts = [Times::default(), Times::default()];
+    for _ in 0..rounds {
+        // Empty for the first of two starts.
+        let (ours_cache, jax_cache) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        for times in &mut starts {
+            let started = ours(workload, ours_cache.path())?;
+            times.ours.push(started.seconds);
+            times.compilations = times.compilations.max(started.compilations);
+            if !no_peer {
+                let ready = &Peer::start_cached(&python()?, workload, jax_cache.path())?.ready;
+                times.jax.push(ready.cold_s.ok_or("the peer does not say when its first step was done")?);
+            }
+        }
+    }
+    Ok(starts)
+}
+
+/// Our side in a process of its own.
+fn ours(workload: &str, cache: &Path) -> Result<Started, Box<dyn Error>> {
+    let output = Command::new(env::current_exe()?)
+        .args(["start", "--serve", "--workloads", workload])
+        .env("FULMEN_COMPILE_CACHE", cache)
+        .stderr(Stdio::inherit())
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).map_err(|e| format!("our side said `{text}`: {e}").into())
+}
+
+struct FirstStep {
+    workload: Workload,
+}
+
+impl Visit for FirstStep {
+    type Output = Result<(), Box<dyn Error>>;
+
+    fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
+        let (folder, first) = (tempfile::tempdir()?, FirstLoss::default());
+        let mut trainer = Trainer::builder()
+            .accelerator(Accelerator::Cpu)
+            .devices(1)
+            .max_steps(1)
+            .log_every_n_steps(1)
+            .callback(first.clone())
+            .default_root_dir(folder.path())
+            .enable_checkpointing(false)
+            .enable_progress_bar(false)
+            .enable_model_summary(false)
+            .build()?;
+        trainer.fit(model, &self.workload.loader(1)?, None)?;
+        let seconds = first.0.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no loss arrived")?;
+        let compilations = trainer.runtime().metrics().value("UncachedCompile");
+        println!("{}", serde_json::to_string(&Started { seconds, compilations })?);
+        Ok(())
+    }
+}
+
+/// When the first loss was on the host.
+#[derive(Clone, Default)]
+struct FirstLoss(Arc<Mutex<Option<f64>>>);
+
+impl Callback for FirstLoss {
+    fn name(&self) -> &'static str {
+        "FirstLoss"
+    }
+
+    fn on_log(&mut self, _: &LogPoint, _: &mut Actions) {
+        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *first = first.or_else(seconds_since_process_start);
+    }
+}
+
+fn seconds_since_process_start() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // Field 22; counting starts after the command's name, which may itself hold spaces. Linux counts 100 ticks a second.
+    let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
+    Some(uptime - ticks / 100.0)
+}

@@ -1,0 +1,291 @@
+//! [`Lora`]: low-rank updates of a frozen model's weights, picked by the names of parameters (Hu et al. 2021), in files as
+//! peft has them.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+
+use fulmen_nn::init::{Fan, Nonlinearity};
+use fulmen_nn::optim::pattern;
+use fulmen_nn::weights::{Strictness, load_weights, save_weights};
+use fulmen_nn::{Init, Module, Parameter, Visit, Visitor};
+use fulmen_tensor::Tensor;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::folder::{read_json, read_object};
+use crate::{Error, MODELS, Result};
+
+/// The files of an adapter.
+const CONFIG: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapter_model.safetensors";
+
+/// Settings that would make it another adapter, with the only value that is built here.
+const FIXED: [(&str, &str); 8] = [
+    ("peft_type", "\"LORA\""),
+    ("bias", "\"none\""),
+    ("use_rslora", "false"),
+    ("use_dora", "false"),
+    ("rank_pattern", "{}"),
+    ("alpha_pattern", "{}"),
+    ("modules_to_save", "null"),
+    ("layers_to_transform", "null"),
+];
+
+/// What is read of a config.
+#[derive(Deserialize, Serialize)]
+struct Config {
+    r: usize,
+    lora_alpha: f64,
+    target_modules: Vec<String>,
+}
+
+/// A model whose weights stay, and updates of some of them that are trained instead: a weight `W [out, in]` acts as
+/// `W + alpha/r·B·A` with `A [r, in]` and `B [out, r]`. At first `B` is 0, so that the model is what it was.
+///
+/// All parameters of the model are frozen. To train some of them too, such as a new classifier, call
+/// [`set_requires_grad`](Module::set_requires_grad) on that part.
+///
+/// The update is added to the weight before the model runs, so it is not dropped out (`lora_dropout`).
+///
+/// ```
+/// use fulmen_models::gpt2::{Config, Gpt2};
+/// use fulmen_models::{Lora, Pretrained};
+/// use fulmen_nn::Module;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let model = Gpt2::new(Config { vocab_size: 50, n_positions: 16, n_embd: 8, n_layer: 1, n_head: 2, ..Config::default() })?;
+/// let lora = Lora::new(model, &["*.c_attn.weight"], 2, 4.0)?;
+/// lora.initialize(0);
+/// lora.eval();
+///
+/// let trained: Vec<String> = lora.parameters().into_iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name).collect();
+/// assert_eq!(trained[0], "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight");
+/// assert_eq!(trained.len(), 2);
+/// let logits = lora.apply(|model| model.forward(Tensor::zeros(DType::I32, [1, 4])));
+/// assert_eq!(logits.ty().to_string(), "f32[1, 4, 50]");
+/// # Ok::<(), fulmen_models::Error>(())
+/// ```
+#[derive(Module)]
+pub struct Lora<M> {
+    #[module(flatten)]
+    model: M,
+    #[module(flatten)]
+    adapters: Adapters,
+    r: usize,
+    alpha: f64,
+}
+
+/// The updates, by the names of their layers.
+struct Adapters(BTreeMap<String, Adapter>);
+
+/// The update of a weight.
+struct Adapter {
+    weight: Parameter,
+    /// Whether the weight lies `[in, out]`.
+    transposed: bool,
+    a: Parameter,
+    b: Parameter,
+}
+
+/// With peft's names.
+impl Module for Adapters {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        for (layer, adapter) in &self.0 {
+            visit.child(&format!("base_model.model.{layer}.lora_A.weight"), &adapter.a);
+            visit.child(&format!("base_model.model.{layer}.lora_B.weight"), &adapter.b);
+        }
+    }
+}
+
+impl Adapter {
+    fn new(weight: Parameter, transposed: bool, r: usize) -> Adapter {
+        let (rows, columns) = (weight.ty().shape[0], weight.ty().shape[1]);
+        let (from, to) = if transposed { (rows, columns) } else { (columns, rows) };
+        let first = Init::kaiming_uniform(Nonlinearity::LeakyRelu(5f64.sqrt()), Fan::In);
+        let (a, b) = (Parameter::new([r, from], first), Parameter::new([to, r], Init::zeros()));
+        Adapter { weight, transposed, a, b }
+    }
+
+    /// The weight with its update.
+    fn updated(&self, scale: f64) -> Tensor {
+        let update = self.b.get().matmul(self.a.get()) * scale;
+        let update = if self.transposed { update.t() } else { update };
+        let weight = self.weight.get();
+        &weight + update.to_dtype(weight.dtype())
+    }
+}
+
+/// Puts the weights back, after a panic too.
+struct Restore(Vec<(Parameter, Tensor)>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|(parameter, value)| parameter.set(value));
+    }
+}
+
+impl<M: Module> Lora<M> {
+    /// Freezes the model, and updates the weights whose names fit one of the patterns, in which `*` stands for any text:
+    /// `*.q_proj.weight`.
+    ///
+    /// # Errors
+    /// A pattern fits no parameter, or one that is no matrix; `r` is 0.
+    pub fn new(model: M, patterns: &[&str], r: usize, alpha: f64) -> Result<Lora<M>> {
+        if r == 0 {
+            return Err(Error::config("`r` is 0, expected a rank of at least 1"));
+        }
+        let (parameters, conv1d) = (model.parameters(), layers_of_conv1d(&model));
+        let names = parameters.iter().map(|(name, _)| name.as_str());
+        if let Some(message) = patterns.iter().find_map(|pattern| pattern::misfit(pattern, names.clone())) {
+            return Err(Error::config(message));
+        }
+        let mut adapters = BTreeMap::new();
+        for (name, weight) in &parameters {
+            if !patterns.iter().any(|pattern| pattern::fits(pattern, name)) {
+                continue;
+            }
+            let (Some(layer), 2) = (name.strip_suffix(".weight"), weight.ty().shape.rank()) else {
+                let message = format!("`{name}` is {}, expected the weight of a linear layer", weight.ty());
+                return Err(Error::config(message));
+            };
+            let transposed = conv1d.iter().any(|conv1d| conv1d == layer);
+            adapters.insert(layer.to_owned(), Adapter::new(weight.clone(), transposed, r));
+        }
+        model.set_requires_grad(false);
+        Ok(Lora { model, adapters: Adapters(adapters), r, alpha })
+    }
+
+    /// An adapter that peft or [`save_pretrained`](Lora::save_pretrained) wrote, for its model.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or asks for what is not built here; the adapter is of another model.
+    #[track_caller]
+    pub fn from_folder(model: M, folder: impl AsRef<Path>) -> Result<Lora<M>> {
+        let file = folder.as_ref().join(CONFIG);
+        let Config { r, lora_alpha, target_modules } =
+            read_json(&read_object(&file)?, &FIXED).map_err(|e| e.in_file(&file))?;
+        let names: Vec<String> = model.parameters().into_iter().map(|(name, _)| name).collect();
+        let targets = |name: &&String| {
+            let layer = name.strip_suffix(".weight").unwrap_or_default();
+            target_modules.iter().any(|target| layer == target || layer.ends_with(&format!(".{target}")))
+        };
+        let targets: Vec<&str> = names.iter().filter(targets).map(String::as_str).collect();
+        let lora = Lora::new(model, &targets, r, lora_alpha).map_err(|e| e.in_file(&file))?;
+        load_weights(&lora.adapters, folder.as_ref().join(WEIGHTS), Strictness::Strict)?;
+        Ok(lora)
+    }
+
+    /// Writes the updates alone into a folder, which is made if it is not there, as peft's `PeftModel.from_pretrained`
+    /// reads it.
+    ///
+    /// # Errors
+    /// The folder cannot be written to; an update has no value.
+    #[track_caller]
+    pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
+        let folder = folder.as_ref();
+        std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
+        save_weights(&self.adapters, folder.join(WEIGHTS))?;
+        let targets: Vec<&String> = self.adapters.0.keys().collect();
+        let config: Value = json!({
+            "peft_type": "LORA",
+            "r": self.r,
+            "lora_alpha": self.alpha,
+            "target_modules": targets,
+            "fan_in_fan_out": self.adapters.0.values().any(|adapter| adapter.transposed),
+            "bias": "none",
+            "inference_mode": true,
+        });
+        let (file, text) = (folder.join(CONFIG), format!("{config:#}\n"));
+        fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes())).map_err(|e| Error::io("write", &file, e))
+    }
+
+    /// What `f` makes of the model with its updates.
+    #[track_caller]
+    pub fn apply<T>(&self, f: impl FnOnce(&M) -> T) -> T {
+        let updated: Vec<(Parameter, Tensor)> = {
+            let _scope = MODELS.open();
+            let scale = self.alpha / self.r as f64;
+            self.adapters.0.values().map(|adapter| (adapter.weight.clone(), adapter.updated(scale))).collect()
+        };
+        let _restore = Restore(updated.iter().map(|(weight, _)| (weight.clone(), weight.get())).collect());
+        updated.into_iter().for_each(|(weight, value)| weight.set(value));
+        f(&self.model)
+    }
+
+    /// The model without its updates.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// The model with the updates added to its weights for good. Its parameters stay frozen.
+    #[track_caller]
+    pub fn merge_and_unload(self) -> M {
+        let scale = self.alpha / self.r as f64;
+        for adapter in self.adapters.0.values() {
+            adapter.weight.set(adapter.updated(scale));
+        }
+        self.model
+    }
+}
+
+/// The names of the layers whose weights lie `[in, out]`.
+fn layers_of_conv1d(model: &impl Module) -> Vec<String> {
+    struct Layers(Vec<String>);
+    impl Visitor for Layers {
+        fn part(&mut self, name: &str, type_name: &'static str) {
+            if type_name.ends_with("::Conv1D") {
+                self.0.push(name.into());
+            }
+        }
+    }
+    let mut layers = Layers(vec![]);
+    model.visit(&mut Visit::new(&mut layers));
+    layers.0
+}
+
+#[cfg(all(test, feature = "gpt2"))]
+mod tests {
+    use fulmen_tensor::grad;
+
+    use super::*;
+    use crate::Pretrained;
+    use crate::gpt2::Gpt2;
+    use crate::reference::{Expected, borrowed, folder};
+
+    fn gpt2() -> Gpt2 {
+        Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn an_adapter_of_peft_gives_its_logits_and_is_saved_as_it_was() {
+        let (adapter, expected) = (folder("gpt2-lora"), Expected::read("gpt2-lora"));
+        let lora = Lora::from_folder(gpt2(), &adapter).unwrap_or_else(|e| panic!("{e}"));
+        let ids = expected.tensor("input_ids");
+        let logits = lora.apply(|model| model.forward(&ids));
+
+        let base = lora.model().forward(&ids);
+        let again = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+        lora.save_pretrained(again.path()).unwrap_or_else(|e| panic!("{e}"));
+        let again = Lora::from_folder(gpt2(), again.path()).unwrap_or_else(|e| panic!("{e}"));
+        // All that is trained, and the gradient of nothing else.
+        let trained: Vec<Tensor> =
+            lora.parameters().into_iter().filter(|(_, p)| p.requires_grad()).map(|(_, p)| p.get()).collect();
+        assert_eq!(trained.len(), 4);
+        let gradients = grad(&logits.square().mean_all(), &trained.iter().collect::<Vec<_>>());
+        assert!(gradients.iter().all(|gradient| gradient.fault().is_none()));
+        let merged = again.merge_and_unload().forward(&ids);
+        expected.check(&borrowed(&[("logits", logits), ("base", base), ("logits", merged)]));
+    }
+
+    #[test]
+    fn a_pattern_that_fits_nothing_is_refused() {
+        let text = Lora::new(gpt2(), &["*.q_proj.weight"], 2, 1.0).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(text.contains("the pattern `*.q_proj.weight` fits no parameter"), "{text}");
+        let text = Lora::new(gpt2(), &["*.ln_1.weight"], 2, 1.0).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(
+            text.contains("`transformer.h.0.ln_1.weight` is f32[16], expected the weight of a linear layer"),
+            "{text}"
+        );
+    }
+}

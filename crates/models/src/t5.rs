@@ -1,0 +1,573 @@
+//! T5: transformers' `T5ForConditionalGeneration`, Raffel et al. 2019; also T5 1.1 and Flan-T5.
+//!
+//! An encoder reads a text; a decoder writes another, and attends to what it wrote and to what the encoder made of the
+//! first. Where a token stands is told by a bias on the scores of attention, one for each range of distances, which all
+//! layers of a stack share.
+
+use fulmen_nn::attention::{Attention, KeyValueCache};
+use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm, Visit};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::attention::{Span, attend, join_heads, padding_mask, run_layers, split_heads};
+use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Prompt, Result, StaticCache};
+
+/// The settings, with the names of `config.json`; by default T5-small's, of 60 million parameters.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// `t5`.
+    pub model_type: String,
+    /// How many tokens there are.
+    pub vocab_size: usize,
+    /// Features of a token.
+    pub d_model: usize,
+    /// Features of a head.
+    pub d_kv: usize,
+    /// Features within the network of a block.
+    pub d_ff: usize,
+    /// Blocks of the encoder.
+    pub num_layers: usize,
+    /// Blocks of the decoder; as many as the encoder's if it is not said.
+    pub num_decoder_layers: Option<usize>,
+    /// Heads of attention.
+    pub num_heads: usize,
+    /// Ranges of distances that have a bias of their own.
+    pub relative_attention_num_buckets: usize,
+    /// The distance from which on all are in the last range.
+    pub relative_attention_max_distance: usize,
+    /// All dropouts.
+    pub dropout_rate: f64,
+    /// What the normalizations add to the mean square.
+    pub layer_norm_epsilon: f64,
+    /// What the first values are multiplied by.
+    pub initializer_factor: f64,
+    /// The function within the network of a block, such as `relu`; T5 1.1 has `gated-gelu`.
+    pub feed_forward_proj: String,
+    /// Whether the head is the token embedding; T5 1.1's is not.
+    pub tie_word_embeddings: bool,
+    /// Whether the features are divided by the root of `d_model` before the head, as T5's are and T5 1.1's are not; if it is
+    /// not said, `tie_word_embeddings`. transformers 5 says it, and says of T5 1.1, too, that its head is tied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_decoder_outputs: Option<bool>,
+    /// The token that a decoder begins with.
+    pub decoder_start_token_id: i32,
+    /// What else the file says; it is kept.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            model_type: "t5".into(),
+            vocab_size: 32128,
+            d_model: 512,
+            d_kv: 64,
+            d_ff: 2048,
+            num_layers: 6,
+            num_decoder_layers: None,
+            num_heads: 8,
+            relative_attention_num_buckets: 32,
+            relative_attention_max_distance: 128,
+            dropout_rate: 0.1,
+            layer_norm_epsilon: 1e-6,
+            initializer_factor: 1.0,
+            feed_forward_proj: "relu".into(),
+            tie_word_embeddings: true,
+            scale_decoder_outputs: None,
+            decoder_start_token_id: 0,
+            other: Map::new(),
+        }
+    }
+}
+
+impl Config {
+    /// The function of the network, and whether it is a gate.
+    fn activation(&self) -> Result<(Activation, bool)> {
+        let (name, gated) = match self.feed_forward_proj.strip_prefix("gated-") {
+            Some("gelu") => ("gelu_new", true),
+            Some(name) => (name, true),
+            None => (self.feed_forward_proj.as_str(), false),
+        };
+        let activation = serde_json::from_value(json!(name));
+        Ok((activation.map_err(|error| Error::config(format!("`feed_forward_proj`: {error}")))?, gated))
+    }
+
+    /// Whether the head is tied, and so the features are scaled before it.
+    fn is_tied(&self) -> bool {
+        self.scale_decoder_outputs.unwrap_or(self.tie_word_embeddings)
+    }
+
+    fn norm(&self) -> RmsNorm {
+        RmsNorm::new([self.d_model]).eps(self.layer_norm_epsilon)
+    }
+
+    fn linear(&self, from: usize, to: usize, std: f64) -> Linear {
+        let layer = Linear::new(from, to).bias(false);
+        layer.weight.set_init(Init::normal(0.0, self.initializer_factor * std));
+        layer
+    }
+}
+
+/// T5 with its head.
+///
+/// ```
+/// use fulmen_models::t5::{Config, T5};
+/// use fulmen_models::{GenerationConfig, Pretrained, generate};
+/// use fulmen_nn::Module;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let config = Config { vocab_size: 50, d_model: 8, d_kv: 4, d_ff: 16, num_layers: 1, num_heads: 2, ..Config::default() };
+/// let model = T5::new(config)?;
+/// model.initialize(0);
+/// model.eval();
+/// let (ids, decoder_ids) = (Tensor::zeros(DType::I32, [4, 16]), Tensor::zeros(DType::I32, [4, 6]));
+/// assert_eq!(model.forward(&ids, None, &decoder_ids).ty().to_string(), "f32[4, 6, 50]");
+///
+/// let decoding = model.decoding(&ids, None);
+/// let how = GenerationConfig { max_new_tokens: 3, ..GenerationConfig::default() };
+/// assert_eq!(generate(&decoding, &decoding.start(), &how).ty().to_string(), "i32[4, 3]");
+/// # Ok::<(), fulmen_models::Error>(())
+/// ```
+#[derive(Module)]
+pub struct T5 {
+    /// The tokens' embedding, `[vocabulary, features]`.
+    pub shared: Embedding,
+    /// Reads.
+    pub encoder: Stack,
+    /// Writes.
+    pub decoder: Stack,
+    /// From features to logits, `[vocabulary, features]`.
+    pub lm_head: Linear,
+    /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
+    pub gradient_checkpointing: bool,
+    #[module(skip)]
+    config: Config,
+}
+
+/// An encoder or a decoder.
+#[derive(Module)]
+pub struct Stack {
+    /// The tokens' embedding again.
+    pub embed_tokens: Embedding,
+    /// The blocks.
+    pub block: Vec<Block>,
+    /// The last normalization.
+    pub final_layer_norm: RmsNorm,
+    dropout: Dropout,
+    #[module(skip)]
+    distances: Distances,
+}
+
+/// The bias of each distance.
+struct Distances {
+    /// Whether what comes after a token has ranges of its own.
+    bidirectional: bool,
+    /// The range of each distance, from 0 to the largest.
+    ranges: Vec<i32>,
+    /// How many ranges there are for one direction.
+    count: usize,
+}
+
+/// Attention of its tokens to each other, in a decoder to what the encoder made, and a network. transformers calls these
+/// `layer.0`, `layer.1` and so on.
+pub struct Block {
+    /// To each other.
+    pub self_attention: SelfAttention,
+    /// Before it.
+    pub self_norm: RmsNorm,
+    /// To the encoder's tokens, and the normalization before it.
+    pub cross_attention: Option<(SelfAttention, RmsNorm)>,
+    /// The network.
+    pub dense: Dense,
+    /// Before it.
+    pub dense_norm: RmsNorm,
+    dropout: Dropout,
+}
+
+impl Module for Block {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.child("layer.0.SelfAttention", &self.self_attention);
+        visit.child("layer.0.layer_norm", &self.self_norm);
+        let mut last = 1;
+        if let Some((attention, norm)) = &self.cross_attention {
+            visit.child("layer.1.EncDecAttention", attention);
+            visit.child("layer.1.layer_norm", norm);
+            last = 2;
+        }
+        visit.child(&format!("layer.{last}.DenseReluDense"), &self.dense);
+        visit.child(&format!("layer.{last}.layer_norm"), &self.dense_norm);
+        visit.child("dropout", &self.dropout);
+    }
+}
+
+/// Attention without biases and without a factor on the scores.
+#[derive(Module)]
+pub struct SelfAttention {
+    /// `[heads·width, features]`.
+    pub q: Linear,
+    /// `[heads·width, features]`.
+    pub k: Linear,
+    /// `[heads·width, features]`.
+    pub v: Linear,
+    /// `[features, heads·width]`.
+    pub o: Linear,
+    /// In the first block of a stack: the bias of each range of distances, `[ranges, heads]`.
+    pub relative_attention_bias: Option<Embedding>,
+    dropout: Dropout,
+    heads: usize,
+}
+
+/// The network of a block: `wo(activation(wi(x)))`, or `wo(activation(wi_0(x))·wi_1(x))`.
+#[derive(Module)]
+pub struct Dense {
+    /// `[inner, features]`.
+    pub wi: Option<Linear>,
+    /// `[inner, features]`.
+    pub wi_0: Option<Linear>,
+    /// `[inner, features]`.
+    pub wi_1: Option<Linear>,
+    /// `[features, inner]`.
+    pub wo: Linear,
+    dropout: Dropout,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl SelfAttention {
+    fn new(config: &Config, first: bool) -> SelfAttention {
+        let Config { d_model, d_kv, num_heads: heads, .. } = *config;
+        let (inner, std) = (heads * d_kv, (d_model as f64).powf(-0.5));
+        let bias = first.then(|| {
+            let bias = Embedding::new(config.relative_attention_num_buckets, heads);
+            bias.weight.set_init(Init::normal(0.0, config.initializer_factor * std));
+            bias
+        });
+        SelfAttention {
+            q: config.linear(d_model, inner, std * (d_kv as f64).powf(-0.5)),
+            k: config.linear(d_model, inner, std),
+            v: config.linear(d_model, inner, std),
+            o: config.linear(inner, d_model, (inner as f64).powf(-0.5)),
+            relative_attention_bias: bias,
+            dropout: Dropout::new(config.dropout_rate),
+            heads,
+        }
+    }
+
+    fn how(&self) -> Attention {
+        Attention::new().scale(1.0).dropout(&self.dropout)
+    }
+
+    /// Keys and values of these tokens, each `[batch, heads, length, width]`.
+    fn keys_values(&self, x: &Tensor) -> [Tensor; 2] {
+        [&self.k, &self.v].map(|layer| split_heads(&layer.forward(x), self.heads))
+    }
+
+    /// Attention of the tokens to each other, with the bias `[…, count, keys]` on the scores.
+    fn forward(&self, x: &Tensor, bias: &Tensor, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+        let (q, [k, v]) = (split_heads(&self.q.forward(x), self.heads), self.keys_values(x));
+        let (found, cache) = attend(self.how().mask(bias), [&q, &k, &v], cache);
+        (self.o.forward(found), cache)
+    }
+
+    /// Attention to keys and values that are there. The queries may have several rows, one after the other, for each of
+    /// theirs: the beams of a search. They attend as if they were tokens of one row, so that no key is copied.
+    fn forward_cross(&self, x: &Tensor, [k, v]: &[Tensor; 2], mask: Option<&Tensor>) -> Tensor {
+        let q = split_heads(&self.q.forward(x), self.heads);
+        let [rows, heads, count, width] = [0, 1, 2, 3].map(|axis| q.size(axis));
+        let batch = k.size(0).max(1);
+        let beams = rows / batch;
+        let q = q.reshape([batch, beams, heads, count, width]).transpose(1, 2);
+        let how = mask.map_or(self.how(), |mask| self.how().mask(mask));
+        let found = how.forward(q.reshape([batch, heads, beams * count, width]), k, v);
+        let found = found.reshape([batch, heads, beams, count, width]).transpose(1, 2);
+        self.o.forward(join_heads(&found.reshape([rows, heads, count, width])))
+    }
+}
+
+impl Dense {
+    fn new(config: &Config) -> Result<Dense> {
+        let (activation, gated) = config.activation()?;
+        let Config { d_model, d_ff, .. } = *config;
+        let inner = |wanted: bool| wanted.then(|| config.linear(d_model, d_ff, (d_model as f64).powf(-0.5)));
+        Ok(Dense {
+            wi: inner(!gated),
+            wi_0: inner(gated),
+            wi_1: inner(gated),
+            wo: config.linear(d_ff, d_model, (d_ff as f64).powf(-0.5)),
+            dropout: Dropout::new(config.dropout_rate),
+            activation,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let of = |layer: &Option<Linear>| layer.as_ref().map(|layer| layer.forward(x));
+        let hidden = of(&self.wi).or_else(|| of(&self.wi_0)).map(|hidden| self.activation.forward(&hidden));
+        let hidden = match (hidden, of(&self.wi_1)) {
+            (Some(hidden), Some(other)) => hidden * other,
+            (Some(hidden), None) => hidden,
+            (None, _) => x.clone(),
+        };
+        self.wo.forward(self.dropout.forward(hidden))
+    }
+}
+
+impl Distances {
+    fn new(config: &Config, bidirectional: bool) -> Distances {
+        let count = config.relative_attention_num_buckets / if bidirectional { 2 } else { 1 };
+        let (exact, most) = (count / 2, config.relative_attention_max_distance);
+        // In f32, as transformers computes it: a distance at the border of two ranges is in the same one.
+        let rate = (count - exact) as f32;
+        let ranges = (0..=most).map(|distance| {
+            if distance < exact {
+                return distance as i32;
+            }
+            let times = (distance as f32 / exact as f32).ln() / (most as f64 / exact as f64).ln() as f32;
+            ((exact as f32 + times * rate) as i32).min(count as i32 - 1)
+        });
+        Distances { bidirectional, ranges: ranges.collect(), count }
+    }
+
+    /// The range of each key from each query, integers `[count, keys]`.
+    fn ranges(&self, span: &Span) -> Tensor {
+        let distance = Tensor::arange(DType::I32, span.keys) - &span.queries;
+        let most = self.ranges.len() as f64 - 1.0;
+        let ranges = Tensor::from_slice(&self.ranges, [self.ranges.len()]);
+        if self.bidirectional {
+            let after = distance.gt(0.0).to_dtype(DType::I32) * self.count as f64;
+            return ranges.take(0, distance.abs().clamp(0.0, most)) + after;
+        }
+        ranges.take(0, (-distance).clamp(0.0, most))
+    }
+}
+
+impl Stack {
+    fn new(config: &Config, shared: &Embedding, is_decoder: bool) -> Result<Stack> {
+        let layers = if is_decoder { config.num_decoder_layers } else { None }.unwrap_or(config.num_layers);
+        let block = |number: usize| {
+            Ok(Block {
+                self_attention: SelfAttention::new(config, number == 0),
+                self_norm: config.norm(),
+                cross_attention: is_decoder.then(|| (SelfAttention::new(config, false), config.norm())),
+                dense: Dense::new(config)?,
+                dense_norm: config.norm(),
+                dropout: Dropout::new(config.dropout_rate),
+            })
+        };
+        Ok(Stack {
+            embed_tokens: shared.clone(),
+            block: (0..layers).map(block).collect::<Result<_>>()?,
+            final_layer_norm: config.norm(),
+            dropout: Dropout::new(config.dropout_rate),
+            distances: Distances::new(config, !is_decoder),
+        })
+    }
+
+    /// The features of tokens, of which each sees those where `seen` is true, and with `memory` what the encoder made.
+    fn forward(
+        &self,
+        ids: &Tensor,
+        span: &Span,
+        seen: Option<&Tensor>,
+        memory: Option<(&[[Tensor; 2]], Option<&Tensor>)>,
+        cache: Option<&StaticCache>,
+        checkpointing: bool,
+    ) -> (Tensor, Option<StaticCache>) {
+        let first = self.block.first().and_then(|block| block.self_attention.relative_attention_bias.as_ref());
+        let Some(first) = first else { return (self.final_layer_norm.forward(self.embed_tokens.forward(ids)), None) };
+        let bias = first.forward(self.distances.ranges(span)).permute(&[2, 0, 1]);
+        let bias = match seen {
+            Some(seen) => seen.select(&bias, &Tensor::full(bias.dtype(), [], f64::NEG_INFINITY)),
+            None => bias,
+        };
+        let x = self.dropout.forward(self.embed_tokens.forward(ids));
+        let (x, cache) = run_layers(x, self.block.len(), cache, checkpointing, |i, x, cache| {
+            let block = &self.block[i];
+            let dropout = |x: Tensor| block.dropout.forward(x);
+            let (found, cache) = block.self_attention.forward(&block.self_norm.forward(x), &bias, cache);
+            let mut x = x + dropout(found);
+            if let (Some((attention, norm)), Some((memory, mask))) = (&block.cross_attention, memory) {
+                let found = attention.forward_cross(&norm.forward(&x), &memory[i], mask);
+                x = x + dropout(found);
+            }
+            let made = block.dense.forward(&block.dense_norm.forward(&x));
+            (x + dropout(made), cache)
+        });
+        (self.dropout.forward(self.final_layer_norm.forward(x)), cache)
+    }
+}
+
+/// A decoder, and what the encoder made of a batch of texts, of which keys and values were computed once. [`generate`](crate::generate())
+/// goes on from its [`start`](Decoding::start).
+pub struct Decoding<'m> {
+    model: &'m T5,
+    /// Keys and values of the encoder's tokens, for each block.
+    memory: Vec<[Tensor; 2]>,
+    mask: Option<Tensor>,
+    batch: usize,
+}
+
+impl T5 {
+    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers
+    /// `[batch, decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
+    /// padding.
+    ///
+    /// Poisoned for other shapes.
+    #[track_caller]
+    pub fn forward(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>, decoder_ids: impl AsTensor) -> Tensor {
+        MODELS.record("T5", || {
+            let decoding = self.encode(ids.as_tensor(), attention_mask)?;
+            decoding.logits(decoder_ids.as_tensor())
+        })
+    }
+
+    /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same shape, is 0 at padding.
+    ///
+    /// All that comes of it is poisoned for other shapes.
+    #[track_caller]
+    pub fn decoding(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>) -> Decoding<'_> {
+        let _scope = MODELS.open();
+        let ids = ids.as_tensor();
+        self.encode(ids, attention_mask).unwrap_or_else(|refusal| {
+            let fault = MODELS.record("T5", || Err::<Tensor, Refusal>(refusal));
+            let memory = self.decoder.block.iter().map(|_| [fault.clone(), fault.clone()]).collect();
+            Decoding { model: self, memory, mask: None, batch: 1 }
+        })
+    }
+
+    fn encode(&self, ids: &Tensor, attention_mask: Option<&Tensor>) -> Result<Decoding<'_>, Refusal> {
+        let ids = ids.live()?;
+        if ids.rank() != 2 || attention_mask.is_some_and(|mask| mask.shape() != ids.shape()) {
+            let mask = attention_mask.map_or("none".into(), |mask| mask.ty().to_string());
+            return Err(format!("the ids {} are not [batch, length], or the mask {mask} is not", ids.ty()).into());
+        }
+        let mask = attention_mask.map(padding_mask);
+        let (x, _) =
+            self.encoder.forward(ids, &Span::new(ids, None), mask.as_ref(), None, None, self.gradient_checkpointing);
+        let attentions = self.decoder.block.iter().filter_map(|block| block.cross_attention.as_ref());
+        let memory = attentions.map(|(attention, _)| attention.keys_values(&x)).collect();
+        Ok(Decoding { model: self, memory, mask, batch: ids.size(0) })
+    }
+}
+
+impl Decoding<'_> {
+    /// The token that a decoder begins with, for each text.
+    pub fn start(&self) -> Prompt {
+        Prompt::new(&vec![[self.model.config.decoder_start_token_id.max(0) as u32]; self.batch])
+    }
+
+    /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers `[batch, length]`.
+    #[track_caller]
+    pub fn forward(&self, ids: impl AsTensor) -> Tensor {
+        MODELS.record("T5", || self.logits(ids.as_tensor()))
+    }
+
+    fn logits(&self, ids: &Tensor) -> Result<Tensor, Refusal> {
+        Ok(self.head(self.features(ids, None)?.0))
+    }
+
+    fn head(&self, x: Tensor) -> Tensor {
+        let T5 { config, lm_head, .. } = self.model;
+        lm_head.forward(if config.is_tied() { x * (config.d_model as f64).powf(-0.5) } else { x })
+    }
+
+    fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
+        let ids = ids.live()?;
+        if let Some([keys, _]) = self.memory.first() {
+            keys.live()?;
+        }
+        if ids.rank() != 2 || self.batch == 0 || !ids.size(0).is_multiple_of(self.batch) {
+            return Err(
+                format!("the decoder's ids {} are not [batch, length] of {} texts", ids.ty(), self.batch).into()
+            );
+        }
+        let span = Span::new(ids, cache);
+        let memory = Some((self.memory.as_slice(), self.mask.as_ref()));
+        let checkpointing = self.model.gradient_checkpointing;
+        Ok(self.model.decoder.forward(ids, &span, Some(&span.mask(None)), memory, cache, checkpointing))
+    }
+}
+
+impl CausalLm for Decoding<'_> {
+    fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
+        let T5 { config, shared, decoder, .. } = self.model;
+        let dtype = shared.weight.ty().dtype;
+        let layer = |_| KeyValueCache::new(dtype, batch, config.num_heads, max_len, config.d_kv);
+        StaticCache::new(decoder.block.iter().map(layer))
+    }
+
+    #[track_caller]
+    fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache) {
+        MODELS.record("T5", || {
+            let (x, after) = self.features(ids, Some(cache))?;
+            Ok((self.head(x.index(1, -1)), after.unwrap_or_else(|| cache.clone())))
+        })
+    }
+
+    /// Distances have no end.
+    fn max_positions(&self) -> Option<usize> {
+        None
+    }
+}
+
+impl Pretrained for T5 {
+    type Config = Config;
+    const MODEL_TYPES: &'static [&'static str] = &["t5"];
+    const FIXED: &'static [(&'static str, &'static str)] = &[("is_encoder_decoder", "true")];
+    const BASE_MODEL_PREFIX: &'static str = "transformer";
+    const HEAD: &'static [&'static str] = &["lm_head"];
+    /// A table that old files have and no code reads.
+    const IGNORED: &'static [&'static str] = &["EncDecAttention.relative_attention_bias"];
+
+    fn new(config: Config) -> Result<T5> {
+        let Config { vocab_size, d_model, relative_attention_num_buckets: ranges, .. } = config;
+        if ranges < 4 || config.relative_attention_max_distance <= ranges {
+            let most = config.relative_attention_max_distance;
+            let message = format!(
+                "`relative_attention_num_buckets` is {ranges}, expected at least 4 and less than \
+                 `relative_attention_max_distance`, {most}"
+            );
+            return Err(Error::config(message));
+        }
+        let shared = Embedding::new(vocab_size, d_model);
+        shared.weight.set_init(Init::normal(0.0, config.initializer_factor));
+        let (encoder, decoder) = (Stack::new(&config, &shared, false)?, Stack::new(&config, &shared, true)?);
+        let mut lm_head = config.linear(d_model, vocab_size, 1.0);
+        if config.is_tied() {
+            lm_head.weight = Parameter::clone(&shared.weight);
+        }
+        Ok(T5 { shared, encoder, decoder, lm_head, gradient_checkpointing: false, config })
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn architecture(&self) -> String {
+        "T5ForConditionalGeneration".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::{Expected, check_decoder, folder};
+
+    #[test]
+    fn a_t5_of_transformers_gives_its_logits_and_tokens() {
+        let (model, expected) = (T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}")), Expected::read("t5"));
+        let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
+        let decoding = model.decoding(&ids, Some(&mask));
+        check_decoder("t5", &decoding, |ids| decoding.forward(ids));
+    }
+
+    #[test]
+    fn a_t5_with_gates_gives_transformers_logits() {
+        let model = T5::from_folder(folder("t5-gated")).unwrap_or_else(|e| panic!("{e}"));
+        let expected = Expected::read("t5-gated");
+        let [ids, decoder_ids] = ["input_ids", "decoder_input_ids"].map(|name| expected.tensor(name));
+        expected.check(&[("logits", &model.forward(&ids, None, &decoder_ids))]);
+    }
+}

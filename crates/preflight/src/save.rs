@@ -1,0 +1,82 @@
+//! Programs compiled for a slice, in a file for the program that starts there.
+
+use std::path::Path;
+
+use fulmen_pjrt::compile_cache::SavedPrograms;
+use fulmen_pjrt::{Plugin, Topology};
+use fulmen_tensor::{Function, Mesh};
+
+use crate::{Error, Result, Slice};
+
+/// The devices of a slice as libtpu's compiler sees them.
+///
+/// # Errors
+/// A slice that libtpu does not know, or that has another number of devices there.
+pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
+    let topology = plugin
+        .topology_with(slice.name(), &slice.generation().topology_options())
+        .map_err(|e| Error::compiler(format!("describing {slice}"), e))?;
+    let (devices, there) = (slice.num_devices(), topology.devices().len());
+    match devices == there {
+        true => Ok(topology),
+        false => Err(Error::usage(format!("libtpu says that {slice} has {there} devices, and not {devices}"))),
+    }
+}
+
+/// Compiles functions over a mesh as a start on those devices would, and writes them to a file for
+/// [`Runtime::with_saved_programs`](fulmen_tensor::Runtime::with_saved_programs).
+///
+/// ```
+/// use fulmen_preflight::save;
+/// use fulmen_tensor::{Accelerator, DType, Devices, Function, Runtime, TensorType};
+///
+/// let product = Function::trace("product", &[TensorType::new(DType::F32, [8, 8])], |x| vec![x[0].matmul(&x[0])]);
+/// # let folder = tempfile::tempdir()?;
+/// # let file = folder.path().join("product.fulmen");
+/// // Of a slice that is not here: `topology(&libtpu, &"v5e:2x4".parse()?)?`
+/// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?;
+/// save::<Box<dyn std::error::Error>>(&runtime.client().topology()?, runtime.mesh(), [&product], &file)?;
+/// runtime.with_saved_programs(&file)?.compile(&product)?; // loads it
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A mistake in a function; a mesh of another number of devices; whatever the compiler reports; a file that cannot be
+/// written.
+pub fn save<'a, E: From<Error> + From<fulmen_tensor::Error>>(
+    topology: &Topology,
+    mesh: &Mesh,
+    functions: impl IntoIterator<Item = &'a Function>,
+    file: &Path,
+) -> Result<(), E> {
+    let mut saved = SavedPrograms::default();
+    for function in functions {
+        function.compile_for(topology, mesh, &mut saved)?;
+    }
+    Ok(saved.write(file).map_err(|e| Error::compiler("saving compiled programs", e))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::{Accelerator, DType, Devices, Runtime, TensorType};
+
+    use super::*;
+
+    #[test]
+    fn programs_of_a_tpu_are_saved_and_refused_on_a_cpu() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("step.fulmen");
+        let types = [TensorType::new(DType::F32, [256, 256])];
+        let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[0])]);
+        let topology = topology(&plugin, &"v5e:2x4".parse().unwrap()).unwrap();
+        let mesh = Mesh::new([("data", 8)]).unwrap();
+        save::<Box<dyn std::error::Error>>(&topology, &mesh, [&function], &file).unwrap();
+        assert!(file.metadata().unwrap().len() > 1000);
+        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(8)).unwrap();
+        let error = runtime.with_saved_programs(&file).err().unwrap().to_string();
+        let expected = "step.fulmen: its programs were compiled for another machine: the platform: tpu then, cpu now; the \
+                        devices: TPU v5 lite 0";
+        assert!(error.contains(expected) && error.ends_with("save them again for this one"), "{error}");
+    }
+}

@@ -1,0 +1,62 @@
+//! Compiling ahead of time: for devices that need not be here, into a file of programs that a runtime there takes.
+
+use std::time::{Duration, Instant};
+
+use fulmen_pjrt::Topology;
+use fulmen_pjrt::compile_cache::SavedPrograms;
+
+use crate::disk_cache::key_of;
+use crate::lower::lower;
+use crate::runtime::{check_size, options_for};
+use crate::{Error, Function, Mesh, Result};
+
+impl Function {
+    /// Compiles the function for all devices of a topology as [`Runtime::compile`](crate::Runtime::compile) does there, and
+    /// adds the program to `saved`, a file for [`Runtime::with_saved_programs`](crate::Runtime::with_saved_programs). Says
+    /// how long the compiler took.
+    ///
+    /// ```
+    /// use fulmen_pjrt::compile_cache::SavedPrograms;
+    /// use fulmen_tensor::{Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, TensorType};
+    ///
+    /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?.with_compile_cache(None);
+    /// let topology = runtime.client().topology()?; // or `plugin.topology("v5e:2x4")` with libtpu, without a TPU
+    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * &x[0]]);
+    /// let mut saved = SavedPrograms::default();
+    /// square.compile_for(&topology, &Mesh::data(1), &mut saved)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("square.fulmen");
+    /// saved.write(&path)?;
+    ///
+    /// let runtime = runtime.with_saved_programs(&path)?;
+    /// assert!(runtime.compile(&square)?.compile_time().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first fault in the function; a mesh of another number of devices; whatever the compiler reports; a plugin that
+    /// cannot store programs.
+    pub fn compile_for(&self, topology: &Topology, mesh: &Mesh, saved: &mut SavedPrograms) -> Result<Duration> {
+        let mut devices: Vec<_> = topology.devices().iter().collect();
+        if devices.len() != mesh.num_devices() {
+            return Err(Error::usage(format!(
+                "the mesh {mesh} is not of the {} devices to compile for",
+                devices.len()
+            )));
+        }
+        // As a runtime orders them.
+        devices.sort_by_key(|device| device.process_index());
+        let lowered = lower(self, mesh)?;
+        let platform = topology.platform_name();
+        check_size(self, &lowered, platform)?;
+        let ids = devices.iter().map(|device| device.id()).collect();
+        let options = options_for(platform).partitions(devices.len()).device_assignment([ids]);
+        let failed = |error| Error::runtime(format!("compiling `{}`", self.name()), error);
+        let start = Instant::now();
+        let program = topology.plugin().compile(topology, &lowered.text, &options).map_err(failed)?;
+        let time = start.elapsed();
+        let key = key_of(topology, self, &lowered.key, &options).map_err(failed)?;
+        saved.add(&key, &program, time).map_err(failed)?;
+        Ok(time)
+    }
+}
