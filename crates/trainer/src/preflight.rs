@@ -295,6 +295,8 @@ mod tests {
             builder.preflight(&Mlp::new(2048), &loader(64), &slices, None).unwrap().slices.remove(0)
         };
         let (ddp, fsdp) = (judge(Strategy::Ddp), judge(Strategy::Fsdp));
+        let copied = |judgement: &Judgement| judgement.copied_bytes.unwrap();
+        assert!(copied(&ddp) > 7 * copied(&fsdp) && fsdp.copy_fits() == Some(true), "each device copies its part");
         let has =
             |judgement: &Judgement, kind| judgement.step.as_ref().unwrap().collectives.iter().any(|c| c.kind == kind);
         assert!(has(&fsdp, CollectiveKind::AllGather) && !has(&ddp, CollectiveKind::AllGather));
