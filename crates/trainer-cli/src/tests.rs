@@ -433,7 +433,7 @@ impl Program for Large {
     }
     fn fit_data(&self, _: &Options) -> Result<FitData> {
         let x = TensorDataset::builder().array("x", [8, 100_000], vec![0.0f32; 800_000]).build()?;
-        Ok(FitData { train: DataLoader::builder(x).batch_size(8).build()?, validation: None })
+        Ok(FitData { train: DataLoader::builder(x).batch_size(8).build()?, validation: None.into() })
     }
 }
 

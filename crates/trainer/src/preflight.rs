@@ -22,7 +22,7 @@ use crate::program::prepare::{self, Prepared};
 use crate::setting::Choices;
 use crate::setting::limits::EpochSize;
 use crate::state::{names, to_initialize};
-use crate::{Batch, Options, Result, Strategy, TrainerBuilder, TrainingModule, ValidationSets, program, recorder};
+use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule, program, recorder};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
 /// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
@@ -107,11 +107,11 @@ impl TrainerBuilder {
     /// # Errors
     /// An option that cannot be; a mistake in a step; a batch that the devices do not divide; a program that does not fit or
     /// compile; no libtpu for a slice; a file that cannot be written.
-    pub fn save_programs<'a, M: TrainingModule>(
+    pub fn save_programs<M: TrainingModule>(
         &self,
         module: &M,
         train: &DataLoader,
-        validation: impl Into<ValidationSets<'a>>,
+        validation: impl Into<EvaluationSets>,
         slice: Option<&Slice>,
         file: &Path,
     ) -> Result<()> {

@@ -58,10 +58,10 @@ impl Program for Wide {
     }
     fn fit_data(&self, _: &Options) -> cli::Result<FitData> {
         let train = DataLoader::builder(samples(32)?).batch_size(self.batch_size).build()?;
-        Ok(FitData { train, validation: None })
+        Ok(FitData { train, validation: None.into() })
     }
-    fn test_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
-        Ok(Some(DataLoader::builder(samples(16)?).batch_size(self.batch_size).build()?))
+    fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
+        Ok((&DataLoader::builder(samples(16)?).batch_size(self.batch_size).build()?).into())
     }
 }
 
@@ -82,7 +82,7 @@ impl Program for Renamed {
     fn fit_data(&self, _: &Options) -> cli::Result<FitData> {
         Err("not in this test".into())
     }
-    fn test_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
+    fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
         Wide { width: self.with, batch_size: self.batch_size }.test_data(options)
     }
 }

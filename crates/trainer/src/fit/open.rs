@@ -26,14 +26,14 @@ use crate::say::note;
 use crate::setting::Setting;
 use crate::stage::Stage;
 use crate::step::{TrainStep, agree};
-use crate::{FitSummary, Result, TrainStart, TrainingModule, ValidationSets};
+use crate::{EvaluationSets, FitSummary, Result, TrainStart, TrainingModule};
 
 /// Trains a module.
 pub(crate) fn fit(
     session: &mut Session,
     module: &dyn TrainingModule,
     train: &DataLoader,
-    validation: &ValidationSets<'_>,
+    validation: &EvaluationSets,
 ) -> Result<FitSummary> {
     let hooks = session.callbacks.with(module);
     match open(session, &hooks, module, train, validation) {
@@ -51,7 +51,7 @@ fn open<'a>(
     hooks: &Hooks<'a>,
     module: &'a dyn TrainingModule,
     train: &DataLoader,
-    validation: &ValidationSets<'_>,
+    validation: &EvaluationSets,
 ) -> Result<Fit<'a>> {
     let started = Instant::now();
     let interrupt = interrupt::Guard::new(session.choices.options.grace);
@@ -105,9 +105,9 @@ impl<'a> Fit<'a> {
         let copy = saving::copy_program(session, &step)?;
         let mut validation = vec![];
         for set in sets {
-            let step = session.compile(&format!("{} step", set.title()), &set.loader, set.program)?;
-            let evaluation = Evaluation { stage: Stage::Validation, step, loader: set.loader };
-            validation.push(Validation { name: set.name, cadence: set.cadence, evaluation });
+            let stage = Stage::Validation;
+            let evaluation = Evaluation::compile(session, (stage, set.name), set.loader, set.program)?;
+            validation.push(Validation { cadence: set.cadence, evaluation });
         }
         let mut programs = vec![];
         for program in declared {

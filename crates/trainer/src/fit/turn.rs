@@ -55,7 +55,7 @@ impl Fit<'_> {
             self.run_program(program)?;
         }
         if validate {
-            self.step.position.validation = self.validation.iter().map(|set| set.name.clone()).collect();
+            self.step.position.validation = self.validation.iter().map(|set| set.evaluation.dataset.clone()).collect();
         }
         self.save(&saves, removals)?;
         Ok(!saves.is_empty())

@@ -66,7 +66,7 @@ pub struct Progress {
 /// Where a validation, a test or a prediction stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvaluationProgress {
-    /// The name of the validation set; empty where there is one without a name, and in a test and a prediction.
+    /// The name of the set; empty where the loader has none, and in a prediction.
     pub dataset: String,
     /// Batches that were handed to the device.
     pub batch: u64,

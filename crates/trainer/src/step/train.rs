@@ -28,8 +28,9 @@ use crate::run::session::Session;
 use crate::say::note;
 use crate::setting::Setting;
 use crate::setting::limits::Limits;
+use crate::stage::Stage;
 use crate::state::{self, EntryId, State, names};
-use crate::{Error, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule, ValidationSets};
+use crate::{Error, EvaluationSets, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule};
 
 /// A compiled training step with its state on the devices, for a loop of one's own. [`Trainer::train_step`] makes it.
 ///
@@ -115,7 +116,7 @@ impl<'m> TrainStep<'m> {
         check_options(session)?;
         let setting = session.setting()?;
         let (start, prepared) = Start::find(&setting.options, session.hosts.as_ref(), |start| {
-            let prepared = prepare(module, &setting, start.position.seed, loader, &ValidationSets::from(None))?;
+            let prepared = prepare(module, &setting, start.position.seed, loader, &EvaluationSets::from(None))?;
             let Prepared { train, layout, program, limits, .. } = &prepared;
             start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
             Ok(prepared)
@@ -498,7 +499,13 @@ pub(crate) fn agree(
             hosts::add_program(facts, &name, step.functions(), &prepared.train, runtime)?;
         }
         for set in &prepared.validation {
-            hosts::add_program(facts, &set.title(), set.program.functions(), &set.loader, runtime)?;
+            hosts::add_program(
+                facts,
+                &Stage::Validation.title(&set.name),
+                set.program.functions(),
+                &set.loader,
+                runtime,
+            )?;
         }
         for program in &prepared.declared {
             facts.insert(format!("program `{}`", program.name), program.function.fingerprint(runtime.mesh())?);

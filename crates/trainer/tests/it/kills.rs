@@ -5,9 +5,10 @@ use std::io::BufRead as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::thread::sleep;
+use std::time::Duration;
 
-use crate::common::{Net, Record, itself, train_loader, trainer, val_loader};
+use crate::common::{LONG, Net, Record, itself, terminate, train_loader, trainer, val_loader};
 use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress, Signal, TrainerBuilder};
@@ -28,7 +29,7 @@ impl Callback for SignalAtStart {
     }
     fn on_fit_start(&mut self, _: &FitStart) {
         send(self.0);
-        std::thread::sleep(Duration::from_secs(30));
+        sleep(LONG);
     }
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         println!("step {} ran", progress.global_step);
@@ -110,7 +111,7 @@ fn killed_while_it_writes() {
         fulmen_durable::write(&folder.join("last/shard_0-1.safetensors"), None, |file| {
             std::io::Write::write_all(file, &[1; 3 << 20])?;
             Command::new("kill").args(["-KILL", &std::process::id().to_string()]).status()?;
-            std::thread::sleep(Duration::from_secs(30));
+            sleep(LONG);
             Ok(())
         })
         .unwrap();
@@ -146,19 +147,17 @@ fn what_a_killed_run_left_is_removed_when_the_next_begins() {
     assert_eq!(std::fs::read(crate::common::shard(&checkpoints.join("last"))).unwrap(), whole);
 }
 
-/// Sends signals after a step, and stays in it.
-struct SignalsAfter(u64, &'static [(&'static str, u64)]);
+/// Stays in a step.
+struct StaysIn(u64);
 
-impl Callback for SignalsAfter {
+impl Callback for StaysIn {
     fn name(&self) -> &'static str {
-        "SignalsAfter"
+        "StaysIn"
     }
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if progress.global_step == self.0 {
-            for &(signal, pause) in self.1 {
-                send(signal);
-                std::thread::sleep(Duration::from_millis(pause));
-            }
+            println!("in step {}", self.0);
+            sleep(LONG);
         }
     }
 }
@@ -172,43 +171,45 @@ fn fit_with(builder: TrainerBuilder, validation: &DataLoader) -> fulmen_trainer:
 #[test]
 #[ignore = "run by a_second_signal_and_the_end_of_the_grace_end_the_program_at_once"]
 fn signalled_within_a_step() {
-    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
-    let signals: &'static [(&'static str, u64)] = match std::env::var("FULMEN_TEST_SIGNALS").unwrap().as_str() {
-        // The last pause is the one that no signal ends.
-        "twice" => &[("-TERM", 1200), ("-TERM", 60_000)],
-        "ctrl-c after it" => &[("-TERM", 100), ("-INT", 60_000)],
-        "grace" => &[("-TERM", 60_000)],
-        "the same" => &[("-HUP", 50), ("-TERM", 50), ("-HUP", 300)],
-        other => panic!("{other}"),
-    };
-    let summary = fit_with(trainer(&folder).callback(SignalsAfter(3, signals)), &val_loader(16));
-    assert_eq!((summary.signal, summary.global_step), (Some(Signal::HangUp), 3));
-    println!("saved");
+    if let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) {
+        fit_with(trainer(&folder).callback(StaysIn(3)), &val_loader(16));
+    }
 }
 
 #[test]
 fn a_second_signal_and_the_end_of_the_grace_end_the_program_at_once() {
-    for (case, code, says) in [
-        ("twice", 75, "within 25s"),
-        ("ctrl-c after it", 130, "within 25s"),
-        ("grace", 75, "100ms after SIGTERM (the option `grace`) not all is saved"),
-        ("the same", 0, "saved"),
+    for (second, grace, code, says) in [
+        (Some("-TERM"), "10m", 75, "within 600s"),
+        (Some("-INT"), "10m", 130, "within 600s"),
+        (None, "100ms", 75, "100ms after SIGTERM (the option `grace`) not all is saved"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = itself();
         command.args(["--exact", "kills::signalled_within_a_step", "--ignored", "--nocapture"]);
-        command.env(FOLDER, folder.path()).env("FULMEN_TEST_SIGNALS", case);
-        if case == "grace" {
-            command.env("FULMEN_GRACE", "100ms");
+        let (output, input) = std::io::pipe().unwrap();
+        command.env(FOLDER, folder.path()).env("FULMEN_GRACE", grace).stdout(input.try_clone().unwrap()).stderr(input);
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let send = |signal: &str| {
+            assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        };
+        let mut said = vec![];
+        for line in std::io::BufReader::new(output).lines().map(Result::unwrap) {
+            if line.contains("in step 3") {
+                send("-TERM");
+            } else if line.starts_with("SIGTERM: saving") {
+                if second == Some("-TERM") {
+                    // One that comes sooner is the first one again.
+                    sleep(Duration::from_millis(1200));
+                }
+                second.into_iter().for_each(send);
+            }
+            said.push(line);
         }
-        let begun = Instant::now();
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{case}: {said}");
-        assert!(said.contains(says), "{case}: {said}");
-        assert!(begun.elapsed() < Duration::from_secs(50), "{case}: it did not wait for the step");
-        let checkpoints = folder.path().join("version_0/checkpoints");
-        assert_eq!(shown(&checkpoints).is_empty(), code != 0, "{case}: {said}");
+        let code_of_child = child.wait().unwrap().code();
+        assert_eq!(code_of_child, Some(code), "{second:?}: {said:#?}");
+        assert!(said.iter().any(|line| line.contains(says)), "{second:?}: {said:#?}");
+        assert!(shown(&folder.path().join("version_0/checkpoints")).is_empty(), "{second:?}: {said:#?}");
     }
 }
 
@@ -224,9 +225,7 @@ impl Dataset for Signalling {
     }
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> fulmen_data::Result<()> {
         if index == 20 {
-            self.1.call_once(|| send("-TERM"));
-            // Time for it to arrive, whatever was read ahead.
-            std::thread::sleep(Duration::from_millis(200));
+            self.1.call_once(terminate);
         }
         self.0.read(index, sample)
     }
@@ -246,7 +245,7 @@ fn a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on() {
     let before = Record::default();
     let signalling = Signalling(crate::common::samples(400), std::sync::Once::new());
     let signalling = DataLoader::builder(signalling).batch_size(8).num_workers(1).build().unwrap();
-    let summary = fit_with(trainer(folder.path()).callback(before.clone()), &signalling);
+    let summary = fit_with(trainer(folder.path()).grace(LONG).callback(before.clone()), &signalling);
     assert_eq!((summary.signal, summary.global_step, summary.epochs), (Some(Signal::Terminate), 10, 0));
     assert_eq!(summary.stopped.as_deref(), Some("interrupted by SIGTERM"));
     assert!(before.epochs.lock().unwrap().is_empty(), "the epoch has not ended");
@@ -273,7 +272,7 @@ fn a_validation_within_an_epoch_that_a_signal_ends_comes_again_too() {
     let before = Record::default();
     let signalling = Signalling(crate::common::samples(400), std::sync::Once::new());
     let signalling = DataLoader::builder(signalling).batch_size(8).num_workers(1).build().unwrap();
-    let summary = fit_with(builder(&before), &signalling);
+    let summary = fit_with(builder(&before).grace(LONG), &signalling);
     assert_eq!((summary.signal, summary.global_step), (Some(Signal::Terminate), 4));
     assert!(before.validations.lock().unwrap().is_empty(), "it has not ended");
 
@@ -284,8 +283,8 @@ fn a_validation_within_an_epoch_that_a_signal_ends_comes_again_too() {
     assert_eq!(after.validations.lock().unwrap().len(), 5);
 }
 
-/// Says each step as soon as it is taken.
-struct Saying;
+/// Says each step as soon as it is taken, and stays in one.
+struct Saying(u64);
 
 impl Callback for Saying {
     fn name(&self) -> &'static str {
@@ -293,17 +292,23 @@ impl Callback for Saying {
     }
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         println!("step {}", progress.global_step);
+        if progress.global_step == self.0 {
+            sleep(LONG);
+        }
     }
 }
+
+const STAYS_IN: &str = "FULMEN_TEST_STAYS_IN";
 
 /// Trains 1,800 steps in three epochs from where the newest checkpoint is, one every 50 steps.
 #[test]
 #[ignore = "run by a_run_that_is_killed_twenty_times_ends_as_one_that_is_not"]
 fn trains_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let stays_in = std::env::var(STAYS_IN).unwrap().parse().unwrap();
     let checkpoint = ModelCheckpoint::new().every_n_train_steps(50).monitor("val_loss", Mode::Min).save_top_k(2);
     let builder = trainer(&folder).resume("auto").max_epochs(3).log_every_n_steps(7).val_check_interval(0.3);
-    let mut trainer = builder.callback(checkpoint).callback(Saying).build().unwrap();
+    let mut trainer = builder.callback(checkpoint).callback(Saying(stays_in)).build().unwrap();
     let summary = trainer.fit(&Net::new(), &train_loader(4800, LastBatch::Drop), Some(&val_loader(160))).unwrap();
     println!("ended with {:?}", summary.last_epoch.unwrap());
 }
@@ -317,10 +322,10 @@ fn step_of(line: &str) -> Option<u64> {
 #[ignore = "takes a minute: cargo test -p fulmen-trainer --test it -- --ignored a_run_that_is_killed_twenty_times"]
 fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
     let (folder, undisturbed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let start = |folder: &Path| {
+    let start = |folder: &Path, stays_in: u64| {
         let mut command = itself();
         command.args(["--exact", "kills::trains_until_it_is_killed", "--ignored", "--nocapture"]).env(FOLDER, folder);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.env(STAYS_IN, stays_in.to_string()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
         (child, lines.map_while(Result::ok))
     };
@@ -333,20 +338,22 @@ fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
     };
     let mut reached = 0;
     for kill in 0..20 {
-        let (mut child, mut lines) = start(folder.path());
-        let first = lines.by_ref().find_map(|line| step_of(&line)).unwrap();
-        let again = (reached + 1 - first.min(reached + 1)).to_string();
-        assert!(first <= reached + 1 && reached + 1 - first <= 50, "kill {kill}: {again} steps are done again");
-        let more = 20 + draw(100);
-        reached = lines.by_ref().filter_map(|line| step_of(&line)).nth(more as usize).unwrap_or(reached);
-        std::thread::sleep(Duration::from_micros(draw(20_000)));
+        // However long this test waits for its turn, the run does not come to its end.
+        let stays_in = reached + 80;
+        let (mut child, mut lines) = start(folder.path(), stays_in);
+        let mut steps = lines.by_ref().filter_map(|line| step_of(&line));
+        let first = steps.next().unwrap();
+        assert!((reached.saturating_sub(49)..=reached + 1).contains(&first), "kill {kill}: {first} after {reached}");
+        let until = first + draw(stays_in - first);
+        reached = steps.find(|&step| step >= until).unwrap_or(first);
+        sleep(Duration::from_micros(draw(20_000)));
         child.kill().unwrap();
         // What it still said before it died.
         reached = lines.filter_map(|line| step_of(&line)).last().unwrap_or(reached);
         child.wait().unwrap();
     }
     let end = |folder: &Path| {
-        let (mut child, lines) = start(folder);
+        let (mut child, lines) = start(folder, u64::MAX);
         let end = lines.filter(|line| line.contains("ended with")).last().unwrap();
         assert!(child.wait().unwrap().success());
         let newest = (0..).map_while(|n| Some(folder.join(format!("version_{n}"))).filter(|run| run.exists())).last();

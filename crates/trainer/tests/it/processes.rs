@@ -82,7 +82,7 @@ fn train(folder: &Path, part: &str) -> Result<()> {
 fn start(folder: &Path, count: usize, part: &str, different: &[(usize, &str, &str)]) -> Troupe {
     let mut troupe = Troupe::new("processes::member", count);
     for index in 0..count {
-        let mut variables = vec![("FOLDER", folder.to_str().unwrap()), ("FULMEN_HEARTBEAT_TIMEOUT", "3")];
+        let mut variables = vec![("FOLDER", folder.to_str().unwrap()), ("FULMEN_HEARTBEAT_TIMEOUT", "8")];
         variables.extend(different.iter().filter(|d| d.0 == index).map(|d| (d.1, d.2)));
         troupe.start(index, part, &variables);
     }
@@ -158,7 +158,7 @@ fn a_process_that_is_killed_ends_the_fit_of_all() {
         troupe.kill(killed);
         for ending in troupe.endings((0..4).filter(|&index| index != killed)) {
             let named = format!("coordination [{killed}] process {killed} (");
-            assert!(ending.starts_with(&named) && ending.contains("for 3 s"), "{ending}");
+            assert!(ending.starts_with(&named) && ending.contains("for 8 s"), "{ending}");
         }
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use fulmen_data::{DataLoader, LastBatch, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
@@ -144,6 +145,24 @@ pub(crate) fn itself() -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal=INT,TERM,HUP").arg(std::env::current_exe().unwrap());
     command
+}
+
+/// Longer than anything takes on a busy machine.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// Sends SIGTERM to this process, and waits until it is heard: one more thread waits for the end of `grace`, which must be
+/// [`LONG`].
+pub(crate) fn terminate() {
+    let waiting = || {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "fulmen-grace").count()
+    };
+    let before = waiting();
+    assert!(Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status().unwrap().success());
+    while waiting() == before {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Whether this is a process for one test alone, which a test needs that sends itself a signal: a signal is for all fits of
