@@ -373,10 +373,10 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "for Python: FULMEN_SAVED=FOLDER cargo test -p fulmen-models -- --ignored saved, then reference/texts.py check FOLDER"]
+    #[ignore = "for Python: SAVED_MODELS=FOLDER cargo test -p fulmen-models -- --ignored saved, then reference/texts.py check FOLDER"]
     fn saved_folders_for_transformers() {
         let to =
-            PathBuf::from(std::env::var_os("FULMEN_SAVED").unwrap_or_else(|| panic!("FULMEN_SAVED names no folder")));
+            PathBuf::from(std::env::var_os("SAVED_MODELS").unwrap_or_else(|| panic!("SAVED_MODELS names no folder")));
         save::<Gpt2>("gpt2", &to, |model, expected| (model.forward(expected.tensor("ids")), vec!["ids"]));
         for name in ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3"] {
             save::<Decoder>(name, &to, |model, expected| (model.forward(expected.tensor("ids")), vec!["ids"]));

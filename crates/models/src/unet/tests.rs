@@ -25,7 +25,7 @@ fn the_first_published_names_of_attention_are_known() {
 }
 
 #[test]
-#[ignore = "asks Python: FULMEN_PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
+#[ignore = "asks Python: PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
 fn written_weights_give_the_same_in_python() {
     compare_in_python(&UNet::from_folder(folder("unet")).unwrap(), "unet", "unet.py");
 }
