@@ -104,7 +104,7 @@ pub(crate) fn compare_in_python(model: &impl Pretrained, name: &str, script: &st
     model.save_pretrained(saved.path()).unwrap();
     let expected = "expected.safetensors";
     std::fs::copy(folder(name).join(expected), saved.path().join(expected)).unwrap();
-    let python = std::env::var("FULMEN_PYTHON").expect("FULMEN_PYTHON is the python to ask");
+    let python = std::env::var("PYTHON").expect("PYTHON is the python to ask");
     let status = Command::new(python).arg(folder(script)).arg(saved.path()).status().unwrap();
     assert!(status.success(), "{name}: {script} {status}");
 }

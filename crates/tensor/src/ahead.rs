@@ -17,13 +17,13 @@ impl Function {
     ///
     /// ```
     /// use fulmen_pjrt::compile_cache::SavedPrograms;
-    /// use fulmen_tensor::{Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, TensorType};
+    /// use fulmen_tensor::{Accelerator, DType, Devices, Function, Runtime, TensorType};
     ///
     /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?.with_compile_cache(None);
     /// let topology = runtime.client().topology()?; // or `plugin.topology("v5e:2x4")` with libtpu, without a TPU
     /// let square = Function::trace("square", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * &x[0]]);
     /// let mut saved = SavedPrograms::default();
-    /// square.compile_for(&topology, &Mesh::data(1), &mut saved)?;
+    /// square.compile_for(&topology, runtime.mesh(), &mut saved)?;
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("square.fulmen");
     /// saved.write(&path)?;

@@ -12,7 +12,7 @@ fn a_folder_of_transformers_gives_its_logits() {
 }
 
 #[test]
-#[ignore = "asks Python: FULMEN_PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
+#[ignore = "asks Python: PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
 fn written_weights_give_the_same_in_python() {
     compare_in_python(&ConvNext::from_folder(folder("convnext")).unwrap(), "convnext", "convnext.py");
 }

@@ -29,7 +29,7 @@ fn a_checkpoint_of_torchvision_gives_its_logits_and_statistics() {
 }
 
 #[test]
-#[ignore = "asks Python: FULMEN_PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
+#[ignore = "asks Python: PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
 fn written_weights_give_the_same_in_python() {
     for name in ["resnet_basic", "resnet_bottleneck"] {
         compare_in_python(&ResNet::from_folder(folder(name)).unwrap(), name, "resnet.py");

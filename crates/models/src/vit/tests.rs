@@ -13,7 +13,7 @@ fn a_folder_of_transformers_gives_its_logits() {
 }
 
 #[test]
-#[ignore = "asks Python: FULMEN_PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
+#[ignore = "asks Python: PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
 fn written_weights_give_the_same_in_python() {
     compare_in_python(&ViT::from_folder(folder("vit")).unwrap(), "vit", "vit.py");
 }

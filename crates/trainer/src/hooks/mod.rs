@@ -12,6 +12,8 @@ use crate::{Plan, Predicted, Strategy};
 pub struct FitStart {
     /// The folder of this run, for files; there even if checkpoints are off. `fast_dev_run` and `barebones` have none.
     pub run_dir: Option<PathBuf>,
+    /// The folder of the run's checkpoints.
+    pub checkpoint_dir: Option<PathBuf>,
     /// How long training is going to be.
     pub plan: Plan,
     /// Finished epochs: more than 0 when training resumes.

@@ -239,9 +239,9 @@ fn all_stop_together_and_the_first_process_writes() {
         (summary.epochs, trainer.run_dir().unwrap().to_owned(), trainer.last_checkpoint().unwrap().to_owned())
     });
     let run = folder.path().join("version_0");
-    assert_eq!(ends, vec![(2, run.clone(), run.join("checkpoints/last.safetensors")); 3]);
+    assert_eq!(ends, vec![(2, run.clone(), run.join("checkpoints/last")); 3]);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "one folder for all");
-    assert!(run.join("checkpoints/last.safetensors").is_file());
+    assert!(run.join("checkpoints/last/manifest.json").is_file());
     let rows = std::fs::read_to_string(run.join("metrics.csv")).unwrap();
     // 20 steps with a log point every 3, and 2 epochs.
     assert_eq!(rows.lines().count(), 1 + 6 + 2, "{rows}");
@@ -269,8 +269,8 @@ fn a_phase_begins_in_all_after_the_same_step() {
         (summary.global_step, values().collect::<Vec<_>>())
     });
     assert_eq!(ends, vec![ends[0].clone(); 3]);
-    let saved = folder.path().join("version_0/checkpoints/last.safetensors");
-    let counts = |name: &str| fulmen_nn::safetensors::read(&saved).unwrap().0[name].to_f64()[0];
+    let saved = fulmen_nn::weights::StateDict::read(folder.path().join("version_0/checkpoints/last")).unwrap();
+    let counts = |name: &str| saved.get(name).unwrap().unwrap().to_f64()[0];
     assert_eq!((ends[0].0, counts("trainer/unfrozen_updates/0.weight")), (20, 10.0));
 }
 
@@ -332,7 +332,11 @@ fn a_signal_ends_all_after_the_same_step() {
         let mut trainer = builder.build_with(choices, Some(hosts.clone())).unwrap();
         let loader = DataLoader::builder(points(1_000_000)).batch_size(1).build().unwrap();
         let summary = trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap();
-        (summary.signal, summary.global_step, summary.last_checkpoint.is_some_and(|path| path.is_file()))
+        (
+            summary.signal,
+            summary.global_step,
+            summary.last_checkpoint.is_some_and(|path| path.join("manifest.json").is_file()),
+        )
     });
     assert_eq!(ends, [ends[0]; 3]);
     let (signal, step, saved) = ends[0];
@@ -393,7 +397,7 @@ fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
         // No log point and no end of an epoch is near.
         builder = builder.max_epochs(1).log_every_n_steps(1_000_000).enable_progress_bar(false);
         let (tell, told) = channel();
-        let file = root.join("{step}.safetensors");
+        let file = root.join("{step}");
         builder =
             builder.callback(AskAfter { process: hosts.process().index(), file, asked: 0, validated: vec![], tell });
         let choices = builder.choices(builder.options().unwrap()).unwrap();
@@ -409,10 +413,11 @@ fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
     assert_eq!(ends, vec![ends[0].clone(); 3]);
     let [first, second] = validated[..] else { panic!("{ends:?}") };
     assert!(first >= 7 && second >= first + 7 && (second + 7..1_000_000).contains(&step), "{ends:?}");
-    let saved = |step: u64| folder.path().join(format!("{step}.safetensors"));
-    assert!(saved(first).is_file() && saved(second).is_file());
+    let saved = |step: u64| folder.path().join(format!("{step}"));
+    assert!(saved(first).is_dir() && saved(second).is_dir());
     // The rate was 0 from the first of them on, in all.
-    let weight = |path: PathBuf| fulmen_nn::safetensors::read(path).unwrap().0["0.weight"].to_f64();
+    let weight =
+        |path: PathBuf| fulmen_nn::weights::StateDict::read(path).unwrap().get("0.weight").unwrap().unwrap().to_f64();
     assert_eq!(weight(saved(first)), ends[1].2);
 }
 
@@ -439,7 +444,7 @@ fn all_save_what_the_first_process_asks_for() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_owned();
         let reads = in_three(move |hosts| {
-            let path = (hosts.process().index() == alone).then(|| root.join("further.safetensors"));
+            let path = (hosts.process().index() == alone).then(|| root.join("further"));
             let mut trainer = trainer(hosts, &root, Some(StopAfter(3, path)));
             let loader = DataLoader::builder(points(8)).batch_size(4).build().unwrap();
             let before = trainer.runtime().metrics().value("TransferFromDeviceTime");
@@ -447,7 +452,7 @@ fn all_save_what_the_first_process_asks_for() {
             trainer.runtime().metrics().value("TransferFromDeviceTime") - before
         });
         assert_eq!(reads, vec![reads[0]; 3], "all read the device as often");
-        assert_eq!(folder.path().join("further.safetensors").is_file(), alone == 0);
+        assert_eq!(folder.path().join("further").is_dir(), alone == 0);
     }
 }
 

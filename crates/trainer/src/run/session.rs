@@ -9,6 +9,7 @@ use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_tensor::{Compiled, Function, Runtime};
 
 use crate::callbacks::calls::Callbacks;
+use crate::checkpoint::OpenStore;
 use crate::checkpoint::told::Told;
 use crate::checkpoint::weights::load_values;
 use crate::hosts::{self, Hosts};
@@ -27,6 +28,8 @@ pub(crate) struct Session {
     pub(crate) callbacks: Callbacks,
     pub(crate) loggers: Vec<Box<dyn Logger>>,
     pub(crate) told: Told,
+    /// Where checkpoints are written.
+    pub(crate) open_store: OpenStore,
     pub(crate) record: Record,
 }
 

@@ -4,7 +4,7 @@ use std::ops::Index;
 
 use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer as _;
-use fulmen_tensor::{DType, Literal, Sharding, Tensor, TensorType, Variable};
+use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable};
 
 use super::names::{self, AVERAGE};
 use crate::rules::accumulate;
@@ -252,6 +252,13 @@ impl StateLayout {
     /// The entries of the module: its parameters, then its buffers.
     pub(crate) fn module(&self) -> &[Entry] {
         &self.entries[..self.of_module]
+    }
+
+    /// The bytes of the state on each device.
+    pub(crate) fn device_bytes(&self, mesh: &Mesh) -> u64 {
+        let shard = |entry: &Entry| entry.sharding.shard_shape(mesh, &entry.ty.shape).map(|shape| shape.num_elements());
+        let bytes = |entry: &Entry| shard(entry).unwrap_or_default() * entry.ty.dtype.size_in_bytes();
+        self.entries.iter().map(bytes).sum::<usize>() as u64
     }
 
     /// Whether an optimizer changes it.

@@ -58,6 +58,11 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
+/// The files that are not hidden. A run that is ended at once leaves the one by which others saw that it lived.
+fn shown(folder: &Path) -> Vec<String> {
+    files(folder).into_iter().filter(|name| !name.starts_with('.')).collect()
+}
+
 #[test]
 #[ignore = "run by a_signal_before_the_first_step_ends_the_program_at_once"]
 fn terminated_before_the_first_step() {
@@ -95,7 +100,7 @@ fn a_signal_before_the_first_step_ends_the_program_at_once() {
         assert!(!said.contains("ran"), "{said}");
         assert_eq!(output.status.code(), Some(code), "{said}");
         assert!(said.contains("there is nothing to save"), "{said}");
-        assert!(files(&folder.path().join("version_0/checkpoints")).is_empty());
+        assert!(shown(&folder.path().join("version_0/checkpoints")).is_empty());
     }
 }
 
@@ -103,7 +108,7 @@ fn a_signal_before_the_first_step_ends_the_program_at_once() {
 #[ignore = "run by what_a_killed_run_left_is_removed_when_the_next_begins"]
 fn killed_while_it_writes() {
     if let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) {
-        fulmen_durable::write(&folder.join("last.safetensors"), None, |file| {
+        fulmen_durable::write(&folder.join("last/shard_0-1.safetensors"), None, |file| {
             std::io::Write::write_all(file, &[1; 3 << 20])?;
             Command::new("kill").args(["-KILL", &std::process::id().to_string()]).status()?;
             sleep(LONG);
@@ -118,15 +123,28 @@ fn what_a_killed_run_left_is_removed_when_the_next_begins() {
     let folder = tempfile::tempdir().unwrap();
     fit(folder.path(), None);
     let checkpoints = folder.path().join("version_0/checkpoints");
-    assert_eq!(files(&checkpoints), ["last.safetensors"]);
-    let whole = std::fs::read(checkpoints.join("last.safetensors")).unwrap();
+    assert_eq!(files(&checkpoints), ["last"]);
+    let whole = std::fs::read(crate::common::shard(&checkpoints.join("last"))).unwrap();
     assert_eq!(child("killed_while_it_writes", &checkpoints).status.signal(), Some(9));
-    assert_eq!(files(&checkpoints).len(), 2, "{:?}", files(&checkpoints));
+    assert_eq!(files(&checkpoints.join("last")).len(), 3, "{:?}", files(&checkpoints.join("last")));
+    // Killed before the manifest: a further shard of `last`, and a checkpoint that never was one.
+    for left in ["last/shard_0-1.safetensors", "step=7/shard_0.safetensors"] {
+        std::fs::create_dir_all(checkpoints.join(left).parent().unwrap()).unwrap();
+        std::fs::write(checkpoints.join(left), [0; 100]).unwrap();
+    }
+    std::fs::write(checkpoints.join("notes.txt"), "mine").unwrap();
+
+    // What another program writes at this moment stays.
+    let alive = fulmen_durable::NewFile::create(&checkpoints.join("alive")).unwrap();
+    fit(folder.path(), None);
+    assert!(checkpoints.join("step=7").exists());
+    drop(alive);
 
     fit(folder.path(), None);
-    assert_eq!(files(folder.path()), ["version_0", "version_1"]);
-    assert_eq!(files(&checkpoints), ["last.safetensors"]);
-    assert_eq!(std::fs::read(checkpoints.join("last.safetensors")).unwrap(), whole);
+    assert_eq!(files(folder.path()), ["version_0", "version_1", "version_2"]);
+    assert_eq!(files(&checkpoints), ["last", "notes.txt"]);
+    assert_eq!(files(&checkpoints.join("last")), ["manifest.json", "shard_0.safetensors"]);
+    assert_eq!(std::fs::read(crate::common::shard(&checkpoints.join("last"))).unwrap(), whole);
 }
 
 /// Stays in a step.
@@ -191,7 +209,7 @@ fn a_second_signal_and_the_end_of_the_grace_end_the_program_at_once() {
         let code_of_child = child.wait().unwrap().code();
         assert_eq!(code_of_child, Some(code), "{second:?}: {said:#?}");
         assert!(said.iter().any(|line| line.contains(says)), "{second:?}: {said:#?}");
-        assert!(files(&folder.path().join("version_0/checkpoints")).is_empty(), "{second:?}: {said:#?}");
+        assert!(shown(&folder.path().join("version_0/checkpoints")).is_empty(), "{second:?}: {said:#?}");
     }
 }
 
@@ -339,8 +357,8 @@ fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
         let end = lines.filter(|line| line.contains("ended with")).last().unwrap();
         assert!(child.wait().unwrap().success());
         let newest = (0..).map_while(|n| Some(folder.join(format!("version_{n}"))).filter(|run| run.exists())).last();
-        let last = newest.unwrap().join("checkpoints/last.safetensors");
-        let (tensors, _) = fulmen_nn::safetensors::read(&last).unwrap();
+        let last = newest.unwrap().join("checkpoints/last");
+        let tensors = crate::common::tensors(&last);
         let tensors: Vec<_> = tensors.into_iter().map(|(name, value)| (name, value.bytes().to_vec())).collect();
         (end, tensors)
     };
@@ -356,7 +374,7 @@ impl Callback for Keep {
         "Keep"
     }
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        let path = self.0.join(format!("version_0/checkpoints/kept={}.safetensors", point.epoch));
+        let path = self.0.join(format!("version_0/checkpoints/kept={}", point.epoch));
         actions.save_checkpoint(path, CheckpointRole::Extra);
     }
 }
@@ -383,7 +401,7 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
 
     // What is damaged is passed over, in the header and in a tensor, down to the run before and its older checkpoints.
     let damage = |run: &str, at: f64| {
-        let path = folder.path().join(run).join("checkpoints/last.safetensors");
+        let path = crate::common::shard(&folder.path().join(run).join("checkpoints/last"));
         let mut bytes = std::fs::read(&path).unwrap();
         let at = ((bytes.len() - 1) as f64 * at) as usize;
         bytes[at] ^= 0x10;
@@ -392,8 +410,9 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     damage("version_3", 1.0);
     damage("version_0", 0.9);
     std::fs::remove_dir_all(folder.path().join("version_1")).unwrap();
-    std::fs::remove_file(folder.path().join("version_0/checkpoints/kept=1.safetensors")).unwrap();
-    std::fs::write(folder.path().join("version_2/checkpoints/half.safetensors"), b"half").unwrap();
+    std::fs::remove_file(crate::common::shard(&folder.path().join("version_0/checkpoints/kept=1"))).unwrap();
+    std::fs::create_dir(folder.path().join("version_2/checkpoints/half")).unwrap();
+    std::fs::write(folder.path().join("version_2/checkpoints/half/manifest.json"), b"half").unwrap();
     assert_eq!(go_on(3, auto()).unwrap(), Some(11), "after the first epoch, which was kept");
 
     // The best of the newest run: here no run has one.

@@ -328,7 +328,7 @@ fn a_run_goes_on_bit_for_bit_between_the_steps_of_an_optimizer() {
     for name in ["loss-generator", "lr-generator"] {
         assert_eq!(logged(&rest, name), logged(&record, name)[2..], "{name}");
     }
-    let (tensors, _) = fulmen_nn::safetensors::read(checkpoint).unwrap();
+    let tensors = crate::common::tensors(checkpoint);
     for (name, count) in
         [("trainer/updates", 3.0), ("trainer/updates/discriminator", 3.0), ("trainer/updates/generator", 2.0)]
     {
@@ -480,7 +480,7 @@ fn a_gradient_that_overflows_is_no_step_for_its_own_optimizer_alone() {
     });
     let mut trainer = trainer(folder.path()).max_epochs(1).precision(Precision::F16Mixed).build().unwrap();
     let summary = trainer.fit(&two, &noise(32, 8, LastBatch::Drop), None).unwrap();
-    let (tensors, _) = fulmen_nn::safetensors::read(summary.last_checkpoint.unwrap()).unwrap();
+    let tensors = crate::common::tensors(summary.last_checkpoint.unwrap());
     for (name, value) in [
         ("trainer/updates/a", 4.0),
         ("trainer/updates/b", 0.0),
