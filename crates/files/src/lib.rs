@@ -23,6 +23,10 @@ mod retry;
 #[cfg(feature = "cloud")]
 mod upload;
 
+#[cfg(feature = "cloud")]
+#[doc(hidden)]
+pub use upload::ObjectWriter;
+
 #[doc(hidden)]
 pub use decompress::{explain, gunzip, open_unpacked};
 #[doc(hidden)]

@@ -297,6 +297,35 @@ impl Location {
         }
     }
 
+    /// Begins an object of about `size` bytes in a store.
+    #[cfg(feature = "cloud")]
+    #[doc(hidden)]
+    pub fn object_writer(&self, size: u64) -> Result<remote::ObjectWriter> {
+        remote::ObjectWriter::new(self.object()?, &self.options, size)
+    }
+
+    /// What is directly below this name of a store: objects with their sizes, and folders.
+    #[cfg(feature = "cloud")]
+    #[doc(hidden)]
+    pub fn entries(&self) -> Result<Vec<(String, Option<u64>)>> {
+        remote::entries(self.object()?, &self.options)
+    }
+
+    /// Removes an object of a store, if it is there.
+    #[cfg(feature = "cloud")]
+    #[doc(hidden)]
+    pub fn remove_object(&self) -> Result<()> {
+        remote::remove(self.object()?, &self.options)
+    }
+
+    #[cfg(feature = "cloud")]
+    fn object(&self) -> Result<&ObjectPath> {
+        match self.place()? {
+            Target::Store(object) => Ok(object),
+            Target::Local(_) => Err(Error::usage(format!("{self}: expected gs://bucket/path or s3://bucket/path"))),
+        }
+    }
+
     /// Adds the file by its name, its size, and its time of change or what a store says of its content; it is not read.
     pub fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         match self.place()? {

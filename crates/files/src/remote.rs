@@ -5,16 +5,16 @@
 use std::io::Read;
 use std::ops::Range;
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as Key;
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
+use object_store::{Error as StoreError, GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
 
 use super::StoreOptions;
 use super::connect::{Connection, connect, wait};
 use super::object_path::ObjectPath;
 use super::read_ahead::ReadAhead;
 use super::retry::RetryState;
-pub(super) use super::upload::upload;
+pub(super) use super::upload::{ObjectWriter, upload};
 use fulmen_data::{Error, Result};
 
 /// The size of an object and what tells its versions apart.
@@ -52,7 +52,22 @@ pub(super) fn read_range(
         return Ok(Err(meta.size));
     }
     let object = Object { connection, e_tag: meta.e_tag };
-    wait(async move { object.read(range).await }).map(Ok)
+    let (chunk, at_once) = (options.chunk_bytes(), options.chunks());
+    wait(async move {
+        if range.end - range.start <= chunk as u64 {
+            return object.read(range).await;
+        }
+        // Of a long range several parts are fetched at a time.
+        let mut bytes = object.memory(&range)?;
+        let starts = range.clone().step_by(chunk);
+        let parts = starts.map(|start| object.read(start..range.end.min(start.saturating_add(chunk as u64))));
+        let mut parts = stream::iter(parts).buffered(at_once);
+        while let Some(part) = parts.try_next().await? {
+            bytes.extend_from_slice(&part);
+        }
+        Ok(bytes)
+    })
+    .map(Ok)
 }
 
 pub(super) fn open(object: &ObjectPath, options: &StoreOptions) -> Result<Box<dyn Read + Send>> {
@@ -71,11 +86,8 @@ impl Object {
     pub(super) async fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let object = &self.connection.object;
         let mut state = self.connection.retry_state(format!("reading bytes {} to {}", range.start, range.end));
+        let mut bytes = self.memory(&range)?;
         let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let mut bytes = Vec::new();
-        if bytes.try_reserve_exact(length).is_err() {
-            return Err(object.error(format!("there is no memory for {length} bytes")));
-        }
         while bytes.len() < length {
             let arrived = bytes.len();
             let rest = range.start + arrived as u64..range.end;
@@ -87,6 +99,16 @@ impl Object {
         }
         bytes.truncate(length);
         Ok(bytes)
+    }
+
+    /// An empty vector with room for the bytes of a range.
+    fn memory(&self, range: &Range<u64>) -> Result<Vec<u8>> {
+        let length = range.end - range.start;
+        let mut bytes = Vec::new();
+        match usize::try_from(length).is_ok_and(|length| bytes.try_reserve_exact(length).is_ok()) {
+            true => Ok(bytes),
+            false => Err(self.connection.object.error(format!("there is no memory for {length} bytes"))),
+        }
     }
 
     /// One request, as far as it goes.
@@ -133,6 +155,32 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
         found.sort();
         found.dedup();
         Ok(files(found))
+    })
+}
+
+/// What is directly below a name: objects with their sizes, and the beginnings that several have in common up to a slash.
+pub(super) fn entries(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<(String, Option<u64>)>> {
+    let connection = connect(object, options)?;
+    let found = wait(async move {
+        let prefix = (!connection.object.key.is_empty()).then_some(&connection.key);
+        connection.retry_state("listing").retry(|| connection.store.list_with_delimiter(prefix)).await
+    })?;
+    let folders = found.common_prefixes.iter().map(|key| (key, None));
+    let objects = found.objects.iter().map(|meta| (&meta.location, Some(meta.size)));
+    Ok(folders.chain(objects).filter_map(|(key, size)| Some((key.filename()?.to_owned(), size))).collect())
+}
+
+/// Removes an object. One that is not there is none: the answer to an earlier request may have been lost.
+pub(super) fn remove(object: &ObjectPath, options: &StoreOptions) -> Result<()> {
+    let connection = connect(object, options)?;
+    wait(async move {
+        let remove = || async {
+            match connection.store.delete(&connection.key).await {
+                Err(StoreError::NotFound { .. }) => Ok(()),
+                done => done,
+            }
+        };
+        connection.retry_state("removing it").retry(remove).await
     })
 }
 

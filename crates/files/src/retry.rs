@@ -115,8 +115,10 @@ impl RetryState {
         }
         let silent = match is_broken(error) {
             Some(HttpErrorKind::Timeout) => ", nothing came for some time",
-            // Retries are told in the text alone.
-            None if !text.contains(" retries, ") => return self.object.error(format!("{doing}: {text}")),
+            // Retries, and that one would have been made, are told in the text alone.
+            None if ![" retries, ", "status code: 5", "status code: 429"].iter().any(|told| text.contains(told)) => {
+                return self.object.error(format!("{doing}: {text}"));
+            }
             _ => "",
         };
         self.object.error(format!(

@@ -1,8 +1,7 @@
-//! Bringing a local file into a store: at once, or in parts where it is large.
+//! Writing an object of a store: at once, or in parts where it is large.
 //!
 //! Not here: the requests for what is there (`remote`).
 
-use std::fs::File;
 use std::future::Future;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -11,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::retry::{RetryContext, RetryFailure, RetryPolicy};
-use object_store::{ObjectStoreExt, PutMultipartOptions, PutPayload, WriteMultipart};
+use object_store::{Error as StoreError, ObjectMeta, ObjectStoreExt, PutMultipartOptions, PutPayload, WriteMultipart};
 
 use super::connect::{Connection, SILENCE, connect_for, wait};
 use super::object_path::ObjectPath;
@@ -25,93 +24,130 @@ const MOST_PARTS: u64 = 10_000;
 /// A line that is slower than this many bytes a second counts as silent.
 const SLOWEST: u64 = 64 << 10;
 
+/// Copies a local file into a store.
 pub(super) fn upload(object: &ObjectPath, options: &StoreOptions, from: &Path, progress: &dyn Fn(u64)) -> Result<()> {
-    if object.key.is_empty() {
-        return Err(Error::usage(format!("{object}: this is a bucket; expected the name of an object in it")));
-    }
     let size = local::size(from)?;
     let file = local::open(from)?;
-    let part = (options.chunk_bytes() as u64).max(SMALLEST_PART).max(size.div_ceil(MOST_PARTS));
-    // Nothing arrives while a part is sent.
-    let connection = connect_for(object, options, SILENCE + Duration::from_secs(part / SLOWEST))?;
-    if size > part {
-        let mut upload = Upload::begin(connection, size, part, options.chunks())?;
-        let mut sent = 0;
-        while sent < size {
-            let bytes = read(&file, from, sent, part.min(size - sent))?;
-            sent += bytes.len() as u64;
-            upload.send(bytes)?;
-            if sent < size {
-                progress(sent);
-            }
+    let mut writer = ObjectWriter::new(object, options, size)?;
+    let mut bytes = Vec::new();
+    let mut sent = 0;
+    while sent < size {
+        bytes.resize(usize::try_from((size - sent).min(writer.part)).unwrap_or_default(), 0);
+        file.read_exact_at(&mut bytes, sent).map_err(|source| Error::io(from, "cannot read the file", source))?;
+        writer.write(&bytes)?;
+        sent += bytes.len() as u64;
+        if sent < size {
+            progress(sent);
         }
-        upload.complete()?;
-    } else {
-        let payload = PutPayload::from(read(&file, from, 0, size)?);
-        wait(async move {
-            let state = connection.retry_state(format!("sending {size} bytes")).sending();
-            state.retry(|| connection.store.put(&connection.key, payload.clone())).await
-        })?;
     }
+    writer.commit()?;
     progress(size);
     Ok(())
 }
 
-fn read(file: &File, path: &Path, start: u64, length: u64) -> Result<Vec<u8>> {
-    let mut bytes =
-        vec![0; usize::try_from(length).map_err(|_| Error::file(path, "a part is larger than the memory"))?];
-    file.read_exact_at(&mut bytes, start).map_err(|source| Error::io(path, "cannot read the file", source))?;
-    Ok(bytes)
-}
-
-/// An object that is sent in parts, and is there when all of them are. What was sent of one that is not completed is taken
-/// back when this is dropped, also in a panic.
-struct Upload {
+/// An object that is being written, and is there after [`commit`](ObjectWriter::commit). If it is dropped before, also in
+/// a panic, what was sent of it is taken back.
+///
+/// It holds one part, and as many as are on their way ([`StoreOptions::read_ahead`]).
+pub struct ObjectWriter {
     connection: Connection,
-    size: u64,
+    /// The length of a part.
     part: u64,
     at_once: usize,
-    writer: Option<WriteMultipart>,
+    /// What is not sent yet: one part at most.
+    buffer: Vec<u8>,
+    written: u64,
+    upload: Option<WriteMultipart>,
+    /// What had the name when the upload in parts began.
+    previous: Option<ObjectMeta>,
 }
 
-impl Upload {
-    fn begin(connection: Connection, size: u64, part: u64, at_once: usize) -> Result<Upload> {
-        let part_bytes = usize::try_from(part).unwrap_or(usize::MAX);
-        let mut upload = Upload { connection: connection.clone(), size, part, at_once, writer: None };
-        upload.writer = Some(wait(async move {
+impl ObjectWriter {
+    /// An object that will have about `size` bytes: it chooses the length of the parts.
+    pub(super) fn new(object: &ObjectPath, options: &StoreOptions, size: u64) -> Result<ObjectWriter> {
+        if object.key.is_empty() {
+            return Err(Error::usage(format!("{object}: this is a bucket; expected the name of an object in it")));
+        }
+        let part = (options.chunk_bytes() as u64).max(SMALLEST_PART).max(size.div_ceil(MOST_PARTS));
+        // Nothing arrives while a part is sent.
+        let connection = connect_for(object, options, SILENCE + Duration::from_secs(part / SLOWEST))?;
+        let at_once = options.chunks();
+        Ok(ObjectWriter { connection, part, at_once, buffer: vec![], written: 0, upload: None, previous: None })
+    }
+
+    /// Adds bytes at the end.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let room = usize::try_from(self.part).unwrap_or(usize::MAX) - self.buffer.len();
+            if room == 0 {
+                self.send()?;
+                continue;
+            }
+            let (now, rest) = bytes.split_at(room.min(bytes.len()));
+            self.buffer.extend_from_slice(now);
+            self.written += now.len() as u64;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Makes the object visible. Until then its name shows what it showed before.
+    pub fn commit(mut self) -> Result<()> {
+        if self.upload.is_some() {
+            self.send()?;
+            return self.complete();
+        }
+        let (connection, payload) = (self.connection.clone(), PutPayload::from(std::mem::take(&mut self.buffer)));
+        wait(async move {
+            let state = connection.retry_state(format!("sending {} bytes", payload.content_length())).sending();
+            state.retry(|| connection.store.put(&connection.key, payload.clone())).await?;
+            Ok(())
+        })
+    }
+
+    fn begin(&mut self) -> Result<WriteMultipart> {
+        let (connection, part) = (self.connection.clone(), usize::try_from(self.part).unwrap_or(usize::MAX));
+        let (previous, upload) = wait(async move {
+            let state = connection.retry_state("asking what is there");
+            let previous = state.retry(|| found(&connection)).await?;
             let state = connection.retry_state("beginning an upload in parts");
             let begin = || {
                 let options = PutMultipartOptions::default().with_retry_policy(Arc::new(OnceMore));
                 connection.store.put_multipart_opts(&connection.key, options)
             };
-            Ok(WriteMultipart::new_with_chunk_size(state.retry(begin).await?, part_bytes))
-        })?);
+            Ok((previous, WriteMultipart::new_with_chunk_size(state.retry(begin).await?, part)))
+        })?;
+        self.previous = previous;
         Ok(upload)
     }
 
-    /// Sends a part when fewer than `at_once` are on their way.
-    fn send(&mut self, bytes: Vec<u8>) -> Result<()> {
-        let Some(mut writer) = self.writer.take() else { return Ok(()) };
-        let at_once = self.at_once;
-        let (writer, sent) = wait(async move {
-            let room = writer.wait_for_capacity(at_once).await;
+    /// Sends what is in the buffer, when fewer than `at_once` parts are on their way.
+    fn send(&mut self) -> Result<()> {
+        let mut upload = match self.upload.take() {
+            Some(upload) => upload,
+            None => self.begin()?,
+        };
+        let (at_once, bytes) = (self.at_once, std::mem::take(&mut self.buffer));
+        let (upload, sent) = wait(async move {
+            let room = upload.wait_for_capacity(at_once).await;
             if room.is_ok() {
-                writer.put(bytes.into());
+                upload.put(bytes.into());
             }
-            Ok((writer, room))
+            Ok((upload, room))
         })?;
-        self.writer = Some(writer);
+        self.upload = Some(upload);
         sent.map_err(|error| self.explain(&error))
     }
 
     fn complete(&mut self) -> Result<()> {
-        let Some(writer) = self.writer.take() else { return Ok(()) };
-        let (connection, size) = (self.connection.clone(), self.size);
+        let Some(upload) = self.upload.take() else { return Ok(()) };
+        let (connection, size, previous) = (self.connection.clone(), self.written, self.previous.take());
         let done = wait(async move {
-            let Err(error) = writer.finish().await else { return Ok(Ok(())) };
+            let Err(error) = upload.finish().await else { return Ok(Ok(())) };
             // If the answer was lost, the object is there and the upload is no longer known.
-            let lost = matches!(error, object_store::Error::NotFound { .. });
-            match lost && connection.store.head(&connection.key).await.is_ok_and(|meta| meta.size == size) {
+            let lost = matches!(error, StoreError::NotFound { .. });
+            let there = if lost { found(&connection).await.unwrap_or_default() } else { None };
+            match there.is_some_and(|meta| meta.size == size && Some(meta) != previous) {
                 true => Ok(Ok(())),
                 false => Ok(Err(error)),
             }
@@ -119,19 +155,28 @@ impl Upload {
         done.map_err(|error| self.explain(&error))
     }
 
-    fn explain(&self, error: &object_store::Error) -> Error {
+    fn explain(&self, error: &StoreError) -> Error {
         self.connection.retry_state(format!("sending parts of {} bytes", self.part)).explain(error)
     }
 }
 
-impl Drop for Upload {
+impl Drop for ObjectWriter {
     fn drop(&mut self) {
-        let Some(writer) = self.writer.take() else { return };
+        let Some(upload) = self.upload.take() else { return };
         // The error that is told is the one that brought it here; stores clean up what is left after a time.
         let _ = wait(async move {
-            let _ = tokio::time::timeout(Duration::from_secs(10), writer.abort()).await;
+            let _ = tokio::time::timeout(Duration::from_secs(10), upload.abort()).await;
             Ok(())
         });
+    }
+}
+
+/// What has the name now.
+async fn found(connection: &Connection) -> object_store::Result<Option<ObjectMeta>> {
+    match connection.store.head(&connection.key).await {
+        Ok(meta) => Ok(Some(meta)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

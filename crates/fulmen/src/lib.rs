@@ -113,9 +113,9 @@ pub mod prelude {
     pub use fulmen_tensor::{Accelerator, AsTensor, DType, Devices, Literal, Runtime, Shape, Tensor, TensorType, grad};
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
-        Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Optimizers, Options, Plan, Precision, Predictions,
-        Progress, ReduceFx, StepContext, Strategy, TrainStep, Trainer, TrainerArgs, TrainerBuilder, TrainingFn,
-        TrainingModule, ValidationSet, WeightAveraging, Weights,
+        Actions, Batch, Callback, EvaluationSet, EvaluationSets, FitStart, FitSummary, LogPoint, Optimizers, Options,
+        Plan, Precision, Predictions, Progress, ReduceFx, StepContext, Strategy, TrainStep, Trainer, TrainerArgs,
+        TrainerBuilder, TrainingFn, TrainingModule, WeightAveraging, Weights,
     };
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::attention::{attend, padding_mask, run_layers, split_heads};
-use crate::{Activation, Error, Labels, MODELS, Pretrained, Result};
+use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
 
 /// The settings, with the names of `config.json`; by default BERT-base's, of 110 million parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -104,23 +104,13 @@ impl Config {
         Dropout::new(self.classifier_dropout.unwrap_or(self.hidden_dropout_prob))
     }
 
-    /// A linear layer with the first values of these models.
-    pub(crate) fn linear(&self, from: usize, to: usize) -> Linear {
-        let layer = Linear::new(from, to);
-        layer.weight.set_init(Init::normal(0.0, self.initializer_range));
-        if let Some(bias) = &layer.bias {
-            bias.set_init(Init::zeros());
-        }
-        layer
-    }
-
     pub(crate) fn norm(&self) -> LayerNorm {
         LayerNorm::new([self.hidden_size]).eps(self.layer_norm_eps)
     }
 
     /// From features to the vocabulary: its weight is that of the embedding where they are tied, its bias is `bias`.
     pub(crate) fn decoder(&self, embedding: &Embedding, bias: &Parameter) -> Linear {
-        let mut decoder = self.linear(self.hidden_size, self.vocab_size);
+        let mut decoder = Linear::new(self.hidden_size, self.vocab_size);
         if self.tie_word_embeddings {
             decoder.weight = embedding.weight.clone();
         }
@@ -222,7 +212,7 @@ pub struct Output {
 impl Output {
     fn new(config: &Config, from: usize) -> Output {
         let dropout = Dropout::new(config.hidden_dropout_prob);
-        Output { dense: config.linear(from, config.hidden_size), layer_norm: config.norm(), dropout }
+        Output { dense: Linear::new(from, config.hidden_size), layer_norm: config.norm(), dropout }
     }
 
     fn forward(&self, x: &Tensor, residual: &Tensor) -> Tensor {
@@ -233,7 +223,7 @@ impl Output {
 impl Layer {
     fn new(config: &Config) -> Layer {
         let Config { hidden_size: features, intermediate_size: inner, .. } = *config;
-        let projection = || config.linear(features, features);
+        let projection = || Linear::new(features, features);
         Layer {
             attention: SelfAttention {
                 projections: Projections { query: projection(), key: projection(), value: projection() },
@@ -241,7 +231,7 @@ impl Layer {
                 dropout: Dropout::new(config.attention_probs_dropout_prob),
                 heads: config.num_attention_heads,
             },
-            intermediate: Dense { dense: config.linear(features, inner) },
+            intermediate: Dense { dense: Linear::new(features, inner) },
             output: Output::new(config, inner),
             activation: config.hidden_act,
         }
@@ -267,11 +257,7 @@ impl Encoder {
         }
         let first_position = config.is_roberta().then(|| config.pad_token_id.unwrap_or(1) + 1);
         let max_positions = config.max_position_embeddings.saturating_sub(first_position.unwrap_or(0));
-        let embedding = |rows| {
-            let embedding = Embedding::new(rows, features);
-            embedding.weight.set_init(Init::normal(0.0, config.initializer_range));
-            embedding
-        };
+        let embedding = |rows| Embedding::new(rows, features);
         let embeddings = Embeddings {
             word_embeddings: embedding(config.vocab_size),
             position_embeddings: embedding(config.max_position_embeddings),
@@ -410,10 +396,12 @@ impl Pretrained for BertForMaskedLm {
         let bert = Encoder::new(&config)?;
         let bias = Parameter::new([config.vocab_size], Init::zeros());
         let decoder = config.decoder(&bert.embeddings.word_embeddings, &bias);
-        let dense = config.linear(config.hidden_size, config.hidden_size);
+        let dense = Linear::new(config.hidden_size, config.hidden_size);
         let transform = Transform { dense, layer_norm: config.norm() };
         let cls = MaskedLmHead { predictions: Predictions { bias, transform, decoder } };
-        Ok(BertForMaskedLm { bert, cls, config })
+        let model = BertForMaskedLm { bert, cls, config };
+        init::normal(&model, model.config.initializer_range);
+        Ok(model)
     }
 
     fn config(&self) -> &Config {
@@ -489,13 +477,15 @@ impl Pretrained for BertForSequenceClassification {
 
     fn new(config: Config) -> Result<BertForSequenceClassification> {
         let features = config.hidden_size;
-        let pooler = Dense { dense: config.linear(features, features) };
-        Ok(BertForSequenceClassification {
+        let pooler = Dense { dense: Linear::new(features, features) };
+        let model = BertForSequenceClassification {
             bert: Pooled { encoder: Encoder::new(&config)?, pooler },
             dropout: config.head_dropout(),
-            classifier: config.linear(features, config.labels.len()),
+            classifier: Linear::new(features, config.labels.len()),
             config,
-        })
+        };
+        init::normal(&model, model.config.initializer_range);
+        Ok(model)
     }
 
     fn config(&self) -> &Config {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::attention::{Span, attend, run_layers, split_heads};
-use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Result, StaticCache};
+use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Result, StaticCache, init};
 
 /// Which of the models it is; what the settings do not say follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -386,16 +386,6 @@ impl Norm {
     }
 }
 
-/// A linear layer with the first values of these models.
-fn linear(config: &Config, from: usize, to: usize, bias: bool) -> Linear {
-    let layer = Linear::new(from, to).bias(bias);
-    layer.weight.set_init(Init::normal(0.0, config.initializer_range));
-    if let Some(bias) = &layer.bias {
-        bias.set_init(Init::zeros());
-    }
-    layer
-}
-
 impl Layer {
     fn new(config: &Config, number: usize) -> Result<Layer> {
         let Config { hidden_size: features, num_attention_heads: heads, intermediate_size: inner, .. } = *config;
@@ -413,10 +403,10 @@ impl Layer {
         let head_norm = || config.has_qk_norm().then(|| Norm::new(config, width));
         Ok(Layer {
             self_attn: SelfAttention {
-                q_proj: linear(config, features, heads * width, biased),
-                k_proj: linear(config, features, key_heads * width, biased),
-                v_proj: linear(config, features, key_heads * width, biased),
-                o_proj: linear(config, heads * width, features, config.attention_bias),
+                q_proj: Linear::new(features, heads * width).bias(biased),
+                k_proj: Linear::new(features, key_heads * width).bias(biased),
+                v_proj: Linear::new(features, key_heads * width).bias(biased),
+                o_proj: Linear::new(heads * width, features).bias(config.attention_bias),
                 q_norm: head_norm(),
                 k_norm: head_norm(),
                 dropout: Dropout::new(config.attention_dropout),
@@ -427,9 +417,9 @@ impl Layer {
                 key_heads,
             },
             mlp: Mlp {
-                gate_proj: linear(config, features, inner, config.mlp_bias),
-                up_proj: linear(config, features, inner, config.mlp_bias),
-                down_proj: linear(config, inner, features, config.mlp_bias),
+                gate_proj: Linear::new(features, inner).bias(config.mlp_bias),
+                up_proj: Linear::new(features, inner).bias(config.mlp_bias),
+                down_proj: Linear::new(inner, features).bias(config.mlp_bias),
                 activation: config.activation(),
             },
             input_layernorm: norm(),
@@ -555,14 +545,15 @@ impl Pretrained for Decoder {
         }
         let Config { vocab_size, hidden_size, .. } = config;
         let embed_tokens = Embedding::new(vocab_size, hidden_size);
-        embed_tokens.weight.set_init(Init::normal(0.0, config.initializer_range));
-        let mut lm_head = linear(&config, hidden_size, vocab_size, false);
+        let mut lm_head = Linear::new(hidden_size, vocab_size).bias(false);
         if config.tie_word_embeddings.unwrap_or(config.is_gemma()) {
             lm_head.weight = embed_tokens.weight.clone();
         }
         let layers = (0..config.num_hidden_layers).map(|i| Layer::new(&config, i)).collect::<Result<_>>()?;
         let model = Model { embed_tokens, layers, norm: Norm::new(&config, hidden_size) };
-        Ok(Decoder { model, lm_head, gradient_checkpointing: false, config })
+        let decoder = Decoder { model, lm_head, gradient_checkpointing: false, config };
+        init::normal(&decoder, decoder.config.initializer_range);
+        Ok(decoder)
     }
 
     fn config(&self) -> &Config {

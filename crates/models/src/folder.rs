@@ -62,6 +62,11 @@ pub trait Pretrained: Module + Sized {
     /// Parts of names, in files, of what the model does without: heads of other tasks, masks, tables of positions.
     const IGNORED: &'static [&'static str] = &[];
 
+    /// What a parameter is called here that older files call `name`.
+    fn current_name(name: &str) -> String {
+        name.into()
+    }
+
     /// Builds the model. Its parameters have no values yet.
     ///
     /// # Errors
@@ -215,11 +220,12 @@ fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Resu
         }
     }
     let values = values.rename_with(|name| {
+        let name = M::current_name(name);
         // What TensorFlow called the parameters of LayerNorm stands in BERT's first files.
         let name = match name.rsplit_once('.') {
             Some((layer, "gamma")) => format!("{layer}.weight"),
             Some((layer, "beta")) => format!("{layer}.bias"),
-            _ => name.to_owned(),
+            _ => name,
         };
         let prefixed = format!("{}.{name}", M::BASE_MODEL_PREFIX);
         match (has(&name), has(&prefixed)) {
@@ -259,7 +265,7 @@ fn torch_dtype(dtype: fulmen_tensor::DType) -> Option<&'static str> {
     }
 }
 
-#[cfg(all(test, feature = "bert", feature = "decoder", feature = "gpt2"))]
+#[cfg(all(test, feature = "bert", feature = "decoder", feature = "gpt2", feature = "t5"))]
 mod tests {
     use std::collections::BTreeMap;
     use std::path::PathBuf;
@@ -273,6 +279,7 @@ mod tests {
     use crate::gpt2::Gpt2;
     use crate::reference::{Expected, folder};
     use crate::roberta::RobertaForMaskedLm;
+    use crate::t5::T5;
 
     /// A copy of a reference folder, whose config is changed.
     fn changed(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> tempfile::TempDir {
@@ -374,6 +381,11 @@ mod tests {
         for name in ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3"] {
             save::<Decoder>(name, &to, |model, expected| (model.forward(expected.tensor("ids")), vec!["ids"]));
         }
+        save::<T5>("t5-gated", &to, |model, expected| {
+            let names = ["input_ids", "decoder_input_ids"];
+            let [ids, decoder_ids] = names.map(|name| expected.tensor(name));
+            (model.forward(ids, None, decoder_ids), names.to_vec())
+        });
         save::<BertForSequenceClassification>("bert-classifier", &to, |model, expected| {
             let names = ["input_ids", "token_type_ids", "attention_mask"];
             let [ids, kinds, mask] = names.map(|name| expected.tensor(name));

@@ -5,7 +5,7 @@ use fulmen_nn::{Dropout, Init, LayerNorm, Linear, Module, Parameter, activation}
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::bert::{Config, Encoder, FIXED};
-use crate::{MODELS, Pretrained, Result};
+use crate::{MODELS, Pretrained, Result, init};
 
 /// RoBERTa that finds masked tokens.
 ///
@@ -74,9 +74,11 @@ impl Pretrained for RobertaForMaskedLm {
         let roberta = Encoder::new(&config)?;
         let bias = Parameter::new([config.vocab_size], Init::zeros());
         let decoder = config.decoder(&roberta.embeddings.word_embeddings, &bias);
-        let dense = config.linear(config.hidden_size, config.hidden_size);
+        let dense = Linear::new(config.hidden_size, config.hidden_size);
         let lm_head = LmHead { bias, dense, layer_norm: config.norm(), decoder };
-        Ok(RobertaForMaskedLm { roberta, lm_head, config })
+        let model = RobertaForMaskedLm { roberta, lm_head, config };
+        init::normal(&model, model.config.initializer_range);
+        Ok(model)
     }
 
     fn config(&self) -> &Config {
@@ -146,11 +148,13 @@ impl Pretrained for RobertaForSequenceClassification {
     fn new(config: Config) -> Result<RobertaForSequenceClassification> {
         let features = config.hidden_size;
         let classifier = ClassificationHead {
-            dense: config.linear(features, features),
+            dense: Linear::new(features, features),
             dropout: config.head_dropout(),
-            out_proj: config.linear(features, config.labels.len()),
+            out_proj: Linear::new(features, config.labels.len()),
         };
-        Ok(RobertaForSequenceClassification { roberta: Encoder::new(&config)?, classifier, config })
+        let model = RobertaForSequenceClassification { roberta: Encoder::new(&config)?, classifier, config };
+        init::normal(&model, model.config.initializer_range);
+        Ok(model)
     }
 
     fn config(&self) -> &Config {

@@ -368,6 +368,12 @@ impl Pretrained for UNet {
     ];
     const HEAD: &'static [&'static str] = &["conv_out.", "class_embedding."];
 
+    /// Attention was another class in the first published models.
+    fn current_name(name: &str) -> String {
+        let renamed = [("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0")];
+        renamed.into_iter().fold(name.into(), |name, (old, new)| name.replace(&format!(".{old}."), &format!(".{new}.")))
+    }
+
     fn new(config: Config) -> Result<UNet> {
         let channels = &config.block_out_channels;
         let [down, up] = [config.down_block_types.len(), config.up_block_types.len()];

@@ -45,7 +45,16 @@ impl Error {
         Error(Kind::Value { name: name.into(), source })
     }
 
-    pub(crate) fn usage(message: impl Into<String>, location: &'static Location<'static>) -> Error {
+    /// Something impossible was asked for at a line: what [`Optimizer::check`](crate::optim::Optimizer::check) of an
+    /// optimizer of your own says. The message should tell what was given and what is expected.
+    ///
+    /// ```
+    /// use std::panic::Location;
+    ///
+    /// let error = fulmen_nn::Error::usage("SignSgd: the rate must be above 0, it is -1", Location::caller());
+    /// assert!(error.is_usage());
+    /// ```
+    pub fn usage(message: impl Into<String>, location: &'static Location<'static>) -> Error {
         Error(Kind::Usage { message: message.into(), location })
     }
 

@@ -38,6 +38,8 @@ pub struct Step {
     pub setting: Option<StepSetting>,
     /// What is different from the step that was asked for.
     pub note: Option<String>,
+    /// The bytes of each device that a checkpoint copies, so that the next steps can run while it is written.
+    pub copied_bytes: Option<u64>,
 }
 
 impl Step {
@@ -60,6 +62,7 @@ impl Step {
             steps_per_epoch: None,
             setting: None,
             note: None,
+            copied_bytes: None,
         })
     }
 }
@@ -104,6 +107,7 @@ fn judge_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement>
         warnings: vec![],
         setting: step.setting.clone(),
         note: step.note.clone(),
+        copied_bytes: step.copied_bytes,
         steps_per_epoch: step.steps_per_epoch,
         usd_per_hour: None,
     };

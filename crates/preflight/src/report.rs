@@ -35,6 +35,8 @@ pub struct Judgement {
     pub setting: Option<StepSetting>,
     /// What is different from the step that was asked for.
     pub note: Option<String>,
+    /// HBM of one device, in bytes, that the copy for a checkpoint takes besides.
+    pub copied_bytes: Option<u64>,
     /// Steps an epoch, if that was said.
     pub steps_per_epoch: Option<u64>,
     /// US dollars for an hour of the whole slice, if prices were asked for and there is one.
@@ -93,6 +95,12 @@ impl Judgement {
         self.step.is_some()
     }
 
+    /// Whether the copy for a checkpoint fits beside the step, so that training goes on while a checkpoint is written. Else it
+    /// waits while the state goes to the host. `None` where it is not known.
+    pub fn copy_fits(&self) -> Option<bool> {
+        Some(self.hbm_needed_bytes?.saturating_add(self.copied_bytes?) <= self.hbm_available_bytes)
+    }
+
     /// The shortest time of an epoch, in hours.
     pub fn epoch_hours(&self) -> Option<f64> {
         Some(self.steps_per_epoch? as f64 * self.step.as_ref()?.roofline.step_s / 3600.0)
@@ -119,7 +127,7 @@ impl Judgement {
             .collect();
         let warnings: Vec<Value> =
             self.warnings.iter().map(|w| json!({ "message": w.message, "at": w.source })).collect();
-        json!({
+        let mut report = json!({
             "topology": self.slice.name(),
             "asked": self.slice.asked(),
             "chips": self.slice.num_chips(),
@@ -161,7 +169,10 @@ impl Judgement {
             "warnings": warnings,
             "largest": largest,
             "sources": self.slice.generation().sources,
-        })
+        });
+        report["checkpoint_copy"] =
+            self.copied_bytes.map(|bytes| json!({ "bytes": bytes, "fits": self.copy_fits() })).into();
+        report
     }
 }
 

@@ -60,6 +60,14 @@ impl fmt::Display for Judgement {
         if let Some(step) = &self.step {
             write_step(f, step, devices)?;
         }
+        if let (true, Some(bytes), Some(fits)) = (self.fits(), self.copied_bytes, self.copy_fits()) {
+            let then = if fits {
+                "fits beside the step: training goes on while it is written"
+            } else {
+                "does not fit beside the step: training waits while it goes to the host"
+            };
+            writeln!(f, "  checkpoint  a copy of {} {then}", gib(bytes))?;
+        }
         if let (Some(steps), Some(hours)) = (self.steps_per_epoch, self.epoch_hours()) {
             writeln!(f, "  epoch       {steps} steps, at least {}", duration(hours * 3600.0))?;
         }

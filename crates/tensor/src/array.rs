@@ -1,6 +1,6 @@
 //! [`DeviceArray`]: a value in the memory of a runtime's devices, whole on each of them or split over them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -64,6 +64,22 @@ impl DeviceArray {
     pub fn blocks(&self) -> Vec<Block> {
         let block = |&position: &usize| self.sharding.block(&self.places.mesh, &self.ty.shape, position);
         self.places.local.iter().map(block).collect()
+    }
+
+    /// The parts that a process is to keep where all processes together keep each part once: those that no device before one
+    /// of its own has. `None` is a process that is alone.
+    pub fn own_parts(&self, process: Option<usize>) -> Vec<(Block, &Buffer)> {
+        let Places { mesh, devices, local } = &*self.places;
+        let (mut seen, mut own) = (BTreeSet::new(), vec![]);
+        for (position, device) in devices.iter().enumerate() {
+            let block = self.sharding.block(mesh, &self.ty.shape, position);
+            let is_own = process.is_none_or(|process| device.process_index() as usize == process);
+            let shard = local.iter().position(|&at| at == position).filter(|_| is_own);
+            if seen.insert(block.start.clone()) {
+                own.extend(shard.map(|shard| (block, &self.shards[shard])));
+            }
+        }
+        own
     }
 
     /// Waits until the value is there on every device of this process (JAX's `block_until_ready`).

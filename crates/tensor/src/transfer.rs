@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fulmen_pjrt::{Buffer, Client, Device, PendingRead};
+use fulmen_pjrt::{Buffer, Client, Device, HostBuffer, PendingRead};
 
 use crate::sharding::Block;
 use crate::{DeviceArray, Error, Literal, Metrics, Result, Runtime, Sharding, TensorType};
@@ -89,6 +89,20 @@ impl Runtime {
             shards.push(buffer);
         }
         Ok(DeviceArray::new(ty.clone(), self.on_these_devices(sharding), self.places.clone(), shards))
+    }
+
+    /// Copies parts of values to the host, all of them as one transfer, and waits for them.
+    ///
+    /// # Errors
+    /// A program that failed on the device; no memory on the host.
+    pub fn read_parts(&self, parts: &[&Buffer]) -> Result<Vec<HostBuffer>> {
+        let start = Instant::now();
+        let failed = |e| Error::runtime("copying a value to the host", e);
+        let reads = parts.iter().map(|part| part.read().map_err(failed)).collect::<Result<Vec<_>>>()?;
+        let read = reads.into_iter().map(|read| read.wait().map_err(failed)).collect::<Result<Vec<_>>>()?;
+        self.metrics.record_time("TransferFromDeviceTime", start.elapsed());
+        self.metrics.record_bytes("InboundData", read.iter().map(|part| part.len()).sum());
+        Ok(read)
     }
 
     /// Starts to copy values to the host, all of them as one transfer, and does not wait for them.

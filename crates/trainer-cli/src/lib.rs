@@ -45,7 +45,7 @@
 //!         let y: Vec<f32> = x.iter().map(|x| 3.0 * x + 1.0).collect();
 //!         let data = TensorDataset::builder().array("x", [50, 1], x).array("y", [50, 1], y).build()?;
 //!         let train = DataLoader::builder(data).batch_size(self.batch_size).shuffle(true).seed(options.seed).build()?;
-//!         Ok(FitData { train, validation: None })
+//!         Ok(FitData { train, validation: None.into() })
 //!     }
 //! }
 //!

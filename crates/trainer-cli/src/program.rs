@@ -1,7 +1,7 @@
 //! [`Program`]: what a user's program says of itself.
 
 use fulmen_data::DataLoader;
-use fulmen_trainer::{Options, TrainerBuilder, TrainingModule};
+use fulmen_trainer::{EvaluationSets, Options, TrainerBuilder, TrainingModule};
 
 /// The result of a program's own parts: any error will do, and `?` makes it.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -21,10 +21,11 @@ pub trait Program: clap::Args {
     /// shuffles, so that a resumed run sees the same batches.
     fn fit_data(&self, options: &Options) -> Result<FitData>;
 
-    /// Opens the data to test on. A program that has some and is started without a subcommand tests after it has fit.
-    fn test_data(&self, options: &Options) -> Result<Option<DataLoader>> {
+    /// Opens the data to test on: `(&loader).into()`, or several sets with names. A program that has some and is started
+    /// without a subcommand tests after it has fit.
+    fn test_data(&self, options: &Options) -> Result<EvaluationSets> {
         let _ = options;
-        Ok(None)
+        Ok(EvaluationSets::default())
     }
 
     /// Opens the data to predict for, in the order in which the predictions are to stand.
@@ -45,6 +46,6 @@ pub trait Program: clap::Args {
 pub struct FitData {
     /// What is trained on.
     pub train: DataLoader,
-    /// What is validated on, if anything.
-    pub validation: Option<DataLoader>,
+    /// What is validated on: `(&loader).into()`, several sets with names, or nothing (`None.into()`).
+    pub validation: EvaluationSets,
 }

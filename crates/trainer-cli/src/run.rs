@@ -59,11 +59,11 @@ impl<P: Program> Job<P> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let FitData { train, validation } = self.program().fit_data(&options)?;
-        let test = if then_test { self.program().test_data(&options)? } else { None };
+        let test = if then_test { self.program().test_data(&options)? } else { None.into() };
         let module = self.program().module()?;
 
         let before_fit = self.started.elapsed();
-        let fit = trainer.fit(&module, &train, validation.as_ref())?;
+        let fit = trainer.fit(&module, &train, validation)?;
         if let Some(signal) = fit.signal {
             // A terminal that has gone, which SIGHUP tells, cannot be written to.
             let _ = how_to_go_on(&trainer)
@@ -72,9 +72,9 @@ impl<P: Program> Job<P> {
             return Ok(ExitCode::from(signal.exit_code()));
         }
         let mut tested = None;
-        if let Some(test) = test {
+        if !test.is_empty() {
             let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
-            let point = trainer.test(&module, &test, weights)?;
+            let point = trainer.test(&module, test, weights)?;
             line_of(&trainer, format_args!("Test: {}", spell(&point.metrics)))?;
             tested = Some(point);
         }
@@ -89,19 +89,19 @@ impl<P: Program> Job<P> {
     fn evaluate(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
-        let (loader, none) = match self.invocation.task {
+        let (sets, none) = match self.invocation.task {
             Task::Validate => {
                 (self.program().fit_data(&options)?.validation, "validation data: its fit_data() gives none")
             }
             _ => (self.program().test_data(&options)?, "test data: its test_data() gives none"),
         };
-        let loader = loader.ok_or_else(|| Failure::Option(format!("this program has no {none}")))?;
+        if sets.is_empty() {
+            return Err(Failure::Option(format!("this program has no {none}")));
+        }
         let module = self.program().module()?;
         let (point, title) = match self.invocation.task {
-            Task::Validate => {
-                (trainer.validate_with(&module, &loader, Weights::from_options(&options)?)?, "Validation")
-            }
-            _ => (trainer.test(&module, &loader, Weights::from_options(&options)?)?, "Test"),
+            Task::Validate => (trainer.validate_with(&module, sets, Weights::from_options(&options)?)?, "Validation"),
+            _ => (trainer.test(&module, sets, Weights::from_options(&options)?)?, "Test"),
         };
         line_of(&trainer, format_args!("{title}: {}", spell(&point.metrics)))?;
         self.finish(&trainer, || report::evaluation(&trainer, &point))
@@ -151,7 +151,7 @@ impl<P: Program> Job<P> {
             }
         }
         if let Some(file) = &args.save {
-            builder.save_programs(&module, &train, validation.as_ref(), args.topology.first(), file)?;
+            builder.save_programs(&module, &train, validation, args.topology.first(), file)?;
             line(format_args!("programs: {}; `--aot {0}` takes them", file.display()))?;
         }
         Ok(ExitCode::SUCCESS)

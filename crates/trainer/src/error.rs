@@ -34,6 +34,7 @@ enum Kind {
         step: u64,
     },
     Checkpoint,
+    Unreadable,
     Interrupted {
         signal: Signal,
     },
@@ -49,6 +50,7 @@ enum Source {
     Data(fulmen_data::Error),
     Coordination(fulmen_coordination::Error),
     Preflight(fulmen_preflight::Error),
+    Checkpoint(fulmen_checkpoint::Error),
     Io(std::io::Error),
 }
 
@@ -60,6 +62,7 @@ impl Source {
             Source::Data(source) => source,
             Source::Coordination(source) => source,
             Source::Preflight(source) => source,
+            Source::Checkpoint(source) => source,
             Source::Io(source) => source,
         }
     }
@@ -132,9 +135,20 @@ impl Error {
         Error { kind: Kind::Checkpoint, message, source: None }
     }
 
-    /// A checkpoint's file that cannot be read or written; the source names it.
-    pub(crate) fn checkpoint_file(source: fulmen_nn::Error) -> Error {
-        Error { kind: Kind::Checkpoint, message: format!("checkpoint: {source}"), source: Some(Source::Nn(source)) }
+    /// A checkpoint that cannot be read or written; the source names it.
+    pub(crate) fn checkpoint_file(source: fulmen_checkpoint::Error) -> Error {
+        let message = format!("checkpoint: {source}");
+        Error { kind: Kind::Checkpoint, message, source: Some(Source::Checkpoint(source)) }
+    }
+
+    /// A checkpoint that is none, or whose training state is not one.
+    pub(crate) fn unreadable(path: &Path, why: impl fmt::Display) -> Error {
+        Error { kind: Kind::Unreadable, ..Error::checkpoint(path, why) }
+    }
+
+    /// Whether a checkpoint cannot be read, so that the one before it is to be taken.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.kind == Kind::Unreadable || matches!(self.source, Some(Source::Checkpoint(_)))
     }
 
     /// Says from which checkpoint to go on, after one that could not be written.
@@ -180,7 +194,7 @@ impl Error {
 
     /// Whether a checkpoint could not be written or read.
     pub fn is_checkpoint(&self) -> bool {
-        self.kind == Kind::Checkpoint
+        matches!(self.kind, Kind::Checkpoint | Kind::Unreadable)
     }
 
     /// Whether the data set or its loader failed.
@@ -216,6 +230,7 @@ impl Error {
         match &self.source {
             Some(Source::Nn(source)) => source.is_disk_full(),
             Some(Source::Data(source)) => source.is_disk_full(),
+            Some(Source::Checkpoint(source)) => source.is_disk_full(),
             Some(Source::Preflight(source)) => source.is_disk_full(),
             Some(Source::Io(source)) => fulmen_durable::is_full(source),
             _ => false,

@@ -86,6 +86,19 @@ static STATE: Mutex<State> = Mutex::new(State {
     listeners: vec![],
 });
 
+/// What a signal does.
+#[derive(Debug, PartialEq)]
+enum Effect {
+    /// Ends the program; nothing says whether there was something to save.
+    End,
+    /// Ends the program, since no step has ended.
+    EndUnsaved,
+    /// Nothing: it is the first one again.
+    Nothing,
+    /// Asks for the end.
+    Request,
+}
+
 struct State {
     /// Fits and predictions that run, all of them asked alike.
     running: usize,
@@ -96,6 +109,18 @@ struct State {
     /// How many guards there have been.
     guards: u64,
     listeners: Vec<(u64, Listener)>,
+}
+
+impl State {
+    fn effect(&self, signal: Signal, now: Instant) -> Effect {
+        match self.requested {
+            _ if self.running == 0 => Effect::End,
+            None if !self.stepped => Effect::EndUnsaved,
+            None => Effect::Request,
+            Some((_, first)) if signal != Signal::Interrupt && now - first < SAME => Effect::Nothing,
+            Some(_) => Effect::End,
+        }
+    }
 }
 
 /// Installs the handlers, once.
@@ -137,18 +162,17 @@ fn is_default(status: &str, number: i32) -> bool {
 
 /// On the thread that waits for signals.
 fn receive(signal: Signal) {
-    let mut state = STATE.lock();
-    match state.requested {
-        _ if state.running == 0 => end(signal),
-        None if !state.stepped => {
+    let (mut state, now) = (STATE.lock(), Instant::now());
+    match state.effect(signal, now) {
+        Effect::End => end(signal),
+        Effect::EndUnsaved => {
             say(&format!("\n{signal} before the first step: there is nothing to save."));
             end(signal)
         }
-        None => {}
-        Some((_, first)) if signal != Signal::Interrupt && first.elapsed() < SAME => return,
-        Some(_) => end(signal),
+        Effect::Nothing => return,
+        Effect::Request => {}
     }
-    state.requested = Some((signal, Instant::now()));
+    state.requested = Some((signal, now));
     let (grace, guards) = (state.grace, state.guards);
     let listeners: Vec<Listener> = state.listeners.iter().map(|listener| listener.1.clone()).collect();
     drop(state);
@@ -225,6 +249,28 @@ impl Drop for Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn within_a_second_a_signal_that_is_no_ctrl_c_is_the_first_one_again() {
+        let (first, soon) = (Instant::now(), Duration::from_millis(999));
+        let state = |running, stepped, requested| {
+            let (grace, listeners) = (Duration::ZERO, vec![]);
+            State { running, stepped, requested, grace, guards: 0, listeners }
+        };
+        let (idle, begun, stepped) = (state(0, true, None), state(1, false, None), state(1, true, None));
+        assert_eq!(
+            [idle, begun, stepped].map(|state| state.effect(Signal::HangUp, first)),
+            [Effect::End, Effect::EndUnsaved, Effect::Request]
+        );
+        let asked = state(1, true, Some((Signal::HangUp, first)));
+        for (signal, within, after) in [
+            (Signal::Terminate, Effect::Nothing, Effect::End),
+            (Signal::HangUp, Effect::Nothing, Effect::End),
+            (Signal::Interrupt, Effect::End, Effect::End),
+        ] {
+            assert_eq!([asked.effect(signal, first + soon), asked.effect(signal, first + SAME)], [within, after]);
+        }
+    }
 
     #[test]
     fn a_signal_that_is_ignored_or_caught_is_left_alone_and_the_others_are_not() {

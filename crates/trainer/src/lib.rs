@@ -103,7 +103,7 @@ pub use options::strategy::Strategy;
 pub use options::{OptionRow, Options, TrainerArgs};
 pub use plan::Plan;
 pub use predictions::{Predicted, Predictions};
-pub use program::validation_set::{ValidationSet, ValidationSets};
+pub use program::evaluation_set::{EvaluationSet, EvaluationSets};
 pub use rules::averaging::WeightAveraging;
 pub use run::predict::PredictedBatches;
 pub use run::prediction_writer::PredictionWriter;

@@ -22,7 +22,7 @@ use crate::program::prepare::{self, Prepared};
 use crate::setting::Choices;
 use crate::setting::limits::EpochSize;
 use crate::state::{names, to_initialize};
-use crate::{Batch, Options, Result, Strategy, TrainerBuilder, TrainingModule, ValidationSets, program, recorder};
+use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule, program, recorder};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
 /// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
@@ -107,11 +107,11 @@ impl TrainerBuilder {
     /// # Errors
     /// An option that cannot be; a mistake in a step; a batch that the devices do not divide; a program that does not fit or
     /// compile; no libtpu for a slice; a file that cannot be written.
-    pub fn save_programs<'a, M: TrainingModule>(
+    pub fn save_programs<M: TrainingModule>(
         &self,
         module: &M,
         train: &DataLoader,
-        validation: impl Into<ValidationSets<'a>>,
+        validation: impl Into<EvaluationSets>,
         slice: Option<&Slice>,
         file: &Path,
     ) -> Result<()> {
@@ -174,7 +174,8 @@ fn record<M: TrainingModule>(
     };
     let (_, plan) = setting.plan(epoch);
     let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
-    let program = prepare::training_step(module, &setting, &plan, (&[batch], steps_per_epoch), setting.options.seed)?.1;
+    let shapes = (&[batch][..], steps_per_epoch);
+    let (layout, program) = prepare::training_step(module, &setting, &plan, shapes, setting.options.seed)?;
     let function = program.largest().functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
     Ok(Step {
         is_internal: |file| {
@@ -190,6 +191,7 @@ fn record<M: TrainingModule>(
             mesh: setting.mesh.to_string(),
         }),
         note,
+        copied_bytes: setting.options.enable_checkpointing.then(|| layout.device_bytes(&setting.mesh)),
         ..Step::new(function, &setting.mesh)?
     })
 }
@@ -293,6 +295,8 @@ mod tests {
             builder.preflight(&Mlp::new(2048), &loader(64), &slices, None).unwrap().slices.remove(0)
         };
         let (ddp, fsdp) = (judge(Strategy::Ddp), judge(Strategy::Fsdp));
+        let copied = |judgement: &Judgement| judgement.copied_bytes.unwrap();
+        assert!(copied(&ddp) > 7 * copied(&fsdp) && fsdp.copy_fits() == Some(true), "each device copies its part");
         let has =
             |judgement: &Judgement, kind| judgement.step.as_ref().unwrap().collectives.iter().any(|c| c.kind == kind);
         assert!(has(&fsdp, CollectiveKind::AllGather) && !has(&ddp, CollectiveKind::AllGather));

@@ -35,4 +35,9 @@ impl Stage {
             Stage::Prediction => "predict",
         }
     }
+
+    /// What a pass over a set of this name is called in messages.
+    pub(crate) fn title(self, dataset: &str) -> String {
+        if dataset.is_empty() { self.noun().into() } else { format!("{} `{dataset}`", self.noun()) }
+    }
 }

@@ -10,7 +10,7 @@ use fulmen::prelude::*;
 /// Trains, keeps the best state in `folder`, and tests it.
 fn train(folder: &Path) -> Result<LogPoint, Box<dyn Error>> {
     std::fs::create_dir_all(folder)?;
-    let best_checkpoint = folder.join("best.safetensors");
+    let best_checkpoint = folder.join("best");
     let (model, [train, validation, test]) = (setup::model(), setup::loaders()?);
     let digits = setup::training(&model);
 
@@ -52,6 +52,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let point = train(folder.path()).unwrap();
         assert!(point.get("test_acc") > Some(0.95), "{point}");
-        assert!(folder.path().join("best.safetensors").is_file());
+        assert!(folder.path().join("best").is_dir());
     }
 }

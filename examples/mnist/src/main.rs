@@ -51,15 +51,15 @@ impl Program for Args {
             .num_workers(self.num_workers)
             .last_batch(LastBatch::Drop)
             .build()?;
-        Ok(FitData { train, validation: Some(self.in_order(validation)?) })
+        Ok(FitData { train, validation: (&self.in_order(validation)?).into() })
     }
 
-    fn test_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
+    fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
+        Ok(self.predict_data(options)?.as_ref().into())
+    }
+
+    fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
         Ok(Some(self.in_order(Mnist::open(&self.data_dir, Split::Test)?)?))
-    }
-
-    fn predict_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
-        self.test_data(options)
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod cache;
+mod checkpoint;
 mod prepare;
 mod presize;

@@ -20,6 +20,9 @@ use crate::error::Kind;
 use crate::timeouts::{bounded, millis};
 use crate::{Error, Result};
 
+/// The coordinator keeps the time that a request may take. Its answer gets this long to arrive.
+const ANSWER: Duration = Duration::from_secs(5);
+
 pub(crate) struct Client {
     channel: Channel,
     caller: Caller,
@@ -122,8 +125,7 @@ impl Client {
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
         };
-        // The coordinator keeps the time; its answer gets a moment to arrive.
-        let answer = timeout(bounded(patience) + Duration::from_secs(1), ask);
+        let answer = timeout(bounded(patience) + ANSWER, ask);
         let answer = tokio::select! {
             biased;
             error = self.failed() => return Err(error),

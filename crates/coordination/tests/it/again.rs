@@ -57,18 +57,25 @@ fn who_is_early_for_the_next_run_is_not_taken_for_one_of_the_last() {
     let go = folder.path().join("go");
     let mut troupe = Troupe::new("again::member", COUNT);
     for index in 0..COUNT {
-        troupe.start(index, go.to_str().unwrap(), &[]);
+        troupe.start(index, go.to_str().unwrap(), &[("FULMEN_HEARTBEAT_TIMEOUT", "60")]);
     }
     (0..COUNT).for_each(|index| drop(troupe.wait_for(index, "waits for the end")));
     // The slow one has asked for the end, and does not see the answer: process 0 waits for it, while process 1 is off to
     // the next run.
-    std::thread::sleep(Duration::from_millis(300));
     let pid = troupe.pid(2).to_string();
     let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
-    signal("-STOP");
-    std::fs::write(&go, "").unwrap();
-    troupe.wait_for(1, "joins round 1");
-    std::thread::sleep(Duration::from_millis(300));
+    let pause = || std::thread::sleep(Duration::from_millis(300));
+    loop {
+        pause();
+        signal("-STOP");
+        std::fs::write(&go, "").unwrap();
+        // Unless it was stopped before it had asked.
+        if troupe.says_within(Duration::from_secs(5), 1, "joins round 1").is_some() {
+            break;
+        }
+        signal("-CONT");
+    }
+    pause();
     signal("-CONT");
     assert_eq!(troupe.endings(0..COUNT), ["well"; COUNT]);
 }

@@ -11,7 +11,7 @@ use fulmen_coordination::{Coordination, Process, Result, Timeouts};
 const COUNT: usize = 8;
 const LONG: Duration = Duration::from_secs(60);
 /// Above what a busy machine lets a process wait for its turn.
-const HEARTBEAT: (&str, &str) = ("FULMEN_HEARTBEAT_TIMEOUT", "3");
+const HEARTBEAT: (&str, &str) = ("FULMEN_HEARTBEAT_TIMEOUT", "8");
 
 /// The process that the other tests start.
 #[test]
@@ -37,6 +37,7 @@ fn play(part: &str) -> Result<()> {
     let env = |name: &str| std::env::var_os(name);
     let process = Process::from_env(env)?;
     let index = process.index();
+    say("joins");
     let coordination = Coordination::builder(process)
         .timeouts(Timeouts::from_env(env)?)
         .on_listening(|address| say(format!("listening {address}")))
@@ -136,15 +137,16 @@ fn one_that_is_late_is_waited_for() {
 #[test]
 fn one_that_is_too_late_ends_all_with_its_name() {
     let mut troupe = Troupe::new("processes::member", COUNT);
-    let short: &[(&str, &str)] = &[("FULMEN_JOIN_TIMEOUT", "1")];
-    // The last of those that are in time is the impatient one, and all end with it: however long a busy machine takes to
-    // start processes, the others have had longer.
-    (0..COUNT - 1).for_each(|index| troupe.start(index, "train", if index == COUNT - 2 { short } else { &[] }));
+    let short: &[(&str, &str)] = &[("FULMEN_JOIN_TIMEOUT", "4")];
+    // The last of those that are in time is the impatient one, and all end with it.
+    (0..COUNT - 2).for_each(|index| troupe.start(index, "train", &[]));
+    (0..COUNT - 2).for_each(|index| drop(troupe.wait_for(index, "joins")));
+    troupe.start(COUNT - 2, "train", short);
     let others = troupe.endings(1..COUNT - 1);
-    all_are(&others, "timeout [7]", &["process 7 has not joined within 1 s", "7 of 8 processes have"]);
+    all_are(&others, "timeout [7]", &["process 7 has not joined within 4 s", "7 of 8 processes have"]);
     troupe.start(COUNT - 1, "train", short);
     let late = &troupe.endings([COUNT - 1])[0];
-    all_are(&troupe.endings([0]), "timeout [7]", &["process 7 has not joined within 1 s"]);
+    all_are(&troupe.endings([0]), "timeout [7]", &["process 7 has not joined within 4 s"]);
     // The coordinator has gone, or is about to.
     assert!(late.starts_with("timeout ") && late.contains("process 7"), "{late}");
 }
@@ -185,7 +187,7 @@ fn one_that_is_killed_ends_all_with_its_name() {
     let pid = format!("pid {}", troupe.pid(4));
     troupe.kill(4);
     let others = (0..COUNT).filter(|&index| index != 4);
-    all_are(&troupe.endings(others), "peer lost [4]", &["process 4 (", &pid, "has not been heard of for 3 s"]);
+    all_are(&troupe.endings(others), "peer lost [4]", &["process 4 (", &pid, "has not been heard of for 8 s"]);
 }
 
 #[test]
@@ -194,6 +196,6 @@ fn a_coordinator_that_is_killed_is_missed_by_all() {
         waiting([BARRIER, BARRIER, "wait for a value", BARRIER, BARRIER, "watch the health", BARRIER, "be called"]);
     let pid = format!("pid {}", troupe.pid(0));
     troupe.kill(0);
-    let says = ["process 0 (", &pid, "the coordinator at 127.0.0.1:", "has not answered for 3 s"];
+    let says = ["process 0 (", &pid, "the coordinator at 127.0.0.1:", "has not answered for 8 s"];
     all_are(&troupe.endings(1..COUNT), "coordinator lost [0]", &says);
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use fulmen::cli::{self, FitData, Program, clap};
-use fulmen::nn::safetensors;
+use fulmen::nn::weights::StateDict;
 use fulmen::prelude::*;
 
 const FEATURES: usize = 6;
@@ -58,10 +58,10 @@ impl Program for Wide {
     }
     fn fit_data(&self, _: &Options) -> cli::Result<FitData> {
         let train = DataLoader::builder(samples(32)?).batch_size(self.batch_size).build()?;
-        Ok(FitData { train, validation: None })
+        Ok(FitData { train, validation: None.into() })
     }
-    fn test_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
-        Ok(Some(DataLoader::builder(samples(16)?).batch_size(self.batch_size).build()?))
+    fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
+        Ok((&DataLoader::builder(samples(16)?).batch_size(self.batch_size).build()?).into())
     }
 }
 
@@ -82,7 +82,7 @@ impl Program for Renamed {
     fn fit_data(&self, _: &Options) -> cli::Result<FitData> {
         Err("not in this test".into())
     }
-    fn test_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
+    fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
         Wide { width: self.with, batch_size: self.batch_size }.test_data(options)
     }
 }
@@ -99,7 +99,7 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
     let folder = tempfile::tempdir().unwrap();
     let run_dir = |n: usize| folder.path().join(format!("version_{n}"));
     assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--max-epochs", "1"]), well);
-    let checkpoint = run_dir(0).join("checkpoints/last.safetensors");
+    let checkpoint = run_dir(0).join("checkpoints/last");
     let checkpoint = checkpoint.to_str().unwrap();
 
     // Neither width nor batch size is said again.
@@ -121,8 +121,8 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
     let again = tempfile::tempdir().unwrap();
     assert_eq!(run::<Wide>(again.path(), &["fit", "--config", config.to_str().unwrap()]), well);
     let bytes = |root: &Path| {
-        let path = root.join("version_0/checkpoints/last.safetensors");
-        safetensors::read(&path).unwrap().0["hidden.weight"].bytes().to_vec()
+        let path = root.join("version_0/checkpoints/last");
+        StateDict::read(&path).unwrap().get("hidden.weight").unwrap().unwrap().bytes().to_vec()
     };
     assert_eq!(bytes(again.path()), bytes(folder.path()));
 }

@@ -78,7 +78,7 @@ pub(super) fn search<M: CausalLm + ?Sized>(
         |carry| carry[1].clone(),
         |carry| {
             let _scope = MODELS.at(line);
-            let (beams, cache) = (Beams::from_carry(carry), cache.from_tensors(&carry[CARRIED..]));
+            let (beams, cache) = (Beams::from_carry(carry), cache.with_tensors(&carry[CARRIED..]));
             step(model, beams, &cache, how)
         },
     );

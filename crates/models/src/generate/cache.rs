@@ -42,7 +42,7 @@ impl StaticCache {
     }
 
     /// The cache of what a loop carries.
-    pub(super) fn from_tensors(&self, tensors: &[Tensor]) -> StaticCache {
+    pub(super) fn with_tensors(&self, tensors: &[Tensor]) -> StaticCache {
         let layers = tensors.chunks_exact(3).map(|t| KeyValueCache::from_tensors([0, 1, 2].map(|i| t[i].clone())));
         self.with_layers(layers.collect())
     }

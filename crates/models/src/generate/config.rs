@@ -150,3 +150,53 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Resul
         Ids::None(()) => vec![],
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::Runtime;
+
+    use super::*;
+
+    #[test]
+    fn what_is_drawn_is_among_the_likeliest() {
+        // Probabilities of about 0.64, 0.24, 0.09 and 0.03, and a token that never comes.
+        let logits = Tensor::from_slice(&[1.0f32, 3.0, 0.0, 2.0, f32::NEG_INFINITY], [5]).broadcast_to([500, 5]);
+        let how = |top_k, top_p, temperature| GenerationConfig { top_k, top_p, temperature, ..Default::default() };
+        let cases = [
+            (how(0, 1.0, 1.0), vec![0, 1, 2, 3]),
+            (how(2, 1.0, 1.0), vec![1, 3]),
+            (how(0, 0.9, 1.0), vec![0, 1, 3]),
+            (how(0, 0.0, 1.0), vec![1]),
+            (how(0, 1.0, 0.01), vec![1]),
+        ];
+        let key = random::key(3);
+        let drawn: Vec<Tensor> = cases.iter().map(|(how, _)| how.sample(&key, &logits)).collect();
+        let drawn = Runtime::global().and_then(|runtime| runtime.eval_many(&drawn.iter().collect::<Vec<_>>()));
+        for ((how, expected), drawn) in cases.iter().zip(drawn.unwrap_or_else(|e| panic!("{e}"))) {
+            let mut found = drawn.to_vec::<i32>().unwrap_or_else(|e| panic!("{e}"));
+            found.sort_unstable();
+            found.dedup();
+            assert_eq!(&found, expected, "{how:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_says_how_and_what_is_not_built_is_refused() {
+        let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+        let read = |file: &str, text: &str| {
+            std::fs::write(folder.path().join(file), text).unwrap_or_else(|e| panic!("{e}"));
+            GenerationConfig::from_folder(folder.path())
+        };
+        let config = read("config.json", r#"{"model_type": "gpt2", "eos_token_id": 7, "pad_token_id": null}"#);
+        assert_eq!(config.map(|config| config.eos_token_id).unwrap_or_default(), [7]);
+        let own = r#"{"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.6, "top_k": null}"#;
+        let config = read("generation_config.json", own).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((config.eos_token_id, config.top_k, config.temperature), (vec![1, 2], 50, 0.6));
+        let text = read("generation_config.json", r#"{"repetition_penalty": 1.05}"#).err().map(|e| e.to_string());
+        let text = text.unwrap_or_default();
+        assert!(
+            text.ends_with("generation_config.json: `repetition_penalty` is 1.05; only 1.0 is built here"),
+            "{text}"
+        );
+    }
+}

@@ -100,10 +100,45 @@ fn token_by_token<M: CausalLm + ?Sized>(
             let next = ended.select(&Tensor::full(DType::I32, [], how.padding()), &next);
             let column = next.unsqueeze(-1);
             let tokens = tokens.dynamic_update_slice(&column, &[Tensor::zeros(DType::I32, []), step.clone()]);
-            let (logits, cache) = model.next_token_logits(&column, &cache.from_tensors(inner));
+            let (logits, cache) = model.next_token_logits(&column, &cache.with_tensors(inner));
             let carry = [tokens, ended.or(how.ends(&next)), step + 1.0, logits.to_dtype(DType::F32)];
             carry.into_iter().chain(cache.tensors()).collect()
         },
     );
     Ok(end[0].live()?.clone())
+}
+
+#[cfg(all(test, feature = "gpt2"))]
+mod tests {
+    use super::*;
+    use crate::Pretrained;
+    use crate::gpt2::Gpt2;
+    use crate::reference::folder;
+
+    #[test]
+    fn what_cannot_be_generated_says_why() {
+        let model = Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"));
+        let refusal = |prompt: &Prompt, how: GenerationConfig| {
+            generate(&model, prompt, &how).fault().map(|fault| fault.to_string()).unwrap_or_default()
+        };
+        let (prompt, plain) = (Prompt::new(&[[1, 2, 3]]), GenerationConfig::default());
+        for (prompt, how, expected) in [
+            (
+                &prompt,
+                GenerationConfig { max_new_tokens: 46, ..plain.clone() },
+                "3 tokens and 46 new ones exceed the 48 positions",
+            ),
+            (
+                &prompt,
+                GenerationConfig { num_beams: 2, do_sample: true, ..plain.clone() },
+                "a beam search draws nothing",
+            ),
+            (&prompt, GenerationConfig { temperature: 0.0, ..plain.clone() }, "`temperature` is above 0"),
+            (&Prompt::new(&[vec![1], vec![]]), plain.clone(), "row 1 has no token"),
+            (&Prompt::from(&Tensor::zeros(DType::I32, [4])), plain, "the ids i32[4] are not [batch, length]"),
+        ] {
+            let text = refusal(prompt, how);
+            assert!(text.contains(expected) && text.contains("generate/mod.rs"), "{text}");
+        }
+    }
 }

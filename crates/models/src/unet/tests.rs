@@ -1,5 +1,7 @@
 //! What diffusers gave for the same folders.
 
+use fulmen_nn::weights::StateDict;
+
 use super::*;
 use crate::reference::{Expected, compare_in_python, folder};
 
@@ -10,6 +12,16 @@ fn folders_of_diffusers_give_their_predictions() {
     let classes = expected.tensor("class_labels");
     let prediction = model.forward(expected.tensor("sample"), expected.tensor("timesteps"), Some(&classes));
     expected.check(&[("prediction", &prediction)]);
+}
+
+#[test]
+fn the_first_published_names_of_attention_are_known() {
+    let weights = StateDict::read(folder("unet")).unwrap();
+    let old = [("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")];
+    for (name, _) in weights.iter() {
+        let first = old.iter().fold(name.to_owned(), |name, (new, old)| name.replace(new, old));
+        assert_eq!(UNet::current_name(&first), name);
+    }
 }
 
 #[test]

@@ -65,12 +65,22 @@ use crate::Result;
 /// the Trainer or a callback makes of them:
 ///
 /// ```
+/// use std::panic::Location;
+///
 /// use fulmen_nn::optim::{Optimizer, Step};
+/// use fulmen_nn::{Error, Result};
 /// use fulmen_tensor::{Tensor, TensorType};
 ///
 /// /// Steps of one length, by the sign of the gradient.
 /// #[derive(Debug)]
-/// struct SignSgd(f64);
+/// struct SignSgd(f64, &'static Location<'static>);
+///
+/// impl SignSgd {
+///     #[track_caller]
+///     fn new(lr: f64) -> SignSgd {
+///         SignSgd(lr, Location::caller())
+///     }
+/// }
 ///
 /// impl Optimizer for SignSgd {
 ///     fn state(&self, _: &str, _: &TensorType) -> Vec<(&'static str, Tensor)> {
@@ -82,7 +92,13 @@ use crate::Result;
 ///     fn learning_rate(&self, step: &Step) -> Tensor {
 ///         step.learning_rate(&self.0)
 ///     }
+///     fn check(&self, _: &[(String, TensorType)]) -> Result<()> {
+///         let SignSgd(lr, at) = *self;
+///         if lr > 0.0 { Ok(()) } else { Err(Error::usage(format!("SignSgd: the learning rate is {lr}"), at)) }
+///     }
 /// }
+/// # let error = SignSgd::new(-1.0).check(&[]).unwrap_err().to_string();
+/// # assert!(error.contains("rate is -1") && error.contains("  at "), "{error}");
 /// ```
 pub trait Optimizer: Any + Send + Sync + Debug {
     /// What is remembered of the parameter of this name and type: names, as in PyTorch, and the values before the first

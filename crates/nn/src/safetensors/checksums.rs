@@ -1,7 +1,7 @@
 //! Checksums of what a file holds, in its metadata. The format has none of its own, so a flipped bit in it would be a
 //! weight like any other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crc32c::{crc32c, crc32c_append};
 use fulmen_tensor::TensorType;
@@ -26,50 +26,49 @@ fn others(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &s
     metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())).filter(|(key, _)| *key != CHECKSUMS)
 }
 
-/// The checksums of a file that has some. What is compared with them is taken out, so that what is left at the end is
-/// missing in the file.
+/// The checksums of a file that has some.
 pub(super) struct Checksums(Option<Value>);
 
 impl Checksums {
-    /// Those in a file's metadata, which is compared with them; or the message about what does not match.
-    pub(super) fn read(metadata: &BTreeMap<String, String>) -> Result<Checksums, String> {
+    /// Those in a file's metadata, which is compared with them; or the message about what does not match. `names` are those of
+    /// its tensors, which are compared when they are read.
+    pub(super) fn read(metadata: &BTreeMap<String, String>, names: &[String]) -> Result<Checksums, String> {
         let Some(text) = metadata.get(CHECKSUMS) else { return Ok(Checksums(None)) };
         let table: Value = serde_json::from_str(text)
             .map_err(|e| format!("the checksums in its metadata (`{CHECKSUMS}`) are damaged: {e}"))?;
-        let mut checksums = Checksums(Some(table));
+        let checksums = Checksums(Some(table));
         for (key, text) in others(metadata) {
             checksums.compare("metadata", key, || crc32c(text.as_bytes()))?;
         }
-        checksums.check_empty("metadata")?;
+        checksums.check_all("metadata", |key| metadata.contains_key(key))?;
+        let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+        checksums.check_all("tensors", |name| names.contains(name))?;
         Ok(checksums)
     }
 
     /// Compares a tensor.
-    pub(super) fn compare_tensor(&mut self, name: &str, ty: &TensorType, bytes: &[u8]) -> Result<(), String> {
+    pub(super) fn compare_tensor(&self, name: &str, ty: &TensorType, bytes: &[u8]) -> Result<(), String> {
         self.compare("tensors", name, || of_tensor(ty, bytes))
     }
 
-    /// Whether all tensors were there.
-    pub(super) fn finish(&mut self) -> Result<(), String> {
-        self.check_empty("tensors")
-    }
-
-    fn compare(&mut self, kind: &str, name: &str, found: impl FnOnce() -> u32) -> Result<(), String> {
-        let Some(table) = &mut self.0 else { return Ok(()) };
-        let expected = table[kind].as_object_mut().and_then(|sums| sums.remove(name));
-        match expected.as_ref().and_then(Value::as_u64) {
+    fn compare(&self, kind: &str, name: &str, found: impl FnOnce() -> u32) -> Result<(), String> {
+        let Some(table) = &self.0 else { return Ok(()) };
+        match table[kind][name].as_u64() {
             Some(expected) if expected == u64::from(found()) => Ok(()),
             Some(_) => Err(damaged(kind, name, "does not match its checksum")),
             None => Err(damaged(kind, name, "has no checksum, and the rest of the file has")),
         }
     }
 
-    fn check_empty(&self, kind: &str) -> Result<(), String> {
+    /// Whether what has a checksum is there.
+    fn check_all(&self, kind: &str, is_there: impl Fn(&str) -> bool) -> Result<(), String> {
         let Some(table) = &self.0 else { return Ok(()) };
-        match table[kind].as_object().map(|sums| sums.keys().next()) {
-            Some(None) => Ok(()),
-            Some(Some(name)) => Err(damaged(kind, name, "has a checksum but is missing")),
-            None => Err(format!("the checksums in its metadata (`{CHECKSUMS}`) are damaged: `{kind}` is missing")),
+        let Some(sums) = table[kind].as_object() else {
+            return Err(format!("the checksums in its metadata (`{CHECKSUMS}`) are damaged: `{kind}` is missing"));
+        };
+        match sums.keys().find(|name| !is_there(name)) {
+            None => Ok(()),
+            Some(name) => Err(damaged(kind, name, "has a checksum but is missing")),
         }
     }
 }

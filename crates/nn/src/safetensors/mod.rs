@@ -7,11 +7,12 @@ mod read;
 mod write;
 
 pub use checksums::CHECKSUMS;
+pub(crate) use read::Reader;
 pub use read::{read, read_metadata};
-pub(crate) use write::try_write;
 pub use write::write;
+pub(crate) use write::write_each;
 
-use fulmen_tensor::DType;
+use fulmen_tensor::{DType, TensorType};
 
 /// The format's name of each dtype that it has: it has no `c128`.
 const NAMES: [(DType, &str, ::safetensors::Dtype); 14] = [
@@ -31,5 +32,22 @@ const NAMES: [(DType, &str, ::safetensors::Dtype); 14] = [
     (DType::C64, "C64", ::safetensors::Dtype::C64),
 ];
 
-/// The key of the header that is not a tensor.
-const METADATA: &str = "__metadata__";
+/// The format's name of a dtype; `None` if it has no such elements.
+pub fn to_format(dtype: DType) -> Option<::safetensors::Dtype> {
+    NAMES.iter().find(|row| row.0 == dtype).map(|row| row.2)
+}
+
+/// The type of a tensor of a checkpoint.
+///
+/// # Errors
+/// The end of a sentence, if no tensor here has such elements.
+pub fn type_of(entry: &fulmen_checkpoint::TensorEntry) -> Result<TensorType, String> {
+    let dtype = from_format(entry.dtype)
+        .ok_or_else(|| format!("has elements of type {}, which no tensor here has", entry.dtype))?;
+    Ok(TensorType::new(dtype, entry.shape.iter().map(|&size| size as usize).collect::<Vec<_>>()))
+}
+
+/// The dtype that a name of the format means; `None` if no tensor here has such elements.
+fn from_format(dtype: ::safetensors::Dtype) -> Option<DType> {
+    NAMES.iter().find(|row| row.2 == dtype).map(|row| row.0)
+}

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use fulmen_tensor::{DType, Literal, TensorType};
 use safetensors::tensor::Metadata;
 
-use super::NAMES;
 use super::checksums::Checksums;
+use super::from_format;
 use crate::{Error, Result};
 
 /// What an error calls the format.
@@ -25,38 +26,10 @@ const MOST_HEADER: u64 = 100_000_000;
 /// # Errors
 /// The file cannot be read; it is not a safetensors file, cut short, or damaged; an element type that no tensor has.
 pub fn read(path: impl AsRef<Path>) -> Result<(BTreeMap<String, Literal>, BTreeMap<String, String>)> {
-    let path = path.as_ref();
-    let refuse = |message: String| Error::format(path, FORMAT, message);
-    let Open { mut file, header, metadata, mut checksums } = open(path)?;
-    let mut tensors = BTreeMap::new();
+    let file = Reader::open(path.as_ref())?;
     // The header was checked: the values follow each other in this order, to the end of the file.
-    for name in header.offset_keys() {
-        let Some(info) = header.info(&name) else { continue };
-        let Some(dtype) = NAMES.iter().find(|row| row.2 == info.dtype).map(|row| row.0) else {
-            return Err(refuse(format!("`{name}` has elements of type {:?}, which no tensor here has", info.dtype)));
-        };
-        let ty = TensorType::new(dtype, info.shape.as_slice());
-        let mut bytes =
-            read_bytes(&mut file, info.data_offsets.1 - info.data_offsets.0).map_err(|e| Error::io("read", path, e))?;
-        checksums.compare_tensor(&name, &ty, &bytes).map_err(refuse)?;
-        if dtype == DType::Bool {
-            // Any byte but 0 means true in a file; a device wants 1.
-            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
-        }
-        let value = Literal::from_bytes(ty, &bytes).map_err(|e| refuse(format!("`{name}`: {e}")))?;
-        tensors.insert(name, value);
-    }
-    checksums.finish().map_err(refuse)?;
-    Ok((tensors, metadata))
-}
-
-/// The next `count` bytes of a file, or an error if there is no memory for them.
-fn read_bytes(file: &mut File, count: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![];
-    bytes.try_reserve_exact(count)?;
-    file.take(count as u64).read_to_end(&mut bytes)?;
-    // The file may have become shorter since its header was read.
-    if bytes.len() == count { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    let tensors = file.types()?.into_iter().map(|(name, ty)| Ok((name.clone(), file.value(&name, &ty)?)));
+    Ok((tensors.collect::<Result<_>>()?, file.metadata))
 }
 
 /// Reads the dictionary of texts alone, without the values.
@@ -75,54 +48,102 @@ fn read_bytes(file: &mut File, count: usize) -> io::Result<Vec<u8>> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn read_metadata(path: impl AsRef<Path>) -> Result<BTreeMap<String, String>> {
-    Ok(open(path.as_ref())?.metadata)
+    Ok(Reader::open(path.as_ref())?.metadata)
 }
 
-/// A file whose header was read and fits its size. The values are next.
-struct Open {
+/// A file whose header was read and fits its size. Its values are read when they are asked for.
+pub(crate) struct Reader {
+    path: PathBuf,
     file: File,
+    /// Where the values begin.
+    start: u64,
     header: Metadata,
     metadata: BTreeMap<String, String>,
     checksums: Checksums,
 }
 
-fn open(path: &Path) -> Result<Open> {
-    let io = |e| Error::io("read", path, e);
-    let refuse = |message: String| Error::format(path, FORMAT, message);
-    let found = std::fs::metadata(path).map_err(io)?;
-    if found.is_dir() {
-        return Err(refuse("it is a folder; name a file in it".into()));
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Reader").field(&self.path).finish()
     }
-    if !found.is_file() {
-        // A device has no end, and to open a pipe would wait for a writer.
-        return Err(refuse("it is not a regular file".into()));
+}
+
+impl Reader {
+    /// The names and types, in the order in which the values lie in the file.
+    pub(crate) fn types(&self) -> Result<Vec<(String, TensorType)>> {
+        let types =
+            self.header.offset_keys().into_iter().filter_map(|name| {
+                let info = self.header.info(&name)?;
+                Some(match from_format(info.dtype) {
+                    Some(dtype) => Ok((name, TensorType::new(dtype, info.shape.as_slice()))),
+                    None => Err(self
+                        .refuse(format!("`{name}` has elements of type {:?}, which no tensor here has", info.dtype))),
+                })
+            });
+        types.collect()
     }
-    let (mut file, size) = (File::open(path).map_err(io)?, found.len());
-    let mut start = vec![];
-    Read::by_ref(&mut file).take(8).read_to_end(&mut start).map_err(io)?;
-    if is_pytorch(&start) {
-        return Err(refuse(
+
+    /// A value, by its name and type.
+    pub(crate) fn value(&self, name: &str, ty: &TensorType) -> Result<Literal> {
+        let Some(info) = self.header.info(name) else { return Err(self.refuse(format!("it has no `{name}`"))) };
+        let (begin, end) = info.data_offsets;
+        let mut bytes = vec![];
+        let read = bytes.try_reserve_exact(end - begin).map_err(io::Error::from).and_then(|()| {
+            bytes.resize(end - begin, 0);
+            self.file.read_exact_at(&mut bytes, self.start + begin as u64)
+        });
+        read.map_err(|e| Error::io("read", &self.path, e))?;
+        self.checksums.compare_tensor(name, ty, &bytes).map_err(|why| self.refuse(why))?;
+        if ty.dtype == DType::Bool {
+            // Any byte but 0 means true in a file; a device wants 1.
+            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        }
+        Literal::from_bytes(ty.clone(), &bytes).map_err(|e| self.refuse(format!("`{name}`: {e}")))
+    }
+
+    fn refuse(&self, message: String) -> Error {
+        Error::format(&self.path, FORMAT, message)
+    }
+
+    /// Reads the header of a file.
+    pub(crate) fn open(path: &Path) -> Result<Reader> {
+        let io = |e| Error::io("read", path, e);
+        let refuse = |message: String| Error::format(path, FORMAT, message);
+        let found = std::fs::metadata(path).map_err(io)?;
+        if found.is_dir() {
+            return Err(refuse("it is a folder; name a file in it".into()));
+        }
+        if !found.is_file() {
+            // A device has no end, and to open a pipe would wait for a writer.
+            return Err(refuse("it is not a regular file".into()));
+        }
+        let (mut file, size) = (File::open(path).map_err(io)?, found.len());
+        let mut start = vec![];
+        Read::by_ref(&mut file).take(8).read_to_end(&mut start).map_err(io)?;
+        if is_pytorch(&start) {
+            return Err(refuse(
             "it is a PyTorch file, which has weights but no training state of Fulmen; give the weights to a model with \
              load_weights"
                 .into(),
         ));
+        }
+        let header = <[u8; 8]>::try_from(start).map_or(u64::MAX, u64::from_le_bytes);
+        if header > MOST_HEADER.min(size.saturating_sub(8)) {
+            return Err(refuse(format!("its {size} bytes do not hold a header; it is cut short or of another format")));
+        }
+        let mut text = vec![0; header as usize];
+        file.read_exact(&mut text).map_err(io)?;
+        let header: Metadata = serde_json::from_slice(&text)
+            .map_err(|e| refuse(format!("its header is damaged or of another format: {e}")))?;
+        let expected = 8 + text.len() as u64 + header.data_len() as u64;
+        if size != expected {
+            let how = if size < expected { "cut short" } else { "damaged" };
+            return Err(refuse(format!("it has {size} bytes, and its header describes {expected}; it is {how}")));
+        }
+        let metadata = header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
+        let checksums = Checksums::read(&metadata, &header.offset_keys()).map_err(refuse)?;
+        Ok(Reader { path: path.to_owned(), file, start: 8 + text.len() as u64, header, metadata, checksums })
     }
-    let header = <[u8; 8]>::try_from(start).map_or(u64::MAX, u64::from_le_bytes);
-    if header > MOST_HEADER.min(size.saturating_sub(8)) {
-        return Err(refuse(format!("its {size} bytes do not hold a header; it is cut short or of another format")));
-    }
-    let mut text = vec![0; header as usize];
-    file.read_exact(&mut text).map_err(io)?;
-    let header: Metadata = serde_json::from_slice(&text)
-        .map_err(|e| refuse(format!("its header is damaged or of another format: {e}")))?;
-    let expected = 8 + text.len() as u64 + header.data_len() as u64;
-    if size != expected {
-        let how = if size < expected { "cut short" } else { "damaged" };
-        return Err(refuse(format!("it has {size} bytes, and its header describes {expected}; it is {how}")));
-    }
-    let metadata = header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
-    let checksums = Checksums::read(&metadata).map_err(refuse)?;
-    Ok(Open { file, header, metadata, checksums })
 }
 
 /// Whether a file begins as PyTorch's do: a zip archive, or in old ones a pickle. The length of a header may have the first

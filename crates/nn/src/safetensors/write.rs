@@ -1,13 +1,15 @@
 //! Writing: values to a file that is either whole or not there.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
+use std::borrow::Borrow;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use fulmen_tensor::Literal;
-use serde_json::json;
+use fulmen_checkpoint::header;
+use fulmen_tensor::{Literal, TensorType};
 
-use super::{CHECKSUMS, METADATA, NAMES, checksums};
+use super::{CHECKSUMS, checksums, to_format};
 use crate::{Error, Result};
 
 /// Writes named values and a dictionary of texts to a file.
@@ -34,58 +36,80 @@ use crate::{Error, Result};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn write(path: impl AsRef<Path>, tensors: &[(String, Literal)], metadata: &BTreeMap<String, String>) -> Result<()> {
+    let types: Vec<_> = tensors.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect();
     let path = path.as_ref();
-    try_write(path, tensors, metadata).map_err(|e| Error::io("write", path, e))
+    write_each(path, path, &types, metadata, |group| Ok(group.iter().map(|&i| &tensors[i].1).collect()))
 }
 
-/// As [`write`], with an error that does not name the file.
-pub(crate) fn try_write(
+/// The values that are held at once, unless one has more.
+const GROUP: usize = 64 << 20;
+
+/// As [`write()`], of values that are asked for group after group, by their indices: so much is held at a time. Errors call
+/// the file `named`.
+pub(crate) fn write_each<L: Borrow<Literal>>(
     path: &Path,
-    tensors: &[(String, Literal)],
+    named: &Path,
+    types: &[(String, TensorType)],
     metadata: &BTreeMap<String, String>,
-) -> io::Result<()> {
-    let (header, order) = header(tensors, metadata)?;
-    let values: u64 = tensors.iter().map(|(_, value)| value.bytes().len() as u64).sum();
-    fulmen_durable::write(path, Some(8 + header.len() as u64 + values), |file| {
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(&header)?;
-        order.iter().try_for_each(|&i| file.write_all(tensors[i].1.bytes()))
-    })
+    mut values: impl FnMut(&[usize]) -> Result<Vec<L>>,
+) -> Result<()> {
+    // Larger elements first keeps each value aligned to its element, as readers that map the file want it.
+    let mut order: Vec<usize> = (0..types.len()).collect();
+    order.sort_by_key(|&i| (Reverse(types[i].1.dtype.size_in_bytes()), &types[i].0));
+    let bytes = |i: usize| types[i].1.size_in_bytes();
+    // The checksums come before the values, and are not known yet: the largest ones take the most room.
+    let mut sums: BTreeMap<&str, u32> = types.iter().map(|(name, _)| (name.as_str(), u32::MAX)).collect();
+    let room = header_of(types, &order, metadata, &sums).map_err(|e| Error::io("write", named, e))?.len();
+    let whole = (room + order.iter().map(|&i| bytes(i)).sum::<usize>()) as u64;
+    let mut failure = None;
+    let written = fulmen_durable::write(path, Some(whole), |file| {
+        file.write_all(&vec![0; room])?;
+        let mut rest = &order[..];
+        while !rest.is_empty() {
+            let mut held = 0;
+            let fits = |&&i: &&usize| {
+                held += bytes(i);
+                held <= GROUP
+            };
+            let (group, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            let literals = values(group).map_err(|error| {
+                failure = Some(error);
+                io::Error::other("a value could not be read")
+            })?;
+            for (&i, literal) in group.iter().zip(&literals) {
+                let literal: &Literal = literal.borrow();
+                sums.insert(&types[i].0, checksums::of_tensor(literal.ty(), literal.bytes()));
+                file.write_all(literal.bytes())?;
+            }
+            rest = after;
+        }
+        let mut header = header_of(types, &order, metadata, &sums)?;
+        header.resize(room, b' ');
+        header[..8].copy_from_slice(&(room as u64 - 8).to_le_bytes());
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&header)
+    });
+    match failure {
+        Some(error) => Err(error),
+        None => written.map_err(|e| Error::io("write", named, e)),
+    }
 }
 
-/// The header, and the order in which the values follow it.
-fn header(tensors: &[(String, Literal)], metadata: &BTreeMap<String, String>) -> io::Result<(Vec<u8>, Vec<usize>)> {
+fn header_of(
+    types: &[(String, TensorType)],
+    order: &[usize],
+    metadata: &BTreeMap<String, String>,
+    sums: &BTreeMap<&str, u32>,
+) -> io::Result<Vec<u8>> {
     let refuse = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
-    let mut names = BTreeSet::new();
-    for (name, _) in tensors {
-        if name.is_empty() || name == METADATA || !names.insert(name) {
-            return Err(refuse(format!(
-                "`{name}` cannot name a value: names are not empty, not {METADATA}, and differ"
-            )));
-        }
-    }
-    // Larger elements first keeps each value aligned to its element, as readers that map the file want it.
-    let mut order: Vec<usize> = (0..tensors.len()).collect();
-    order.sort_by(|&a, &b| {
-        let key = |i: usize| (std::cmp::Reverse(tensors[i].1.ty().dtype.size_in_bytes()), &tensors[i].0);
-        key(a).cmp(&key(b))
-    });
-    let sums = tensors.iter().map(|(name, value)| (name.as_str(), checksums::of_tensor(value.ty(), value.bytes())));
     let mut metadata = metadata.clone();
-    metadata.insert(CHECKSUMS.to_owned(), checksums::write(&sums.collect(), &metadata));
-    let mut parts = vec![format!("{}:{}", json!(METADATA), json!(metadata))];
-    let mut start = 0usize;
-    for &i in &order {
-        let (name, value) = &tensors[i];
-        let (ty, end) = (value.ty(), start + value.bytes().len());
-        let Some((_, dtype, _)) = NAMES.iter().find(|row| row.0 == ty.dtype) else {
-            return Err(refuse(format!("`{name}` is {ty}, and the format has no such elements; convert it first")));
-        };
-        let entry = json!({ "dtype": dtype, "shape": ty.shape.dims(), "data_offsets": [start, end] });
-        parts.push(format!("{}:{entry}", json!(name)));
-        start = end;
-    }
-    let mut header = format!("{{{}}}", parts.join(",")).into_bytes();
-    header.resize(header.len().next_multiple_of(8), b' ');
-    Ok((header, order))
+    metadata.insert(CHECKSUMS.to_owned(), checksums::write(sums, &metadata));
+    let tensors = order.iter().map(|&i| {
+        let (name, ty) = &types[i];
+        let dtype = to_format(ty.dtype).ok_or_else(|| {
+            refuse(format!("`{name}` is {ty}, and the format has no such elements; convert it first"))
+        })?;
+        Ok((name.clone(), dtype, ty.shape.dims().iter().map(|&size| size as u64).collect()))
+    });
+    header(&tensors.collect::<io::Result<Vec<_>>>()?, &metadata).map_err(refuse)
 }

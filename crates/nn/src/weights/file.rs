@@ -7,10 +7,15 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use fulmen_checkpoint::{Checkpoint, MANIFEST, Rectangle};
 use fulmen_tensor::{Literal, TensorType};
 
 use super::{index, pytorch};
-use crate::{Error, Result, safetensors};
+use crate::safetensors::{Reader, type_of};
+use crate::{Error, Result};
+
+/// What a folder of the Trainer is, in errors.
+const CHECKPOINT: &str = "checkpoint";
 
 /// The files that a folder is searched for, in this order: Hugging Face's names.
 const IN_A_FOLDER: [&str; 7] = [
@@ -26,29 +31,46 @@ const IN_A_FOLDER: [&str; 7] = [
 /// A value of a file, or the way to it.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    Read(Arc<Literal>),
+    /// A value of a safetensors file, by its name.
+    Safetensors(Arc<Reader>, String, TensorType),
     Stored(pytorch::Stored),
+    /// A tensor of a checkpoint, by its name.
+    Saved(Arc<Checkpoint>, String, TensorType),
 }
 
 impl Value {
     pub(super) fn ty(&self) -> &TensorType {
         match self {
-            Value::Read(literal) => literal.ty(),
+            Value::Safetensors(_, _, ty) => ty,
             Value::Stored(stored) => stored.ty(),
+            Value::Saved(_, _, ty) => ty,
         }
     }
 
     pub(super) fn read(&self) -> Result<Arc<Literal>> {
         match self {
-            Value::Read(literal) => Ok(literal.clone()),
+            Value::Safetensors(file, name, ty) => file.value(name, ty).map(Arc::new),
             Value::Stored(stored) => stored.read().map(Arc::new),
+            Value::Saved(checkpoint, name, ty) => {
+                let whole: Vec<u64> = ty.shape.dims().iter().map(|&size| size as u64).collect();
+                let bytes = checkpoint.read(name, &Rectangle::whole(&whole));
+                let bytes =
+                    bytes.map_err(|e| Error::format(Path::new(checkpoint.name()), CHECKPOINT, e.to_string()))?;
+                Ok(Arc::new(Literal::from_bytes(ty.clone(), &bytes)?))
+            }
         }
     }
 }
 
 /// The values at a path, by name.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
+    if path.to_string_lossy().contains("://") {
+        return checkpoint(path);
+    }
     let metadata = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
+    if metadata.is_dir() && path.join(MANIFEST).is_file() {
+        return checkpoint(path);
+    }
     if metadata.is_dir() {
         return match IN_A_FOLDER.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
             Some(file) => read(&file),
@@ -65,6 +87,17 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         Kind::Index => index::read(path),
         kind => of_kind(kind, path),
     }
+}
+
+/// The tensors of a checkpoint, whatever parts they lie in.
+fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
+    let refuse = |why: String| Error::format(path, CHECKPOINT, why);
+    let opened = Arc::new(Checkpoint::at(path).map_err(|e| refuse(e.to_string()))?);
+    let value = |(name, entry)| {
+        let ty = type_of(entry).map_err(|why| refuse(format!("`{name}` {why}")))?;
+        Ok((String::clone(name), Value::Saved(opened.clone(), name.clone(), ty)))
+    };
+    opened.manifest().tensors.iter().map(value).collect()
 }
 
 /// The values of a shard, which is a file of values itself: an index in its place could lead in a circle.
@@ -107,6 +140,7 @@ impl Kind {
 }
 
 fn safetensors_values(path: &Path) -> Result<BTreeMap<String, Value>> {
-    let (values, _) = safetensors::read(path)?;
-    Ok(values.into_iter().map(|(name, literal)| (name, Value::Read(Arc::new(literal)))).collect())
+    let file = Arc::new(Reader::open(path)?);
+    let value = |(name, ty): (String, TensorType)| (name.clone(), Value::Safetensors(file.clone(), name, ty));
+    Ok(file.types()?.into_iter().map(value).collect())
 }

@@ -1,25 +1,29 @@
-//! From a model to files that Python reads too.
+//! From a model, or from files under other names, to files that Python reads too.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 
 use fulmen_durable::NewFolder;
-use fulmen_tensor::{Literal, Runtime, Tensor};
+use fulmen_tensor::{Literal, Runtime, Tensor, TensorType};
 
-use super::index;
+use super::{StateDict, index};
 use crate::record::NN;
-use crate::{Error, Module, Result, safetensors};
+use crate::safetensors::write_each;
+use crate::{Error, Module, Result};
 
 /// Saves a model's parameters and buffers under their names as a safetensors file, so that PyTorch can load them too.
-/// Tied weights are saved once, under the first of their names. The values come from the device in one transfer.
+/// Tied weights are saved once, under the first of their names. The values come from the device in transfers of 64 MiB, and
+/// no more of them is held at once, unless one value is larger.
 ///
 /// # Errors
 /// Those of [`safetensors::write`]; a parameter without a value.
 #[track_caller]
 pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> Result<()> {
     let _scope = NN.open();
-    safetensors::write(path, &values(module)?, &metadata())
+    let values = Values::of(module)?;
+    values.save(path.as_ref())
 }
 
 /// As [`save_weights`], in several files of at most `max_shard_bytes` of values each and an index: a new folder that
@@ -51,57 +55,125 @@ pub fn save_sharded_weights<M: Module + ?Sized>(
     max_shard_bytes: u64,
 ) -> Result<()> {
     let _scope = NN.open();
-    let folder = folder.as_ref();
-    let failed = |e: io::Error| Error::io("write", folder, e);
-    let occupied = match std::fs::read_dir(folder) {
-        Ok(mut entries) => entries.next().is_some(),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-        Err(e) => return Err(failed(e)),
-    };
-    if occupied {
-        let message = "the folder is not empty; name a new one, so that files of two models do not mix";
-        return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, message)));
-    }
-    let mut shards: Vec<(u64, Vec<(String, Literal)>)> = vec![];
-    let mut total = 0;
-    for (name, value) in values(module)? {
-        let size = value.bytes().len() as u64;
-        total += size;
-        match shards.last_mut() {
-            Some((filled, values)) if *filled + size <= max_shard_bytes => {
-                *filled += size;
-                values.push((name, value));
-            }
-            _ => shards.push((size, vec![(name, value)])),
-        }
-    }
-    // Dropped on every way out but the last, which removes it.
-    let new = NewFolder::create(folder).map_err(failed)?;
-    let failed_in = |file: &str, e: io::Error| Error::io("write", &folder.join(file), e);
-    let mut files = BTreeMap::new();
-    for (i, (_, values)) in shards.iter().enumerate() {
-        let file = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
-        safetensors::try_write(&new.path().join(&file), values, &metadata()).map_err(|e| failed_in(&file, e))?;
-        files.extend(values.iter().map(|(name, _)| (name.clone(), file.clone())));
-    }
-    let (file, text) = ("model.safetensors.index.json", index::write(total, &files));
-    let written = fulmen_durable::write(&new.path().join(file), None, |file| file.write_all(text.as_bytes()));
-    written.map_err(|e| failed_in(file, e))?;
-    new.keep().map_err(failed)
+    Values::of(module)?.save_sharded(folder.as_ref(), max_shard_bytes)
 }
 
-/// What a model consists of.
-fn values<M: Module + ?Sized>(module: &M) -> Result<Vec<(String, Literal)>> {
-    // Not the cells: a parameter without a value says so at the line that saves.
-    let parameters = module.parameters().into_iter().map(|(name, parameter)| (name, parameter.get()));
-    let buffers = module.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));
-    let (names, values): (Vec<String>, Vec<Tensor>) = parameters.chain(buffers).unzip();
-    for (name, value) in names.iter().zip(&values) {
-        value.check().map_err(|e| Error::value(name, e))?;
+impl StateDict {
+    /// Saves the values under their names as a safetensors file. They are read one after the other: at most 64 MiB of them
+    /// are held at once, or one value that is larger. So a model is converted that has no room in memory.
+    ///
+    /// ```
+    /// use fulmen_nn::weights::{StateDict, Strictness, load_weights, save_weights};
+    /// use fulmen_nn::{Linear, Module};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let [from, to] = ["from.safetensors", "to.safetensors"].map(|name| folder.path().join(name));
+    /// let layer = Linear::new(3, 2);
+    /// layer.initialize(0);
+    /// save_weights(&layer, &from)?;
+    /// StateDict::read(&from)?.rename("", "fc.")?.save(&to)?;
+    /// assert_eq!(StateDict::read(&to)?.iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>(), ["fc.bias", "fc.weight"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A value cannot be read; those of [`safetensors::write`](crate::safetensors::write()).
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        Values::in_files(self).save(path.as_ref())
     }
-    let literals =
-        if values.is_empty() { vec![] } else { Runtime::global()?.eval_many(&values.iter().collect::<Vec<_>>())? };
-    Ok(names.into_iter().zip(literals).collect())
+
+    /// As [`StateDict::save`], in several files as [`save_sharded_weights`] writes them.
+    ///
+    /// # Errors
+    /// Those of [`StateDict::save`]; the folder has something in it.
+    pub fn save_sharded(&self, folder: impl AsRef<Path>, max_shard_bytes: u64) -> Result<()> {
+        Values::in_files(self).save_sharded(folder.as_ref(), max_shard_bytes)
+    }
+}
+
+/// Values on their way into files.
+struct Values<'a> {
+    types: Vec<(String, TensorType)>,
+    /// Gives those of some indices.
+    #[allow(clippy::type_complexity, reason = "a name for it would be said once")]
+    read: Box<dyn Fn(&[usize]) -> Result<Vec<Arc<Literal>>> + 'a>,
+}
+
+impl<'a> Values<'a> {
+    fn in_files(values: &'a StateDict) -> Values<'a> {
+        let types: Vec<_> = values.iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
+        let names: Vec<String> = types.iter().map(|(name, _)| name.clone()).collect();
+        let one = move |&i: &usize| {
+            let value = values.get(&names[i])?;
+            value.ok_or_else(|| Error::format(values.path(), "file", format!("it has no `{}`", names[i])))
+        };
+        Values { types, read: Box::new(move |group| group.iter().map(&one).collect()) }
+    }
+
+    /// What a model consists of.
+    fn of<M: Module + ?Sized>(module: &M) -> Result<Values<'static>> {
+        // Not the cells: a parameter without a value says so at the line that saves.
+        let parameters = module.parameters().into_iter().map(|(name, parameter)| (name, parameter.get()));
+        let buffers = module.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));
+        let values: Vec<(String, Tensor)> = parameters.chain(buffers).collect();
+        for (name, value) in &values {
+            value.check().map_err(|e| Error::value(name, e))?;
+        }
+        let types = values.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect();
+        let read = move |group: &[usize]| {
+            let tensors: Vec<&Tensor> = group.iter().map(|&i| &values[i].1).collect();
+            // What lies in memory needs no device.
+            let given: Option<Vec<Literal>> = tensors.iter().map(|tensor| tensor.literal()).collect();
+            let literals = given.map_or_else(|| Runtime::global()?.eval_many(&tensors), Ok)?;
+            Ok(literals.into_iter().map(Arc::new).collect())
+        };
+        Ok(Values { types, read: Box::new(read) })
+    }
+
+    fn save(&self, path: &Path) -> Result<()> {
+        write_each(path, path, &self.types, &metadata(), &self.read)
+    }
+
+    fn save_sharded(&self, folder: &Path, max_shard_bytes: u64) -> Result<()> {
+        let failed = |e: io::Error| Error::io("write", folder, e);
+        let occupied = match std::fs::read_dir(folder) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            Err(e) => return Err(failed(e)),
+        };
+        if occupied {
+            let message = "the folder is not empty; name a new one, so that files of two models do not mix";
+            return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, message)));
+        }
+        let mut shards: Vec<(u64, Vec<usize>)> = vec![];
+        let mut total = 0;
+        for (i, (_, ty)) in self.types.iter().enumerate() {
+            let size = ty.size_in_bytes() as u64;
+            total += size;
+            match shards.last_mut() {
+                Some((filled, indices)) if *filled + size <= max_shard_bytes => {
+                    *filled += size;
+                    indices.push(i);
+                }
+                _ => shards.push((size, vec![i])),
+            }
+        }
+        // Dropped on every way out but the last, which removes it.
+        let new = NewFolder::create(folder).map_err(failed)?;
+        let failed_in = |file: &str, e: io::Error| Error::io("write", &folder.join(file), e);
+        let mut files = BTreeMap::new();
+        for (i, (_, indices)) in shards.iter().enumerate() {
+            let file = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
+            let types: Vec<_> = indices.iter().map(|&i| self.types[i].clone()).collect();
+            let read = |group: &[usize]| (self.read)(&group.iter().map(|&i| indices[i]).collect::<Vec<_>>());
+            write_each(&new.path().join(&file), &folder.join(&file), &types, &metadata(), read)?;
+            files.extend(types.into_iter().map(|(name, _)| (name, file.clone())));
+        }
+        let (file, text) = ("model.safetensors.index.json", index::write(total, &files));
+        let written = fulmen_durable::write(&new.path().join(file), None, |file| file.write_all(text.as_bytes()));
+        written.map_err(|e| failed_in(file, e))?;
+        new.keep().map_err(failed)
+    }
 }
 
 /// Python's readers look for this key to know whose layout the values have.

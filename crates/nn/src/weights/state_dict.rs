@@ -15,7 +15,7 @@ use crate::{Error, Module, Result};
 /// Named values read from weight files: PyTorch's state dict.
 ///
 /// Reads by content, not by the file's name: a safetensors file; an index of shards
-/// (`model.safetensors.index.json`, `pytorch_model.bin.index.json`); a folder with one of Hugging Face's names in it;
+/// (`model.safetensors.index.json`, `pytorch_model.bin.index.json`); a folder with one of Hugging Face's names in it; a checkpoint of the Trainer;
 /// a file of `torch.save` (`.pt`, `.pth`, `.bin`, `.ckpt`), of which the pickle is parsed and none of it is executed.
 /// Of PyTorch's files a value is read when it is loaded, so that the rest costs no memory.
 ///

@@ -11,7 +11,6 @@ mod metrics;
 mod mixed_precision;
 mod modules;
 mod optimizers;
-mod pretrained;
 mod reference_activations;
 mod reference_attention;
 mod reference_autocast;

@@ -138,7 +138,7 @@ fn names_are_changed_or_the_mistake_is_told() {
 #[test]
 fn a_damaged_file_of_pytorch_is_an_error_and_changes_no_model() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = fs::read(path("pretrained/pytorch_model.bin")).unwrap();
+    let whole = fs::read(path("../../../models/reference/mistral/pytorch_model.bin")).unwrap();
     let bad = folder.path().join("bad.bin");
     let try_all = |bytes: &[u8]| -> Result<(), fulmen_nn::Error> {
         fs::write(&bad, bytes).unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::common::values;
 use fulmen_nn::safetensors::{CHECKSUMS, read, read_metadata, write};
-use fulmen_nn::weights::{Strictness, load_weights, save_weights};
+use fulmen_nn::weights::{StateDict, Strictness, load_weights, save_weights};
 use fulmen_nn::{BatchNorm2d, Conv2d, Error, Init, Linear, Module, Parameter};
 use fulmen_tensor::{DType, Literal, Tensor, TensorType};
 
@@ -83,7 +83,7 @@ fn names_that_no_reader_could_tell_apart_are_refused() {
     for names in [["a", "a"], ["", "b"], ["__metadata__", "b"]] {
         let tensors = names.map(|name| (name.to_owned(), one()));
         let error = write(&path, &tensors, &BTreeMap::new()).unwrap_err().to_string();
-        assert!(error.contains("cannot name a value"), "{error}");
+        assert!(error.contains("cannot name a tensor"), "{error}");
     }
     assert!(listing(folder.path()).is_empty());
 }
@@ -326,4 +326,39 @@ fn a_file_without_checksums_is_read_as_it_is() {
     let (tensors, metadata) = read(&path).unwrap();
     assert_eq!((tensors["x"].bytes(), metadata["a"].as_str()), (&[1u8, 2][..], "b"));
     assert_eq!(read_metadata(&path).unwrap(), metadata);
+}
+
+/// The most memory that this process ever had, in MB.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1000
+}
+
+/// Needs no device: nothing here is a tensor.
+#[test]
+#[ignore = "writes 6 GB; run it alone, since it measures the process"]
+fn a_file_of_2_gb_is_converted_within_300_mb() {
+    let folder = tempfile::tempdir().unwrap();
+    let [from, to] = ["from.safetensors", "to.safetensors"].map(|name| folder.path().join(name));
+    // One whose values are not in memory at once, either: 33 of 64 MB, without checksums.
+    let tensors: Vec<_> =
+        (0..33).map(|i| (format!("layers.{i:02}.weight"), safetensors::Dtype::F32, vec![4000u64, 4000])).collect();
+    let mut file = std::fs::File::create(&from).unwrap();
+    std::io::Write::write_all(&mut file, &fulmen_checkpoint::header(&tensors, &BTreeMap::new()).unwrap()).unwrap();
+    let mut value = vec![0u8; 64_000_000];
+    for i in 0..33 {
+        value[..8].copy_from_slice(&[i; 8]);
+        std::io::Write::write_all(&mut file, &value).unwrap();
+    }
+    drop((file, value));
+    let values = StateDict::read(&from).unwrap().rename("layers.", "model.layers.").unwrap();
+    values.transpose(|name| name.ends_with("07.weight")).unwrap().save(&to).unwrap();
+    StateDict::read(&to).unwrap().save_sharded(folder.path().join("sharded"), 500_000_000).unwrap();
+    let peak = peak();
+    println!("{peak} MB");
+    let read = StateDict::read(folder.path().join("sharded")).unwrap();
+    let value = read.get("model.layers.30.weight").unwrap().unwrap();
+    assert_eq!((read.len(), &value.bytes()[..9]), (33, &[30, 30, 30, 30, 30, 30, 30, 30, 0][..]));
+    assert!(peak <= 300, "{peak} MB");
 }

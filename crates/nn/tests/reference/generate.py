@@ -37,7 +37,6 @@ TOPICS = [
     "plateau",
     "initial_values",
     "weights",
-    "pretrained",
 ]
 
 if __name__ == "__main__":

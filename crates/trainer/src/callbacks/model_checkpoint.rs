@@ -17,7 +17,7 @@ use crate::{Actions, CheckpointRole, Error, LogPoint};
 /// How long a run goes unsaved at most, unless it is told otherwise.
 const INTERVAL: Duration = Duration::from_secs(30 * 60);
 
-/// Saves the training state to `checkpoints/last.safetensors` in the run's folder: after each epoch, each validation, and
+/// Saves the training state to the folder `checkpoints/last` of the run: after each epoch, each validation, and
 /// within a long epoch every half an hour. With a metric it keeps the best states too.
 ///
 /// ```
@@ -27,7 +27,7 @@ const INTERVAL: Duration = Duration::from_secs(30 * 60);
 /// let checkpoint = ModelCheckpoint::new()
 ///     .monitor("val_acc", Mode::Max)
 ///     .save_top_k(3)
-///     .filename("{epoch}-{step}-{val_acc:.3f}") // epoch=2-step=300-val_acc=0.981.safetensors
+///     .filename("{epoch}-{step}-{val_acc:.3f}") // epoch=2-step=300-val_acc=0.981
 ///     .every_n_train_steps(500)
 ///     .train_time_interval(Duration::from_secs(600));
 /// ```
@@ -83,7 +83,7 @@ impl ModelCheckpoint {
         ModelCheckpoint::default()
     }
 
-    /// Also keeps the state with the best value of a metric, as `best.safetensors`.
+    /// Also keeps the state with the best value of a metric, as `best`.
     pub fn monitor(mut self, metric: impl Into<String>, mode: Mode) -> ModelCheckpoint {
         self.monitor = Some((metric.into(), mode));
         self
@@ -131,13 +131,13 @@ impl ModelCheckpoint {
     }
 
     /// Saves the weights alone for the best states and for those that [`keep_all`](ModelCheckpoint::keep_all) keeps.
-    /// `last.safetensors` has the whole state all the same, so that the run can be resumed.
+    /// `last` has the whole state all the same, so that the run can be resumed.
     pub fn save_weights_only(mut self, weights_only: bool) -> ModelCheckpoint {
         self.weights_only = weights_only;
         self
     }
 
-    /// Also saves the state when the fit fails, as `exception.safetensors`; not after a NaN or infinity, nor with several
+    /// Also saves the state when the fit fails, as `exception`; not after a NaN or infinity, nor with several
     /// processes.
     pub fn save_on_exception(mut self, save: bool) -> ModelCheckpoint {
         self.on_exception = save;
@@ -145,10 +145,10 @@ impl ModelCheckpoint {
     }
 
     fn save_last(&self, actions: &mut Actions) {
-        actions.save_checkpoint(self.folder.join("last.safetensors"), CheckpointRole::Last);
+        actions.save_checkpoint(self.folder.join("last"), CheckpointRole::Last);
     }
 
-    /// Saves to a further file, one that stays.
+    /// Saves to a further checkpoint, one that stays.
     fn save(&self, path: &Path, role: CheckpointRole, actions: &mut Actions) {
         match self.weights_only {
             true => actions.save_weights(path, role),
@@ -166,7 +166,6 @@ impl ModelCheckpoint {
         if self.keep_all {
             // The Trainer fills in the numbers when it saves.
             let name = self.pattern().fill(|name| point.filter(|_| !is_number(name)).map(|point| metric(point, name)));
-            let name = format!("{name}.safetensors");
             self.save(&self.folder.join(name), CheckpointRole::Extra, actions);
         }
         self.save_last(actions);
@@ -185,6 +184,7 @@ impl ModelCheckpoint {
         self.best.insert(rank, (value, path.clone()));
         let role = if rank == 0 { CheckpointRole::Best } else { CheckpointRole::Extra };
         self.save(&path, role, actions);
+        actions.set_score(value);
         while self.best.len() as u64 > self.top_k {
             // What an earlier run has written stays.
             if let Some((_, worst)) =
@@ -199,7 +199,7 @@ impl ModelCheckpoint {
     fn path_of_best(&self, point: &LogPoint) -> PathBuf {
         // Those that keep_all keeps have the names of the pattern.
         if self.top_k == 1 && (self.filename.is_none() || self.keep_all) {
-            return self.folder.join("best.safetensors");
+            return self.folder.join("best");
         }
         let name = self.pattern().fill(|name| match name {
             "epoch" => Some(point.epoch as f64),
@@ -207,7 +207,7 @@ impl ModelCheckpoint {
             name => Some(metric(point, name)),
         });
         let versions = std::iter::once(String::new()).chain((1..).map(|n| format!("-v{n}")));
-        let mut paths = versions.map(|version| self.folder.join(format!("{name}{version}.safetensors")));
+        let mut paths = versions.map(|version| self.folder.join(format!("{name}{version}")));
         let free = |path: &PathBuf| !self.best.iter().any(|(_, taken)| taken == path);
         paths.find(free).unwrap_or_default()
     }
@@ -266,7 +266,7 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
-        self.folder = start.run_dir.clone().unwrap_or_default().join("checkpoints");
+        self.folder = start.checkpoint_dir.clone().unwrap_or_default();
         self.within_epoch = start.resumes_within_epoch;
         self.best.clear();
         (self.judged, self.step) = (None, start.global_step);
@@ -326,7 +326,7 @@ impl Callback for ModelCheckpoint {
 
     fn on_exception(&mut self, error: &Error, actions: &mut Actions) {
         if self.on_exception && error.not_finite_step().is_none() {
-            actions.save_checkpoint(self.folder.join("exception.safetensors"), CheckpointRole::Extra);
+            actions.save_checkpoint(self.folder.join("exception"), CheckpointRole::Extra);
         }
     }
 

@@ -3,10 +3,10 @@
 use crate::callbacks::callback::Callback;
 use crate::setting::step_part::{NormGroup, StepPart};
 
-/// Logs Euclidean lengths of the latest step: of the gradients before clipping (`grad_norm`), of the parameters after the
+/// Logs Euclidean lengths of the step of a log point: of the gradients before clipping (`grad_norm`), of the parameters after the
 /// step (`param_norm`), and of what the step changed of them (`update_norm`). Each is logged for all trained parameters
-/// together, and as `grad_norm/GROUP` for each group where there are several. They are computed within the step, and come
-/// with the other values of a log point.
+/// together, and as `grad_norm/GROUP` for each group where there are several. They come with the other values of the log
+/// point, and the steps between compute nothing for them; of an optimizer that skips steps they are those of its latest step.
 ///
 /// ```
 /// use fulmen_trainer::Trainer;
@@ -45,8 +45,7 @@ impl NormMonitor {
         self
     }
 
-    /// Whether to log the lengths of what a step changes. The parameters before the step are then kept until they have
-    /// been compared with those after it.
+    /// Whether to log the lengths of what a step changes.
     pub fn updates(mut self, log: bool) -> NormMonitor {
         self.updates = log;
         self

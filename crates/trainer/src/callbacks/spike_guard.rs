@@ -1,4 +1,4 @@
-//! [`SpikeGuard`]: skips steps whose loss or gradients are out of line with the steps before.
+//! [`SpikeGuard`]: skips steps whose loss, or gradients, are out of line with the steps before.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,9 @@ use crate::hooks::FitStart;
 use crate::say::note;
 use crate::{Actions, LogPoint, StepPart};
 
-/// Skips a step whose loss, or the length of whose gradients, is too many standard deviations above the mean of the steps
-/// before it, or not finite. A skipped step changes neither parameters nor what the optimizer remembers, and is none for
+/// Skips a step whose loss is too many standard deviations above the mean of the steps before it, or not finite. With
+/// [`gradients`](SpikeGuard::gradients) the length of the gradients is judged too, which costs a pass over them in each
+/// step, and catches gradients that are not finite where the loss is. A skipped step changes neither parameters nor what the optimizer remembers, and is none for
 /// schedules; running statistics of layers do take it in.
 ///
 /// The device decides within the step, by the latest `window` values in the training state: no transfer and no
@@ -32,13 +33,14 @@ pub struct SpikeGuard {
     deviations: f64,
     window: usize,
     warmup: Option<u64>,
+    gradients: bool,
     /// How many skipped steps were told, for each optimizer.
     told: BTreeMap<String, f64>,
 }
 
 impl Default for SpikeGuard {
     fn default() -> SpikeGuard {
-        SpikeGuard { deviations: 6.0, window: 128, warmup: None, told: BTreeMap::new() }
+        SpikeGuard { deviations: 6.0, window: 128, warmup: None, gradients: false, told: BTreeMap::new() }
     }
 }
 
@@ -67,6 +69,12 @@ impl SpikeGuard {
         self
     }
 
+    /// Whether a step is judged by the length of its gradients too; no by default.
+    pub fn gradients(mut self, judge: bool) -> SpikeGuard {
+        self.gradients = judge;
+        self
+    }
+
     fn warmup_steps(&self) -> u64 {
         self.warmup.unwrap_or((self.window as u64 / 2).max(2))
     }
@@ -92,8 +100,8 @@ impl Callback for SpikeGuard {
     }
 
     fn step_part(&self) -> Option<StepPart> {
-        let SpikeGuard { deviations, window, .. } = *self;
-        Some(StepPart::SpikeGuard { window, warmup: self.warmup_steps(), deviations })
+        let SpikeGuard { deviations, window, gradients, .. } = *self;
+        Some(StepPart::SpikeGuard { gradients, window, warmup: self.warmup_steps(), deviations })
     }
 
     fn on_fit_start(&mut self, _: &FitStart) {

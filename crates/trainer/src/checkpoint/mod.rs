@@ -1,32 +1,52 @@
-//! Checkpoints: one safetensors file with the whole training state, and where training stood as its metadata.
+//! Checkpoints: folders of `fulmen-checkpoint` with the whole training state, and where training stood.
 //!
-//! The module's tensors have their own names (`conv1.weight`), so the file also loads as weights, by
-//! `load_weights` with `Strictness::Lenient` and in PyTorch with `strict=False`: optimizer state and counters stand
-//! beside them under `optimizer/…` and `trainer/…`.
+//! The module's tensors have their own names (`conv1.weight`); optimizer state and counters stand beside them under
+//! `optimizer/…` and `trainer/…`.
 
 pub(crate) mod newest;
+pub(crate) mod places;
+pub(crate) mod restore;
 pub(crate) mod resume;
+pub(crate) mod save;
 pub(crate) mod told;
 pub(crate) mod weights;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use fulmen_checkpoint::{Checkpoint, LocalStore, Run, Store, remove_unfinished, verify};
 use fulmen_durable::NewFile;
-use fulmen_nn::safetensors;
-use fulmen_tensor::{Literal, TensorType};
+use fulmen_tensor::Mesh;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::checkpoint::told::Told;
 use crate::logs::Sums;
-use crate::{Error, Result};
+use crate::{Error, Options, Result};
+
+/// Where checkpoints lie that have a path: gives the store of a folder.
+pub(crate) type OpenStore = Arc<dyn Fn(&Path) -> Arc<dyn Store> + Send + Sync>;
+
+/// The store of a folder of this machine, or one that it mounts.
+pub(crate) fn local(folder: &Path) -> Arc<dyn Store> {
+    Arc::new(LocalStore::new(folder))
+}
+
+/// The store and the name in it that a path of a checkpoint means.
+pub(crate) fn place(open: impl Fn(&Path) -> Arc<dyn Store>, path: &Path) -> Result<(Arc<dyn Store>, String)> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| Error::checkpoint(path, "its name is not that of a folder, in UTF-8"))?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok((open(parent.unwrap_or(Path::new("."))), name.to_owned()))
+}
 
 /// Where training stood.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Position {
+    /// The program that wrote it; none before a checkpoint is read.
+    pub(crate) program: String,
     /// Finished epochs.
     pub(crate) epoch: u64,
     /// Finished batches of the epoch that had begun.
@@ -37,7 +57,7 @@ pub(crate) struct Position {
     pub(crate) seed: u64,
     /// Batches for which the optimizer stepped once.
     pub(crate) accumulate: u64,
-    /// The rule by which weights were averaged, in words; `None` also in files of earlier versions.
+    /// The rule by which weights were averaged, in words, if they are.
     pub(crate) averaging: Option<String>,
     /// What callbacks have multiplied the learning rate by, if they have.
     pub(crate) lr_factor: Option<f64>,
@@ -67,31 +87,12 @@ impl Position {
     pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
         let named = self.best_checkpoint.as_ref()?;
         let beside = path.with_file_name(named.file_name()?);
-        [named.clone(), beside].into_iter().find(|path| path.exists())
-    }
-
-    /// What it says together with the values of its file, in a line, for processes to compare.
-    pub(crate) fn fingerprint(&self, values: &[Literal]) -> String {
-        let Position { epoch, batch, global_step, seed, .. } = self;
-        format!("epoch {epoch}, batch {batch}, step {global_step}, seed {seed}, values {}", digest(values))
+        [named.clone(), beside].into_iter().find(|path| path.exists() || places::is_address(path) && open(path).is_ok())
     }
 }
 
-/// SHA-256 of the values, in hexadecimal.
-fn digest(values: &[Literal]) -> String {
-    let mut hasher = Sha256::new();
-    for value in values {
-        hasher.update(value.ty().to_string());
-        hasher.update(value.bytes());
-    }
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The metadata key that everything but the tensors stands under.
-const KEY: &str = "fulmen";
-
-/// Writes a checkpoint. One that stood there stays whole until the new one is.
-pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Position) -> Result<()> {
+/// What the manifest of a checkpoint says of the training.
+pub(crate) fn run(position: &Position, options: &Options, mesh: &Mesh) -> Run {
     let sums: Vec<Value> = position
         .epoch_sums
         .sums
@@ -99,13 +100,9 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         // As bits: a sum may be NaN or infinite, which JSON cannot say.
         .map(|(key, sums)| json!([key, sums.iter().map(|sum| bits(sum)).collect::<Vec<_>>()]))
         .collect();
-    let document = json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "checksums": true,
+    let training = json!({
         "program": program(),
-        "epoch": position.epoch,
         "batch": position.batch,
-        "global_step": position.global_step,
         "accumulate_grad_batches": position.accumulate,
         "weight_averaging": position.averaging,
         "learning_rate_factor": position.lr_factor.map(f64::to_bits),
@@ -120,38 +117,40 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "weights_only": position.weights_only,
         "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
         "callbacks": position.callbacks,
-        "hyperparameters": position.told.hyperparameters,
         "arguments": position.told.arguments,
     });
-    // Python's readers look for the format.
-    let metadata = BTreeMap::from([(KEY.to_owned(), document.to_string()), ("format".to_owned(), "pt".to_owned())]);
-    safetensors::write(path, tensors, &metadata).map_err(Error::checkpoint_file)
+    let options = options.values().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+    Run {
+        step: position.global_step,
+        epoch: position.epoch,
+        score: None,
+        mesh: mesh.axes().iter().map(|(axis, size)| (axis.clone(), *size as u64)).collect(),
+        options: options.collect(),
+        hyperparameters: position.told.hyperparameters.clone(),
+        versions: BTreeMap::from([("fulmen".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
+        training: training.as_object().cloned().unwrap_or_default(),
+    }
 }
 
 fn bits(sum: &[f64]) -> Vec<u64> {
     sum.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Reads a checkpoint.
-pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)> {
-    let (tensors, metadata) = safetensors::read(path).map_err(Error::checkpoint_file)?;
-    let position = position(&metadata).map_err(|message| Error::checkpoint(path, message))?;
-    Ok((tensors, position))
+/// Opens a checkpoint, of which the values are not read yet.
+pub(crate) fn open(path: &Path) -> Result<(Checkpoint, Position)> {
+    let checkpoint = Checkpoint::at(path).map_err(Error::checkpoint_file)?;
+    let position = position(&checkpoint.manifest().run).map_err(|why| Error::unreadable(path, why))?;
+    Ok((checkpoint, position))
 }
 
-/// Reads where training stood, without the tensors.
-pub(crate) fn load_position(path: &Path) -> Result<Position> {
-    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
-    position(&metadata).map_err(|message| Error::checkpoint(path, message))
+/// Reads a checkpoint through, and nothing else.
+pub(crate) fn verified(path: &Path) -> Result<()> {
+    verify(&open(path)?.0).into_iter().next().map_or(Ok(()), |error| Err(Error::checkpoint_file(error)))
 }
 
-/// What the run that wrote a checkpoint was told; nothing where the file has weights alone.
+/// What the run that wrote a checkpoint was told; nothing where a file has weights alone.
 pub(crate) fn told(path: &Path) -> Result<Told> {
-    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
-    if !metadata.contains_key(KEY) {
-        return Ok(Told::default());
-    }
-    position(&metadata).map(|position| position.told).map_err(|message| Error::checkpoint(path, message))
+    if path.is_file() { Ok(Told::default()) } else { Ok(open(path)?.1.told) }
 }
 
 /// Reads the hyperparameters in a checkpoint, as
@@ -170,38 +169,15 @@ pub fn load_hyperparameters<T: DeserializeOwned>(path: impl AsRef<Path>) -> Resu
         .map_err(|e| Error::checkpoint(path, format!("its hyperparameters are not those that are asked for: {e}")))
 }
 
-/// Where training stood with a checkpoint of this program. `None` for a file without that, and for what another program
-/// wrote.
-pub(crate) fn standing(path: &Path) -> Result<Option<Position>> {
-    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
-    let Some(document) = metadata.get(KEY) else { return Ok(None) };
-    let position = position(&metadata).map_err(|message| Error::checkpoint(path, message))?;
-    // Files of earlier versions do not say it.
-    let of = serde_json::from_str::<Value>(document)
-        .ok()
-        .and_then(|document| document["program"].as_str().map(str::to_owned));
-    Ok(of.is_none_or(|of| program() == of).then_some(position))
-}
-
 /// The name of this program, by which its checkpoints are told from those of others under the same root folder.
 fn program() -> String {
     let path = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
-    let document = metadata.get(KEY).ok_or(
-        "it has weights but no training state; load it with load_weights(), or resume from a file that the Trainer wrote",
-    )?;
-    let document: Value =
-        serde_json::from_str(document).map_err(|e| format!("its metadata `{KEY}` cannot be read: {e}"))?;
-    let field = |name, expected| Field { name, expected, value: &document[name] };
-    // Files of earlier versions have no checksums.
-    if field("checksums", "true or false").optional(Value::as_bool)? == Some(true)
-        && !metadata.contains_key(safetensors::CHECKSUMS)
-    {
-        return Err(format!("its metadata lacks `{}`, the checksums that it was written with", safetensors::CHECKSUMS));
-    }
+fn position(run: &Run) -> Result<Position, String> {
+    let document = &run.training;
+    let field = |name, expected| Field { name, expected, value: document.get(name).unwrap_or(&Value::Null) };
     let number = |name| field(name, "a whole number").required(Value::as_u64);
     let float = |name| field(name, "the bits of a number").optional(|v| v.as_u64().map(f64::from_bits));
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -209,19 +185,19 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
     if let Some(factor) = lr_factor.filter(|factor| !factor.is_finite()) {
         return Err(format!("its metadata `learning_rate_factor` is {factor}, expected a finite number"));
     }
-    // Files of earlier versions do not say it.
-    let accumulate = field("accumulate_grad_batches", "a whole number").optional(Value::as_u64)?.unwrap_or(1);
+    let accumulate = number("accumulate_grad_batches")?;
     if accumulate == 0 {
         return Err("its metadata `accumulate_grad_batches` is 0, expected at least 1".into());
     }
     let sums = field("epoch_sums", "a list of names, each with lists of numbers");
     let names = field("log_names", "a list of texts");
-    let object = |name| field(name, "an object").optional(|v| v.as_object().cloned());
+    let arguments = field("arguments", "an object").optional(|v| v.as_object().cloned())?.unwrap_or_default();
     let callbacks = field("callbacks", "an object with the state of each callback");
     Ok(Position {
-        epoch: number("epoch")?,
+        program: field("program", "a text").required(text)?,
+        epoch: run.epoch,
         batch: number("batch")?,
-        global_step: number("global_step")?,
+        global_step: run.step,
         accumulate,
         averaging: field("weight_averaging", "a text").optional(text)?,
         lr_factor,
@@ -240,11 +216,7 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
         callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),
-        told: Told {
-            hyperparameters: object("hyperparameters")?.unwrap_or_default(),
-            arguments: object("arguments")?.unwrap_or_default(),
-            config: None,
-        },
+        told: Told { hyperparameters: run.hyperparameters.clone(), arguments, config: None },
     })
 }
 
@@ -281,38 +253,14 @@ fn row(row: &Value) -> Option<(String, Vec<Vec<f64>>)> {
     Some((row[0].as_str()?.to_owned(), list(&row[1], |sum| list(sum, element))?))
 }
 
-/// Takes the value of each name out of what a file holds. A floating-point number of another width is rounded to this one.
-///
-/// # Errors
-/// All names that are missing or have another type, so that nothing need be changed before it is known that all fits.
-pub(crate) fn choose<'a>(
-    names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
-    tensors: &mut BTreeMap<String, Literal>,
-) -> Result<Vec<Literal>> {
-    let (mut chosen, mut problems) = (vec![], vec![]);
-    for (name, ty) in names {
-        match tensors.remove(name) {
-            Some(literal) if literal.ty() == ty => chosen.push(literal),
-            Some(literal) if literal.ty().shape == ty.shape && literal.ty().dtype.is_float() && ty.dtype.is_float() => {
-                chosen.push(literal.to_dtype(ty.dtype)?);
-            }
-            Some(literal) => problems.push(format!("`{name}` is {} there and {ty} here", literal.ty())),
-            None => problems.push(format!("`{name}` ({ty}) is missing")),
-        }
-    }
-    if problems.is_empty() {
-        Ok(chosen)
-    } else {
-        Err(Error::usage(format!("it does not fit:\n  {}", problems.join("\n  "))))
-    }
-}
-
-/// Checks that checkpoints can be written into a folder, which is made if it is not there.
-pub(crate) fn check_writable(folder: &Path) -> Result<()> {
+/// Checks that checkpoints can be written into a folder, which is made if it is not there. While what it gives lives, other
+/// programs know that this run does, and remove nothing of it.
+pub(crate) fn check_writable(folder: &Path) -> Result<NewFile> {
     let written = std::fs::create_dir_all(folder).and_then(|()| {
         // It is never given its name.
         let mut probe = NewFile::create(&folder.join("probe"))?;
-        std::io::Write::write_all(&mut probe, b"probe")
+        std::io::Write::write_all(&mut probe, b"probe")?;
+        Ok(probe)
     });
     written.map_err(|e| {
         Error::checkpoint(
@@ -333,12 +281,7 @@ pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     };
     std::fs::create_dir_all(root).map_err(failed)?;
     let before = runs(root)?;
-    for (_, folder) in &before {
-        for folder in [folder.join("checkpoints"), folder.clone()] {
-            // A leftover that stays, in a folder of another user say, is in nobody's way but the disk's.
-            let _ = fulmen_durable::remove_leftovers(&folder);
-        }
-    }
+    before.iter().for_each(|(_, folder)| clean(folder));
     let first = before.first().map_or(Some(0), |(n, _)| n.checked_add(1));
     for n in first.into_iter().flat_map(|first| first..=u64::MAX) {
         let folder = root.join(format!("version_{n}"));
@@ -349,6 +292,19 @@ pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
         }
     }
     Err(Error::checkpoint(root, "there is no free number for a version folder"))
+}
+
+/// Removes what a killed run left half written. What stays, in a folder of another user say, is in nobody's way but the disk's.
+fn clean(run: &Path) {
+    let checkpoints = run.join("checkpoints");
+    let entries = || std::fs::read_dir(&checkpoints).into_iter().flatten().flatten().map(|entry| entry.path());
+    for folder in [run.to_owned(), checkpoints.clone()].into_iter().chain(entries().filter(|path| path.is_dir())) {
+        let _ = fulmen_durable::remove_leftovers(&folder);
+    }
+    // A run that lives has a file there that is not removed.
+    if !entries().any(|path| fulmen_durable::is_temporary(&path)) {
+        let _ = remove_unfinished(&local(&checkpoints));
+    }
 }
 
 /// The folders `version_N` with their numbers, the newest first.

@@ -4,8 +4,10 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
+use fulmen_checkpoint::{Listed, list, open_store};
 use serde_json::{Map, Value as Json};
 
+use crate::checkpoint::places;
 use crate::say::note;
 use crate::{Error, Options, Result, Resume, checkpoint};
 
@@ -42,14 +44,18 @@ impl Named<'_> {
         }
     }
 
-    /// Reads the checkpoint; `None` where there is no run to go on with. A damaged one is told of, and the one before it
-    /// taken.
-    pub(crate) fn read<T>(self, root: &Path, read: impl Fn(&Path) -> Result<T>) -> Result<Option<(PathBuf, T)>> {
+    /// Reads the checkpoint; `None` where there is no run to go on with. One that cannot be read is told of, and the one
+    /// before it taken.
+    pub(crate) fn read<T>(
+        self,
+        options: &Options,
+        mut read: impl FnMut(&Path) -> Result<T>,
+    ) -> Result<Option<(PathBuf, T)>> {
         if let Named::Path(path) = self {
             return Ok(Some((path.to_owned(), read(path)?)));
         }
-        for (_, run) in checkpoint::runs(root)? {
-            for path in self.checkpoints(&run.join("checkpoints")) {
+        for folders in places::all(options)? {
+            for path in self.checkpoints(&folders)? {
                 match read(&path) {
                     Ok(whole) => return Ok(Some((path, whole))),
                     Err(error) => skipped(&error),
@@ -61,25 +67,33 @@ impl Named<'_> {
 
     /// The checkpoints of a run that this program has written, the one to take first. A run may have been killed before
     /// its first one.
-    fn checkpoints(self, folder: &Path) -> Vec<PathBuf> {
+    fn checkpoints(self, folders: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let mut found = vec![];
-        for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            if path.extension().is_none_or(|of| of != "safetensors") {
-                continue;
-            }
-            match checkpoint::standing(&path) {
-                Ok(Some(position)) => found.push((position, path)),
-                // Of another program, or of none.
-                Ok(None) => {}
-                Err(error) => skipped(&error),
+        for folder in folders {
+            let store = open_store(folder).map_err(Error::checkpoint_file)?;
+            for Listed { name, checkpoint } in list(&store).map_err(Error::checkpoint_file)? {
+                let path = folder.join(name);
+                let position = match checkpoint {
+                    Ok(checkpoint) => {
+                        checkpoint::position(&checkpoint.manifest().run).map_err(|why| Error::unreadable(&path, why))
+                    }
+                    // One that was not finished.
+                    Err(error) if error.is_not_found() => continue,
+                    Err(error) => Err(Error::checkpoint_file(error)),
+                };
+                match position {
+                    Ok(position) if position.program == checkpoint::program() => found.push((position, path)),
+                    Ok(_) => {}
+                    Err(error) => skipped(&error),
+                }
             }
         }
-        let is_last = |path: &Path| path.file_name().is_some_and(|of| of == "last.safetensors");
+        let is_last = |path: &Path| path.file_name().is_some_and(|of| of == "last");
         found.sort_by_key(|(at, path)| Reverse((at.epoch, at.batch, at.global_step, is_last(path), path.clone())));
         if self == Named::Best {
-            return found.iter().filter_map(|(at, path)| at.best(path)).collect();
+            return Ok(found.iter().filter_map(|(at, path)| at.best(path)).collect());
         }
-        found.into_iter().filter(|(at, _)| !at.weights_only).map(|(_, path)| path).collect()
+        Ok(found.into_iter().filter(|(at, _)| !at.weights_only).map(|(_, path)| path).collect())
     }
 }
 
@@ -91,7 +105,7 @@ impl Named<'_> {
 /// Options that contradict each other; a file that cannot be read.
 pub fn load_arguments(options: &Options) -> Result<Option<(PathBuf, Map<String, Json>)>> {
     let Some(named) = Named::to_resume(options)? else { return Ok(None) };
-    let read = named.read(&options.default_root_dir, checkpoint::told)?;
+    let read = named.read(options, checkpoint::told)?;
     Ok(read.map(|(path, told)| (path, told.arguments)))
 }
 

@@ -3,67 +3,96 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use fulmen_checkpoint::Checkpoint;
 use fulmen_data::DataLoader;
-use fulmen_tensor::Literal;
+use fulmen_tensor::{Literal, Runtime};
 
 use crate::checkpoint::newest::Named;
+use crate::checkpoint::places;
+use crate::checkpoint::restore::{Value, choose, values};
 use crate::checkpoint::{self, Position};
+use crate::hosts::Hosts;
 use crate::logs::LogLayout;
 use crate::say::note;
 use crate::setting::Setting;
 use crate::setting::limits::Limits;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
-use crate::state::{Average, StateLayout};
+use crate::state::{Average, Restored, StateLayout};
 use crate::{Error, Options, Result, WeightAveraging};
 
 /// What a fit begins with.
 pub(crate) struct Start {
     pub(crate) position: Position,
-    /// The path of the checkpoint to go on from, if there is one, and what it holds.
-    checkpoint: Option<(PathBuf, BTreeMap<String, Literal>)>,
+    /// The path of the checkpoint to go on from, if there is one.
+    checkpoint: Option<(PathBuf, Checkpoint)>,
     /// The best checkpoint of the run before.
     pub(crate) best: Option<PathBuf>,
     /// A value for each entry of the training state.
-    pub(crate) values: Option<Vec<Literal>>,
+    pub(crate) values: Option<Vec<Restored>>,
     /// What was logged since the last log point, if the step still logs the same.
     pub(crate) logs: Option<Literal>,
 }
 
 impl Start {
-    /// Reads the checkpoint that the options name, if they name one.
-    pub(crate) fn new(options: &Options) -> Result<Start> {
-        let root = &options.default_root_dir;
+    /// Begins with the checkpoint that the options name, if they name one: `begin` takes its state and gives what it made for
+    /// it. Of several checkpoints it is the newest that every process can read.
+    pub(crate) fn find<T>(
+        options: &Options,
+        hosts: Option<&Arc<Hosts>>,
+        mut begin: impl FnMut(&mut Start) -> Result<T>,
+    ) -> Result<(Start, T)> {
+        let root = places::root(options);
+        let mut begun = |start: Result<Start>| {
+            let mut start = start?;
+            begin(&mut start).map(|begun| (start, begun))
+        };
         let named = Named::to_resume(options)?;
-        let read = named.map(|named| named.read(root, checkpoint::load)).transpose()?.flatten();
-        let (position, checkpoint) = match read {
-            Some((path, (tensors, position))) => {
-                if !matches!(named, Some(Named::Path(_))) {
-                    note(&format!("going on with {}", path.display()));
+        let read = named.map(|named| {
+            named.read(options, |path| {
+                let begun = begun(Start::at(path));
+                // One path is the only one.
+                if matches!(named, Named::Path(_)) {
+                    return Ok(begun);
                 }
-                (position, Some((path, tensors)))
+                let unreadable = begun.as_ref().is_err_and(Error::is_unreadable);
+                match hosts.map_or(Ok(unreadable), |hosts| hosts.any("unreadable checkpoint", unreadable)) {
+                    Ok(true) => {
+                        Err(begun.err().unwrap_or_else(|| Error::checkpoint(path, "another process cannot read it")))
+                    }
+                    Ok(false) => Ok(begun),
+                    Err(error) => Ok(Err(error)),
+                }
+            })
+        });
+        match (named, read.transpose()?.flatten()) {
+            (Some(Named::Path(_)), Some((_, begun))) => begun,
+            (_, Some((path, begun))) => {
+                note(&format!("going on with {}", path.display()));
+                begun
             }
-            None => {
+            (_, None) => {
                 if named.is_some() {
                     note(&format!(
                         "note: there is no checkpoint of this program under {}: starting anew",
                         root.display()
                     ));
                 }
-                (Position { seed: options.seed, ..Position::default() }, None)
+                let position = Position { seed: options.seed, ..Position::default() };
+                begun(Ok(Start { position, checkpoint: None, best: None, values: None, logs: None }))
             }
-        };
-        Ok(Start { position, checkpoint, best: None, values: None, logs: None })
+        }
     }
 
     /// With the checkpoint at this path.
     pub(crate) fn at(path: &Path) -> Result<Start> {
-        let (tensors, position) = checkpoint::load(path)?;
-        Ok(Start { position, checkpoint: Some((path.to_owned(), tensors)), best: None, values: None, logs: None })
+        let (checkpoint, position) = checkpoint::open(path)?;
+        Ok(Start { position, checkpoint: Some((path.to_owned(), checkpoint)), best: None, values: None, logs: None })
     }
 
     /// Takes the state out of the checkpoint, if there is one; it must be that of a step on batches as these, which logs
-    /// such values.
+    /// such values. It reads what the devices of this process need.
     pub(crate) fn take_state(
         &mut self,
         train: &DataLoader,
@@ -71,45 +100,65 @@ impl Start {
         logs: &LogLayout,
         limits: &Limits,
         setting: &Setting,
+        runtime: &Runtime,
     ) -> Result<()> {
         let averaging = setting.averaging.as_ref().map(WeightAveraging::words);
-        let Some((path, tensors)) = &mut self.checkpoint else {
+        let Some((path, checkpoint)) = &self.checkpoint else {
             self.position.averaging = averaging;
             return Ok(());
         };
         let refused = |why: String| Error::checkpoint(path, why);
         if self.position.weights_only {
             return Err(refused(
-                "it has the weights alone (save_weights_only), from which training cannot be resumed. Resume with \
-                 last.safetensors of that run"
+                "it has the weights alone (save_weights_only), from which training cannot be resumed. Resume with the \
+                 checkpoint `last` of that run"
                     .into(),
             ));
         }
+        let mut tensors = values(checkpoint)?;
+        // What counts is small.
+        let number = |tensors: &BTreeMap<String, Value>, name: &str| -> Result<Option<f64>> {
+            let read = tensors.get(name).map(|value| value.read(checkpoint, value.ty())).transpose()?;
+            Ok(read.and_then(|number| number.to_f64().first().copied()))
+        };
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
-        check_counts(&self.position, train, limits, tensors).map_err(refused)?;
+        let counts = [number(&tensors, STEP)?, number(&tensors, UPDATES)?];
+        check_counts(&self.position, train, limits, counts).map_err(refused)?;
         logs.check(&self.position.epoch_sums).map_err(refused)?;
         self.best = find_best(&self.position, path).map_err(refused)?;
         check_group(&self.position, setting).map_err(|e| Error::checkpoint(path, e))?;
-        let same = |saved: &Literal| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
-        self.logs = tensors.remove(LOGS).filter(same);
-        adapt(tensors, layout, &self.position, setting)?;
+        let same = |saved: &Value| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
+        let saved = tensors.remove(LOGS).filter(same);
+        self.logs = saved.map(|logs| logs.read(checkpoint, logs.ty())).transpose()?;
+        adapt(&mut tensors, layout, &self.position, setting)?;
         self.position.averaging = averaging;
-        // A file of an earlier version has the factor only in the state.
-        let factor = tensors.get(LR_FACTOR).and_then(|factor| factor.to_f64().first().copied());
+        // The factor is in the state of a run in which a callback changes it.
+        let factor = number(&tensors, LR_FACTOR)?;
         self.position.lr_factor = factor.map(|factor| self.position.lr_factor.unwrap_or(factor));
         let names = layout.entries().iter().map(|e| (e.name.as_str(), &e.ty));
-        self.values = Some(checkpoint::choose(names, tensors).map_err(|e| Error::checkpoint(path, e))?);
+        let chosen = choose(names, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
         if let Some(name) = tensors.keys().next() {
             let message =
                 format!("it has `{name}`, which this module and optimizer have not; resume with those of that run");
             return Err(Error::checkpoint(path, message));
         }
+        let restored =
+            chosen.iter().zip(layout.entries()).map(|(value, entry)| value.restore(checkpoint, entry, runtime));
+        self.values = Some(restored.collect::<Result<_>>()?);
         Ok(())
     }
 
     /// The checkpoint to go on from.
     pub(crate) fn checkpoint(&self) -> Option<&Path> {
         self.checkpoint.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    /// What the checkpoint holds, in a line, for processes to compare.
+    pub(crate) fn fingerprint(&self) -> Option<String> {
+        self.checkpoint.as_ref().map(|(_, checkpoint)| {
+            let Position { epoch, batch, global_step, seed, .. } = self.position;
+            format!("epoch {epoch}, batch {batch}, step {global_step}, seed {seed}, manifest {}", checkpoint.sha256())
+        })
     }
 }
 
@@ -123,7 +172,7 @@ fn find_best(position: &Position, path: &Path) -> Result<Option<PathBuf>, String
             best.display()
         )
     };
-    match checkpoint::load_position(&best) {
+    match checkpoint::open(&best).map(|(_, position)| position) {
         Ok(of_best) if of_best.seed == position.seed => Ok(Some(best)),
         Ok(of_best) => Err(refuse(format!("its seed is {}, and that of this run is {}", of_best.seed, position.seed))),
         Err(error) => Err(refuse(error.to_string())),
@@ -135,18 +184,16 @@ fn check_counts(
     position: &Position,
     train: &DataLoader,
     limits: &Limits,
-    tensors: &BTreeMap<String, Literal>,
+    counts: [Option<f64>; 2],
 ) -> Result<(), String> {
     let (epoch, batch, batches) = (position.epoch, position.batch, train.len() as u64);
     if batch > batches {
         return Err(format!("its metadata `batch` is {batch}, and an epoch of this loader has {batches} batches"));
     }
-    let counter = |name: &str| {
-        let count = tensors.get(name).and_then(|count| count.to_f64().first().copied());
-        // A counter of 32 bits says nothing beyond its largest number.
-        count.filter(|count| (0.0..f64::from(i32::MAX)).contains(count)).map(|count| count as u64)
-    };
-    let (steps, updates) = (counter(STEP).unwrap_or(u64::MAX), counter(UPDATES).unwrap_or(0));
+    // A counter of 32 bits says nothing beyond its largest number.
+    let [steps, updates] =
+        counts.map(|count| count.filter(|count| (0.0..f64::from(i32::MAX)).contains(count)).map(|count| count as u64));
+    let (steps, updates) = (steps.unwrap_or(u64::MAX), updates.unwrap_or(0));
     for (name, count) in [("epoch", epoch), ("batch", batch), ("global_step", position.global_step)] {
         if count > steps {
             return Err(format!(
@@ -211,7 +258,7 @@ fn check_group(position: &Position, setting: &Setting) -> Result<()> {
 /// Makes what the Trainer itself had in the state of a run with other options fit this one: what is not needed goes, and
 /// what is missing begins anew, but for the number of steps.
 fn adapt(
-    tensors: &mut BTreeMap<String, Literal>,
+    tensors: &mut BTreeMap<String, Value>,
     layout: &StateLayout,
     position: &Position,
     setting: &Setting,
@@ -234,7 +281,7 @@ fn adapt(
     for Average { of, average } in &layout.averages {
         let (of, average) = (&layout[*of], &layout[*average]);
         // A run without averages goes on with them: they begin with its weights.
-        let begun = tensors.get(&of.name).map(|value| value.to_dtype(average.ty.dtype)).transpose()?;
+        let begun = tensors.get(&of.name).and_then(Value::again);
         tensors.extend(averages.remove(&of.name).or(begun).map(|value| (average.name.clone(), value)));
     }
     tensors.retain(|name, _| !name.starts_with(OWN) || layout.entries().iter().any(|entry| entry.name == *name));
@@ -251,7 +298,7 @@ fn adapt(
             names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,
         };
-        tensors.insert(entry.name.clone(), first);
+        tensors.insert(entry.name.clone(), Value::Made(first));
     }
     Ok(())
 }

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use fulmen_nn::{Module, safetensors};
+use fulmen_nn::Module;
+use fulmen_nn::weights::{StateDict, Strictness};
 
+use crate::checkpoint;
 use crate::checkpoint::newest::Named;
-use crate::checkpoint::{self, choose};
+use crate::checkpoint::places;
 use crate::say::note;
 use crate::state::names::is_of_training;
 use crate::{Error, Options, Result};
@@ -19,7 +21,7 @@ pub enum Weights {
     Best,
     /// Those of the last checkpoint of the last fit.
     Last,
-    /// Those in this file.
+    /// Those of this checkpoint, or in this weight file.
     File(PathBuf),
 }
 
@@ -29,8 +31,8 @@ impl Weights {
     ///
     /// ```
     /// use fulmen_trainer::{Trainer, Weights};
-    /// let options = Trainer::builder().ckpt_path("best.safetensors").options()?;
-    /// assert_eq!(Weights::from_options(&options)?, Weights::File("best.safetensors".into()));
+    /// let options = Trainer::builder().ckpt_path("runs/version_0/checkpoints/best").options()?;
+    /// assert_eq!(Weights::from_options(&options)?, Weights::File("runs/version_0/checkpoints/best".into()));
     /// # Ok::<(), fulmen_trainer::Error>(())
     /// ```
     ///
@@ -38,14 +40,14 @@ impl Weights {
     /// `last` or `best`, where no run of this program has such a checkpoint.
     pub fn from_options(options: &Options) -> Result<Weights> {
         let Some(named) = Named::by_path(options) else {
-            note("note: without --ckpt-path the weights are those that the module begins with");
+            note("note: without ckpt_path the weights are those that the module begins with");
             return Ok(Weights::Current);
         };
         if let Named::Path(path) = named {
             return Ok(Weights::File(path.to_owned()));
         }
-        let root = &options.default_root_dir;
-        let (path, _) = named.read(root, checkpoint::load)?.ok_or_else(|| {
+        let root = places::root(options);
+        let (path, _) = named.read(options, checkpoint::verified)?.ok_or_else(|| {
             let which = options.ckpt_path.display();
             Error::option(format!(
                 "ckpt_path: {which}: no run of this program under {} has such a checkpoint",
@@ -57,18 +59,10 @@ impl Weights {
     }
 }
 
-/// Gives a module the values in a file, which must have them all; nothing is changed if it has not.
+/// Gives a module the values in a checkpoint or a weight file, which must have them all; nothing is changed if it has not.
 pub(crate) fn load_values(module: &dyn Module, path: &Path) -> Result<()> {
-    let (mut tensors, _) = safetensors::read(path).map_err(Error::checkpoint_file)?;
-    let state = module.state();
-    let types: Vec<_> = state.iter().map(|(_, v)| v.ty()).collect();
-    let names = state.iter().map(|(name, _)| name.as_str()).zip(&types);
-    let literals = choose(names, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
-    if let Some(name) = tensors.keys().find(|name| !is_of_training(name)) {
-        return Err(Error::checkpoint(path, format!("it has `{name}`, which this module has not")));
-    }
-    for ((_, variable), literal) in state.iter().zip(literals) {
-        variable.set(literal.to_tensor());
-    }
-    Ok(())
+    let weights = StateDict::read(path)
+        .and_then(|all| all.rename_with(|name| (!is_of_training(name)).then(|| name.to_owned())))
+        .and_then(|weights| weights.load_into(module, Strictness::Strict));
+    weights.map(drop).map_err(|e| Error::checkpoint(path, e))
 }

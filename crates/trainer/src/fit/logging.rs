@@ -65,7 +65,11 @@ impl Fit<'_> {
         Ok(sums)
     }
 
-    pub(super) fn check_finite(&self, sums: &Sums) -> Result<()> {
+    /// The error names the last checkpoint, also one that is being written now.
+    pub(super) fn check_finite(&mut self, sums: &Sums) -> Result<()> {
+        if self.step.reads.check_finite(sums, None).is_err() {
+            self.finish_saving()?;
+        }
         self.step.reads.check_finite(sums, self.summary.last_checkpoint.as_deref())
     }
 }

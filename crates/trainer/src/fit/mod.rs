@@ -11,12 +11,14 @@ mod validating;
 use std::time::{Duration, Instant};
 
 use fulmen_data::DeviceBatches;
-use fulmen_tensor::DeviceArray;
+use fulmen_durable::NewFile;
+use fulmen_tensor::{Compiled, DeviceArray};
 
 pub(crate) use open::fit;
 
 use crate::callbacks::calls::Hooks;
 use crate::checkpoint::Position;
+use crate::checkpoint::save::Saving;
 use crate::hooks::actions::Actions;
 use crate::hosts;
 use crate::logs::{Over, Sums};
@@ -49,6 +51,12 @@ struct Fit<'a> {
     wish: Option<String>,
     times: StepTimes,
     warned_of_logger: bool,
+    /// The checkpoints that are being written.
+    saving: Option<Saving>,
+    /// What copies the state on the devices for a checkpoint.
+    copy: Option<Compiled>,
+    /// Other programs see by it that this run lives.
+    alive: Option<NewFile>,
     started: Instant,
     summary: FitSummary,
 }
@@ -60,12 +68,13 @@ impl Fit<'_> {
 
     /// Trains, and keeps what outlives a fit that fails.
     fn run(mut self) -> Result<FitSummary> {
-        let result = self.epochs();
+        let result = self.epochs().and_then(|()| self.finish_saving()).and_then(|()| self.finish_copies());
         if let Err(error) = &result {
             self.hooks.on_exception(error, &mut self.asked);
             self.save_after_exception();
         }
-        let Fit { session, step, summary, .. } = self;
+        let Fit { session, step, summary, alive, .. } = self;
+        drop(alive);
         session.record.loader = Some(step.train.report());
         session.record.best_checkpoint.clone_from(&summary.best_checkpoint);
         session.record.last_checkpoint.clone_from(&summary.last_checkpoint);

@@ -5,14 +5,16 @@ use std::path::Path;
 use std::time::Instant;
 
 use fulmen_data::DataLoader;
+use fulmen_durable::NewFile;
 
 use super::Fit;
 use super::reloading;
+use super::saving;
 use super::step_times::StepTimes;
 use super::turn::Program;
 use super::validating::Validation;
 use crate::callbacks::calls::Hooks;
-use crate::checkpoint;
+use crate::checkpoint::places;
 use crate::checkpoint::resume::Start;
 use crate::hooks::actions::Actions;
 use crate::hooks::{CheckpointFile, FitStart};
@@ -24,14 +26,14 @@ use crate::say::note;
 use crate::setting::Setting;
 use crate::stage::Stage;
 use crate::step::{TrainStep, agree};
-use crate::{FitSummary, Result, TrainStart, TrainingModule, ValidationSets};
+use crate::{EvaluationSets, FitSummary, Result, TrainStart, TrainingModule};
 
 /// Trains a module.
 pub(crate) fn fit(
     session: &mut Session,
     module: &dyn TrainingModule,
     train: &DataLoader,
-    validation: &ValidationSets<'_>,
+    validation: &EvaluationSets,
 ) -> Result<FitSummary> {
     let hooks = session.callbacks.with(module);
     match open(session, &hooks, module, train, validation) {
@@ -49,25 +51,27 @@ fn open<'a>(
     hooks: &Hooks<'a>,
     module: &'a dyn TrainingModule,
     train: &DataLoader,
-    validation: &ValidationSets<'_>,
+    validation: &EvaluationSets,
 ) -> Result<Fit<'a>> {
     let started = Instant::now();
     let interrupt = interrupt::Guard::new(session.choices.options.grace);
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let setting = session.setting()?;
-    let mut start = Start::new(&setting.options)?;
-    let reloaded = reloading::reloaded(module, &setting, start.position.epoch)?;
-    let prepared = prepare(module, &setting, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
-    reloading::check(module, &setting, &prepared.train, prepared.limits.epochs)?;
-    let Prepared { train, layout, program, limits, .. } = &prepared;
-    start.take_state(train, layout, program.logs(), limits, &setting)?;
+    let (start, prepared) = Start::find(&setting.options, session.hosts.as_ref(), |start| {
+        let reloaded = reloading::reloaded(module, &setting, start.position.epoch)?;
+        let prepared = prepare(module, &setting, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
+        reloading::check(module, &setting, &prepared.train, prepared.limits.epochs)?;
+        let Prepared { train, layout, program, limits, .. } = &prepared;
+        start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
+        Ok(prepared)
+    })?;
     agree(session, "fit", module, &prepared, &start)?;
-    open_run(session, &prepared.train)?;
-    Fit::compile((session, hooks.clone()), module, &setting, prepared, start, (interrupt, started))
+    let alive = open_run(session, &prepared.train, start.checkpoint().is_some())?;
+    Fit::compile((session, hooks.clone()), module, &setting, prepared, start, (interrupt, started, alive))
 }
 
 /// Makes the folder of the run, to which checkpoints must be writable.
-fn open_run(session: &mut Session, train: &DataLoader) -> Result<()> {
+fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<Option<NewFile>> {
     let checkpoints = session.choices.options.enable_checkpointing;
     if checkpoints && !train.is_ordered() {
         note(
@@ -76,8 +80,10 @@ fn open_run(session: &mut Session, train: &DataLoader) -> Result<()> {
         );
     }
     match session.start_run()? {
-        Some(run_dir) if checkpoints && session.writes() => checkpoint::check_writable(&run_dir.join("checkpoints")),
-        _ => Ok(()),
+        Some(run_dir) if checkpoints && session.writes() => {
+            places::check(&session.choices.options, &session.open_store, &run_dir, resumed)
+        }
+        _ => Ok(None),
     }
 }
 
@@ -89,18 +95,19 @@ impl<'a> Fit<'a> {
         setting: &Setting,
         mut prepared: Prepared,
         mut start: Start,
-        (interrupt, started): (interrupt::Guard, Instant),
+        (interrupt, started, alive): (interrupt::Guard, Instant, Option<NewFile>),
     ) -> Result<Fit<'a>> {
         let of_start = fit_start(session, module, setting, &prepared, &start);
         tell(&hooks, &of_start, &start);
         let (sets, declared) = (std::mem::take(&mut prepared.validation), std::mem::take(&mut prepared.declared));
         let (checkpoint, best) = (start.checkpoint().map(Path::to_owned), start.best.take());
         let step = TrainStep::new(session, module, setting, prepared, start, Some(interrupt))?;
+        let copy = saving::copy_program(session, &step)?;
         let mut validation = vec![];
         for set in sets {
-            let step = session.compile(&format!("{} step", set.title()), &set.loader, set.program)?;
-            let evaluation = Evaluation { stage: Stage::Validation, step, loader: set.loader };
-            validation.push(Validation { name: set.name, cadence: set.cadence, evaluation });
+            let stage = Stage::Validation;
+            let evaluation = Evaluation::compile(session, (stage, set.name), set.loader, set.program)?;
+            validation.push(Validation { cadence: set.cadence, evaluation });
         }
         let mut programs = vec![];
         for program in declared {
@@ -134,6 +141,9 @@ impl<'a> Fit<'a> {
             wish: None,
             times: StepTimes::default(),
             warned_of_logger: false,
+            saving: None,
+            copy,
+            alive,
             started,
             session,
             summary,
@@ -167,6 +177,7 @@ fn fit_start(
     let Prepared { plan, train, program, validation, .. } = prepared;
     FitStart {
         run_dir: session.record.run_dir.clone(),
+        checkpoint_dir: session.record.run_dir.as_ref().map(|run| places::folder(&session.choices.options, run)),
         plan: *plan,
         epoch: start.position.epoch,
         global_step: start.position.global_step,

@@ -4,16 +4,20 @@
 
 use std::path::{Path, PathBuf};
 
-use fulmen_tensor::Literal;
+use fulmen_checkpoint::Run;
+use fulmen_tensor::{Compiled, Literal};
 
 use super::Fit;
-use crate::checkpoint::{self, Position};
+use crate::checkpoint::save::{Outcome, Saved};
+use crate::checkpoint::{self, Position, places};
 use crate::hooks::CheckpointFile;
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::hosts;
+use crate::run::session::Session;
 use crate::say::note;
 use crate::state::names;
-use crate::{Result, Signal};
+use crate::step::TrainStep;
+use crate::{Error, Options, Result, Signal};
 
 impl Fit<'_> {
     /// After a signal: saves the state in the middle of the epoch.
@@ -24,15 +28,33 @@ impl Fit<'_> {
         self.save_last(logs)
     }
 
-    /// After a failure: saves what callbacks ask for, if the state is still whole.
+    /// After a failure: waits for the checkpoint that is being written, and saves what callbacks ask for, if the state is
+    /// still whole.
     pub(super) fn save_after_exception(&mut self) {
         let saves = self.asked.take().saves;
-        // The others have ended, without which what lies split cannot be read.
-        if self.step.executor.hosts().is_none()
-            && let Err(error) = self.save(&saves)
-        {
+        let mut saved = self.finish_saving();
+        // The others have ended, without which a checkpoint is not whole.
+        if self.step.executor.hosts().is_none() {
+            saved = saved.and_then(|()| self.save(&saves, vec![])).and_then(|()| self.finish_saving());
+        }
+        if let Err(error) = saved.and_then(|()| self.finish_copies()) {
             note(&format!("warning: the state could not be saved after the failure: {error}"));
         }
+    }
+
+    /// Waits for the checkpoints that are being written.
+    pub(super) fn finish_saving(&mut self) -> Result<()> {
+        let Some(saving) = self.saving.take() else { return Ok(()) };
+        let Outcome { last, best, failure } = saving.wait();
+        self.summary.last_checkpoint = last.or(self.summary.last_checkpoint.take());
+        self.summary.best_checkpoint = best.or(self.summary.best_checkpoint.take());
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Waits until the checkpoints are where they are to stay.
+    pub(super) fn finish_copies(&self) -> Result<()> {
+        let Options { checkpoint_dir, grace, .. } = self.options();
+        (self.session.open_store)(checkpoint_dir).finish(*grace).map_err(Error::checkpoint_file)
     }
 
     /// What was logged since the last log point, for a checkpoint within an epoch. All log points arrive before.
@@ -54,28 +76,35 @@ impl Fit<'_> {
     pub(super) fn save_last(&mut self, logs: Vec<(String, Literal)>) -> Result<()> {
         match self.session.record.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
             Some(folder) => {
-                let path = folder.join("checkpoints").join("last.safetensors");
-                self.save_with(&[Save { path, role: CheckpointRole::Last, weights_only: false }], logs)
+                let path = places::folder(self.options(), folder).join("last");
+                let save = Save { path, role: CheckpointRole::Last, weights_only: false, score: None };
+                self.save_with(&[save], vec![], logs)
             }
             None => Ok(()),
         }
     }
 
-    /// Writes the training state to files, from one read of the device. All processes save alike: to read what lies split
-    /// takes them all.
-    pub(super) fn save(&mut self, saves: &[Save]) -> Result<()> {
-        if saves.is_empty() {
+    /// Saves the training state while training goes on, from one read of the device, and removes what is then of no use. All
+    /// processes save alike.
+    pub(super) fn save(&mut self, saves: &[Save], removals: Vec<PathBuf>) -> Result<()> {
+        if saves.is_empty() && removals.is_empty() {
             return Ok(());
         }
-        let logs = self.open_logs()?;
-        self.save_with(saves, logs)
+        let logs = if saves.is_empty() { vec![] } else { self.open_logs()? };
+        self.save_with(saves, removals, logs)
     }
 
-    fn save_with(&mut self, saves: &[Save], logs: Vec<(String, Literal)>) -> Result<()> {
-        let mut tensors = self.step.values(self.summary.last_checkpoint.as_deref())?;
-        tensors.extend(logs);
+    fn save_with(&mut self, saves: &[Save], removals: Vec<PathBuf>, logs: Vec<(String, Literal)>) -> Result<()> {
+        self.finish_saving()?;
         let saves: Vec<Save> =
             saves.iter().map(|save| Save { path: self.filled(&save.path), ..save.clone() }).collect();
+        let mut tensors = vec![];
+        if !saves.is_empty() {
+            tensors = self.step.take_state(self.copy.as_ref())?;
+            let hosts = self.step.executor.hosts();
+            let logs = logs.iter().map(|(name, literal)| Saved::whole(name, literal, hosts));
+            tensors.extend(logs.collect::<Result<Vec<_>>>()?);
+        }
         if let Some(best) = saves.iter().find(|save| save.role == CheckpointRole::Best) {
             self.step.position.best_checkpoint = Some(best.path.clone());
         }
@@ -90,30 +119,16 @@ impl Fit<'_> {
             states.extend(callback.state().map(|state| (name, state)));
         });
         let seconds = self.step.limits.time.map(|_| self.trained().as_secs_f64());
-        // The weights first, which a file may have alone.
-        tensors.sort_by_key(|(name, _)| names::is_of_training(name));
-        let weights = tensors.partition_point(|(name, _)| !names::is_of_training(name));
-        let mut whole = self.summary.last_checkpoint.clone();
-        for Save { path, role, weights_only } in saves {
-            if self.session.writes() {
-                let position = Position { seconds, weights_only, ..self.step.position.clone() };
-                let written = if weights_only { &tensors[..weights] } else { &tensors };
-                let saved = checkpoint::save(&path, written, &position);
-                saved.map_err(|error| error.with_last_checkpoint(whole.as_deref()))?;
-                if !weights_only {
-                    whole = Some(path.clone());
-                }
-            }
-            match role {
-                CheckpointRole::Last => self.summary.last_checkpoint = Some(path),
-                CheckpointRole::Best => self.summary.best_checkpoint = Some(path),
-                CheckpointRole::Extra => {}
-            }
-        }
-        // Nobody looks for a file that is not there yet.
-        if let Some(hosts) = self.step.executor.hosts() {
-            hosts.meet("saved")?;
-        }
+        let saves = saves.into_iter().map(|save| {
+            let position = Position { seconds, weights_only: save.weights_only, ..self.step.position.clone() };
+            let run = checkpoint::run(&position, self.options(), self.session.runtime.mesh());
+            (save.clone(), Run { score: save.score, ..run })
+        });
+        let (last, best) = (self.summary.last_checkpoint.clone(), self.summary.best_checkpoint.clone());
+        let saves = saves.collect();
+        let open = self.session.open_store.clone();
+        let job = self.step.job(open, tensors, saves, removals, Outcome { last, best, failure: None });
+        self.saving = Some(job.start()?);
         Ok(())
     }
 
@@ -126,3 +141,37 @@ impl Fit<'_> {
         path.with_file_name(name.replace("{epoch}", &epoch.to_string()).replace("{step}", &global_step.to_string()))
     }
 }
+
+/// The program that copies the state on the devices, so that the copy goes to the host while training goes on. There is none
+/// where the devices have no memory of their own, nor where the copy does not fit beside the step: then a save waits for the
+/// way to the host.
+pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Result<Option<Compiled>> {
+    if !session.choices.options.enable_checkpointing || session.choices.options.leaves_nothing() {
+        return Ok(None);
+    }
+    let room = session.runtime.local_devices().filter_map(|device| device.memory_stats().ok()?.bytes_limit).min();
+    let programs = step.steps.iter().flat_map(|step| step.programs());
+    let of_step = programs.filter_map(|program| Some(program.executable().memory_analysis().ok()?.total_bytes())).max();
+    let copied = step.state.layout().device_bytes(session.runtime.mesh()) as i64;
+    let needed = of_step.unwrap_or_default().saturating_add(copied);
+    let fits = room.is_some_and(|room| needed <= room);
+    if room.is_some() && !fits {
+        note(
+            "note: a copy of the training state does not fit beside the step in the memory of the devices, so that training \
+             waits while a checkpoint goes to the host. Strategy fsdp over more devices makes the state of each smaller",
+        );
+    }
+    // The copy is one program of all processes.
+    let fits = match &session.hosts {
+        Some(hosts) => !hosts.any("no room for a copy", !fits)?,
+        None => fits,
+    };
+    if !fits {
+        return Ok(None);
+    }
+    let copied = session.compile_one("checkpoint", &step.state.to_copy())?;
+    Ok(Some(copied))
+}
+
+#[cfg(test)]
+mod tests;

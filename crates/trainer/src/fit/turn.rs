@@ -8,7 +8,6 @@ use fulmen_tensor::{Argument, Compiled, Literal, Sharding};
 use super::Fit;
 use crate::hooks::actions::Asked;
 use crate::run::reading::What;
-use crate::say::note;
 use crate::state::StepState;
 use crate::{Error, Result, Signal, TrainDuration};
 
@@ -56,19 +55,9 @@ impl Fit<'_> {
             self.run_program(program)?;
         }
         if validate {
-            self.step.position.validation = self.validation.iter().map(|set| set.name.clone()).collect();
+            self.step.position.validation = self.validation.iter().map(|set| set.evaluation.dataset.clone()).collect();
         }
-        self.save(&saves)?;
-        // The best and the last one stay, whatever a callback thinks of them.
-        let kept = [&self.summary.last_checkpoint, &self.summary.best_checkpoint];
-        let unused = removals.iter().filter(|path| !kept.iter().any(|kept| kept.as_ref() == Some(*path)));
-        for path in unused.filter(|_| self.session.writes()) {
-            if let Err(error) = std::fs::remove_file(path)
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                note(&format!("warning: the checkpoint {} could not be removed: {error}", path.display()));
-            }
-        }
+        self.save(&saves, removals)?;
         Ok(!saves.is_empty())
     }
 

@@ -3,14 +3,13 @@
 use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
-use crate::hooks::{EvaluationProgress, Progress};
-use crate::program::validation_set::Cadence;
-use crate::run::evaluate::{Evaluated, Evaluation};
+use crate::hooks::Progress;
+use crate::program::evaluation_set::Cadence;
+use crate::run::evaluate::{Evaluated, Evaluation, point};
 use crate::{BatchLimit, LogPoint, Result, Signal, hosts};
 
 /// A validation set that is ready to run.
 pub(super) struct Validation {
-    pub(super) name: String,
     pub(super) cadence: Cadence,
     pub(super) evaluation: Evaluation,
 }
@@ -20,7 +19,7 @@ impl Fit<'_> {
     pub(super) fn due(&self, progress: &Progress) -> Vec<String> {
         let stepped = self.step.stepped();
         let due = self.validation.iter().filter(|set| set.cadence.is_due(progress, stepped));
-        due.map(|set| set.name.clone()).collect()
+        due.map(|set| set.evaluation.dataset.clone()).collect()
     }
 
     /// Those that are due with the end of the epoch, of which a checkpoint of an earlier version does not tell.
@@ -34,7 +33,7 @@ impl Fit<'_> {
 
     /// The sets of these names.
     fn sets<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = &'a Validation> {
-        self.validation.iter().filter(|set| names.contains(&set.name))
+        self.validation.iter().filter(|set| names.contains(&set.evaluation.dataset))
     }
 
     /// Validates after a step within an epoch, if that is due. A checkpoint that is saved before all is done says so.
@@ -69,7 +68,11 @@ impl Fit<'_> {
         self.hooks.on_sanity_check_start();
         for set in &self.validation {
             // A signal is heard again after the first step.
-            self.pass(set, BatchLimit::Count(batches), |_| {})?;
+            let (runtime, hosts) = (&self.session.runtime, self.step.executor.hosts());
+            let batches = BatchLimit::Count(batches);
+            self.step.with_weights(self.averages.as_ref(), |weights| {
+                set.evaluation.run(runtime, hosts, weights, batches, |_| self.step.executor.interrupted())
+            })?;
         }
         self.hooks.on_sanity_check_end();
         Ok(())
@@ -78,20 +81,12 @@ impl Fit<'_> {
     /// Runs the validation steps of these sets; what they log stays on the device. A signal ends it.
     pub(super) fn validate(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
         let mut all = vec![];
+        let around = (&self.session.runtime, self.step.executor.hosts(), &self.hooks);
         for set in self.sets(names) {
-            let mut progress = EvaluationProgress {
-                dataset: set.name.clone(),
-                batch: 0,
-                batches: set.evaluation.loader.len() as u64,
-                epoch: self.step.position.epoch,
-                global_step: self.step.position.global_step,
-            };
-            set.evaluation.stage.tell(&self.hooks, &progress);
-            let each = |batch| {
-                progress.batch = batch;
-                set.evaluation.stage.tell(&self.hooks, &progress);
-            };
-            match self.pass(set, BatchLimit::ALL, each)? {
+            let validated = self.step.with_weights(self.averages.as_ref(), |weights| {
+                set.evaluation.run_all(around, self.reached(), weights, || self.step.executor.interrupted())
+            })?;
+            match validated {
                 Evaluated::Logged(logged) => all.extend(logged),
                 Evaluated::Interrupted(signal) => return Ok(Err(signal)),
             }
@@ -99,24 +94,12 @@ impl Fit<'_> {
         Ok(Ok(all))
     }
 
-    fn pass(&self, set: &Validation, batches: BatchLimit, mut each: impl FnMut(u64)) -> Result<Evaluated> {
-        let each = |batch| {
-            each(batch);
-            self.step.executor.interrupted()
-        };
-        let (runtime, hosts) = (&self.session.runtime, self.step.executor.hosts());
-        self.step
-            .with_weights(self.averages.as_ref(), |weights| set.evaluation.run(runtime, hosts, weights, batches, each))
+    fn reached(&self) -> (u64, u64) {
+        (self.step.position.epoch, self.step.position.global_step)
     }
 
-    /// What these sets have logged, by what was read of it, each with the set's name behind its own.
-    pub(super) fn validation_point(&self, names: &[String], mut read: &[Literal]) -> Result<LogPoint> {
-        let (epoch, global_step) = (self.step.position.epoch, self.step.position.global_step);
-        let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
-        for set in self.sets(names) {
-            let suffix = if set.name.is_empty() { String::new() } else { format!("/{}", set.name) };
-            point.extend(&set.evaluation.step.logs().pass(&mut read, &suffix, (epoch, global_step))?);
-        }
-        Ok(point)
+    /// What these sets have logged, by what was read of it.
+    pub(super) fn validation_point(&self, names: &[String], read: &[Literal]) -> Result<LogPoint> {
+        point(self.sets(names).map(|set| &set.evaluation), read, self.reached())
     }
 }

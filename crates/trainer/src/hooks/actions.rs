@@ -28,6 +28,8 @@ pub(crate) struct Save {
     pub(crate) path: PathBuf,
     pub(crate) role: CheckpointRole,
     pub(crate) weights_only: bool,
+    /// The value that it is one of the best by.
+    pub(crate) score: Option<f64>,
 }
 
 /// What a callback asks the Trainer to do.
@@ -93,22 +95,28 @@ impl Actions {
         self.factors[2] = factor;
     }
 
-    /// Saves the training state to this file. `{epoch}` and `{step}` in its name become the numbers of the epoch and the
-    /// step that are saved. Several files of one turn are written from one read of the device.
+    /// Saves the training state as the checkpoint of this path, a folder, while training goes on. `{epoch}` and `{step}` in
+    /// its name become the numbers of the epoch and the step that are saved. Several checkpoints of one turn are written from
+    /// one read of the device. A failure ends the fit with the next save, or at its end.
     pub fn save_checkpoint(&mut self, path: impl AsRef<Path>, role: CheckpointRole) {
         self.save(path.as_ref(), role, false);
     }
 
-    /// Saves the module's weights to this file, as [`save_checkpoint`](Actions::save_checkpoint) does it. Training cannot
+    /// Saves the module's weights to this path, as [`save_checkpoint`](Actions::save_checkpoint) does it. Training cannot
     /// be resumed from them.
     pub fn save_weights(&mut self, path: impl AsRef<Path>, role: CheckpointRole) {
         self.save(path.as_ref(), role, true);
     }
 
-    /// A later save to the same file replaces an earlier one of the same turn.
+    /// A later save to the same path replaces an earlier one of the same turn.
     fn save(&mut self, path: &Path, role: CheckpointRole, weights_only: bool) {
         self.asked.saves.retain(|save| save.path != path);
-        self.asked.saves.push(Save { path: path.into(), role, weights_only });
+        self.asked.saves.push(Save { path: path.into(), role, weights_only, score: None });
+    }
+
+    /// What was asked to be saved last is one of the best by this value.
+    pub(crate) fn set_score(&mut self, score: f64) {
+        self.asked.saves.last_mut().into_iter().for_each(|save| save.score = Some(score));
     }
 
     /// Removes this checkpoint, once those that this turn saves are written.
@@ -189,7 +197,9 @@ impl Asked {
 impl hosts::Shared for Asked {
     fn to_text(&self) -> Option<String> {
         let role = |save: &Save| ROLES.iter().find(|role| role.0 == save.role).map(|role| role.1);
-        let saves = self.saves.iter().map(|save| Some(json!([save.path.to_str()?, role(save)?, save.weights_only])));
+        let saves = self.saves.iter().map(|save| {
+            Some(json!([save.path.to_str()?, role(save)?, save.weights_only, save.score.map(f64::to_bits)]))
+        });
         let removals: Option<Vec<&str>> = self.removals.iter().map(|path| path.to_str()).collect();
         let document = json!({
             "saves": saves.collect::<Option<Vec<Value>>>()?,
@@ -206,7 +216,12 @@ impl hosts::Shared for Asked {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let save = |save: &Value| {
             let role = ROLES.iter().find(|role| Some(role.1) == save[1].as_str())?.0;
-            Some(Save { path: text(&save[0])?.into(), role, weights_only: save[2].as_bool()? })
+            Some(Save {
+                path: text(&save[0])?.into(),
+                role,
+                weights_only: save[2].as_bool()?,
+                score: save[3].as_u64().map(f64::from_bits),
+            })
         };
         let list = |name: &str| document[name].as_array();
         Some(Asked {
@@ -231,10 +246,10 @@ mod tests {
         assert!(!actions.asked.counts_in(0));
         actions.stop("enough");
         assert!(actions.asked.counts_in(1));
-        actions.save_checkpoint("a/last.safetensors", CheckpointRole::Last);
-        actions.save_weights("b/{step}.safetensors", CheckpointRole::Best);
-        actions.save_checkpoint("a/last.safetensors", CheckpointRole::Last);
-        actions.remove_checkpoint("c.safetensors");
+        actions.save_checkpoint("a/last", CheckpointRole::Last);
+        actions.save_weights("b/{step}", CheckpointRole::Best);
+        actions.save_checkpoint("a/last", CheckpointRole::Last);
+        actions.remove_checkpoint("c");
         actions.validate();
         actions.run_program("samples");
         actions.run_program("samples");

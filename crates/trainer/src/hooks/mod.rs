@@ -12,6 +12,8 @@ use crate::{Plan, Predicted, Strategy};
 pub struct FitStart {
     /// The folder of this run, for files; there even if checkpoints are off. `fast_dev_run` and `barebones` have none.
     pub run_dir: Option<PathBuf>,
+    /// The folder of the run's checkpoints.
+    pub checkpoint_dir: Option<PathBuf>,
     /// How long training is going to be.
     pub plan: Plan,
     /// Finished epochs: more than 0 when training resumes.
@@ -64,7 +66,7 @@ pub struct Progress {
 /// Where a validation, a test or a prediction stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvaluationProgress {
-    /// The name of the validation set; empty where there is one without a name, and in a test and a prediction.
+    /// The name of the set; empty where the loader has none, and in a prediction.
     pub dataset: String,
     /// Batches that were handed to the device.
     pub batch: u64,

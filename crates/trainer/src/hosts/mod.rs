@@ -35,6 +35,8 @@ pub(crate) struct Hosts {
     spans: fn(&Process, &Runtime) -> Result<()>,
     /// How many values were shared and questions decided, which is the same number in all processes.
     turns: AtomicU64,
+    /// How often texts were gathered.
+    gathered: AtomicU64,
     /// Nothing has gone wrong in this process alone, so the processes part in order.
     well: AtomicBool,
     /// What has gone wrong goes wrong in all processes alike: none needs to be told.
@@ -80,7 +82,7 @@ impl Hosts {
 
     fn new(coordination: Coordination, spans: fn(&Process, &Runtime) -> Result<()>) -> Hosts {
         let (well, alike) = (AtomicBool::new(true), AtomicBool::new(false));
-        Hosts { coordination, spans, turns: AtomicU64::new(0), well, alike }
+        Hosts { coordination, spans, turns: AtomicU64::new(0), gathered: AtomicU64::new(0), well, alike }
     }
 
     pub(crate) fn process(&self) -> &Process {
@@ -119,6 +121,37 @@ impl Hosts {
         let text = String::from_utf8(self.coordination.get(&key, WHILE_ALIVE)?).ok();
         let value = text.and_then(|text| T::from_text(&text));
         value.ok_or_else(|| Error::usage(format!("{what}: process 0 shares what is none; use one build for all")))
+    }
+
+    /// Gathers a text or a failure of each process in process 0, and gives all what it makes of the texts. One failure is
+    /// that of all. It may run beside the loop, but only once at a time.
+    pub(crate) fn gather(
+        &self,
+        what: &str,
+        mine: Result<String, String>,
+        make: impl FnOnce(Vec<String>) -> Result<String, String>,
+    ) -> Result<Result<String, String>> {
+        let key = format!("trainer/{what}/{}", self.gathered.fetch_add(1, Ordering::Relaxed));
+        let own = self.process().index();
+        let put = |key: &str, told: &Result<String, String>| {
+            let (mark, text) = told.as_ref().map_or_else(|why| ("-", why), |text| ("+", text));
+            self.coordination.put(key, format!("{mark}{text}"))
+        };
+        let get = |key: &str| -> Result<Result<String, String>> {
+            let text = String::from_utf8_lossy(&self.coordination.get(key, WHILE_ALIVE)?).into_owned();
+            Ok(text.strip_prefix('+').map(str::to_owned).ok_or_else(|| text.chars().skip(1).collect()))
+        };
+        if own > 0 {
+            put(&format!("{key}/{own}"), &mine)?;
+            return get(&key);
+        }
+        let mut all = vec![mine];
+        for process in 1..self.process().count() {
+            all.push(get(&format!("{key}/{process}"))?.map_err(|why| format!("process {process}: {why}")));
+        }
+        let made = all.into_iter().collect::<Result<_, _>>().and_then(make);
+        put(&key, &made)?;
+        Ok(made)
     }
 
     /// Waits until all processes have come here.

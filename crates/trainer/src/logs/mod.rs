@@ -141,7 +141,8 @@ pub(crate) struct OptimizerFacts {
     pub(crate) monitored: Vec<Monitored>,
     /// Whether this is one of its steps, a boolean scalar, where it skips some.
     pub(crate) turn: Option<Tensor>,
-    /// Whether a group of batches ends here, a boolean scalar, where there are groups.
+    /// Whether what is of a group is there, a boolean scalar: at the end of one, and of each step at its log point. Nothing
+    /// where it is there in each step.
     pub(crate) due: Option<Tensor>,
 }
 
@@ -150,7 +151,7 @@ pub(crate) struct Monitored {
     pub(crate) name: String,
     /// A scalar: a float, or an i32 counter.
     pub(crate) value: Tensor,
-    /// Whether it is one of a group of batches, and there only where one ends.
+    /// Whether it is one of a group of batches, or of the step of a log point, and there only where one ends.
     pub(crate) of_group: bool,
     /// The callback.
     pub(crate) asked_by: &'static str,

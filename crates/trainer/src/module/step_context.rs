@@ -15,6 +15,7 @@ use crate::{Error, Result};
 #[derive(Debug, Default)]
 pub struct StepContext {
     logged: Vec<Logged>,
+    dataset: String,
     /// There while a training step is recorded.
     recorder: Option<Box<Recorder>>,
     /// The optimizer whose loss is being recorded.
@@ -85,6 +86,29 @@ impl StepContext {
                 poison
             }
         }
+    }
+
+    /// The name of the [set](crate::EvaluationSet) that this `validation_step` or `test_step` is recorded for: Lightning's
+    /// `dataloader_idx`. Empty where the loader has no name, and in training.
+    ///
+    /// ```
+    /// use fulmen_nn::{Linear, loss::{Reduction, cross_entropy}};
+    /// use fulmen_trainer::{Batch, StepContext};
+    ///
+    /// fn validation_step(model: &Linear, batch: &Batch, cx: &mut StepContext) {
+    ///     let smoothing = if cx.dataset() == "noisy" { 0.1 } else { 0.0 };
+    ///     let logits = model.forward(&batch.get("x")) * (1.0 - smoothing);
+    ///     cx.log("val_loss", &cross_entropy(&logits, &batch.get("y"), Reduction::None));
+    /// }
+    /// ```
+    #[doc(alias = "dataloader_idx")]
+    pub fn dataset(&self) -> &str {
+        &self.dataset
+    }
+
+    /// The context of a step that does not train.
+    pub(crate) fn of_dataset(name: &str) -> StepContext {
+        StepContext { dataset: name.to_owned(), ..StepContext::default() }
     }
 
     /// The context of a training step.

@@ -375,6 +375,14 @@ macro_rules! option_table {
             /// Where runs are written: each gets a folder `version_N` of its own.
             default_root_dir: PathBuf = PathBuf::from("runs"), "FULMEN_DEFAULT_ROOT_DIR", |_| None;
 
+            /// Where checkpoints are written instead of the run's folder: a folder, gs://bucket/path or s3://bucket/path, which one
+            /// run at a time uses; none for the run's folder.
+            checkpoint_dir: PathBuf = PathBuf::new(), "FULMEN_CHECKPOINT_DIR", |_| None;
+
+            /// A folder in memory, /dev/shm/run say, that checkpoints are written to first; each is then copied to checkpoint_dir
+            /// in the background. All processes must see it.
+            checkpoint_local: PathBuf = PathBuf::new(), "FULMEN_CHECKPOINT_LOCAL", |_| None;
+
             /// A checkpoint to resume from; `last` or `best` for the newest run's under default_root_dir; empty to start anew.
             ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
 

@@ -12,10 +12,10 @@ use crate::stage::Stage;
 use crate::state::{Entry, names};
 use crate::{Batch, Error, Predictions, Result, StepContext, TrainingModule};
 
-/// Records a step on a batch of each of the loader's shapes.
+/// Records a step, for a set of this name, on a batch of each of the loader's shapes.
 pub(crate) fn eval(
     module: &dyn TrainingModule,
-    stage: Stage,
+    (stage, dataset): (Stage, &str),
     loader: &DataLoader,
     entries: &[Entry],
     setting: &Setting,
@@ -25,7 +25,9 @@ pub(crate) fn eval(
         check_order(loader)?;
     }
     let shapes = Batch::placeholders(loader, setting.options.precision.whole());
-    StepProgram::of_shapes(&shapes, stage.step(), |batch| record(module, stage, batch, entries, setting, seed))
+    StepProgram::of_shapes(&shapes, stage.step(), |batch| {
+        record(module, (stage, dataset), batch, entries, setting, seed)
+    })
 }
 
 /// It must be known whose a prediction is.
@@ -55,7 +57,7 @@ fn check_order(loader: &DataLoader) -> Result<()> {
 /// Records a step on a batch.
 fn record(
     module: &dyn TrainingModule,
-    stage: Stage,
+    (stage, dataset): (Stage, &str),
     batch: &Batch,
     entries: &[Entry],
     setting: &Setting,
@@ -64,7 +66,7 @@ fn record(
     let cells = Placeholders::new(module, entries);
     module.eval();
     module.set_random_key(&random::key(seed));
-    let (mut cx, mut predictions) = (StepContext::default(), Predictions::default());
+    let (mut cx, mut predictions) = (StepContext::of_dataset(dataset), Predictions::default());
     let advice = match stage {
         Stage::Prediction => "to see the tensor, return it as one of the predictions",
         _ => LOG_IT,

@@ -4,11 +4,11 @@
 
 mod declared;
 mod eval;
+pub(crate) mod evaluation_set;
 mod forward;
 pub(crate) mod prepare;
 mod step_program;
 mod train;
-pub(crate) mod validation_set;
 
 pub(crate) use declared::{DeclaredProgram, declared};
 pub(crate) use eval::eval;
@@ -97,7 +97,7 @@ mod tests {
         let phases = Phases::new(&net, &optimizers, &setting, (&plan, 2)).unwrap();
         let layout = Arc::new(StateLayout::new(&net, &optimizers, &setting, phases));
         let train = train(&net, &optimizers, &Batch::placeholders(&loader, None), 2, &layout, &setting, 0).unwrap();
-        let eval = eval(&net, Stage::Validation, &loader, &of_module(&net, &setting), &setting, 0).unwrap();
+        let eval = eval(&net, (Stage::Validation, ""), &loader, &of_module(&net, &setting), &setting, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();
         for function in train.largest().functions().iter().chain(eval.functions()) {

@@ -8,7 +8,7 @@ use fulmen_nn::Parameter;
 use fulmen_tensor::DType;
 
 use crate::plan::NO_LIMIT;
-use crate::program::validation_set::{Cadence, ValidationSets};
+use crate::program::evaluation_set::{Cadence, EvaluationSets};
 use crate::program::{self, DeclaredProgram, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
@@ -41,20 +41,13 @@ pub(crate) struct Validation {
     pub(crate) program: StepProgram,
 }
 
-impl Validation {
-    /// What it is called in messages.
-    pub(crate) fn title(&self) -> String {
-        if self.name.is_empty() { "validation".into() } else { format!("validation `{}`", self.name) }
-    }
-}
-
 /// Records the steps of a module. Nothing is computed, and no device is needed.
 pub(crate) fn prepare(
     module: &dyn TrainingModule,
     setting: &Setting,
     seed: u64,
     train: &DataLoader,
-    validation: &ValidationSets<'_>,
+    validation: &EvaluationSets,
 ) -> Result<Prepared> {
     let train = setting.training_loader(train)?;
     let batches = train.len() as u64;
@@ -66,13 +59,13 @@ pub(crate) fn prepare(
     }
     let shapes = Batch::placeholders(&train, setting.options.precision.whole());
     let (layout, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
-    validation.check()?;
+    validation.check(Stage::Validation)?;
     let of_module = state::of_module(module, setting);
     let mut sets = vec![];
     for set in validation.0.iter().filter(|_| !setting.options.limit_val_batches.is_zero()) {
         let loader = setting.evaluation_loader(set.loader(), Stage::Validation)?;
         let cadence = set.cadence(&setting.options, &train, &plan)?;
-        let eval = program::eval(module, Stage::Validation, &loader, &of_module, setting, seed)?;
+        let eval = program::eval(module, (Stage::Validation, set.name()), &loader, &of_module, setting, seed)?;
         check_names(&program, &eval)?;
         if !eval.logs().is_empty() {
             sets.push(Validation { name: set.name().to_owned(), cadence, loader, program: eval });

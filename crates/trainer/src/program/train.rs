@@ -8,7 +8,6 @@ use super::forward::Forward;
 use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::{self, LogLayout, StepFacts};
 use crate::recorder::{Recorded, Recorder};
-use crate::rules::epoch::counted;
 use crate::setting::Setting;
 use crate::setting::optimizers::Optimizers;
 use crate::state::{Average, StateLayout, names};
@@ -80,7 +79,8 @@ fn record(
     let (mut recorded, logged) = (forward.recorded, forward.logged);
 
     average(&mut recorded, setting);
-    let Recorded { mut values, epoch, turns, done } = recorded;
+    let Recorded { mut values, epoch, group, turns, done } = recorded;
+    let leaves_out = optimizers.is_single() && done.is_some();
     let facts: Vec<_> = turns.iter().map(|turn| &turn.facts).collect();
     let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
     let logs = LogLayout::of_training(&logged, batch, (names, &facts), setting.logs_grad_norm())?;
@@ -101,19 +101,10 @@ fn record(
     let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let facts = StepFacts {
         losses: if optimizers.is_single() { &losses[..1] } else { &losses },
-        // Counted as the host counts: groups of batches.
-        step: match counters.group {
-            Some([_, groups]) => values.before(groups),
-            // A single optimizer does not count what overflowed or was skipped.
-            None if optimizers.is_single() && done.is_some() => &step,
-            None => values.before(counters.updates),
-        },
+        step: values.finished_steps(leaves_out),
         optimizers: facts,
     };
-    // Counted as the host finds its log points.
-    let at = (facts.step + 1.0).remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
-    let due = turns.first().and_then(|turn| turn.facts.due.as_ref());
-    let at = due.map_or(at.clone(), |due| due.and(&at));
+    let at = values.is_log_point(leaves_out, group.as_ref(), setting);
     let outputs = logs::media_outputs(&logged, batch, Some(&at))?;
     let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, Some(&facts))];
     let step = RecordedStep {

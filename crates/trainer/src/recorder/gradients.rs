@@ -11,7 +11,7 @@ use crate::rules::clip::{self, Clip};
 use crate::rules::loss_scale::LossScale;
 use crate::setting::Setting;
 use crate::setting::step_part::StepPart;
-use crate::state::{OptimizerSlots, ParamSlots};
+use crate::state::{OptimizerSlots, ParamSlots, SpikeSlots};
 
 /// A parameter that is to be changed.
 pub(super) struct Param<'a> {
@@ -38,12 +38,14 @@ pub(super) struct Gradients<'a> {
     pub(super) frozen: Vec<Param<'a>>,
     /// Whether this step changes parameters, a boolean scalar; nothing where each does.
     pub(super) updates: Option<Tensor>,
+    /// Whether a step that changes nothing computes nothing for the optimizer either.
+    pub(super) branches: bool,
     /// Whether a group of batches ends here, whatever its gradient.
     pub(super) due: Option<Tensor>,
     /// The samples that the sums are over, where they are sums.
     samples: Option<Tensor>,
     clip: Clip,
-    /// The length of all gradients together before they are clipped, if anybody asks for it.
+    /// The length of all gradients together before they are clipped, if it is asked for in every step.
     pub(super) norm: Option<Tensor>,
     /// What is logged of steps that are skipped.
     pub(super) skipped: Vec<Monitored>,
@@ -125,7 +127,7 @@ pub(super) fn gradients<'a>(
     if let (Some(ids), Some(scale), Some(finite)) = (optimizer.loss_scale, &scale, &finite) {
         values.set_all(ids, scale.next(finite, due.as_ref()));
     }
-    let asked = setting.logs_grad_norm() || optimizer.spikes.is_some();
+    let asked = setting.options.log_grad_norm || optimizer.spikes.as_ref().is_some_and(SpikeSlots::judges_gradients);
     let norm = asked.then(|| norm(&of, samples.as_ref()));
     let mut updates = match (&due, finite) {
         (Some(due), Some(finite)) => Some(due.and(finite)),
@@ -138,12 +140,13 @@ pub(super) fn gradients<'a>(
         }
         _ => None,
     });
-    if let Some((guard, norm)) = guard.zip(norm.as_ref()) {
+    let branches = due.is_some() || guard.is_some();
+    if let Some(guard) = guard {
         // Counted as the host counts: groups of batches.
         let counters = &values.layout.counters;
         let number = values.before(counters.group.map_or(counters.step, |[_, groups]| groups)) + 1.0;
-        let (passes, latest) = guard.skip(values, [&loss, norm], updates.as_ref(), &number);
+        let (passes, latest) = guard.skip(values, [Some(&loss), norm.as_ref()], updates.as_ref(), &number);
         (updates, skipped) = (Some(passes), latest);
     }
-    Gradients { of, frozen, updates, due, samples, clip: setting.clip(), norm, skipped }
+    Gradients { of, frozen, updates, branches, due, samples, clip: setting.clip(), norm, skipped }
 }

@@ -30,6 +30,7 @@ use crate::rules::accumulate::Group;
 use crate::rules::epoch::{Epoch, counted};
 use crate::setting::Setting;
 use crate::setting::optimizers::Optimizers;
+use crate::setting::step_part::StepPart;
 use crate::state::{EntryId, StateLayout};
 use crate::{Batch, Error, Result};
 
@@ -65,6 +66,7 @@ pub(crate) struct Turn {
 pub(crate) struct Recorded {
     pub(crate) values: Values,
     pub(crate) epoch: Option<Epoch>,
+    pub(crate) group: Option<Group>,
     pub(crate) turns: Vec<Turn>,
     /// Whether this was a step of the training, a boolean scalar; nothing where each batch is one.
     pub(crate) done: Option<Tensor>,
@@ -169,6 +171,14 @@ impl Recorder {
             )));
         }
         let steps = self.steps(optimizer);
+        let watches = self.setting.parts.iter().any(|part| matches!(part, StepPart::Norms { .. }));
+        // Of an optimizer that skips steps the latest one need not be that of the log point.
+        let at = (watches && self.turn_comes(optimizer).is_none()).then(|| {
+            let leaves_out = optimizers.is_single() && gradients.updates.is_some();
+            self.values.is_log_point(leaves_out, group, &self.setting)
+        });
+        let mut monitored =
+            monitors::norms(&*member.optimizer, &steps, &mut self.values, &mut gradients, &self.setting, at.as_ref())?;
         update(&*member.optimizer, &steps, &mut self.values, &gradients)?;
         let trained = (0..slots.unfrozen.len()).filter(|&number| !layout.phases.is_frozen(number, self.phase));
         for count in trained.map(|number| slots.unfrozen[number]).chain([slots.updates]) {
@@ -181,16 +191,19 @@ impl Recorder {
             self.values.set(count, counted);
         }
         let skipped = std::mem::take(&mut gradients.skipped);
-        let mut monitored = monitors::monitored(&*member.optimizer, &steps, &self.values, &gradients, &self.setting);
+        monitored.extend(monitors::learning_rates(&*member.optimizer, &steps, &self.values, &gradients, &self.setting));
         monitored.extend(skipped);
+        // Of a step that overflowed too: that is what it shows.
+        let grad_norm = gradients.norm.clone().filter(|_| self.setting.logs_grad_norm());
+        let own = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
+        let grad_norm = grad_norm.or(own.map(|own| monitored.remove(own).value));
         monitored.iter_mut().for_each(|m| m.name = logs::of_group(&m.name, &member.name));
         let facts = OptimizerFacts {
             learning_rate: member.optimizer.learning_rate(&steps.own),
-            // Of a step that overflowed too: that is what it shows.
-            grad_norm: gradients.norm.clone().filter(|_| self.setting.logs_grad_norm()),
+            grad_norm,
             monitored,
             turn: None,
-            due: gradients.due.clone(),
+            due: at.or(gradients.due.clone()),
         };
         Ok(Turn { loss: loss.clone(), loss_name: String::new(), facts, done: gradients.updates.clone() })
     }
@@ -368,11 +381,11 @@ impl Recorder {
             let counted = done.as_ref().map_or(next.clone(), |done| done.select(&next, steps));
             values.set(counters.updates, counted);
         }
-        if let (Some(ids), Some(group)) = (counters.group, group) {
+        if let (Some(ids), Some(group)) = (counters.group, &group) {
             let [_, groups] = values.all_of(ids);
             values.set_all(ids, group.next(&groups));
         }
-        Ok(Recorded { values, epoch, turns: all, done })
+        Ok(Recorded { values, epoch, group, turns: all, done })
     }
 }
 

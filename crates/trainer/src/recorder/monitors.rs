@@ -1,12 +1,15 @@
 //! Numbers of the latest step that callbacks and options have it log: rates by group of parameters, and lengths of gradients,
 //! parameters and updates.
 
+use std::cell::Cell;
+
 use fulmen_nn::optim::{GroupStep, Optimizer};
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{DType, Tensor, cond};
 
 use super::gradients::{Gradient, Gradients, Param};
-use super::update::Steps;
+use super::update::{Steps, after};
 use super::values::Values;
+use crate::Result;
 use crate::logs::{GRAD_NORM, LEARNING_RATE, Monitored};
 use crate::rules::clip;
 use crate::setting::Setting;
@@ -57,8 +60,8 @@ fn group(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, member: &Mem
     group
 }
 
-/// What is logged of a step that the optimizer has made; `values` are those after it.
-pub(super) fn monitored(
+/// What is logged of the rates of a step.
+pub(super) fn learning_rates(
     optimizer: &dyn Optimizer,
     steps: &Steps,
     values: &Values,
@@ -66,48 +69,97 @@ pub(super) fn monitored(
     setting: &Setting,
 ) -> Vec<Monitored> {
     let mut all = vec![];
-    let members = members(gradients);
-    let group = |member: &Member<'_>| group(optimizer, steps, values, member);
     for part in &setting.parts {
-        match part {
-            StepPart::LearningRates { momentum } => rates(&members, group, *momentum, &mut all),
-            StepPart::Norms { gradients: of_gradients, parameters, updates, by } => {
-                let groups = groups(&members, |member| {
-                    by.name(&values.layout[member.param.slots.param].name, || group(member).name)
-                });
-                let named = groups.iter().map(|(name, members)| (name.as_str(), members.clone()));
-                let groups = std::iter::once(("", members.clone())).chain(named.filter(|_| groups.len() > 1));
-                for (group, members) in groups {
-                    let mut push = |kind: &str, norm: Tensor| {
-                        let name = if group.is_empty() { kind.to_owned() } else { format!("{kind}/{group}") };
-                        all.push(Monitored { name, value: norm, of_group: true, asked_by: "NormMonitor" });
-                    };
-                    let after = |member: &Member<'_>| values.after(member.param.slots.param).clone();
-                    let trained: Vec<Member<'_>> =
-                        members.iter().filter(|member| member.gradient.is_some()).copied().collect();
-                    let change = |member: &Member<'_>| {
-                        let before = member.param.value.to_dtype(DType::F32);
-                        after(member).to_dtype(DType::F32) - before
-                    };
-                    // That of all is logged anyway.
-                    if *of_gradients && !group.is_empty() {
-                        push(GRAD_NORM, gradients.norm_of(trained.iter().filter_map(|member| member.gradient)));
-                    }
-                    if *parameters {
-                        push("param_norm", norm(&members, after));
-                    }
-                    if *updates {
-                        push("update_norm", norm(&trained, change));
-                    }
-                }
-            }
-            StepPart::SpikeGuard { .. }
-            | StepPart::Sweep { .. }
-            | StepPart::Accumulation { .. }
-            | StepPart::Unfreeze { .. } => {}
+        if let StepPart::LearningRates { momentum } = part {
+            let group = |member: &Member<'_>| group(optimizer, steps, values, member);
+            rates(&members(gradients), group, *momentum, &mut all);
         }
     }
     all
+}
+
+/// What is logged of the lengths of gradients, parameters and updates. Called before the optimizer's step is recorded: at
+/// log points, where there is `at`, a branch makes the step as well, of which the lengths are taken, and only then
+/// the step may write where the parameters lie. So the other steps keep no second copy of them.
+pub(super) fn norms(
+    optimizer: &dyn Optimizer,
+    steps: &Steps,
+    values: &mut Values,
+    gradients: &mut Gradients<'_>,
+    setting: &Setting,
+    at: Option<&Tensor>,
+) -> Result<Vec<Monitored>> {
+    let part = setting.parts.iter().find(|part| matches!(part, StepPart::Norms { .. }));
+    let Some(StepPart::Norms { gradients: of_gradients, parameters, updates, by }) = part else { return Ok(vec![]) };
+    let mut names = vec![];
+    let mut compute = || -> Result<Vec<Tensor>> {
+        let after = after(optimizer, steps, values, gradients)?;
+        let all = members(gradients);
+        let groups = groups(&all, |member| {
+            let group = || group(optimizer, steps, values, member).name;
+            by.name(&values.layout[member.param.slots.param].name, group)
+        });
+        let named = groups.iter().map(|(name, members)| (name.as_str(), members));
+        let mut norms = vec![];
+        for (group, members) in std::iter::once(("", &all)).chain(named.filter(|_| groups.len() > 1)) {
+            let mut push = |kind: &str, norm: Tensor| {
+                names.push(if group.is_empty() { kind.to_owned() } else { format!("{kind}/{group}") });
+                norms.push(norm);
+            };
+            let new = |member: &Member<'_>| after[member.param.slots.param.index()].to_dtype(DType::F32);
+            let change = |member: &Member<'_>| new(member) - member.param.value.to_dtype(DType::F32);
+            let trained: Vec<_> = members.iter().filter(|member| member.gradient.is_some()).copied().collect();
+            // That of all may be there already.
+            if *of_gradients && !(group.is_empty() && gradients.norm.is_some()) {
+                push(GRAD_NORM, gradients.norm_of(trained.iter().filter_map(|member| member.gradient)));
+            }
+            if *parameters {
+                push("param_norm", norm(members, new));
+            }
+            if *updates {
+                push("update_norm", norm(&trained, change));
+            }
+        }
+        Ok(norms)
+    };
+    let lengths = match at {
+        None => compute()?,
+        Some(at) => {
+            let mut failed = Ok(());
+            let count = Cell::new(0);
+            let taken = |_: &[Tensor]| {
+                let norms = compute().unwrap_or_else(|error| {
+                    failed = Err(error);
+                    vec![]
+                });
+                count.set(norms.len());
+                norms
+            };
+            let lengths = cond(at, &[], taken, |_| vec![Tensor::full(DType::F32, [], 0.0); count.get()]);
+            failed?;
+            if !lengths.is_empty() {
+                wait_for(&lengths, values, gradients);
+            }
+            lengths
+        }
+    };
+    let monitored = |(name, value)| Monitored { name, value, of_group: true, asked_by: "NormMonitor" };
+    Ok(names.into_iter().zip(lengths).map(monitored).collect())
+}
+
+/// Lets what the optimizer changes be read by its step only once these values are computed.
+fn wait_for(first: &[Tensor], values: &mut Values, gradients: &mut Gradients<'_>) {
+    let slots = |gradient: &Gradient<'_>| gradient.param.slots.slots.clone();
+    let state = gradients.of.iter().flat_map(slots).map(|slot| values.after(slot));
+    let all: Vec<&Tensor> =
+        gradients.of.iter().map(|gradient| &gradient.param.value).chain(state).chain(first).collect();
+    let mut later = Tensor::optimization_barrier(&all).into_iter();
+    for (gradient, value) in gradients.of.iter_mut().zip(&mut later) {
+        gradient.param.value = value;
+    }
+    for (slot, value) in gradients.of.iter().flat_map(slots).zip(later) {
+        values.set(slot, value);
+    }
 }
 
 /// The rate of each group, `lr/GROUP`, and its momentum. That of the parameters without a group is logged as `lr` already.

@@ -5,7 +5,7 @@ use fulmen_tensor::{DType, Tensor};
 
 use super::values::Values;
 use crate::logs::Monitored;
-use crate::state::SpikeSlots;
+use crate::state::{EntryId, SpikeSlots};
 
 /// The least deviation, as a share of the mean: a loss that stays the same has none, and rounding is no spike.
 const LEAST_DEVIATION: f64 = 1e-3;
@@ -22,31 +22,40 @@ impl<'a> Spikes<'a> {
         Spikes { slots, warmup, deviations }
     }
 
-    /// Decides whether the step of this number is skipped, by its loss and the length of its gradients, f32 scalars.
+    /// Decides whether the step of this number is skipped, by its loss and the length of its gradients, f32 scalars, of
+    /// which there are as many as windows.
     /// `updates` says whether it is a step of the optimizer otherwise. Gives that anew, and what is logged.
     pub(super) fn skip(
         &self,
         values: &mut Values,
-        measured: [&Tensor; 2],
+        measured: [Option<&Tensor>; 2],
         updates: Option<&Tensor>,
         number: &Tensor,
     ) -> (Tensor, Vec<Monitored>) {
-        let windows = values.all_of(self.slots.windows);
+        let measured = measured.into_iter().flatten();
+        let windows: Vec<(EntryId, Tensor, &Tensor)> = self
+            .slots
+            .windows
+            .iter()
+            .zip(measured)
+            .map(|(&id, value)| (id, values.before(id).clone(), value))
+            .collect();
         let [seen, skipped, last] = values.all_of(self.slots.counts);
         let compared = seen.ge(self.warmup.max(2) as f64);
-        let [over_loss, over_norm] = [0, 1].map(|i| measured[i].gt(&self.most(&windows[i], &seen)));
-        let finite = measured[0].is_finite().and(measured[1].is_finite());
-        let spike = compared.and(over_loss.or(over_norm)).or(finite.not());
+        let none = Tensor::scalar(false);
+        let over = windows.iter().fold(none.clone(), |any, (_, window, x)| any.or(x.gt(&self.most(window, &seen))));
+        let finite = windows.iter().fold(none, |any, (_, _, x)| any.or(x.is_finite().not())).not();
+        let spike = compared.and(over).or(finite.not());
         let within = |condition: Tensor| updates.map_or(condition.clone(), |updates| updates.and(&condition));
         let skips = within(spike.clone());
 
         // A spike enters as the largest value that would have passed: one of them hides no other, and a loss that
         // really is larger from now on is not skipped for ever.
         let enters = within(finite);
-        for ((window, id), value) in windows.iter().zip(self.slots.windows).zip(measured) {
+        for (id, window, value) in &windows {
             let value = compared.select(&value.minimum(&self.most(window, &seen)), value);
             let place = Tensor::arange(DType::I32, window.size(0)).eq(&seen.remainder(window.size(0) as f64));
-            values.set(id, place.and(&enters).select(&value, window));
+            values.set(*id, place.and(&enters).select(&value, window));
         }
         let skipped = skips.select(&(&skipped + 1.0), &skipped);
         let last = skips.select(number, &last);

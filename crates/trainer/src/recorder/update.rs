@@ -5,7 +5,7 @@ use fulmen_tensor::{Tensor, cond};
 
 use super::gradients::{Gradients, Param};
 use super::values::Values;
-use crate::state::{EntryId, ParamSlots};
+use crate::state::ParamSlots;
 use crate::{Error, Result};
 
 /// The step that an optimizer takes.
@@ -33,24 +33,9 @@ pub(super) fn update(
     values: &mut Values,
     gradients: &Gradients<'_>,
 ) -> Result<()> {
-    let params = gradients.of.iter().map(|gradient| &gradient.param);
-    let changed: Vec<EntryId> = params.clone().flat_map(|param| param.slots.changed()).collect();
-    let before: Vec<Tensor> = params.flat_map(|param| before(param, values)).collect();
-    let mut outcome = Ok(());
-    let mut after = || {
-        all(optimizer, steps, values, gradients).unwrap_or_else(|error| {
-            outcome = Err(error);
-            before.clone()
-        })
-    };
-    let after = match &gradients.updates {
-        Some(updates) if gradients.due.is_some() => cond(updates, &[], |_| after(), |_| before.clone()),
-        Some(updates) => after().iter().zip(&before).map(|(new, old)| updates.select(new, old)).collect(),
-        None => after(),
-    };
-    outcome?;
-    for (id, value) in changed.into_iter().zip(after) {
-        values.set(id, value);
+    let after = after(optimizer, steps, values, gradients)?;
+    for id in gradients.of.iter().flat_map(|gradient| gradient.param.slots.changed()) {
+        values.set(id, after[id.index()].clone());
     }
     for gradient in &gradients.of {
         if let (Some(due), Some(sum)) = (&gradients.due, gradient.param.slots.grad_sum) {
@@ -60,9 +45,39 @@ pub(super) fn update(
     Ok(())
 }
 
+/// All values once the optimizer has changed those of its parameters.
+pub(super) fn after(
+    optimizer: &dyn Optimizer,
+    steps: &Steps,
+    values: &Values,
+    gradients: &Gradients<'_>,
+) -> Result<Vec<Tensor>> {
+    let params = gradients.of.iter().map(|gradient| &gradient.param);
+    let changed = params.clone().flat_map(|param| param.slots.changed());
+    let before: Vec<Tensor> = params.flat_map(|param| before(param, values)).collect();
+    let mut outcome = Ok(());
+    let mut step = || {
+        all(optimizer, steps, values, gradients).unwrap_or_else(|error| {
+            outcome = Err(error);
+            before.clone()
+        })
+    };
+    let new = match &gradients.updates {
+        Some(updates) if gradients.branches => cond(updates, &[], |_| step(), |_| before.clone()),
+        Some(updates) => step().iter().zip(&before).map(|(new, old)| updates.select(new, old)).collect(),
+        None => step(),
+    };
+    outcome?;
+    let mut after = values.all_after().to_vec();
+    for (id, value) in changed.zip(new) {
+        after[id.index()] = value;
+    }
+    Ok(after)
+}
+
 /// A parameter, and what is remembered of it.
 fn before(param: &Param<'_>, values: &Values) -> Vec<Tensor> {
-    let slots = param.slots.slots.iter().map(|&slot| values.before(slot));
+    let slots = param.slots.slots.iter().map(|&slot| values.after(slot));
     [&param.value].into_iter().chain(slots).cloned().collect()
 }
 

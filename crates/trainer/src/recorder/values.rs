@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use fulmen_tensor::Tensor;
 
+use crate::rules::accumulate::Group;
+use crate::rules::epoch::counted;
+use crate::setting::Setting;
 use crate::state::{EntryId, StateLayout};
 use crate::{Batch, Error, Result};
 
@@ -51,6 +54,24 @@ impl Values {
 
     pub(crate) fn all_after(&self) -> &[Tensor] {
         &self.after
+    }
+
+    /// How many steps the host has counted before this one: groups of batches where there are groups. `leaves_out` says
+    /// whether a single optimizer, which does not count them, leaves out some: those that overflow or are skipped.
+    pub(crate) fn finished_steps(&self, leaves_out: bool) -> &Tensor {
+        let counters = &self.layout.counters;
+        self.before(match counters.group {
+            Some([_, groups]) => groups,
+            None if leaves_out => counters.step,
+            None => counters.updates,
+        })
+    }
+
+    /// Whether the host reads what is logged after this step.
+    pub(crate) fn is_log_point(&self, leaves_out: bool, group: Option<&Group>, setting: &Setting) -> Tensor {
+        let next = self.finished_steps(leaves_out) + 1.0;
+        let at = next.remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
+        group.map_or(at.clone(), |group| group.due().and(&at))
     }
 
     /// The entries that the step changes.

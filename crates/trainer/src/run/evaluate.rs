@@ -4,54 +4,109 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use fulmen_data::DataLoader;
-use fulmen_tensor::{DeviceArray, Runtime};
+use fulmen_tensor::{DeviceArray, Literal, Runtime};
 
 use crate::callbacks::calls::Hooks;
 use crate::hooks::EvaluationProgress;
 use crate::hosts::{self, Hosts};
 use crate::program::prepare::check_shardings;
-use crate::program::{self, CompiledStep};
+use crate::program::{self, CompiledStep, StepProgram};
 use crate::run::bad_samples::BadCount;
 use crate::run::executor::Executor;
 use crate::run::session::Session;
 use crate::stage::Stage;
 use crate::state::{self, Fixed};
-use crate::{Actions, BatchLimit, Error, LogPoint, Result, Signal, Strategy, TrainingModule, Weights};
+use crate::{Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Signal, Strategy, TrainingModule, Weights};
 
 /// A compiled step that does not train, with the batches that it runs on.
 pub(crate) struct Evaluation {
     pub(crate) stage: Stage,
+    /// The name of the set.
+    pub(crate) dataset: String,
     pub(crate) step: CompiledStep,
     pub(crate) loader: DataLoader,
 }
 
 impl Evaluation {
     /// Makes everything ready to run a step with these weights, and gives them.
-    pub(crate) fn new(
+    pub(crate) fn open(
         session: &mut Session,
         module: &dyn TrainingModule,
-        loader: &DataLoader,
+        sets: &EvaluationSets,
         stage: Stage,
         weights: Weights,
-    ) -> Result<(Evaluation, Vec<DeviceArray>)> {
+    ) -> Result<(Vec<Evaluation>, Vec<DeviceArray>)> {
+        if sets.is_empty() {
+            return Err(Error::usage(format!("there is no loader to {} on; give one", stage.verb())));
+        }
+        sets.check(stage)?;
         session.load(module, weights)?;
         let (setting, seed) = (session.setting()?, session.choices.options.seed);
         check_shardings(module, &setting)?;
         module.initialize(seed);
-        let loader = setting.evaluation_loader(loader, stage)?;
         let entries = state::of_module(module, &setting);
-        let program = program::eval(module, stage, &loader, &entries, &setting, seed)?;
-        if program.logs().is_empty() && stage != Stage::Prediction {
-            return Err(Error::nothing_logged(stage.step()));
+        let mut recorded = vec![];
+        for set in &sets.0 {
+            let loader = setting.evaluation_loader(set.loader(), stage)?;
+            let program = program::eval(module, (stage, set.name()), &loader, &entries, &setting, seed)?;
+            if program.logs().is_empty() && stage != Stage::Prediction {
+                return Err(Error::nothing_logged(stage.step()));
+            }
+            recorded.push((set.name(), loader, program));
         }
-        session.agree_on(stage.verb(), program.functions(), &loader, &entries)?;
+        session.agree(stage.verb(), |facts| {
+            for (dataset, loader, program) in &recorded {
+                let title = if dataset.is_empty() { stage.verb().into() } else { stage.title(dataset) };
+                hosts::add_program(facts, &title, program.functions(), loader, &session.runtime)?;
+            }
+            facts.insert("weights".into(), state::to_compute(&entries).fingerprint(session.runtime.mesh())?);
+            Ok(())
+        })?;
         if session.record.run_dir.is_none() && stage != Stage::Prediction {
             session.start_run()?;
         }
         let values = state::compute(&session.runtime, &entries)?;
-        let step = session.compile(&format!("{} step", stage.noun()), &loader, program)?;
-        session.record.eval_compilations += step.compilations();
-        Ok((Evaluation { stage, step, loader }, values))
+        let mut evaluations = vec![];
+        for (dataset, loader, program) in recorded {
+            let evaluation = Evaluation::compile(session, (stage, dataset.to_owned()), loader, program)?;
+            session.record.eval_compilations += evaluation.step.compilations();
+            evaluations.push(evaluation);
+        }
+        Ok((evaluations, values))
+    }
+
+    /// Compiles a step.
+    pub(crate) fn compile(
+        session: &mut Session,
+        (stage, dataset): (Stage, String),
+        loader: DataLoader,
+        program: StepProgram,
+    ) -> Result<Evaluation> {
+        let step = session.compile(&format!("{} step", stage.title(&dataset)), &loader, program)?;
+        Ok(Evaluation { stage, dataset, step, loader })
+    }
+
+    /// What callbacks are told before the first batch, where training has reached this epoch and step.
+    pub(crate) fn progress(&self, (epoch, global_step): (u64, u64)) -> EvaluationProgress {
+        let (dataset, batches) = (self.dataset.clone(), self.loader.len() as u64);
+        EvaluationProgress { dataset, batch: 0, batches, epoch, global_step }
+    }
+
+    /// As [`Evaluation::run`] over all batches, of which callbacks and the module hear.
+    pub(crate) fn run_all<A: Borrow<DeviceArray>>(
+        &self,
+        (runtime, hosts, hooks): (&Runtime, Option<&Arc<Hosts>>, &Hooks<'_>),
+        at: (u64, u64),
+        values: &[A],
+        interrupted: impl Fn() -> Result<Option<Signal>>,
+    ) -> Result<Evaluated> {
+        let mut progress = self.progress(at);
+        self.stage.tell(hooks, &progress);
+        self.run(runtime, hosts, values, BatchLimit::ALL, |batch| {
+            progress.batch = batch;
+            self.stage.tell(hooks, &progress);
+            interrupted()
+        })
     }
 
     /// Runs the step over all batches, or the first ones, unless `each` says after one of them that a signal came; it is told
@@ -105,29 +160,39 @@ pub(crate) enum Evaluated {
     Interrupted(Signal),
 }
 
-/// Validates or tests a module: what its step logs, over all samples of a loader.
+/// What sets have logged, by what was read of it, each with its name behind those of its values.
+pub(crate) fn point<'a>(
+    evaluations: impl IntoIterator<Item = &'a Evaluation>,
+    mut read: &[Literal],
+    (epoch, global_step): (u64, u64),
+) -> Result<LogPoint> {
+    let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
+    for Evaluation { dataset, step, .. } in evaluations {
+        let suffix = if dataset.is_empty() { String::new() } else { format!("/{dataset}") };
+        point.extend(&step.logs().pass(&mut read, &suffix, (epoch, global_step))?);
+    }
+    Ok(point)
+}
+
+/// Validates or tests a module: what its step logs, over all samples of each set.
 pub(crate) fn evaluate(
     session: &mut Session,
     module: &dyn TrainingModule,
-    loader: &DataLoader,
+    sets: &EvaluationSets,
     stage: Stage,
     weights: Weights,
 ) -> Result<LogPoint> {
-    let (evaluation, values) = Evaluation::new(session, module, loader, stage, weights)?;
-    let (hosts, hooks) = (session.hosts.as_ref(), session.callbacks.with(module));
-    let mut progress = session.progress(&evaluation.loader);
-    stage.tell(&hooks, &progress);
-    let each = |batch| {
-        progress.batch = batch;
-        stage.tell(&hooks, &progress);
-        Ok(None)
-    };
-    let logged = match evaluation.run(&session.runtime, hosts, &values, BatchLimit::ALL, each)? {
-        Evaluated::Logged(logged) => logged,
-        Evaluated::Interrupted(signal) => return Err(Error::interrupted("evaluating", signal)),
-    };
+    let (evaluations, values) = Evaluation::open(session, module, sets, stage, weights)?;
+    let (hosts, hooks, at) = (session.hosts.as_ref(), session.callbacks.with(module), session.record.reached);
+    let mut logged = vec![];
+    for evaluation in &evaluations {
+        match evaluation.run_all((&session.runtime, hosts, &hooks), at, &values, || Ok(None))? {
+            Evaluated::Logged(of_set) => logged.extend(of_set),
+            Evaluated::Interrupted(signal) => return Err(Error::interrupted("evaluating", signal)),
+        }
+    }
     let literals = hosts::arrive(hosts, session.runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
-    let point = evaluation.step.logs().pass(&mut &literals[..], "", session.record.reached)?;
+    let point = point(&evaluations, &literals, at)?;
     session.log(&point, &mut false);
     match stage {
         Stage::Test => hooks.on_test_end(&point),

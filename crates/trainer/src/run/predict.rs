@@ -15,7 +15,7 @@ use crate::run::executor::Executor;
 use crate::run::session::Session;
 use crate::stage::Stage;
 use crate::state::Fixed;
-use crate::{Actions, Error, Predicted, Result, Strategy, TrainingModule, Weights};
+use crate::{Actions, Error, EvaluationSets, Predicted, Result, Strategy, TrainingModule, Weights};
 
 /// The first rows of a value.
 fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
@@ -68,9 +68,11 @@ pub(crate) fn predict(
     loader: &DataLoader,
     weights: Weights,
 ) -> Result<PredictedBatches> {
-    let (Evaluation { step, loader, .. }, weights) =
-        Evaluation::new(session, module, loader, Stage::Prediction, weights)?;
-    let progress = session.progress(&loader);
+    let (mut evaluations, weights) =
+        Evaluation::open(session, module, &EvaluationSets::from(loader), Stage::Prediction, weights)?;
+    let evaluation = evaluations.remove(0);
+    let progress = evaluation.progress(session.record.reached);
+    let Evaluation { step, loader, .. } = evaluation;
     session.callbacks.each(|callback| callback.on_predict_start(&progress));
     let (runtime, hosts) = (&session.runtime, session.hosts.as_ref());
     let interrupt = interrupt::Guard::new(session.choices.options.grace);

@@ -9,16 +9,15 @@ use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_tensor::{Compiled, Function, Runtime};
 
 use crate::callbacks::calls::Callbacks;
+use crate::checkpoint::OpenStore;
 use crate::checkpoint::told::Told;
 use crate::checkpoint::weights::load_values;
-use crate::hooks::EvaluationProgress;
 use crate::hosts::{self, Hosts};
 use crate::loggers::Logger;
 use crate::program::prepare::set_up;
 use crate::program::{CompiledStep, StepProgram};
 use crate::say::note;
 use crate::setting::{Choices, Setting};
-use crate::state::{self, Entry};
 use crate::{Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint};
 
 pub(crate) struct Session {
@@ -29,6 +28,8 @@ pub(crate) struct Session {
     pub(crate) callbacks: Callbacks,
     pub(crate) loggers: Vec<Box<dyn Logger>>,
     pub(crate) told: Told,
+    /// Where checkpoints are written.
+    pub(crate) open_store: OpenStore,
     pub(crate) record: Record,
 }
 
@@ -59,12 +60,6 @@ impl Session {
     /// How many processes train together.
     pub(crate) fn processes(&self) -> usize {
         self.hosts.as_ref().map_or(1, |hosts| hosts.process().count())
-    }
-
-    /// What callbacks are told before the first batch of a loader that does not train.
-    pub(crate) fn progress(&self, loader: &DataLoader) -> EvaluationProgress {
-        let (epoch, global_step) = self.record.reached;
-        EvaluationProgress { dataset: String::new(), batch: 0, batches: loader.len() as u64, epoch, global_step }
     }
 
     /// Whether this process writes what is written once.
@@ -150,21 +145,6 @@ impl Session {
     /// Compares with the other processes what each is about to run, before any of them waits for another on a device.
     pub(crate) fn agree(&self, what: &str, facts: impl FnOnce(&mut hosts::Facts) -> Result<()>) -> Result<()> {
         hosts::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, what, facts)
-    }
-
-    /// As [`Session::agree`], for a program that runs with weights that do not change.
-    pub(crate) fn agree_on(
-        &self,
-        what: &str,
-        functions: &[Function],
-        loader: &DataLoader,
-        weights: &[Entry],
-    ) -> Result<()> {
-        self.agree(what, |facts| {
-            hosts::add_program(facts, what, functions, loader, &self.runtime)?;
-            facts.insert("weights".into(), state::to_compute(weights).fingerprint(self.runtime.mesh())?);
-            Ok(())
-        })
     }
 
     /// Gives a module the weights that were chosen.

@@ -60,11 +60,12 @@ impl Setting {
         (value > 0.0).then_some((algorithm, value))
     }
 
-    /// How many steps are remembered where steps out of line are skipped.
-    pub(crate) fn spike_window(&self) -> Option<usize> {
-        self.parts
-            .iter()
-            .find_map(|part| if let StepPart::SpikeGuard { window, .. } = part { Some(*window) } else { None })
+    /// How many numbers of a step are remembered where steps out of line are skipped, and of how many steps.
+    pub(crate) fn spike_windows(&self) -> Option<(usize, usize)> {
+        self.parts.iter().find_map(|part| match *part {
+            StepPart::SpikeGuard { window, gradients, .. } => Some((1 + usize::from(gradients), window)),
+            _ => None,
+        })
     }
 
     /// Whether the length of all gradients is logged.

@@ -11,7 +11,7 @@ pub enum StepPart {
         /// Whether to log the momentum too.
         momentum: bool,
     },
-    /// Log Euclidean lengths of the latest step.
+    /// Log Euclidean lengths of the step of a log point.
     Norms {
         /// Of the gradients, before they are clipped.
         gradients: bool,
@@ -22,8 +22,10 @@ pub enum StepPart {
         /// Which parameters are taken together.
         by: NormGroup,
     },
-    /// Skip steps whose loss or gradients are out of line.
+    /// Skip steps whose loss is out of line.
     SpikeGuard {
+        /// Whether the length of the gradients is judged too.
+        gradients: bool,
         /// Steps that a step is compared with.
         window: usize,
         /// Steps before the first one that can be skipped.

@@ -4,7 +4,7 @@ use std::ops::Index;
 
 use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer as _;
-use fulmen_tensor::{DType, Literal, Sharding, Tensor, TensorType, Variable};
+use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable};
 
 use super::names::{self, AVERAGE};
 use crate::rules::accumulate;
@@ -112,12 +112,19 @@ impl ParamSlots {
 
 /// What is remembered of the latest steps, by which spikes are told.
 pub(crate) struct SpikeSlots {
-    /// Their losses and the lengths of their gradients.
-    pub(crate) windows: [EntryId; 2],
+    /// Their losses, and the lengths of their gradients where these are judged too.
+    pub(crate) windows: Vec<EntryId>,
     /// How many were seen, how many steps were skipped, and the number of the last of those.
     pub(crate) counts: [EntryId; 3],
     /// The sum of the losses of the samples of a group of batches.
     pub(crate) loss_sum: Option<EntryId>,
+}
+
+impl SpikeSlots {
+    /// Whether the lengths of the gradients are judged too.
+    pub(crate) fn judges_gradients(&self) -> bool {
+        self.windows.len() > 1
+    }
 }
 
 /// The average of a value of the module.
@@ -203,8 +210,11 @@ impl StateLayout {
                     [own(scale, Tensor::scalar(loss_scale::FIRST)), own(good_steps, zero())]
                 }),
                 loss: (optimizers.cadence(i) > 1).then(|| own(names::LOSS, Tensor::scalar(0.0f32))),
-                spikes: setting.spike_window().map(|window| SpikeSlots {
-                    windows: names::SPIKE_WINDOWS.map(|name| own(name, Tensor::zeros(DType::F32, [window]))),
+                spikes: setting.spike_windows().map(|(count, steps)| SpikeSlots {
+                    windows: names::SPIKE_WINDOWS[..count]
+                        .iter()
+                        .map(|name| own(name, Tensor::zeros(DType::F32, [steps])))
+                        .collect(),
                     counts: names::SPIKE_COUNTS.map(|name| own(name, zero())),
                     loss_sum: accumulates.then(|| own(names::SPIKE_LOSS_SUM, Tensor::zeros(DType::F32, []))),
                 }),
@@ -242,6 +252,13 @@ impl StateLayout {
     /// The entries of the module: its parameters, then its buffers.
     pub(crate) fn module(&self) -> &[Entry] {
         &self.entries[..self.of_module]
+    }
+
+    /// The bytes of the state on each device.
+    pub(crate) fn device_bytes(&self, mesh: &Mesh) -> u64 {
+        let shard = |entry: &Entry| entry.sharding.shard_shape(mesh, &entry.ty.shape).map(|shape| shape.num_elements());
+        let bytes = |entry: &Entry| shard(entry).unwrap_or_default() * entry.ty.dtype.size_in_bytes();
+        self.entries.iter().map(bytes).sum::<usize>() as u64
     }
 
     /// Whether an optimizer changes it.

@@ -7,15 +7,15 @@ mod layout;
 pub(crate) mod names;
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Sharding, Tensor};
+use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Tensor};
 
 pub(crate) use layout::{
     Average, Entry, EntryId, OptimizerSlots, Origin, ParamSlots, SpikeSlots, StateLayout, of_module,
 };
 
-use crate::hosts::{self, Hosts};
 use crate::{Error, Result};
 
 /// The program that computes the values that entries have now, each to lie over the devices as it is to.
@@ -88,14 +88,14 @@ impl State {
     /// one program computes. The module's variables are left without a value while the state lives.
     pub(crate) fn new(
         layout: Arc<StateLayout>,
-        checkpoint: Option<Vec<Literal>>,
+        checkpoint: Option<Vec<Restored>>,
         runtime: &Runtime,
         compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
     ) -> Result<State> {
         let arrays = match checkpoint {
-            Some(literals) => {
-                let pairs = literals.iter().zip(layout.entries());
-                pairs.map(|(l, e)| Ok(runtime.to_devices(l, &e.sharding)?)).collect::<Result<Vec<_>>>()?
+            Some(values) => {
+                let pairs = values.into_iter().zip(layout.entries());
+                pairs.map(|(value, entry)| value.to_devices(entry, runtime)).collect::<Result<Vec<_>>>()?
             }
             None => {
                 let computed = compute_with(runtime, layout.entries(), compile);
@@ -112,11 +112,11 @@ impl State {
     }
 
     /// Puts values of a checkpoint, one an entry, in the place of those that are here.
-    pub(crate) fn replace(&mut self, values: &[Literal], runtime: &Runtime) -> Result<()> {
+    pub(crate) fn replace(&mut self, values: Vec<Restored>, runtime: &Runtime) -> Result<()> {
         for ((array, entry), value) in self.arrays.iter_mut().zip(self.layout.entries()).zip(values) {
             // There may be no room for both.
             *array = None;
-            *array = Some(runtime.to_devices(value, &entry.sharding)?);
+            *array = Some(value.to_devices(entry, runtime)?);
         }
         Ok(())
     }
@@ -165,37 +165,37 @@ impl State {
         (!misfits.is_empty()).then(|| (function, misfits.into_iter().map(|(_, id)| id).collect()))
     }
 
-    /// All values on the host, by their names in a file, as one transfer. With several processes all must call it: what is
-    /// split over them is gathered first.
-    pub(crate) fn read(&self, runtime: &Runtime, hosts: Option<&Arc<Hosts>>) -> Result<Vec<(String, Literal)>> {
-        let arrays: Vec<&DeviceArray> = self.layout.ids().map(|id| self.array(id)).collect::<Result<_>>()?;
-        let literals = match hosts {
-            None => runtime.read(&arrays)?.wait()?,
-            Some(_) => {
-                let mut literals = vec![];
-                for array in arrays {
-                    // One after the other, as the devices have no room for all of them whole.
-                    let whole = gather(runtime, array)?;
-                    let read = runtime.read(&[whole.as_ref().unwrap_or(array)])?;
-                    literals.extend(hosts::arrive(hosts, read)?);
-                }
-                literals
-            }
-        };
-        Ok(self.layout.names_in_file().into_iter().zip(literals).collect())
+    /// The program that copies all values.
+    pub(crate) fn to_copy(&self) -> Function {
+        let input = |entry: &Entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone());
+        let inputs: Vec<Tensor> = self.layout.entries().iter().map(input).collect();
+        let mut function = Function::new("checkpoint", inputs.clone(), inputs);
+        for (i, entry) in self.layout.entries().iter().enumerate() {
+            function = function.shard_parameter(i, entry.sharding.clone()).shard_result(i, entry.sharding.clone());
+        }
+        function
     }
 }
 
-/// A value whole on each device; `None` if it is.
-fn gather(runtime: &Runtime, array: &DeviceArray) -> Result<Option<DeviceArray>> {
-    if *array.sharding() == Sharding::replicated() {
-        return Ok(None);
+/// A value of a checkpoint on its way to the devices of this process.
+pub(crate) enum Restored {
+    Whole(Literal),
+    /// What the devices have of it, by where it begins.
+    Parts(BTreeMap<Vec<usize>, Literal>),
+}
+
+impl Restored {
+    fn to_devices(&self, entry: &Entry, runtime: &Runtime) -> Result<DeviceArray> {
+        let parts = match self {
+            Restored::Whole(literal) => return Ok(runtime.to_devices(literal, &entry.sharding)?),
+            Restored::Parts(parts) => parts,
+        };
+        let dtype = entry.ty.dtype.element_type();
+        Ok(runtime.assemble(&entry.ty, &entry.sharding, |client, device, block| {
+            let bytes = parts.get(&block.start).map_or(&[][..], Literal::bytes);
+            client.buffer_from_host(bytes, dtype, &block.size, device)
+        })?)
     }
-    let whole = Tensor::placeholder("value", array.ty().clone());
-    let function =
-        Function::new("gather", vec![whole.clone()], vec![whole]).shard_parameter(0, array.sharding().clone());
-    let outputs = runtime.compile(&function)?.call(vec![Argument::Borrow(array)])?;
-    Ok(outputs.arrays.into_iter().next())
 }
 
 impl StepState for State {
@@ -233,25 +233,4 @@ fn lost(name: &str) -> Error {
     Error::data(format!(
         "the value of `{name}` was lost when a step failed; load the last checkpoint or call reinitialize()"
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use fulmen_tensor::{Accelerator, Devices};
-
-    use super::*;
-
-    #[test]
-    fn a_split_value_is_gathered_on_each_device() {
-        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(4)).unwrap();
-        let values = Literal::from_slice(&(0..24).map(|i| i as f32).collect::<Vec<_>>(), [3, 8]).unwrap();
-        let split = runtime.to_devices(&values, &Sharding::new([None, Some("data")])).unwrap();
-        assert_eq!(split.shards()[1].dims(), [3, 2]);
-        let whole = gather(&runtime, &split).unwrap().unwrap();
-        assert!(whole.shards().iter().all(|shard| shard.dims() == [3, 8]));
-        assert_eq!(runtime.read(&[&whole]).unwrap().wait().unwrap()[0].bytes(), values.bytes());
-        // It is still there, and what is whole is not copied.
-        assert_eq!(runtime.read(&[&split]).unwrap().wait().unwrap()[0].bytes(), values.bytes());
-        assert!(gather(&runtime, &whole).unwrap().is_none());
-    }
 }

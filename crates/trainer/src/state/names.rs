@@ -1,6 +1,9 @@
 //! What the tensors of a training state are called: in a program, in messages and in a checkpoint. A module's tensors
 //! have their own names; everything else stands beside them under `optimizer/` and `trainer/`.
 
+use fulmen_checkpoint::OPTIMIZER;
+pub(crate) use fulmen_checkpoint::{TRAINER as OWN, is_of_training};
+
 /// Finished batches: i32.
 pub(crate) const STEP: &str = "trainer/step";
 /// Steps of the optimizer; of several, those of the training: i32.
@@ -34,10 +37,6 @@ pub(crate) const LOGS: &str = "trainer/logs";
 /// The random key of a step; in no checkpoint.
 pub(crate) const KEY: &str = "trainer/key";
 
-/// The prefix of what is the Trainer's own.
-pub(crate) const OWN: &str = "trainer/";
-/// The prefix of what an optimizer remembers.
-const OPTIMIZER: &str = "optimizer/";
 /// The prefix of sums of gradients.
 const GRADIENTS: &str = "trainer/gradients/";
 /// The prefix that averages have in the state. In a file they have the module's names.
@@ -73,9 +72,4 @@ pub(super) fn grad_sum(parameter: &str) -> String {
 /// Whether it is the name of a sum of gradients.
 pub(crate) fn is_grad_sum(name: &str) -> bool {
     name.starts_with(GRADIENTS)
-}
-
-/// Whether a name is none of a module's: the optimizer's or the Trainer's own.
-pub(crate) fn is_of_training(name: &str) -> bool {
-    name.starts_with(OPTIMIZER) || name.starts_with(OWN)
 }

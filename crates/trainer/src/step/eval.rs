@@ -9,7 +9,7 @@ use super::TrainStep;
 use super::train::Averages;
 use crate::hosts;
 use crate::program;
-use crate::run::evaluate::{Evaluated, Evaluation};
+use crate::run::evaluate::{Evaluated, Evaluation, point};
 use crate::stage::Stage;
 use crate::{BatchLimit, Error, LogPoint, Progress, Result};
 
@@ -51,14 +51,15 @@ impl EvalStep {
         let (stage, runtime) = (Stage::Validation, &step.runtime);
         let loader = step.setting.evaluation_loader(loader, stage)?;
         let entries = step.state.layout().module();
-        let program = program::eval(step.module, stage, &loader, entries, &step.setting, step.position.seed)?;
+        let program = program::eval(step.module, (stage, ""), &loader, entries, &step.setting, step.position.seed)?;
         if program.logs().is_empty() {
             return Err(Error::nothing_logged(stage.step()));
         }
         step.agree("eval_step", |facts| hosts::add_program(facts, "eval_step", program.functions(), &loader, runtime))?;
         let compiled = program.compile("validation step", &loader, |_, function| runtime.compile(function))?;
         let averages = step.averages(|function| runtime.compile(function))?;
-        Ok(EvalStep { evaluation: Evaluation { stage, step: compiled, loader }, averages, of: step.identity.clone() })
+        let evaluation = Evaluation { stage, dataset: String::new(), step: compiled, loader };
+        Ok(EvalStep { evaluation, averages, of: step.identity.clone() })
     }
 
     /// Runs the step over all batches of its loader with the current weights of the training step, averages of them where
@@ -82,7 +83,7 @@ impl EvalStep {
         };
         let literals = hosts::arrive(hosts, runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
         let Progress { epoch, global_step, .. } = step.progress();
-        evaluation.step.logs().pass(&mut &literals[..], "", (epoch, global_step))
+        point([evaluation], &literals, (epoch, global_step))
     }
 
     /// How often the step was compiled: once for each shape of batches, or not at all if the program was there.

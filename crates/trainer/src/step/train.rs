@@ -1,17 +1,20 @@
 //! [`TrainStep`]: a compiled training step with the state that it changes, for loops that the user writes, and for `fit`.
 
 use std::panic::Location;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fulmen_checkpoint::Run;
 use fulmen_data::{DataLoader, DeviceBatch};
 use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, TensorType};
 
 use super::StepLogs;
 use super::logs::Reads;
 use crate::checkpoint::resume::Start;
+use crate::checkpoint::save::{self, Job, Outcome, Saved};
 use crate::checkpoint::told::Told;
-use crate::checkpoint::{self, Position};
+use crate::checkpoint::{self, OpenStore, Position};
+use crate::hooks::actions::{CheckpointRole, Save};
 use crate::hosts::{self, Facts};
 use crate::interrupt;
 use crate::plan::NO_LIMIT;
@@ -25,8 +28,9 @@ use crate::run::session::Session;
 use crate::say::note;
 use crate::setting::Setting;
 use crate::setting::limits::Limits;
+use crate::stage::Stage;
 use crate::state::{self, EntryId, State, names};
-use crate::{Error, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule, ValidationSets};
+use crate::{Error, EvaluationSets, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule};
 
 /// A compiled training step with its state on the devices, for a loop of one's own. [`Trainer::train_step`] makes it.
 ///
@@ -60,7 +64,7 @@ use crate::{Error, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration
 ///     if progress.batch == progress.batches {
 ///         // The mean of the epoch.
 ///         loss = step.logs()?.wait()?.get("train_loss").unwrap_or(f64::NAN);
-///         step.save(folder.join("last.safetensors"))?;
+///         step.save(folder.join("last"))?;
 ///     }
 /// }
 /// drop(step);
@@ -77,7 +81,7 @@ use crate::{Error, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration
 /// [`Trainer::fit`]: crate::Trainer::fit
 pub struct TrainStep<'m> {
     pub(super) module: &'m dyn TrainingModule,
-    pub(super) setting: Setting,
+    pub(crate) setting: Setting,
     pub(crate) runtime: Runtime,
     pub(crate) executor: Executor<Reading>,
     /// The step of each phase that is not over. What is logged is the same in all of them.
@@ -111,10 +115,12 @@ impl<'m> TrainStep<'m> {
     ) -> Result<TrainStep<'m>> {
         check_options(session)?;
         let setting = session.setting()?;
-        let mut start = Start::new(&setting.options)?;
-        let prepared = prepare(module, &setting, start.position.seed, loader, &ValidationSets::from(None))?;
-        let Prepared { train, layout, program, limits, .. } = &prepared;
-        start.take_state(train, layout, program.logs(), limits, &setting)?;
+        let (start, prepared) = Start::find(&setting.options, session.hosts.as_ref(), |start| {
+            let prepared = prepare(module, &setting, start.position.seed, loader, &EvaluationSets::from(None))?;
+            let Prepared { train, layout, program, limits, .. } = &prepared;
+            start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
+            Ok(prepared)
+        })?;
         agree(session, "train_step", module, &prepared, &start)?;
         let mut step = TrainStep::new(session, module, &setting, prepared, start, None)?;
         step.guard = session.hosts.as_ref().map(|hosts| hosts.guard());
@@ -353,12 +359,12 @@ impl<'m> TrainStep<'m> {
         self.shared(result)
     }
 
-    /// Writes the training state to a file, in the format of the Trainer's checkpoints: [`Trainer::fit`] and a step of the
-    /// same module and optimizer can go on with it ([`load`](TrainStep::load), option `ckpt_path`), and it loads as weights.
-    /// A file that stands there stays whole until the new one is.
+    /// Writes the training state as a checkpoint, a folder as the Trainer writes them, and waits until it is there:
+    /// [`Trainer::fit`] and a step of the same module and optimizer can go on with it ([`load`](TrainStep::load), option
+    /// `ckpt_path`). A checkpoint of that path stays whole until the new one is.
     ///
     /// # Errors
-    /// What the device reports; a file that cannot be written; with `detect_nan`, a state that is not finite.
+    /// What the device reports; a folder that cannot be written; with `detect_nan`, a state that is not finite.
     ///
     /// [`Trainer::fit`]: crate::Trainer::fit
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
@@ -367,42 +373,52 @@ impl<'m> TrainStep<'m> {
     }
 
     fn write(&mut self, path: &Path) -> Result<()> {
-        let mut tensors = self.values(None)?;
+        let mut tensors = self.take_state(None)?;
         if let Some(sums) = &self.sums {
             let pending = self.runtime.read(&[sums])?;
-            let read = hosts::arrive(self.executor.hosts(), pending)?;
-            tensors.extend(read.into_iter().map(|literal| (names::LOGS.to_owned(), literal)));
+            for literal in hosts::arrive(self.executor.hosts(), pending)? {
+                tensors.push(Saved::whole(names::LOGS, &literal, self.executor.hosts())?);
+            }
             self.position.log_names = self.program().logs().keys();
         }
-        if self.executor.hosts().is_none_or(|hosts| hosts.process().is_coordinator()) {
-            checkpoint::save(path, &tensors, &self.position)?;
-        }
-        // Nobody looks for a file that is not there yet.
-        self.executor.hosts().map_or(Ok(()), |hosts| hosts.meet("saved"))
+        let run = checkpoint::run(&self.position, &self.setting.options, self.runtime.mesh());
+        let save = Save { path: path.to_owned(), role: CheckpointRole::Extra, weights_only: false, score: None };
+        let job = self.job(Arc::new(checkpoint::local), tensors, vec![(save, run)], vec![], Outcome::default());
+        job.run().failure.map_or(Ok(()), Err)
     }
 
-    /// All values of the state on the host, by their names in a file; finite with `detect_nan`. The error names the last
-    /// checkpoint.
-    pub(crate) fn values(&self, last_checkpoint: Option<&Path>) -> Result<Vec<(String, Literal)>> {
-        let tensors = self.state.read(&self.runtime, self.executor.hosts())?;
-        if self.setting.options.detect_nan {
-            let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
-            // What no step changes may well be infinite, a mask say. Within a group of batches a sum of gradients may be
-            // too, where the scale of the loss is still too large: such a group changes nothing.
-            let changed = self.program().changes().iter().map(|id| &tensors[id.index()]);
-            let mut changed = changed.filter(|(name, _)| !names::is_grad_sum(name));
-            if let Some((name, _)) = changed.find(|(_, literal)| !finite(literal)) {
-                return Err(Error::not_finite(self.position.global_step, &format!("`{name}`"), last_checkpoint));
-            }
+    /// The state of now, for a checkpoint. Without a program that copies it, it waits for the steps in flight.
+    pub(crate) fn take_state(&mut self, copy: Option<&Compiled>) -> Result<Vec<Saved>> {
+        if copy.is_none() {
+            self.executor.drain()?;
         }
-        Ok(tensors)
+        save::take(&self.state, copy, &self.runtime, self.executor.hosts())
+    }
+
+    /// What writes a state. With `detect_nan` it must be finite.
+    pub(crate) fn job(
+        &self,
+        open: OpenStore,
+        tensors: Vec<Saved>,
+        saves: Vec<(Save, Run)>,
+        removals: Vec<PathBuf>,
+        outcome: Outcome,
+    ) -> Job {
+        let names = self.state.layout().names_in_file();
+        // What no step changes may well be infinite, a mask say. Within a group of batches a sum of gradients may be too,
+        // where the scale of the loss is still too large: such a group changes nothing.
+        let changed = self.program().changes().iter().filter(|_| self.setting.options.detect_nan);
+        let changed = changed.map(|id| names[id.index()].clone()).filter(|name| !names::is_grad_sum(name));
+        let finite = (self.position.global_step, changed.collect());
+        let (runtime, hosts) = (self.runtime.clone(), self.executor.hosts().cloned());
+        Job { tensors, saves, removals, open, runtime, hosts, finite, outcome }
     }
 
     /// Takes the training state of a checkpoint that this step or a fit of the same module and optimizer has written. Training
     /// goes on where it stood there, bit for bit.
     ///
     /// # Errors
-    /// A file that cannot be read, or is not of such a step; nothing is changed then.
+    /// A checkpoint that cannot be read, or is not of such a step; nothing is changed then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let result = self.take(path.as_ref());
         self.shared(result)
@@ -410,16 +426,16 @@ impl<'m> TrainStep<'m> {
 
     fn take(&mut self, path: &Path) -> Result<()> {
         let mut start = Start::at(path)?;
-        start.take_state(&self.train, self.state.layout(), self.program().logs(), &self.limits, &self.setting)?;
-        let Start { position, values, logs, .. } = start;
-        let values = values.unwrap_or_default();
+        let (layout, logs) = (self.state.layout(), self.program().logs());
+        start.take_state(&self.train, layout, logs, &self.limits, &self.setting, &self.runtime)?;
         self.agree("load", |facts| {
-            facts.insert("checkpoint".into(), position.fingerprint(&values));
+            facts.extend(start.fingerprint().map(|it| ("checkpoint".into(), it)));
             Ok(())
         })?;
+        let Start { position, values, logs, .. } = start;
         // The outcome of what ran before does not matter any more.
         let _ = self.executor.drain();
-        self.state.replace(&values, &self.runtime)?;
+        self.state.replace(values.unwrap_or_default(), &self.runtime)?;
         self.key = key(&self.runtime, position.seed)?;
         self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
         self.media.clear();
@@ -483,14 +499,20 @@ pub(crate) fn agree(
             hosts::add_program(facts, &name, step.functions(), &prepared.train, runtime)?;
         }
         for set in &prepared.validation {
-            hosts::add_program(facts, &set.title(), set.program.functions(), &set.loader, runtime)?;
+            hosts::add_program(
+                facts,
+                &Stage::Validation.title(&set.name),
+                set.program.functions(),
+                &set.loader,
+                runtime,
+            )?;
         }
         for program in &prepared.declared {
             facts.insert(format!("program `{}`", program.name), program.function.fingerprint(runtime.mesh())?);
         }
-        match &start.values {
-            Some(values) => {
-                facts.insert("checkpoint".into(), start.position.fingerprint(values));
+        match start.fingerprint() {
+            Some(fingerprint) => {
+                facts.insert("checkpoint".into(), fingerprint);
             }
             None => {
                 module.initialize(seed);

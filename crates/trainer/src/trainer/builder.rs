@@ -14,6 +14,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::callbacks::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
+use crate::checkpoint::places;
 use crate::checkpoint::told::Told;
 use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
@@ -229,6 +230,7 @@ impl TrainerBuilder {
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
+        let open_store = places::opener(&choices.options)?;
         Ok(Trainer::new(Session {
             choices,
             runtime,
@@ -236,6 +238,7 @@ impl TrainerBuilder {
             callbacks: callbacks.into(),
             loggers,
             told: self.told,
+            open_store,
             record: Record::default(),
         }))
     }

@@ -14,7 +14,7 @@ use crate::run::session::Session;
 use crate::stage::Stage;
 use crate::step::TrainStep;
 use crate::{
-    FitSummary, LogPoint, Options, Precision, Result, TrainerBuilder, TrainingModule, ValidationSets, Weights,
+    EvaluationSets, FitSummary, LogPoint, Options, Precision, Result, TrainerBuilder, TrainingModule, Weights,
 };
 
 /// Trains, validates and tests a [`TrainingModule`].
@@ -113,17 +113,17 @@ impl Trainer {
     }
 
     /// Trains the module on `train`, validating on `validation` if the module's `validation_step` logs something: `None`,
-    /// `Some(&loader)`, or several [sets](crate::ValidationSet) with names. The module is initialized with the Trainer's seed unless it has values, which it also gets
-    /// back when training ends, however it ends.
+    /// `&loader`, or several [sets](crate::EvaluationSet) with names. The module is initialized with the Trainer's seed unless
+    /// it has values, which it also gets back when training ends, however it ends.
     ///
     /// # Errors
     /// A mistake in a step, with the user's line; a sample that cannot be read; a loss that is not finite (if
     /// `detect_nan`); a checkpoint that cannot be read or written; whatever the device reports.
-    pub fn fit<'a, M: TrainingModule>(
+    pub fn fit<M: TrainingModule>(
         &mut self,
         module: &M,
         train: &DataLoader,
-        validation: impl Into<ValidationSets<'a>>,
+        validation: impl Into<EvaluationSets>,
     ) -> Result<FitSummary> {
         self.session.with_hosts(|session| {
             let summary = fit(session, module, train, &validation.into())?;
@@ -143,12 +143,13 @@ impl Trainer {
         self.session.with_hosts(|session| TrainStep::open(session, module, loader))
     }
 
-    /// Runs `validation_step` over a loader with the module's weights and returns the means of what it logs.
+    /// Runs `validation_step` over a loader, or each of several [sets](crate::EvaluationSet), with the module's weights and
+    /// returns the means of what it logs.
     ///
     /// # Errors
     /// As [`Trainer::fit`]; a `validation_step` that logs nothing.
-    pub fn validate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader) -> Result<LogPoint> {
-        self.validate_with(module, loader, Weights::Current)
+    pub fn validate<M: TrainingModule>(&mut self, module: &M, sets: impl Into<EvaluationSets>) -> Result<LogPoint> {
+        self.validate_with(module, sets, Weights::Current)
     }
 
     /// As [`Trainer::validate`], with these weights, which the module keeps.
@@ -158,19 +159,24 @@ impl Trainer {
     pub fn validate_with<M: TrainingModule>(
         &mut self,
         module: &M,
-        loader: &DataLoader,
+        sets: impl Into<EvaluationSets>,
         weights: Weights,
     ) -> Result<LogPoint> {
-        self.session.telling(module, |session| evaluate(session, module, loader, Stage::Validation, weights))
+        self.session.telling(module, |session| evaluate(session, module, &sets.into(), Stage::Validation, weights))
     }
 
-    /// Runs `test_step` over a loader and returns the means of what it logs. The module keeps the weights that were
-    /// tested.
+    /// Runs `test_step` over a loader, or each of several [sets](crate::EvaluationSet), and returns the means of what it
+    /// logs. The module keeps the weights that were tested.
     ///
     /// # Errors
     /// As [`Trainer::fit`]; a `test_step` that logs nothing; weights that are not there.
-    pub fn test<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, weights: Weights) -> Result<LogPoint> {
-        self.session.telling(module, |session| evaluate(session, module, loader, Stage::Test, weights))
+    pub fn test<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        sets: impl Into<EvaluationSets>,
+        weights: Weights,
+    ) -> Result<LogPoint> {
+        self.session.telling(module, |session| evaluate(session, module, &sets.into(), Stage::Test, weights))
     }
 
     /// Runs `predict_step` over a loader and gives what it computes, a batch at a time, for the real samples and in the

@@ -54,10 +54,10 @@ fn attempt(
     choices: Choices,
     callbacks: Vec<Box<dyn Callback>>,
 ) -> Result<FitSummary> {
-    let Session { runtime, hosts, .. } = &trainer.session;
-    let (runtime, hosts) = (runtime.clone(), hosts.clone());
-    let (callbacks, told) = (callbacks.into(), Told::default());
-    let mut session = Session { choices, runtime, hosts, callbacks, loggers: vec![], told, record: Record::default() };
+    let Session { runtime, hosts, open_store, .. } = &trainer.session;
+    let (runtime, hosts, open_store) = (runtime.clone(), hosts.clone(), open_store.clone());
+    let (callbacks, loggers, told, record) = (callbacks.into(), vec![], Told::default(), Record::default());
+    let mut session = Session { choices, runtime, hosts, callbacks, loggers, told, open_store, record };
     // Before its values are kept, it gets the types that they are to have.
     set_up(module, &session.setting()?)?;
     let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();

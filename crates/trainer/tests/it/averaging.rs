@@ -8,7 +8,7 @@ use crate::common::{CLASSES, FEATURES, Net, Record, isolated, samples, train_loa
 use fulmen_data::{DataLoader, LastBatch};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
-use fulmen_nn::{Linear, Module, safetensors};
+use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{
@@ -132,7 +132,7 @@ fn the_average_is_validated_tested_saved_and_resumed() {
     assert_eq!(record.bits("train_loss"), whole.bits("train_loss"), "trained without it");
 
     let checkpoint = summary.last_checkpoint.unwrap();
-    let (tensors, _) = safetensors::read(&checkpoint).unwrap();
+    let tensors = crate::common::tensors(&checkpoint);
     assert_eq!(tensors["0.weight"].to_f64(), weights);
     assert_ne!(tensors["trainer/current/0.weight"].to_f64(), weights);
     let module = Classifier(Linear::new(FEATURES, CLASSES));
@@ -140,14 +140,14 @@ fn the_average_is_validated_tested_saved_and_resumed() {
     let tested = tester.test(&module, &val_loader(20), Weights::File(checkpoint)).unwrap();
     assert!((tested.get("val_loss").unwrap() - last).abs() < 1e-6);
 
-    let middle = folder.path().join("version_0/checkpoints/epoch=1-step=10.safetensors");
+    let middle = folder.path().join("version_0/checkpoints/epoch=1-step=10");
     let (resumed, _, record) = fit(folder.path(), 4, &|b| ema(b).ckpt_path(&middle));
     assert_eq!(record.bits("train_loss"), whole.bits("train_loss")[10..]);
     assert_eq!(resumed, weights);
     // A run without averages goes on with the weights that were trained, and one with them begins from a plain one.
     let (_, _, record) = fit(folder.path(), 4, &|b| b.ckpt_path(&middle));
     assert_eq!(record.bits("train_loss"), whole.bits("train_loss")[10..]);
-    let plain = folder.path().join("version_1/checkpoints/epoch=1-step=10.safetensors");
+    let plain = folder.path().join("version_1/checkpoints/epoch=1-step=10");
     let (_, _, record) = fit(folder.path(), 4, &|b| ema(b).ckpt_path(&plain));
     assert_eq!(record.bits("train_loss"), whole.bits("train_loss")[10..]);
 }
@@ -161,7 +161,7 @@ fn a_run_goes_on_with_other_groups_or_another_rule() {
             if let Some(from) = from { b.ckpt_path(from) } else { b }
         });
         let checkpoint = summary.last_checkpoint.unwrap();
-        let (tensors, _) = safetensors::read(&checkpoint).unwrap();
+        let tensors = crate::common::tensors(&checkpoint);
         (weights, tensors["trainer/averaged"].to_f64()[0], checkpoint)
     };
     // Ends of epochs are ends of epochs, however many steps of the optimizer lie between them.
@@ -187,7 +187,7 @@ fn an_average_of_sixteen_bit_weights_is_kept_in_f32_and_split_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let ema = |b: TrainerBuilder| b.weight_averaging(WeightAveraging::ema(0.99)).precision(Precision::Bf16);
     let (one, summary, _) = fit(folder.path(), 2, &ema);
-    let (tensors, _) = safetensors::read(summary.last_checkpoint.unwrap()).unwrap();
+    let tensors = crate::common::tensors(summary.last_checkpoint.unwrap());
     assert_eq!(tensors["0.weight"].ty().to_string(), "f32[3, 6]");
     assert_eq!(tensors["trainer/current/0.weight"].ty().to_string(), "bf16[3, 6]");
     let (split, ..) = fit(folder.path(), 2, &|b| ema(b).devices(2usize).strategy(Strategy::Fsdp));

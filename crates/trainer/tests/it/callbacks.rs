@@ -12,9 +12,9 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
 use fulmen_trainer::callbacks::{Event, On, ProgressBar, every, on, once, when};
 use fulmen_trainer::{
-    Actions, Batch, Callback, CheckpointFile, CheckpointRole, Error, EvaluationProgress, FitStart, FitSummary,
-    LogPoint, Plan, Predicted, Predictions, ProgramOutput, Progress, StepContext, Trainer, TrainerBuilder,
-    TrainingModule, ValidationSet, Weights,
+    Actions, Batch, Callback, CheckpointFile, CheckpointRole, Error, EvaluationProgress, EvaluationSet, FitStart,
+    FitSummary, LogPoint, Plan, Predicted, Predictions, ProgramOutput, Progress, StepContext, Trainer, TrainerBuilder,
+    TrainingModule, Weights,
 };
 
 /// Notes each hook as it is called.
@@ -118,9 +118,9 @@ fn hooks_run_in_their_order_in_every_loop() {
     let expected = [
         &["fit start", "sanity start", "sanity end", "epoch 0 start", "batch start 0", "batch end 1"][..],
         &validation,
-        &["save last.safetensors", "batch start 1", "batch end 2"],
+        &["save last", "batch start 1", "batch end 2"],
         &validation,
-        &["epoch end", "save last.safetensors", "fit end 2"],
+        &["epoch end", "save last", "fit end 2"],
     ];
     assert_eq!(order.take(), expected.concat());
 
@@ -269,7 +269,7 @@ impl Callback for Compilations {
 #[test]
 fn actions_are_done_after_any_step() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("at-{epoch}-{step}.safetensors");
+    let path = folder.path().join("at-{epoch}-{step}");
     let record = Record::default();
     let mut trainer = trainer(folder.path())
         .log_every_n_steps(1)
@@ -298,7 +298,7 @@ fn actions_are_done_after_any_step() {
     let saved: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     let saved = saved.iter().filter_map(|name| name.to_str()).find(|name| name.starts_with("at-0-")).unwrap();
     // The values of a log point come some steps later.
-    let step: u64 = saved.strip_prefix("at-0-").unwrap().strip_suffix(".safetensors").unwrap().parse().unwrap();
+    let step: u64 = saved.strip_prefix("at-0-").unwrap().parse().unwrap();
     assert!((8..=10).contains(&step), "{saved}");
 }
 
@@ -348,9 +348,9 @@ fn several_validation_sets_have_names_and_cadences() {
     let (small, large) = (val_loader(16), val_loader(24));
     let mut trainer = builder().callback(record.clone()).build().unwrap();
     let sets = [
-        ValidationSet::new("small", &small),
-        ValidationSet::new("large", &large).check_val_every_n_epoch(2),
-        ValidationSet::new("often", &small).val_check_interval(7),
+        EvaluationSet::new("small", &small),
+        EvaluationSet::new("large", &large).check_val_every_n_epoch(2),
+        EvaluationSet::new("often", &small).val_check_interval(7),
     ];
     let summary = trainer.fit(&net, &train, sets).unwrap();
     assert_eq!((summary.train_compilations, summary.eval_compilations), (1, 1), "they are the same program");
@@ -385,11 +385,11 @@ fn several_validation_sets_have_names_and_cadences() {
     // checkpoint and the sums of training that it has besides.
     assert_eq!(trainer.device_to_host_transfers() - 2, 4 * 2 + 2 * 3);
 
-    let refused = |sets: Vec<ValidationSet<'_>>| {
+    let refused = |sets: Vec<EvaluationSet>| {
         let mut trainer = builder().build().unwrap();
         trainer.fit(&net, &train, sets).unwrap_err().to_string()
     };
-    let set = |name: &str| ValidationSet::new(name, &small);
+    let set = |name: &str| EvaluationSet::new(name, &small);
     assert!(refused(vec![set("a"), set("a")]).contains("two validation sets have the name `a`"));
     assert!(refused(vec![set("a"), set("")]).contains("each needs a name"));
     let never = refused(vec![set("a").val_check_interval(1000)]);

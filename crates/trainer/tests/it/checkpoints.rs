@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{Net, Record, samples, train_loader, trainer, val_loader};
+use crate::common::{Net, Record, samples, tensors, train_loader, trainer, val_loader};
 use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
+use fulmen_nn::Module;
+use fulmen_nn::weights::{Strictness, load_weights};
 use fulmen_trainer::callbacks::{EarlyStopping, Event, Mode, ModelCheckpoint, every, on, when};
 use fulmen_trainer::{Callback, CheckpointFile, CheckpointRole, FitSummary, Trainer, TrainerBuilder, Weights};
 
@@ -25,7 +27,7 @@ impl Callback for Saves {
         "Saves"
     }
     fn on_save_checkpoint(&mut self, checkpoint: &CheckpointFile) {
-        let name = checkpoint.path.file_stem().unwrap().to_str().unwrap();
+        let name = checkpoint.path.file_name().unwrap().to_str().unwrap();
         self.0.lock().unwrap().push((checkpoint.global_step, name.to_owned()));
     }
 }
@@ -73,13 +75,7 @@ fn any_of_the_states_is_one_to_go_on_from() {
     let whole = run(Path::new(""));
     for step in [2, 3, 4, 8, 9, 10, 13, 16, 20] {
         let epoch = (step - 1) / 10;
-        let copy = folder.path().join(format!("{step}.safetensors"));
-        std::fs::copy(
-            folder.path().join(format!("version_0/checkpoints/epoch={epoch}-step={step}.safetensors")),
-            &copy,
-        )
-        .unwrap();
-        let rest = run(&copy);
+        let rest = run(&folder.path().join(format!("version_0/checkpoints/epoch={epoch}-step={step}")));
         assert_eq!(rest.0, whole.0.iter().filter(|log| log.0 > step).copied().collect::<Vec<_>>(), "step {step}");
         // One that was due when the state was saved is still to come, unless the state is that of the end of its epoch.
         let to_come =
@@ -92,7 +88,7 @@ fn any_of_the_states_is_one_to_go_on_from() {
 #[test]
 fn an_epoch_that_ends_after_a_resume_counts_for_early_stopping() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("before-the-end.safetensors");
+    let path = folder.path().join("before-the-end");
     let run = |from: &Path| {
         let path = path.clone();
         let mut trainer = trainer(folder.path())
@@ -120,21 +116,30 @@ fn the_best_states_are_kept_and_the_others_removed() {
     let mut losses: Vec<(f64, u64)> =
         record.epochs.lock().unwrap().iter().map(|point| (point.get("val_loss").unwrap(), point.epoch)).collect();
     losses.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let name = |(loss, epoch): &(f64, u64)| format!("epoch={epoch:02}-val_loss={loss:.5}.safetensors");
-    let mut expected: Vec<String> = losses[..3].iter().map(name).chain(["last.safetensors".into()]).collect();
+    let name = |(loss, epoch): &(f64, u64)| format!("epoch={epoch:02}-val_loss={loss:.5}");
+    let mut expected: Vec<String> = losses[..3].iter().map(name).chain(["last".into()]).collect();
     expected.sort();
     let checkpoints = trainer.run_dir().unwrap().join("checkpoints");
     assert_eq!(files(&checkpoints), expected);
     let best = summary.best_checkpoint.unwrap();
     assert_eq!(best.file_name().unwrap().to_str(), Some(name(&losses[0]).as_str()));
 
+    // It is a file of weights, too.
+    let loaded = Net::new();
+    let report = load_weights(&loaded, &best, Strictness::Strict).unwrap();
+    assert_eq!(report.loaded.len(), loaded.state().len());
+    let report = load_weights(&loaded, checkpoints.join("last"), Strictness::Lenient).unwrap();
+    assert!(report.unexpected.iter().all(|name| name.starts_with("optimizer/") || name.starts_with("trainer/")));
+    assert_eq!(
+        loaded.state()[0].1.get().eval().unwrap().to_f64(),
+        tensors(checkpoints.join("last"))["fc1.weight"].to_f64()
+    );
+
     // Weights alone are enough to test with, and not to go on from.
     let tested = trainer.test(&Net::new(), &val_loader(16), Weights::Best).unwrap();
     assert!(tested.get("test_acc").unwrap() > 0.5);
-    assert!(
-        std::fs::metadata(&best).unwrap().len()
-            < std::fs::metadata(checkpoints.join("last.safetensors")).unwrap().len()
-    );
+    let bytes = |checkpoint: &Path| std::fs::metadata(crate::common::shard(checkpoint)).unwrap().len();
+    assert!(bytes(&best) < bytes(&checkpoints.join("last")));
     let go_on = |from: &str| {
         let mut trainer = crate::common::trainer(folder.path()).max_epochs(9).ckpt_path(from).build().unwrap();
         trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), None).map(|summary| summary.global_step)
@@ -194,7 +199,7 @@ fn a_fit_that_fails_can_save_where_it_was() {
     assert!(failed.is_err_and(|is_data| is_data) && files(&run_dir.join("checkpoints")).is_empty());
     let (_, failed, run_dir) = run(45, "", ModelCheckpoint::new().save_on_exception(true));
     assert!(failed.is_err());
-    let saved = run_dir.join("checkpoints/exception.safetensors");
+    let saved = run_dir.join("checkpoints/exception");
     let (rest, done, _) = run(1000, saved.to_str().unwrap(), ModelCheckpoint::new());
     assert_eq!(done.unwrap().global_step, 10);
     assert_eq!(rest, whole[5..], "each batch is trained on once");
@@ -217,13 +222,13 @@ fn removing_spares_the_best_and_the_last() {
     let kept = folder.path().join("version_0/checkpoints");
     let remove = on(Event::TrainEpochEnd, every(1), move |_, actions| {
         for name in ["last", "best", "epoch=0-step=10"] {
-            actions.remove_checkpoint(kept.join(format!("{name}.safetensors")));
+            actions.remove_checkpoint(kept.join(name));
         }
     });
     let checkpoint = ModelCheckpoint::new().monitor("val_loss", Mode::Min).keep_all(true);
     let (trainer, ..) = fit(trainer(folder.path()).max_epochs(2).callback(remove), checkpoint);
     let names = files(&trainer.run_dir().unwrap().join("checkpoints"));
-    assert_eq!(names, ["best.safetensors", "epoch=1-step=20.safetensors", "last.safetensors"]);
+    assert_eq!(names, ["best", "epoch=1-step=20", "last"]);
 }
 
 #[test]

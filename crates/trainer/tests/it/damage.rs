@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use fulmen_data::LastBatch;
-use fulmen_nn::safetensors;
 use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint};
 use fulmen_trainer::{FitSummary, Result, TrainerBuilder};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
-use crate::common::{Net, train_loader, trainer, val_loader};
+use crate::common::{Net, shard, train_loader, trainer, val_loader};
 
 const EPOCHS: u64 = 2;
 
@@ -40,62 +40,81 @@ fn refusal(folder: &Path, path: &Path) -> Result<String, Box<FitSummary>> {
 #[test]
 fn a_flipped_bit_in_a_checkpoint_is_refused_with_the_name_of_what_it_hit() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = std::fs::read(checkpoint(folder.path())).unwrap();
+    let path = checkpoint(folder.path());
+    let file = shard(&path);
+    let whole = std::fs::read(&file).unwrap();
     let data = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
     let header: BTreeMap<String, Value> = serde_json::from_slice(&whole[8..data]).unwrap();
-    let path = folder.path().join("flipped.safetensors");
-    let flipped = |byte: usize, bit: usize| {
-        let mut bytes = whole.clone();
+    let flipped = |file: &Path, whole: &[u8], byte: usize, bit: usize| {
+        let mut bytes = whole.to_owned();
         bytes[byte] ^= 1 << bit;
-        std::fs::write(&path, bytes).unwrap();
+        std::fs::write(file, bytes).unwrap();
         let what = format!("bit {bit} of byte {byte} of {}, the data begins at {data}", whole.len());
-        refusal(folder.path(), &path).unwrap_or_else(|_| panic!("{what}: the damaged checkpoint was taken"))
+        let message = refusal(folder.path(), &path);
+        std::fs::write(file, whole).unwrap();
+        message.unwrap_or_else(|_| panic!("{what}: the damaged checkpoint was taken"))
     };
     let mut tensors = 0;
     for (name, entry) in header.iter().filter(|(name, _)| *name != "__metadata__") {
         let offset = |i: usize| data + entry["data_offsets"][i].as_u64().unwrap() as usize;
         let (start, end) = (offset(0), offset(1));
         for (byte, bit) in [(start, 0), ((start + end) / 2, 3), (end - 1, 7)] {
-            let message = flipped(byte, bit);
-            assert!(message.contains(&format!("`{name}`")), "{name}: {message}");
+            let message = flipped(&file, &whole, byte, bit);
+            assert!(message.contains(&format!("`{name}`")) && message.contains("use another one"), "{name}: {message}");
         }
         tensors += 1;
     }
     assert!(tensors > 10, "{tensors}");
-    // The length of the header, the metadata and the table of tensors.
-    for byte in (0..8).chain((8..data).step_by(5)) {
-        let message = flipped(byte, byte % 8);
-        assert!(message.contains("header") || message.contains('`'), "byte {byte}: {message}");
+    // The length of the header and the table of tensors; then the manifest.
+    for byte in (0..8).chain((8..data).step_by(97)) {
+        let message = flipped(&file, &whole, byte, byte % 8);
+        assert!(message.contains("header"), "byte {byte}: {message}");
     }
+    let manifest = path.join("manifest.json");
+    let whole = std::fs::read(&manifest).unwrap();
+    for byte in (0..whole.len()).step_by(397) {
+        let message = flipped(&manifest, &whole, byte, byte % 8);
+        assert!(message.contains("manifest"), "byte {byte}: {message}");
+    }
+    std::fs::remove_file(file).unwrap();
+    let message = refusal(folder.path(), &path).unwrap();
+    assert!(message.contains("the shard shard_0") && message.contains("is missing"), "{message}");
 }
 
 #[test]
 fn weights_of_a_damaged_checkpoint_are_not_tested() {
     let folder = tempfile::tempdir().unwrap();
     let path = checkpoint(folder.path());
-    let mut bytes = std::fs::read(&path).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
-    std::fs::write(&path, bytes).unwrap();
+    let mut bytes = std::fs::read(shard(&path)).unwrap();
+    // The weights begin after the header, and the trainer's own counters end the file.
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[data..].iter_mut().for_each(|byte| *byte ^= 1);
+    std::fs::write(shard(&path), bytes).unwrap();
     let mut trainer = trainer(folder.path()).build().unwrap();
     let weights = fulmen_trainer::Weights::File(path);
     let error = trainer.test(&Net::new(), &val_loader(19), weights).unwrap_err();
     assert!(error.is_checkpoint() && error.to_string().contains("checksum"), "{error}");
 }
 
-/// Writes a checkpoint whose training state says something else, with checksums that fit.
+/// Writes a checkpoint whose manifest says something else of the run, with checksums that fit.
 fn forge(from: &Path, to: &Path, change: impl FnOnce(&mut Value)) {
-    let (tensors, mut metadata) = safetensors::read(from).unwrap();
-    let mut document: Value = serde_json::from_str(&metadata["fulmen"]).unwrap();
-    change(&mut document);
-    metadata.insert("fulmen".into(), document.to_string());
-    safetensors::write(to, &tensors.into_iter().collect::<Vec<_>>(), &metadata).unwrap();
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir(to).unwrap();
+    let shard = shard(from);
+    std::fs::copy(&shard, to.join(shard.file_name().unwrap())).unwrap();
+    let frame: Value = serde_json::from_slice(&std::fs::read(from.join("manifest.json")).unwrap()).unwrap();
+    let mut manifest = frame["manifest"].clone();
+    change(&mut manifest["run"]);
+    let manifest = manifest.to_string();
+    let sha256: String = Sha256::digest(&manifest).iter().map(|byte| format!("{byte:02x}")).collect();
+    std::fs::write(to.join("manifest.json"), format!("{{\"sha256\":\"{sha256}\",\"manifest\":{manifest}}}")).unwrap();
 }
 
 #[test]
 fn a_forged_checkpoint_is_refused_with_the_name_of_the_field() {
     let folder = tempfile::tempdir().unwrap();
     let from = checkpoint(folder.path());
-    let path = from.with_file_name("forged.safetensors");
+    let path = from.with_file_name("forged");
     let no_checkpoint = folder.path().join("notes.txt");
     std::fs::write(&no_checkpoint, "mine").unwrap();
     let nan = f64::NAN.to_bits();
@@ -105,11 +124,9 @@ fn a_forged_checkpoint_is_refused_with_the_name_of_the_field() {
         ("batch", json!(5)),
         ("epoch", json!(u64::MAX)),
         ("epoch", json!(3)),
-        ("epoch", json!(-1)),
-        ("epoch", json!("2")),
-        ("global_step", json!(u64::MAX)),
-        ("global_step", json!(11)),
-        ("global_step", json!(9)),
+        ("step", json!(u64::MAX)),
+        ("step", json!(11)),
+        ("step", json!(9)),
         ("seed", Value::Null),
         ("data", json!(["x"])),
         ("accumulate_grad_batches", json!(0)),
@@ -132,9 +149,15 @@ fn a_forged_checkpoint_is_refused_with_the_name_of_the_field() {
         ("epoch_bad_step", json!("1")),
     ] {
         let shown = format!("`{field}` = {value}");
-        forge(&from, &path, |document| document[field] = value);
+        forge(&from, &path, |run| {
+            let of_run = run.get(field).is_some();
+            (if of_run { run } else { &mut run["training"] })[field] = value;
+        });
         match refusal(folder.path(), &path) {
-            Ok(message) => assert!(message.contains(&format!("`{field}`")), "{shown}: {message}"),
+            Ok(message) => {
+                let field = if field == "step" { "global_step" } else { field };
+                assert!(message.contains(&format!("`{field}`")), "{shown}: {message}");
+            }
             Err(summary) => panic!("{shown} was taken: {summary:?}"),
         }
     }
@@ -147,8 +170,8 @@ fn a_best_checkpoint_of_another_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let from = checkpoint(folder.path());
     let other = fit(trainer(folder.path()).max_epochs(1).seed(8)).unwrap().best_checkpoint.unwrap();
-    let path = from.with_file_name("forged.safetensors");
-    forge(&from, &path, |document| document["best_checkpoint"] = json!(other));
+    let path = from.with_file_name("forged");
+    forge(&from, &path, |run| run["training"]["best_checkpoint"] = json!(other));
     let message = refusal(folder.path(), &path).unwrap();
     assert!(message.contains("`best_checkpoint`") && message.contains(other.to_str().unwrap()), "{message}");
 }
@@ -161,25 +184,14 @@ fn what_is_not_a_checkpoint_is_refused_before_it_is_read() {
         let message = refusal(folder.path(), path).unwrap();
         assert!(message.contains(expected), "{message}");
     };
-    refused(Path::new("/dev/zero"), "not a regular file");
+    refused(Path::new("/dev/zero"), "not the folder of a checkpoint");
     assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
-    refused(&path("pipe"), "not a regular file");
-    refused(folder.path(), "a folder");
+    refused(&path("pipe"), "not the folder of a checkpoint");
+    refused(folder.path(), "there is no manifest.json");
     // A terabyte of which nothing is on the disk.
-    let sparse = std::fs::File::create(path("sparse.safetensors")).unwrap();
-    sparse.set_len(1 << 40).unwrap();
-    refused(&path("sparse.safetensors"), "header");
-    let header = br#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
-    let mut start = (header.len() as u64).to_le_bytes().to_vec();
-    start.extend(header);
-    std::os::unix::fs::FileExt::write_all_at(&sparse, &start, 0).unwrap();
-    refused(&path("sparse.safetensors"), "1099511627776");
-    let pickle = concat!(env!("CARGO_MANIFEST_DIR"), "/../nn/tests/reference/pretrained");
-    let pt = std::fs::read_dir(pickle).unwrap().map(|entry| entry.unwrap().path());
-    let pt: Vec<PathBuf> = pt.filter(|path| path.extension().is_some_and(|e| e == "bin" || e == "pth")).collect();
-    assert!(!pt.is_empty());
-    for pt in pt {
-        refused(&pt, "PyTorch file");
-        refused(&pt, "load_weights");
-    }
+    std::fs::create_dir(path("sparse")).unwrap();
+    std::fs::File::create(path("sparse/manifest.json")).unwrap().set_len(1 << 40).unwrap();
+    refused(&path("sparse"), "1099511627776 bytes are too many");
+    std::fs::write(path("weights.safetensors"), "").unwrap();
+    refused(&path("weights.safetensors"), "load_weights");
 }

@@ -1,8 +1,10 @@
 //! The same training on 1, 2, 4 and 8 devices, data parallel and fully sharded, and on one chosen device.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use fulmen_checkpoint::{Checkpoint, LocalStore};
 use fulmen_data::{DataLoader, LastBatch, TensorDataset};
 use fulmen_nn::activation::gelu;
 use fulmen_nn::attention::Attention;
@@ -330,7 +332,7 @@ fn tied_weights_are_one_on_every_device_in_the_optimizer_and_in_the_checkpoint()
         let module = Tied { encoder: Linear::new(128, 128), decoder: Linear::new(128, 128), tie };
         trainer.fit(&module, &loader(), None).unwrap();
         assert_eq!(module.encoder.weight.is(&module.decoder.weight), tie);
-        let (tensors, _) = fulmen_nn::safetensors::read(trainer.last_checkpoint().unwrap()).unwrap();
+        let tensors = crate::common::tensors(trainer.last_checkpoint().unwrap());
         assert!(tensors.contains_key("encoder.weight") && tensors.contains_key("optimizer/exp_avg/encoder.weight"));
         assert_eq!(tensors.contains_key("decoder.weight"), !tie);
         assert_eq!(tensors.contains_key("optimizer/exp_avg/decoder.weight"), !tie);
@@ -365,6 +367,58 @@ fn a_tied_model_is_tested_from_its_checkpoint_by_another_trainer() {
     assert!(fresh.encoder.weight.is(&fresh.decoder.weight));
     let values = [&trained, &fresh].map(|m| trainer.runtime().eval(&m.encoder.weight.get()).unwrap().to_f64());
     assert_eq!(values[0], values[1]);
+}
+
+#[test]
+fn a_checkpoint_of_eight_devices_goes_on_with_any_number_under_another_strategy() {
+    let folder = tempfile::tempdir().unwrap();
+    let fit = |devices: usize, strategy, from: &Path, epochs: u64| {
+        let builder = || {
+            let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(devices).strategy(strategy);
+            let builder = builder.max_epochs(epochs).log_every_n_steps(1).enable_progress_bar(false);
+            builder.default_root_dir(folder.path()).ckpt_path(from)
+        };
+        let (module, train, losses) = (mlp(), loader(), Losses::default());
+        // What a step begins with, bit for bit.
+        drop(builder().build().unwrap().train_step(&module, &train).unwrap());
+        let mut trainer = builder().callback(losses.clone()).build().unwrap();
+        let begun: BTreeMap<String, Vec<u8>> = module
+            .state()
+            .into_iter()
+            .map(|(name, value)| (name, trainer.runtime().eval(&value.get()).unwrap().bytes().to_vec()))
+            .collect();
+        let summary = trainer.fit(&module, &train, None).unwrap();
+        (begun, losses.0.lock().unwrap().clone(), summary.last_checkpoint.unwrap())
+    };
+    let check = |from: &Path, devices: usize, strategy, expected: &[f64]| {
+        let (begun, losses, saved) = fit(devices, strategy, from, 2);
+        let tensors = crate::common::tensors(from);
+        assert!(begun.iter().all(|(name, bytes)| tensors[name].bytes() == bytes), "{devices} {strategy}");
+        assert_eq!(losses.len(), STEPS);
+        for (step, (loss, expected)) in losses.iter().zip(expected).enumerate() {
+            assert!((loss - expected).abs() <= 1e-6, "{devices} {strategy}, step {step}: {loss} and {expected}");
+        }
+        saved
+    };
+    let (_, _, first) = fit(8, Strategy::Fsdp, Path::new(""), 1);
+    let (_, expected, _) = fit(8, Strategy::Fsdp, &first, 2);
+    let parts = |path: &Path, name: &str| {
+        let store = Arc::new(LocalStore::new(path.parent().unwrap()));
+        let checkpoint = Checkpoint::open(store, path.file_name().unwrap().to_str().unwrap()).unwrap();
+        let manifest = checkpoint.manifest();
+        assert_eq!((manifest.run.mesh[0].1, manifest.run.options["strategy"].as_str()), (8, Some("fsdp")));
+        manifest.tensors[name].parts.len()
+    };
+    assert_eq!(parts(&first, "fc1.weight"), 8);
+    assert_eq!(parts(&first, "optimizer/momentum_buffer/fc1.weight"), 8);
+    assert_eq!(parts(&first, "trainer/step"), 1, "what all devices have is saved once");
+    for devices in [1, 2, 8] {
+        check(&first, devices, Strategy::Ddp, &expected);
+    }
+    // And back.
+    let (_, _, alone) = fit(1, Strategy::Ddp, Path::new(""), 1);
+    let (_, expected, _) = fit(1, Strategy::Ddp, &alone, 2);
+    check(&alone, 8, Strategy::Fsdp, &expected);
 }
 
 #[test]

@@ -298,13 +298,14 @@ fn each_fit_has_a_folder_and_a_start_of_its_own() {
         .unwrap();
     let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(16));
     let first = trainer.fit(&Net::new(), &train, Some(&val)).unwrap();
-    let saved = std::fs::read(first.last_checkpoint.as_ref().unwrap()).unwrap();
+    let read = |path: Option<std::path::PathBuf>| std::fs::read(crate::common::shard(&path.unwrap())).unwrap();
+    let saved = read(first.last_checkpoint.clone());
     let mut other = Net::new();
     other.learning_rate = 0.0;
     let second = trainer.fit(&other, &train, Some(&val)).unwrap();
     assert!(second.best_checkpoint.is_some(), "what the first fit reached is forgotten");
     assert_ne!(first.last_checkpoint, second.last_checkpoint);
-    assert_eq!(std::fs::read(first.last_checkpoint.unwrap()).unwrap(), saved);
+    assert_eq!(read(first.last_checkpoint), saved);
 }
 
 #[test]

@@ -39,9 +39,11 @@ fn the_old_checkpoint_survives_a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
     let small = folder.path().join("small");
     std::fs::create_dir(&small).unwrap();
-    let checkpoint = folder.path().join("good.safetensors");
+    let checkpoint = folder.path().join("good");
     fit(folder.path(), &[&checkpoint]).unwrap();
-    let bytes = std::fs::metadata(&checkpoint).unwrap().len();
+    let shard = std::fs::metadata(crate::common::shard(&checkpoint)).unwrap().len();
+    let manifest = std::fs::metadata(checkpoint.join("manifest.json")).unwrap().len();
+    let bytes = shard.next_multiple_of(4096) + manifest;
 
     let this = std::env::current_exe().unwrap();
     let run = |script: String| {
@@ -60,12 +62,12 @@ fn the_old_checkpoint_survives_a_full_disk() {
         let room = bytes.next_multiple_of(4096) + 4096;
         assert!(bytes > 4096, "the checkpoint is too small for this test");
         run(format!(
-            "exec unshare -rm sh -c 'mount -t tmpfs -o size={room} tmpfs \"{dir}\" && cp \"{from}\" \"{dir}/last.safetensors\" \
+            "exec unshare -rm sh -c 'mount -t tmpfs -o size={room} tmpfs \"{dir}\" && cp -r \"{from}\" \"{dir}/last\" \
              && exec \"$@\"' sh \"$@\""
         ))
     } else {
-        let blocks = bytes / 512 / 2;
-        run(format!("cp \"{from}\" \"{dir}/last.safetensors\" && trap '' XFSZ && ulimit -f {blocks} && exec \"$@\""))
+        let blocks = shard / 512 / 2;
+        run(format!("cp -r \"{from}\" \"{dir}/last\" && trap '' XFSZ && ulimit -f {blocks} && exec \"$@\""))
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -76,14 +78,14 @@ fn the_old_checkpoint_survives_a_full_disk() {
 #[ignore = "run by the_old_checkpoint_survives_a_full_disk, which fills the disk first"]
 fn on_a_full_disk() {
     let Some(small) = std::env::var_os(TARGET).map(PathBuf::from) else { return };
-    let checkpoint = small.join("last.safetensors");
-    let before = std::fs::read(&checkpoint).unwrap();
+    let checkpoint = small.join("last");
+    let before = std::fs::read(crate::common::shard(&checkpoint)).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let elsewhere = folder.path().join("elsewhere.safetensors");
+    let elsewhere = folder.path().join("elsewhere");
     let error = fit(folder.path(), &[&elsewhere, &checkpoint]).unwrap_err();
     let message = error.to_string();
     assert!(error.is_checkpoint(), "{message}");
-    assert!(message.contains("last.safetensors"), "{message}");
+    assert!(message.contains("small/last"), "{message}");
     assert!(message.contains("No space left") || message.contains("too large"), "{message}");
     let needs = format!("needs {:.1} kB", before.len() as f64 / 1e3);
     assert!(message.contains(&needs), "{message}");
@@ -94,6 +96,7 @@ fn on_a_full_disk() {
     let whole = format!("last whole checkpoint is {}", elsewhere.display());
     assert!(message.contains(&whole) && message.contains("ckpt_path"), "{message}");
     assert!(!message.contains(".part"), "a temporary name: {message}");
-    assert_eq!(std::fs::read(&checkpoint).unwrap(), before, "the old checkpoint is whole");
-    assert_eq!(std::fs::read_dir(&small).unwrap().count(), 1, "no temporary file is left");
+    assert_eq!(std::fs::read(crate::common::shard(&checkpoint)).unwrap(), before, "the old checkpoint is whole");
+    crate::common::tensors(&checkpoint);
+    assert_eq!(std::fs::read_dir(&checkpoint).unwrap().count(), 2, "no temporary file is left");
 }

@@ -5,9 +5,10 @@ use std::io::BufRead as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::thread::sleep;
+use std::time::Duration;
 
-use crate::common::{Net, Record, itself, train_loader, trainer, val_loader};
+use crate::common::{LONG, Net, Record, itself, terminate, train_loader, trainer, val_loader};
 use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress, Signal, TrainerBuilder};
@@ -28,7 +29,7 @@ impl Callback for SignalAtStart {
     }
     fn on_fit_start(&mut self, _: &FitStart) {
         send(self.0);
-        std::thread::sleep(Duration::from_secs(30));
+        sleep(LONG);
     }
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         println!("step {} ran", progress.global_step);
@@ -55,6 +56,11 @@ fn files(folder: &Path) -> Vec<String> {
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// The files that are not hidden. A run that is ended at once leaves the one by which others saw that it lived.
+fn shown(folder: &Path) -> Vec<String> {
+    files(folder).into_iter().filter(|name| !name.starts_with('.')).collect()
 }
 
 #[test]
@@ -94,7 +100,7 @@ fn a_signal_before_the_first_step_ends_the_program_at_once() {
         assert!(!said.contains("ran"), "{said}");
         assert_eq!(output.status.code(), Some(code), "{said}");
         assert!(said.contains("there is nothing to save"), "{said}");
-        assert!(files(&folder.path().join("version_0/checkpoints")).is_empty());
+        assert!(shown(&folder.path().join("version_0/checkpoints")).is_empty());
     }
 }
 
@@ -102,10 +108,10 @@ fn a_signal_before_the_first_step_ends_the_program_at_once() {
 #[ignore = "run by what_a_killed_run_left_is_removed_when_the_next_begins"]
 fn killed_while_it_writes() {
     if let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) {
-        fulmen_durable::write(&folder.join("last.safetensors"), None, |file| {
+        fulmen_durable::write(&folder.join("last/shard_0-1.safetensors"), None, |file| {
             std::io::Write::write_all(file, &[1; 3 << 20])?;
             Command::new("kill").args(["-KILL", &std::process::id().to_string()]).status()?;
-            std::thread::sleep(Duration::from_secs(30));
+            sleep(LONG);
             Ok(())
         })
         .unwrap();
@@ -117,30 +123,41 @@ fn what_a_killed_run_left_is_removed_when_the_next_begins() {
     let folder = tempfile::tempdir().unwrap();
     fit(folder.path(), None);
     let checkpoints = folder.path().join("version_0/checkpoints");
-    assert_eq!(files(&checkpoints), ["last.safetensors"]);
-    let whole = std::fs::read(checkpoints.join("last.safetensors")).unwrap();
+    assert_eq!(files(&checkpoints), ["last"]);
+    let whole = std::fs::read(crate::common::shard(&checkpoints.join("last"))).unwrap();
     assert_eq!(child("killed_while_it_writes", &checkpoints).status.signal(), Some(9));
-    assert_eq!(files(&checkpoints).len(), 2, "{:?}", files(&checkpoints));
+    assert_eq!(files(&checkpoints.join("last")).len(), 3, "{:?}", files(&checkpoints.join("last")));
+    // Killed before the manifest: a further shard of `last`, and a checkpoint that never was one.
+    for left in ["last/shard_0-1.safetensors", "step=7/shard_0.safetensors"] {
+        std::fs::create_dir_all(checkpoints.join(left).parent().unwrap()).unwrap();
+        std::fs::write(checkpoints.join(left), [0; 100]).unwrap();
+    }
+    std::fs::write(checkpoints.join("notes.txt"), "mine").unwrap();
+
+    // What another program writes at this moment stays.
+    let alive = fulmen_durable::NewFile::create(&checkpoints.join("alive")).unwrap();
+    fit(folder.path(), None);
+    assert!(checkpoints.join("step=7").exists());
+    drop(alive);
 
     fit(folder.path(), None);
-    assert_eq!(files(folder.path()), ["version_0", "version_1"]);
-    assert_eq!(files(&checkpoints), ["last.safetensors"]);
-    assert_eq!(std::fs::read(checkpoints.join("last.safetensors")).unwrap(), whole);
+    assert_eq!(files(folder.path()), ["version_0", "version_1", "version_2"]);
+    assert_eq!(files(&checkpoints), ["last", "notes.txt"]);
+    assert_eq!(files(&checkpoints.join("last")), ["manifest.json", "shard_0.safetensors"]);
+    assert_eq!(std::fs::read(crate::common::shard(&checkpoints.join("last"))).unwrap(), whole);
 }
 
-/// Sends signals after a step, and stays in it.
-struct SignalsAfter(u64, &'static [(&'static str, u64)]);
+/// Stays in a step.
+struct StaysIn(u64);
 
-impl Callback for SignalsAfter {
+impl Callback for StaysIn {
     fn name(&self) -> &'static str {
-        "SignalsAfter"
+        "StaysIn"
     }
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if progress.global_step == self.0 {
-            for &(signal, pause) in self.1 {
-                send(signal);
-                std::thread::sleep(Duration::from_millis(pause));
-            }
+            println!("in step {}", self.0);
+            sleep(LONG);
         }
     }
 }
@@ -154,43 +171,45 @@ fn fit_with(builder: TrainerBuilder, validation: &DataLoader) -> fulmen_trainer:
 #[test]
 #[ignore = "run by a_second_signal_and_the_end_of_the_grace_end_the_program_at_once"]
 fn signalled_within_a_step() {
-    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
-    let signals: &'static [(&'static str, u64)] = match std::env::var("FULMEN_TEST_SIGNALS").unwrap().as_str() {
-        // The last pause is the one that no signal ends.
-        "twice" => &[("-TERM", 1200), ("-TERM", 60_000)],
-        "ctrl-c after it" => &[("-TERM", 100), ("-INT", 60_000)],
-        "grace" => &[("-TERM", 60_000)],
-        "the same" => &[("-HUP", 50), ("-TERM", 50), ("-HUP", 300)],
-        other => panic!("{other}"),
-    };
-    let summary = fit_with(trainer(&folder).callback(SignalsAfter(3, signals)), &val_loader(16));
-    assert_eq!((summary.signal, summary.global_step), (Some(Signal::HangUp), 3));
-    println!("saved");
+    if let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) {
+        fit_with(trainer(&folder).callback(StaysIn(3)), &val_loader(16));
+    }
 }
 
 #[test]
 fn a_second_signal_and_the_end_of_the_grace_end_the_program_at_once() {
-    for (case, code, says) in [
-        ("twice", 75, "within 25s"),
-        ("ctrl-c after it", 130, "within 25s"),
-        ("grace", 75, "100ms after SIGTERM (the option `grace`) not all is saved"),
-        ("the same", 0, "saved"),
+    for (second, grace, code, says) in [
+        (Some("-TERM"), "10m", 75, "within 600s"),
+        (Some("-INT"), "10m", 130, "within 600s"),
+        (None, "100ms", 75, "100ms after SIGTERM (the option `grace`) not all is saved"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = itself();
         command.args(["--exact", "kills::signalled_within_a_step", "--ignored", "--nocapture"]);
-        command.env(FOLDER, folder.path()).env("FULMEN_TEST_SIGNALS", case);
-        if case == "grace" {
-            command.env("FULMEN_GRACE", "100ms");
+        let (output, input) = std::io::pipe().unwrap();
+        command.env(FOLDER, folder.path()).env("FULMEN_GRACE", grace).stdout(input.try_clone().unwrap()).stderr(input);
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let send = |signal: &str| {
+            assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        };
+        let mut said = vec![];
+        for line in std::io::BufReader::new(output).lines().map(Result::unwrap) {
+            if line.contains("in step 3") {
+                send("-TERM");
+            } else if line.starts_with("SIGTERM: saving") {
+                if second == Some("-TERM") {
+                    // One that comes sooner is the first one again.
+                    sleep(Duration::from_millis(1200));
+                }
+                second.into_iter().for_each(send);
+            }
+            said.push(line);
         }
-        let begun = Instant::now();
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{case}: {said}");
-        assert!(said.contains(says), "{case}: {said}");
-        assert!(begun.elapsed() < Duration::from_secs(50), "{case}: it did not wait for the step");
-        let checkpoints = folder.path().join("version_0/checkpoints");
-        assert_eq!(files(&checkpoints).is_empty(), code != 0, "{case}: {said}");
+        let code_of_child = child.wait().unwrap().code();
+        assert_eq!(code_of_child, Some(code), "{second:?}: {said:#?}");
+        assert!(said.iter().any(|line| line.contains(says)), "{second:?}: {said:#?}");
+        assert!(shown(&folder.path().join("version_0/checkpoints")).is_empty(), "{second:?}: {said:#?}");
     }
 }
 
@@ -206,9 +225,7 @@ impl Dataset for Signalling {
     }
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> fulmen_data::Result<()> {
         if index == 20 {
-            self.1.call_once(|| send("-TERM"));
-            // Time for it to arrive, whatever was read ahead.
-            std::thread::sleep(Duration::from_millis(200));
+            self.1.call_once(terminate);
         }
         self.0.read(index, sample)
     }
@@ -228,7 +245,7 @@ fn a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on() {
     let before = Record::default();
     let signalling = Signalling(crate::common::samples(400), std::sync::Once::new());
     let signalling = DataLoader::builder(signalling).batch_size(8).num_workers(1).build().unwrap();
-    let summary = fit_with(trainer(folder.path()).callback(before.clone()), &signalling);
+    let summary = fit_with(trainer(folder.path()).grace(LONG).callback(before.clone()), &signalling);
     assert_eq!((summary.signal, summary.global_step, summary.epochs), (Some(Signal::Terminate), 10, 0));
     assert_eq!(summary.stopped.as_deref(), Some("interrupted by SIGTERM"));
     assert!(before.epochs.lock().unwrap().is_empty(), "the epoch has not ended");
@@ -255,7 +272,7 @@ fn a_validation_within_an_epoch_that_a_signal_ends_comes_again_too() {
     let before = Record::default();
     let signalling = Signalling(crate::common::samples(400), std::sync::Once::new());
     let signalling = DataLoader::builder(signalling).batch_size(8).num_workers(1).build().unwrap();
-    let summary = fit_with(builder(&before), &signalling);
+    let summary = fit_with(builder(&before).grace(LONG), &signalling);
     assert_eq!((summary.signal, summary.global_step), (Some(Signal::Terminate), 4));
     assert!(before.validations.lock().unwrap().is_empty(), "it has not ended");
 
@@ -266,8 +283,8 @@ fn a_validation_within_an_epoch_that_a_signal_ends_comes_again_too() {
     assert_eq!(after.validations.lock().unwrap().len(), 5);
 }
 
-/// Says each step as soon as it is taken.
-struct Saying;
+/// Says each step as soon as it is taken, and stays in one.
+struct Saying(u64);
 
 impl Callback for Saying {
     fn name(&self) -> &'static str {
@@ -275,17 +292,23 @@ impl Callback for Saying {
     }
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         println!("step {}", progress.global_step);
+        if progress.global_step == self.0 {
+            sleep(LONG);
+        }
     }
 }
+
+const STAYS_IN: &str = "FULMEN_TEST_STAYS_IN";
 
 /// Trains 1,800 steps in three epochs from where the newest checkpoint is, one every 50 steps.
 #[test]
 #[ignore = "run by a_run_that_is_killed_twenty_times_ends_as_one_that_is_not"]
 fn trains_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let stays_in = std::env::var(STAYS_IN).unwrap().parse().unwrap();
     let checkpoint = ModelCheckpoint::new().every_n_train_steps(50).monitor("val_loss", Mode::Min).save_top_k(2);
     let builder = trainer(&folder).resume("auto").max_epochs(3).log_every_n_steps(7).val_check_interval(0.3);
-    let mut trainer = builder.callback(checkpoint).callback(Saying).build().unwrap();
+    let mut trainer = builder.callback(checkpoint).callback(Saying(stays_in)).build().unwrap();
     let summary = trainer.fit(&Net::new(), &train_loader(4800, LastBatch::Drop), Some(&val_loader(160))).unwrap();
     println!("ended with {:?}", summary.last_epoch.unwrap());
 }
@@ -299,10 +322,10 @@ fn step_of(line: &str) -> Option<u64> {
 #[ignore = "takes a minute: cargo test -p fulmen-trainer --test it -- --ignored a_run_that_is_killed_twenty_times"]
 fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
     let (folder, undisturbed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let start = |folder: &Path| {
+    let start = |folder: &Path, stays_in: u64| {
         let mut command = itself();
         command.args(["--exact", "kills::trains_until_it_is_killed", "--ignored", "--nocapture"]).env(FOLDER, folder);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.env(STAYS_IN, stays_in.to_string()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
         (child, lines.map_while(Result::ok))
     };
@@ -315,25 +338,27 @@ fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
     };
     let mut reached = 0;
     for kill in 0..20 {
-        let (mut child, mut lines) = start(folder.path());
-        let first = lines.by_ref().find_map(|line| step_of(&line)).unwrap();
-        let again = (reached + 1 - first.min(reached + 1)).to_string();
-        assert!(first <= reached + 1 && reached + 1 - first <= 50, "kill {kill}: {again} steps are done again");
-        let more = 20 + draw(100);
-        reached = lines.by_ref().filter_map(|line| step_of(&line)).nth(more as usize).unwrap_or(reached);
-        std::thread::sleep(Duration::from_micros(draw(20_000)));
+        // However long this test waits for its turn, the run does not come to its end.
+        let stays_in = reached + 80;
+        let (mut child, mut lines) = start(folder.path(), stays_in);
+        let mut steps = lines.by_ref().filter_map(|line| step_of(&line));
+        let first = steps.next().unwrap();
+        assert!((reached.saturating_sub(49)..=reached + 1).contains(&first), "kill {kill}: {first} after {reached}");
+        let until = first + draw(stays_in - first);
+        reached = steps.find(|&step| step >= until).unwrap_or(first);
+        sleep(Duration::from_micros(draw(20_000)));
         child.kill().unwrap();
         // What it still said before it died.
         reached = lines.filter_map(|line| step_of(&line)).last().unwrap_or(reached);
         child.wait().unwrap();
     }
     let end = |folder: &Path| {
-        let (mut child, lines) = start(folder);
+        let (mut child, lines) = start(folder, u64::MAX);
         let end = lines.filter(|line| line.contains("ended with")).last().unwrap();
         assert!(child.wait().unwrap().success());
         let newest = (0..).map_while(|n| Some(folder.join(format!("version_{n}"))).filter(|run| run.exists())).last();
-        let last = newest.unwrap().join("checkpoints/last.safetensors");
-        let (tensors, _) = fulmen_nn::safetensors::read(&last).unwrap();
+        let last = newest.unwrap().join("checkpoints/last");
+        let tensors = crate::common::tensors(&last);
         let tensors: Vec<_> = tensors.into_iter().map(|(name, value)| (name, value.bytes().to_vec())).collect();
         (end, tensors)
     };
@@ -349,7 +374,7 @@ impl Callback for Keep {
         "Keep"
     }
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        let path = self.0.join(format!("version_0/checkpoints/kept={}.safetensors", point.epoch));
+        let path = self.0.join(format!("version_0/checkpoints/kept={}", point.epoch));
         actions.save_checkpoint(path, CheckpointRole::Extra);
     }
 }
@@ -376,7 +401,7 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
 
     // What is damaged is passed over, in the header and in a tensor, down to the run before and its older checkpoints.
     let damage = |run: &str, at: f64| {
-        let path = folder.path().join(run).join("checkpoints/last.safetensors");
+        let path = crate::common::shard(&folder.path().join(run).join("checkpoints/last"));
         let mut bytes = std::fs::read(&path).unwrap();
         let at = ((bytes.len() - 1) as f64 * at) as usize;
         bytes[at] ^= 0x10;
@@ -385,8 +410,9 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     damage("version_3", 1.0);
     damage("version_0", 0.9);
     std::fs::remove_dir_all(folder.path().join("version_1")).unwrap();
-    std::fs::remove_file(folder.path().join("version_0/checkpoints/kept=1.safetensors")).unwrap();
-    std::fs::write(folder.path().join("version_2/checkpoints/half.safetensors"), b"half").unwrap();
+    std::fs::remove_file(crate::common::shard(&folder.path().join("version_0/checkpoints/kept=1"))).unwrap();
+    std::fs::create_dir(folder.path().join("version_2/checkpoints/half")).unwrap();
+    std::fs::write(folder.path().join("version_2/checkpoints/half/manifest.json"), b"half").unwrap();
     assert_eq!(go_on(3, auto()).unwrap(), Some(11), "after the first epoch, which was kept");
 
     // The best of the newest run: here no run has one.

@@ -154,7 +154,7 @@ fn run(builder: TrainerBuilder) -> (Vec<(u64, u64)>, FitSummary) {
 }
 
 fn tensors(path: &Path) -> Vec<(String, Vec<u8>)> {
-    let (tensors, _) = fulmen_nn::safetensors::read(path).unwrap();
+    let tensors = crate::common::tensors(path);
     tensors.into_iter().map(|(name, literal)| (name, literal.bytes().to_vec())).collect()
 }
 

@@ -21,6 +21,7 @@ mod mistakes;
 mod monitors;
 mod optimizers;
 mod phases;
+mod places;
 mod plateau;
 mod precision;
 mod predict;

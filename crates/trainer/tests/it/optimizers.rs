@@ -9,7 +9,7 @@ use fulmen_nn::loss::{Reduction, binary_cross_entropy_with_logits};
 use fulmen_nn::optim::{Adam, Optimizer, ParamGroups, Sgd, Step};
 use fulmen_nn::schedule::Exponential;
 use fulmen_nn::{BatchNorm1d, Linear, Module};
-use fulmen_tensor::{Argument, DType, DeviceArray, Function, Literal, Tensor, TensorType, grad};
+use fulmen_tensor::{Argument, DType, DeviceArray, Function, Literal, Sharding, Tensor, TensorType, grad};
 use fulmen_trainer::{
     Batch, FitSummary, Optimizers, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule,
     WeightAveraging,
@@ -179,13 +179,13 @@ fn the_losses_of_a_gan_are_those_of_pytorch_and_of_two_programs_of_our_own() {
         logs.iter().filter(|point| point.get("loss-generator").is_some()).map(|point| point.global_step).collect()
     };
     assert_eq!(steps, (1..=STEPS as u64).step_by(2).collect::<Vec<_>>());
-    let [own_discriminator, own_generator] = two_programs(&data);
+    let [own_discriminator, own_generator] = two_programs(&data, 1, Strategy::Ddp);
     assert_close(&logged(&record, "loss-discriminator"), &own_discriminator, 1e-6);
     assert_close(&logged(&record, "loss-generator"), &own_generator, 1e-6);
 }
 
 #[test]
-fn eight_devices_train_a_gan_as_pytorch_does() {
+fn eight_devices_train_a_gan_as_pytorch_and_two_programs_of_our_own_do() {
     let folder = tempfile::tempdir().unwrap();
     let [discriminator, generator] = reference();
     for strategy in [Strategy::Ddp, Strategy::Fsdp] {
@@ -194,14 +194,26 @@ fn eight_devices_train_a_gan_as_pytorch_does() {
         let (_, record) = fit(folder.path(), &Gan::new(two_to_one), &data, set);
         assert_close(&logged(&record, "loss-discriminator"), &discriminator, 1e-4);
         assert_close(&logged(&record, "loss-generator"), &generator, 1e-4);
+        let [own_discriminator, own_generator] = two_programs(&data, 8, strategy);
+        assert_close(&logged(&record, "loss-discriminator"), &own_discriminator, 1e-6);
+        assert_close(&logged(&record, "loss-generator"), &own_generator, 1e-6);
     }
 }
 
-/// The losses of a loop over two programs, one for each network.
-fn two_programs(data: &DataLoader) -> [Vec<f64>; 2] {
-    let (runtime, gan) = (isolated(), Gan::new(two_to_one));
+/// The losses of a loop over two programs, one for each network. Batches are split over the devices; under FSDP so are
+/// weights and what the optimizer remembers, along their largest axis that the devices divide.
+fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f64>; 2] {
+    let trainer = trainer(Path::new("")).devices(devices).build().unwrap();
+    let (runtime, gan) = (trainer.runtime(), Gan::new(two_to_one));
     let parameters = gan.parameters();
-    let to_device = |tensor: &Tensor| runtime.to_device(&tensor.eval().unwrap()).unwrap();
+    let split = Sharding::new([Some("data")]);
+    let lies = |ty: &TensorType| {
+        let dims = ty.shape.dims();
+        let splits = |axis: &usize| strategy == Strategy::Fsdp && dims[*axis].is_multiple_of(devices);
+        let largest = (0..dims.len()).rev().filter(splits).max_by_key(|&axis| dims[axis]);
+        largest.map_or(Sharding::replicated(), |axis| Sharding::new((0..=axis).map(|i| (i == axis).then_some("data"))))
+    };
+    let to_device = |tensor: &Tensor| runtime.to_devices(&tensor.eval().unwrap(), &lies(tensor.ty())).unwrap();
     let mut weights: Vec<DeviceArray> = parameters.iter().map(|(_, p)| to_device(&p.get())).collect();
     let slots = |i: usize| adam().state(&parameters[i].0, &parameters[i].1.ty()).into_iter().map(|(_, first)| first);
     let mut remembered: Vec<Vec<DeviceArray>> =
@@ -213,21 +225,34 @@ fn two_programs(data: &DataLoader) -> [Vec<f64>; 2] {
         let own = owned[which].clone();
         let input = |ty: &TensorType| Tensor::placeholder("input", ty.clone());
         let inputs: Vec<Tensor> = parameters.iter().map(|(_, p)| input(&p.ty())).collect();
-        parameters.iter().zip(&inputs).for_each(|((_, p), input)| p.set(input.clone()));
+        let whole: Vec<Tensor> = inputs.iter().map(|input| input.with_sharding(&Sharding::replicated())).collect();
+        parameters.iter().zip(&whole).for_each(|((_, p), whole)| p.set(whole.clone()));
         let slots: Vec<Vec<Tensor>> = own.clone().map(|i| slots(i).map(|first| input(first.ty())).collect()).collect();
         let updates = input(&TensorType::scalar(DType::I32));
         let image = input(&TensorType::new(DType::U8, [BATCH, PIXELS]));
         let noise = input(&TensorType::new(DType::F32, [BATCH, NOISE]));
         let loss = gan.losses(&image, &noise)[which].mean_all();
-        let wrt: Vec<&Tensor> = inputs[own.clone()].iter().collect();
+        let wrt: Vec<&Tensor> = whole[own.clone()].iter().collect();
         let mut results = vec![loss.clone()];
         for ((i, gradient), slots) in own.zip(grad(&loss, &wrt)).zip(&slots) {
             let step = Step::new(&updates);
+            let gradient = gradient.with_sharding(&lies(gradient.ty()));
             let (weight, slots) = adam().update(&step, &parameters[i].0, &inputs[i], &gradient, slots);
             results.extend([weight].into_iter().chain(slots));
         }
-        let inputs = inputs.into_iter().chain(slots.into_iter().flatten()).chain([updates, image, noise]).collect();
-        runtime.compile(&Function::new("half", inputs, results)).unwrap()
+        let state: Vec<Tensor> = inputs.into_iter().chain(slots.into_iter().flatten()).collect();
+        let laid =
+            state.iter().map(|input| lies(input.ty())).chain([Sharding::replicated(), split.clone(), split.clone()]);
+        let laid: Vec<Sharding> = laid.collect();
+        let after: Vec<Sharding> = results.iter().map(|result| lies(result.ty())).collect();
+        let inputs = state.into_iter().chain([updates, image, noise]).collect();
+        let function = laid
+            .into_iter()
+            .enumerate()
+            .fold(Function::new("half", inputs, results), |function, (i, laid)| function.shard_parameter(i, laid));
+        let function =
+            after.into_iter().enumerate().fold(function, |function, (i, laid)| function.shard_result(i, laid));
+        runtime.compile(&function).unwrap()
     });
 
     let (mut losses, mut updates) = ([vec![], vec![]], [0i32; 2]);
@@ -237,7 +262,8 @@ fn two_programs(data: &DataLoader) -> [Vec<f64>; 2] {
         let noise = Literal::from_slice(batch.values::<f32>(1).unwrap(), [BATCH, NOISE]).unwrap();
         for which in [0, 1].into_iter().filter(|which| *which == 0 || step % 2 == 0) {
             let count = Literal::from_slice(&[updates[which]], []).unwrap();
-            let others = [&count, &image, &noise].map(|literal| runtime.to_device(literal).unwrap());
+            let others = [(&count, &Sharding::replicated()), (&image, &split), (&noise, &split)];
+            let others = others.map(|(literal, lies)| runtime.to_devices(literal, lies).unwrap());
             let own = owned[which].clone();
             let arguments = weights.iter().chain(remembered[own.clone()].iter().flatten()).chain(&others);
             let mut results =
@@ -302,7 +328,7 @@ fn a_run_goes_on_bit_for_bit_between_the_steps_of_an_optimizer() {
     for name in ["loss-generator", "lr-generator"] {
         assert_eq!(logged(&rest, name), logged(&record, name)[2..], "{name}");
     }
-    let (tensors, _) = fulmen_nn::safetensors::read(checkpoint).unwrap();
+    let tensors = crate::common::tensors(checkpoint);
     for (name, count) in
         [("trainer/updates", 3.0), ("trainer/updates/discriminator", 3.0), ("trainer/updates/generator", 2.0)]
     {
@@ -454,7 +480,7 @@ fn a_gradient_that_overflows_is_no_step_for_its_own_optimizer_alone() {
     });
     let mut trainer = trainer(folder.path()).max_epochs(1).precision(Precision::F16Mixed).build().unwrap();
     let summary = trainer.fit(&two, &noise(32, 8, LastBatch::Drop), None).unwrap();
-    let (tensors, _) = fulmen_nn::safetensors::read(summary.last_checkpoint.unwrap()).unwrap();
+    let tensors = crate::common::tensors(summary.last_checkpoint.unwrap());
     for (name, value) in [
         ("trainer/updates/a", 4.0),
         ("trainer/updates/b", 0.0),

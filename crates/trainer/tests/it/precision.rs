@@ -121,7 +121,7 @@ fn an_overflow_in_f16_changes_no_parameter_and_lowers_the_scale() {
     let after = trainer.runtime().eval(&module.fc.weight.get()).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(before, after, "eight steps from 65536 down do not get to a scale that fits a loss of a million");
     let file = trainer.last_checkpoint().unwrap();
-    let (tensors, _) = fulmen_nn::safetensors::read(file).unwrap();
+    let tensors = crate::common::tensors(file);
     assert_eq!(tensors["trainer/loss_scale"].to_f64(), [65536.0 / 256.0]);
     assert_eq!(tensors["trainer/updates"].to_f64(), [0.0]);
     assert_eq!(tensors["trainer/averaged"].to_f64(), [1.0], "the epoch has ended all the same");
@@ -189,6 +189,6 @@ fn a_run_is_resumed_in_another_precision() {
     let second = fit(Precision::F16Mixed, 2, Some(&first));
     let third = fit(Precision::Bf16, 3, Some(&second));
     let last = fit(Precision::F32, 4, Some(&third));
-    let (tensors, _) = fulmen_nn::safetensors::read(&last).unwrap();
+    let tensors = crate::common::tensors(&last);
     assert!(!tensors.contains_key("trainer/loss_scale") && tensors["fc.weight"].ty().dtype == DType::F32);
 }

@@ -41,7 +41,7 @@ fn the_same_seed_gives_the_same_bits() {
 fn a_run_resumed_after_epoch_2_continues_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, whole_summary) = run(folder.path(), 5, 7, None);
-    let checkpoint = folder.path().join("version_0/checkpoints/epoch=1-step=10.safetensors");
+    let checkpoint = folder.path().join("version_0/checkpoints/epoch=1-step=10");
     // The seed of the run is the checkpoint's, whatever the options say.
     let (resumed, resumed_summary) = run(folder.path(), 5, 999, Some(&checkpoint));
     assert_eq!(resumed.bits("train_loss"), whole.bits("train_loss")[10..]);

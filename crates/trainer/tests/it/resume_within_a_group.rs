@@ -2,20 +2,18 @@
 //! interrupt is the process's.
 
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
-use crate::common::{Net, Record, has_a_process_of_its_own, train_loader, trainer};
+use crate::common::{LONG, Net, Record, has_a_process_of_its_own, terminate, train_loader, trainer};
 use fulmen_data::LastBatch;
+use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer;
-use fulmen_nn::{Module, safetensors};
 use fulmen_tensor::Tensor;
 use fulmen_trainer::callbacks::{Mode, ReduceLROnPlateau, ThresholdMode};
 use fulmen_trainer::{
     Actions, Batch, Callback, Plan, Precision, Progress, StepContext, TrainerBuilder, TrainingModule,
 };
 
-/// Presses Ctrl-C after this batch of the second epoch, and leaves time for it to arrive.
+/// Asks for the end after this batch of the second epoch.
 struct Interrupt(u64);
 
 impl Callback for Interrupt {
@@ -24,12 +22,7 @@ impl Callback for Interrupt {
     }
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if progress.epoch == 1 && progress.batch == self.0 {
-            assert!(Command::new("kill").args(["-INT", &std::process::id().to_string()]).status().unwrap().success());
-        }
-        if progress.epoch == 1 && progress.batch >= self.0 {
-            // The last batch has no next one at which it could arrive.
-            let wait = if progress.batch == progress.batches { 500 } else { 50 };
-            std::thread::sleep(Duration::from_millis(wait));
+            terminate();
         }
     }
 }
@@ -48,8 +41,7 @@ impl TrainingModule for Loud {
 }
 
 fn builder(folder: &Path, every: u64, record: &Record) -> TrainerBuilder {
-    let builder = trainer(folder).max_epochs(3).log_every_n_steps(1).callback(record.clone());
-    // Longer than the time that the interrupt takes, so that it comes within a group.
+    let builder = trainer(folder).grace(LONG).max_epochs(3).log_every_n_steps(1).callback(record.clone());
     builder.accumulate_grad_batches(every).gradient_clip_val(0.5).log_grad_norm(true)
 }
 
@@ -109,7 +101,7 @@ fn a_group_of_batches_goes_on_where_it_was_interrupted() {
     let loud = builder(folder.path(), 20, &Record::default()).precision(Precision::F16Mixed).detect_nan(true);
     let mut trainer = loud.callback(Interrupt(4)).build().unwrap();
     let summary = trainer.fit(&Loud(Net::new()), &train(), None).unwrap();
-    let (tensors, _) = safetensors::read(summary.last_checkpoint.unwrap()).unwrap();
+    let tensors = crate::common::tensors(summary.last_checkpoint.unwrap());
     let sums = tensors.iter().filter(|(name, _)| name.starts_with("trainer/gradients/"));
     assert!(sums.flat_map(|(_, sum)| sum.to_f64()).any(|value| !value.is_finite()), "it did overflow");
 }

@@ -59,7 +59,7 @@ fn loader(reference: &Value) -> DataLoader {
 }
 
 fn guard() -> SpikeGuard {
-    SpikeGuard::new().deviations(4.0).window(8).warmup(4)
+    SpikeGuard::new().deviations(4.0).window(8).warmup(4).gradients(true)
 }
 
 fn fit(

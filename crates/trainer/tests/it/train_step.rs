@@ -8,7 +8,7 @@ use crate::common::{CLASSES, FEATURES, Net, Record, isolated, samples, train_loa
 use fulmen_data::{DataLoader, LastBatch, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Adam, Sgd};
-use fulmen_nn::{Linear, Module, safetensors};
+use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Literal, Tensor, random};
 use fulmen_trainer::{
     LogPoint, Precision, Progress, Strategy, TrainDuration, TrainStep, TrainerBuilder, TrainingFn, WeightAveraging,
@@ -148,7 +148,7 @@ fn rest(mut step: TrainStep<'_>, net: &Net) -> Rest {
 fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
     for devices in [1, 8] {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("step.safetensors");
+        let path = folder.path().join("step");
         let set = || builder(folder.path()).devices(devices).accumulate_grad_batches(2).gradient_clip_val(1.0).seed(7);
         let train = train_loader(40, LastBatch::Drop);
         let net = Net::new();
@@ -197,8 +197,8 @@ fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
         drop(step);
         assert_eq!(bits(&longer), whole.1);
 
-        // It is a file of weights, too.
-        let (tensors, _) = safetensors::read(&path).unwrap();
+        // It has PyTorch's names.
+        let tensors = crate::common::tensors(&path);
         assert!(tensors.contains_key("fc1.weight") && tensors.contains_key("optimizer/momentum_buffer/fc1.weight"));
     }
 }
@@ -206,7 +206,7 @@ fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
 #[test]
 fn a_step_that_was_saved_at_the_end_of_an_epoch_goes_on_with_the_next() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("epoch.safetensors");
+    let path = folder.path().join("epoch");
     let train = train_loader(40, LastBatch::Drop);
     let (net, other) = (Net::new(), Net::new());
     let mut trainer = builder(folder.path()).build().unwrap();
@@ -416,17 +416,18 @@ fn each_wrong_use_is_one_clear_error() {
     assert!(error.contains("validation_step logs nothing"), "{error}");
 
     // Files.
-    let error = step.load(folder.path().join("none.safetensors")).unwrap_err().to_string();
-    assert!(error.contains("none.safetensors"), "{error}");
-    let file = folder.path().join("quiet.safetensors");
+    let error = step.load(folder.path().join("none")).unwrap_err().to_string();
+    assert!(error.contains("none"), "{error}");
+    let file = folder.path().join("quiet");
     quiet.save(&file).unwrap();
     let error = step.load(&file).unwrap_err();
     assert!(error.is_checkpoint() && error.to_string().contains("`fc1.weight` (f32[64, 6]) is missing"), "{error}");
     // Nothing was changed.
     advance(&mut step, 2);
     step.block_until_ready().unwrap();
-    let error = step.save(folder.path().join("no/such/folder/x.safetensors")).unwrap_err();
-    assert!(error.to_string().contains("no/such/folder"), "{error}");
+    std::fs::write(folder.path().join("a file"), "mine").unwrap();
+    let error = step.save(folder.path().join("a file/x")).unwrap_err();
+    assert!(error.is_checkpoint() && error.to_string().contains("a file/x"), "{error}");
 }
 
 #[test]
@@ -439,7 +440,7 @@ fn a_loss_that_is_not_finite_is_an_error_where_it_is_asked_for() {
     advance(&mut step, usize::MAX);
     let error = step.logs().unwrap().wait().unwrap_err();
     assert!(error.not_finite_step().is_some() && error.to_string().contains("`train_loss`"), "{error}");
-    let error = step.save(folder.path().join("bad.safetensors")).unwrap_err();
+    let error = step.save(folder.path().join("bad")).unwrap_err();
     assert!(error.not_finite_step().is_some(), "{error}");
-    assert!(!folder.path().join("bad.safetensors").exists());
+    assert!(!folder.path().join("bad/manifest.json").exists());
 }

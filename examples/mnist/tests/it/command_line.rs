@@ -35,7 +35,7 @@ fn what_was_fit_is_validated_tested_and_predicted_with() {
     let accuracy = fit["test_accuracy"].as_f64().unwrap();
     assert!(accuracy > 0.8 && fit["test"]["test_acc"] == fit["test_accuracy"], "{fit}");
 
-    let from = ["--batch-size", "64", "--ckpt-path", "runs/version_0/checkpoints/best.safetensors", "--json"];
+    let from = ["--batch-size", "64", "--ckpt-path", "runs/version_0/checkpoints/best", "--json"];
     let test = json(&run(&[&["test"][..], &from].concat()));
     assert_eq!(test["metrics"]["test_acc"].as_f64(), Some(accuracy));
     // By name: that of the newest run which has one, as the tests in between have none.
@@ -123,7 +123,7 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
     ends(&["preflight", "--topology", "v5e:2x4,v9:1x1"], 2, "there is no generation `v9`");
     ends(&["preflight", "--topology", "v5e:2x4", "--price", "none.toml"], 1, "none.toml cannot be read");
     ends(&["fit", "--config", "none.toml"], 2, "none.toml");
-    ends(&["test", "--ckpt-path", "none.safetensors"], 1, "none.safetensors");
+    ends(&["test", "--ckpt-path", "none"], 1, "checkpoint none: ");
     ends(
         &["test", "--ckpt-path", "best"],
         2,

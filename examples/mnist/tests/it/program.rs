@@ -35,7 +35,7 @@ fn three_epochs_on_real_digits() {
         assert!(json[name].as_f64().unwrap() > 0.0, "{name}: {json}");
     }
     assert_eq!((json["accelerator"].as_str(), json["devices"].as_u64()), (Some("cpu"), Some(1)));
-    for file in ["checkpoints/best.safetensors", "checkpoints/last.safetensors", "metrics.csv"] {
+    for file in ["checkpoints/best/manifest.json", "checkpoints/last/manifest.json", "metrics.csv"] {
         assert!(runs.path().join("version_0").join(file).is_file(), "{file}");
     }
     assert!(stderr.contains("Epoch 3/3: train_loss_epoch="), "not a terminal, so plain lines: {stderr}");
@@ -198,7 +198,7 @@ fn ctrl_c_on_a_terminal_saves_and_exits_with_130() {
     let (screen, _) = text(&output);
     assert_eq!(output.status.code(), Some(130), "{screen}");
     assert!(screen.contains("Stopped: interrupted by Ctrl-C"), "{screen}");
-    assert!(runs.path().join("version_0/checkpoints/last.safetensors").is_file());
+    assert!(runs.path().join("version_0/checkpoints/last/manifest.json").is_file());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The `fulmen` program: what is done with data before a training, without a device.
+//! The `fulmen` program: what is done with data before a training and with checkpoints after it, without a device.
 //!
 //! Not here: what the subcommands do, each in its own file, and how; that is the library's.
 
@@ -10,6 +10,7 @@ macro_rules! say {
 }
 
 mod cache;
+mod checkpoint;
 mod compile_cache;
 mod data;
 mod limits;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, Parser, Subcommand};
 use fulmen_data::{Error, shorten};
 
-/// Prepares data for training.
+/// Prepares data for training, and reads checkpoints.
 #[derive(Debug, Parser)]
 #[command(name = "fulmen", version)]
 struct Arguments {
@@ -35,6 +36,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Cache(cache::Arguments),
+    Checkpoint(checkpoint::Arguments),
     Data(data::Arguments),
 }
 
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
     };
     let done = match command {
         Command::Cache(arguments) => cache::run(arguments),
+        Command::Checkpoint(arguments) => checkpoint::run(arguments),
         Command::Data(arguments) => data::run(arguments),
     };
     match done {

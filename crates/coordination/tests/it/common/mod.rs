@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(crate) const PART: &str = "FULMEN_TEST_PART";
 
 /// Far longer than any case takes; what is not over by then is stuck.
-const STUCK: Duration = Duration::from_secs(90);
+const STUCK: Duration = Duration::from_secs(300);
 
 pub(crate) struct Troupe {
     /// The path of the ignored test that a process runs.
@@ -85,15 +85,21 @@ impl Troupe {
 
     /// Waits until a process says something that begins so, and gives the rest.
     pub(crate) fn wait_for(&mut self, index: usize, start: &str) -> String {
+        let rest = self.says_within(STUCK, index, start);
+        rest.unwrap_or_else(|| panic!("process {index} is stuck after {:?}", self.actor(index).said))
+    }
+
+    /// As [`Troupe::wait_for`], for so long.
+    pub(crate) fn says_within(&mut self, time: Duration, index: usize, start: &str) -> Option<String> {
         let actor = self.actor(index);
         let begun = Instant::now();
         loop {
             if let Some(line) = actor.said.iter().find_map(|line| line.strip_prefix(start)) {
-                return line.to_owned();
+                return Some(line.to_owned());
             }
-            match actor.lines.recv_timeout(STUCK.saturating_sub(begun.elapsed())) {
+            match actor.lines.recv_timeout(time.saturating_sub(begun.elapsed())) {
                 Ok(line) => actor.said.push(line),
-                Err(RecvTimeoutError::Timeout) => panic!("process {index} is stuck after {:?}", actor.said),
+                Err(RecvTimeoutError::Timeout) => return None,
                 Err(RecvTimeoutError::Disconnected) => panic!("process {index} ended after {:?}", actor.said),
             }
         }

@@ -226,6 +226,19 @@ fn serve(state: &mut State, request: &Request) -> Response {
     match (method.as_str(), query.get("uploadId")) {
         ("GET", _) if query.contains_key("list-type") => list(state, request),
         ("GET" | "HEAD", _) => object(state, request),
+        ("POST", None) if query.contains_key("delete") => {
+            let text = String::from_utf8_lossy(body);
+            let mut done = String::new();
+            for key in text.split("<Key>").skip(1).filter_map(|rest| rest.split("</Key>").next()) {
+                state.objects.remove(&format!("{}/{key}", path.trim_end_matches('/')));
+                done.push_str(&format!("<Deleted><Key>{key}</Key></Deleted>"));
+            }
+            Response::new(200, format!("<DeleteResult>{done}</DeleteResult>"))
+        }
+        ("DELETE", None) => {
+            let status = if state.objects.remove(path).is_some() { 204 } else { 404 };
+            Response::new(status, "")
+        }
         ("POST", None) => {
             let id = format!("upload-{}", state.seen.len());
             state.uploads.insert(id.clone(), BTreeMap::new());
@@ -292,20 +305,32 @@ fn list(state: &State, request: &Request) -> Response {
     let prefix = request.query.get("prefix").cloned().unwrap_or_default();
     let after = ["continuation-token", "start-after"].iter().find_map(|name| request.query.get(*name));
     let keys = state.objects.iter().filter_map(|(name, bytes)| Some((name.strip_prefix(&bucket)?, bytes)));
-    let mut keys = keys.filter(|(key, _)| key.starts_with(&prefix) && after.is_none_or(|after| *key > after.as_str()));
-    let page: Vec<_> = keys.by_ref().take(PAGE).collect();
+    // With a delimiter, what several keys have in common up to one after the prefix is listed once, without a size.
+    let delimiter = request.query.get("delimiter");
+    let entry = |key: &str, bytes: &Vec<u8>| {
+        let end = delimiter.and_then(|delimiter| key[prefix.len()..].find(delimiter.as_str()));
+        match end {
+            Some(end) => (key[..prefix.len() + end + 1].to_owned(), None),
+            None => (key.to_owned(), Some((bytes.len(), tag(bytes)))),
+        }
+    };
+    let entries: BTreeMap<_, _> =
+        keys.filter(|(key, _)| key.starts_with(&prefix)).map(|(key, bytes)| entry(key, bytes)).collect();
+    let mut entries = entries.into_iter().filter(|(name, _)| after.is_none_or(|after| name > after));
+    let page: Vec<_> = entries.by_ref().take(PAGE).collect();
     let mut text = "<ListBucketResult>".to_owned();
-    if keys.next().is_some() {
-        let last = page.last().unwrap().0;
+    if entries.next().is_some() {
+        let last = &page.last().unwrap().0;
         text.push_str(&format!("<IsTruncated>true</IsTruncated><NextContinuationToken>{last}</NextContinuationToken>"));
     }
-    for (key, bytes) in page {
-        text.push_str(&format!(
-            "<Contents><Key>{key}</Key><LastModified>2026-10-21T07:28:00.000Z</LastModified><ETag>{}</ETag>\
-             <Size>{}</Size></Contents>",
-            tag(bytes),
-            bytes.len()
-        ));
+    for (name, object) in page {
+        text.push_str(&match object {
+            None => format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"),
+            Some((bytes, tag)) => format!(
+                "<Contents><Key>{name}</Key><LastModified>2026-10-21T07:28:00.000Z</LastModified><ETag>{tag}</ETag>\
+                 <Size>{bytes}</Size></Contents>"
+            ),
+        });
     }
     text.push_str("</ListBucketResult>");
     Response::new(200, text)

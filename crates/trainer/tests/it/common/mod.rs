@@ -2,17 +2,20 @@
 
 #![allow(clippy::unwrap_used, dead_code)] // a test helper may panic, and not every test file uses all of them
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use fulmen_data::{DataLoader, LastBatch, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::weights::StateDict;
 use fulmen_nn::{BatchNorm2d, Dropout, Linear, Module, metrics};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Plugin, Value};
-use fulmen_tensor::{Devices, Runtime, Tensor};
+use fulmen_tensor::{Devices, Literal, Runtime, Tensor};
 use fulmen_trainer::{Actions, Batch, Callback, LogPoint, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
 
 pub(crate) const FEATURES: usize = 6;
@@ -144,6 +147,24 @@ pub(crate) fn itself() -> Command {
     command
 }
 
+/// Longer than anything takes on a busy machine.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// Sends SIGTERM to this process, and waits until it is heard: one more thread waits for the end of `grace`, which must be
+/// [`LONG`].
+pub(crate) fn terminate() {
+    let waiting = || {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "fulmen-grace").count()
+    };
+    let before = waiting();
+    assert!(Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status().unwrap().success());
+    while waiting() == before {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Whether this is a process for one test alone, which a test needs that sends itself a signal: a signal is for all fits of
 /// a process. Where it is not, the test is run in one.
 pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
@@ -155,4 +176,16 @@ pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
     false
+}
+
+/// The tensors of a checkpoint.
+pub(crate) fn tensors(path: impl AsRef<Path>) -> BTreeMap<String, Arc<Literal>> {
+    let read = StateDict::read(path).unwrap();
+    read.iter().map(|(name, _)| (name.to_owned(), read.get(name).unwrap().unwrap())).collect()
+}
+
+/// The shard of a checkpoint that one process wrote.
+pub(crate) fn shard(path: &Path) -> PathBuf {
+    let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|file| file.extension().is_some_and(|of| of == "safetensors")).max().unwrap()
 }

@@ -1,44 +1,48 @@
-//! [`ValidationSet`]: one of several loaders to validate on, with its name and when it is due.
+//! [`EvaluationSet`]: a loader to validate or test on, with its name and when a fit validates on it.
 
 use std::fmt;
 
 use fulmen_data::DataLoader;
 
 use crate::hooks::Progress;
+use crate::stage::Stage;
 use crate::{BatchLimit, Error, Options, Plan, Result};
 
-/// A loader that a fit validates on. What `validation_step` logs of it has the set's name behind its own: `val_loss/NAME`.
+/// A loader to validate or test on, with a name that tells it from others. What a step logs of it has the name behind its
+/// own, `val_loss/NAME`, and the step asks [`StepContext::dataset`](crate::StepContext::dataset) for it.
 ///
 /// ```
 /// # fn f(trainer: &mut fulmen_trainer::Trainer, module: &impl fulmen_trainer::TrainingModule,
 /// #      train: &fulmen_data::DataLoader, clean: &fulmen_data::DataLoader, noisy: &fulmen_data::DataLoader)
 /// #      -> fulmen_trainer::Result<()> {
-/// use fulmen_trainer::ValidationSet;
+/// use fulmen_trainer::{EvaluationSet, Weights};
 ///
-/// let clean = ValidationSet::new("clean", clean);
-/// let noisy = ValidationSet::new("noisy", noisy).check_val_every_n_epoch(5);
-/// trainer.fit(module, train, [clean, noisy])?; // logs val_loss/clean, and every fifth epoch val_loss/noisy
+/// let clean = EvaluationSet::new("clean", clean);
+/// let noisy = EvaluationSet::new("noisy", noisy).check_val_every_n_epoch(5);
+/// let sets = [clean, noisy];
+/// trainer.fit(module, train, sets.clone())?; // logs val_loss/clean, and every fifth epoch val_loss/noisy
+/// trainer.test(module, sets, Weights::Best)?; // logs test_acc/clean and test_acc/noisy
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct ValidationSet<'a> {
+pub struct EvaluationSet {
     name: String,
-    loader: &'a DataLoader,
+    loader: DataLoader,
     interval: Option<BatchLimit>,
     every_n_epochs: Option<u64>,
     refused: Option<String>,
 }
 
-impl<'a> ValidationSet<'a> {
-    /// A loader with a name; it is due when the options say so.
-    pub fn new(name: impl Into<String>, loader: &'a DataLoader) -> ValidationSet<'a> {
-        ValidationSet { name: name.into(), loader, interval: None, every_n_epochs: None, refused: None }
+impl EvaluationSet {
+    /// A loader with a name. A fit validates on it when the options say so.
+    pub fn new(name: impl Into<String>, loader: &DataLoader) -> EvaluationSet {
+        EvaluationSet { name: name.into(), loader: loader.clone(), interval: None, every_n_epochs: None, refused: None }
     }
 
-    /// When it is validated on: each time after this share of an epoch (0.25), or after so many optimizer steps of the run
+    /// When a fit validates on it: each time after this share of an epoch (0.25), or after so many optimizer steps of the run
     /// (500), instead of the option of that name.
-    pub fn val_check_interval(mut self, interval: impl TryInto<BatchLimit, Error: fmt::Display>) -> ValidationSet<'a> {
+    pub fn val_check_interval(mut self, interval: impl TryInto<BatchLimit, Error: fmt::Display>) -> EvaluationSet {
         match interval.try_into() {
             Ok(interval) => self.interval = Some(interval),
             Err(error) => self.refused = Some(format!("val_check_interval: {error}")),
@@ -47,7 +51,7 @@ impl<'a> ValidationSet<'a> {
     }
 
     /// Epochs between two validations on it, instead of the option of that name.
-    pub fn check_val_every_n_epoch(mut self, epochs: u64) -> ValidationSet<'a> {
+    pub fn check_val_every_n_epoch(mut self, epochs: u64) -> EvaluationSet {
         self.every_n_epochs = Some(epochs);
         self
     }
@@ -56,8 +60,8 @@ impl<'a> ValidationSet<'a> {
         &self.name
     }
 
-    pub(crate) fn loader(&self) -> &'a DataLoader {
-        self.loader
+    pub(crate) fn loader(&self) -> &DataLoader {
+        &self.loader
     }
 
     /// When it is due in a run of this plan.
@@ -98,37 +102,50 @@ impl<'a> ValidationSet<'a> {
     }
 }
 
-/// What a fit validates on: nothing (`None`), one loader (`Some(&loader)`), or several with names.
+/// What is validated or tested on: nothing (`None`, of a fit alone), one loader (`&loader` or `Some(&loader)`), or several
+/// with names.
 #[derive(Clone, Debug, Default)]
-pub struct ValidationSets<'a>(pub(crate) Vec<ValidationSet<'a>>);
+pub struct EvaluationSets(pub(crate) Vec<EvaluationSet>);
 
-impl<'a> From<Option<&'a DataLoader>> for ValidationSets<'a> {
-    fn from(loader: Option<&'a DataLoader>) -> ValidationSets<'a> {
-        ValidationSets(loader.map(|loader| ValidationSet::new("", loader)).into_iter().collect())
+impl From<&DataLoader> for EvaluationSets {
+    fn from(loader: &DataLoader) -> EvaluationSets {
+        EvaluationSets(vec![EvaluationSet::new("", loader)])
     }
 }
 
-impl<'a> From<Vec<ValidationSet<'a>>> for ValidationSets<'a> {
-    fn from(sets: Vec<ValidationSet<'a>>) -> ValidationSets<'a> {
-        ValidationSets(sets)
+impl From<Option<&DataLoader>> for EvaluationSets {
+    fn from(loader: Option<&DataLoader>) -> EvaluationSets {
+        loader.map(EvaluationSets::from).unwrap_or_default()
     }
 }
 
-impl<'a, const N: usize> From<[ValidationSet<'a>; N]> for ValidationSets<'a> {
-    fn from(sets: [ValidationSet<'a>; N]) -> ValidationSets<'a> {
-        ValidationSets(sets.into())
+impl From<Vec<EvaluationSet>> for EvaluationSets {
+    fn from(sets: Vec<EvaluationSet>) -> EvaluationSets {
+        EvaluationSets(sets)
     }
 }
 
-impl ValidationSets<'_> {
+impl<const N: usize> From<[EvaluationSet; N]> for EvaluationSets {
+    fn from(sets: [EvaluationSet; N]) -> EvaluationSets {
+        EvaluationSets(sets.into())
+    }
+}
+
+impl EvaluationSets {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Names tell sets apart.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self, stage: Stage) -> Result<()> {
+        let noun = stage.noun();
         for (i, set) in self.0.iter().enumerate() {
             if set.name.is_empty() && self.0.len() > 1 {
-                return Err(Error::usage("of several validation sets each needs a name that is not empty"));
+                return Err(Error::usage(format!("of several {noun} sets each needs a name that is not empty")));
             }
             if self.0[..i].iter().any(|earlier| earlier.name == set.name) {
-                return Err(Error::usage(format!("two validation sets have the name `{}`; names differ", set.name)));
+                return Err(Error::usage(format!("two {noun} sets have the name `{}`; names differ", set.name)));
             }
         }
         Ok(())

@@ -1,0 +1,98 @@
+//! [`CloudStore`]: checkpoints in a bucket, `gs://…` or `s3://…`.
+//!
+//! Not here: requests, credentials and retries, which `fulmen-files` has.
+
+use std::io::{self, Write};
+
+use fulmen_files::{Location, ObjectWriter};
+
+use crate::store::{Entry, NewObject, Store};
+
+/// The objects below a name in a bucket, as `gs://bucket/run` or `s3://bucket/run`.
+///
+/// Requests that fail because the store is busy or the connection breaks are made again, for as long as the location's
+/// options say. Large files go in parts, and are there when all parts are.
+///
+/// ```
+/// use fulmen_checkpoint::{CloudStore, Store};
+///
+/// let store = CloudStore::new("s3://models/run_7");
+/// assert_eq!(store.describe("step_10/manifest.json"), "s3://models/run_7/step_10/manifest.json");
+/// ```
+#[derive(Clone, Debug)]
+pub struct CloudStore {
+    root: Location,
+}
+
+impl CloudStore {
+    /// The store of the objects below a location, which has settings of its own where the environment's are not meant.
+    pub fn new(root: impl Into<Location>) -> CloudStore {
+        CloudStore { root: root.into() }
+    }
+
+    fn at(&self, name: &str) -> Location {
+        if name.is_empty() { self.root.clone() } else { self.root.join(name) }
+    }
+}
+
+impl Store for CloudStore {
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
+        let at = self.at(name);
+        let writer = at.object_writer(bytes).map_err(|e| explain(&at, &e))?;
+        Ok(Box::new(NewCloud { writer, at }))
+    }
+
+    fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
+        let at = self.at(name);
+        let bytes = at.read_range(start..start + into.len() as u64).map_err(|e| explain(&at, &e))?;
+        into.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
+        let at = self.at(folder);
+        let found = at.entries().map_err(|e| explain(&at, &e))?;
+        Ok(found.into_iter().map(|(name, bytes)| Entry { name, bytes }).collect())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let at = self.at(name);
+        at.remove_object().map_err(|e| explain(&at, &e))
+    }
+
+    fn describe(&self, name: &str) -> String {
+        self.at(name).to_string()
+    }
+}
+
+struct NewCloud {
+    writer: ObjectWriter,
+    at: Location,
+}
+
+impl Write for NewCloud {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes).map_err(|e| explain(&self.at, &e))?;
+        Ok(bytes.len())
+    }
+
+    // A store shows nothing before the commit.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl NewObject for NewCloud {
+    fn commit(self: Box<Self>) -> io::Result<()> {
+        let NewCloud { writer, at } = *self;
+        writer.commit().map_err(|e| explain(&at, &e))
+    }
+}
+
+/// The error without the place, which the caller names.
+fn explain(at: &Location, error: &fulmen_data::Error) -> io::Error {
+    let text = error.to_string();
+    let text = text.strip_prefix(&format!("{at}: ")).unwrap_or(&text).to_owned();
+    let kind = if error.is_not_found() { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
+    io::Error::new(kind, text)
+}

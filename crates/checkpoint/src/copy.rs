@@ -1,0 +1,56 @@
+//! [`copy`]: a checkpoint into another store.
+
+use std::sync::Arc;
+
+use crate::read::Blocks;
+use crate::store::Store;
+use crate::{Checkpoint, CheckpointWriter, Manifest, Part, Result};
+
+/// Copies a checkpoint into another store, under its name. Each block is compared with its checksum on the way, and the
+/// manifest comes last: what is there under the name stays until then. At most 17 MiB are held.
+///
+/// # Errors
+/// The checkpoint is damaged or cannot be read; the store cannot be written to, or is full.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use fulmen_checkpoint::{Checkpoint, CheckpointWriter, LocalStore, Run, Store, copy};
+/// # let folder = tempfile::tempdir()?;
+/// let [from, to] = ["memory", "disk"].map(|name| Arc::new(LocalStore::new(folder.path().join(name))));
+/// # let writer = CheckpointWriter::new(from.clone(), "step_1")?;
+/// # let shards = vec![writer.shard("s.safetensors", vec![])?.commit()?];
+/// # writer.commit(Run { step: 1, ..Run::default() }, shards)?;
+/// copy(&Checkpoint::open(from, "step_1")?, to.clone())?;
+/// assert_eq!(Checkpoint::open(to, "step_1")?.manifest().run.step, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn copy(checkpoint: &Checkpoint, to: Arc<dyn Store>) -> Result<Manifest> {
+    copy_while(checkpoint, to, &|| Ok(()))
+}
+
+/// As [`copy`], until `go_on` fails.
+pub(crate) fn copy_while(
+    checkpoint: &Checkpoint,
+    to: Arc<dyn Store>,
+    go_on: &dyn Fn() -> Result<()>,
+) -> Result<Manifest> {
+    let manifest = checkpoint.manifest();
+    let writer = CheckpointWriter::new(to, checkpoint.name())?;
+    let mut shards = vec![];
+    for shard in &manifest.shards {
+        checkpoint.compare_header(&shard.file)?;
+        let found = manifest.parts_in(&shard.file);
+        let part = |(name, tensor, part): &(&str, &crate::TensorEntry, &crate::PartEntry)| {
+            Part::slice(*name, tensor.dtype, tensor.shape.clone(), part.rectangle.clone())
+        };
+        let mut written = writer.shard(&shard.file, found.iter().map(part).collect())?;
+        for (name, tensor, part) in found {
+            Blocks::new(checkpoint, name, tensor, part).try_each(|block| {
+                go_on()?;
+                written.write(block?)
+            })?;
+        }
+        shards.push(written.commit()?);
+    }
+    writer.commit(manifest.run.clone(), shards)
+}

@@ -1,0 +1,134 @@
+//! [`diff`]: in what two checkpoints differ.
+
+use std::fmt;
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+use serde_json::Value;
+
+use crate::shard::size_of;
+use crate::{Checkpoint, Error, Result};
+
+/// One difference between two checkpoints. Its text says what it is.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Difference {
+    /// A tensor that only the first has.
+    OnlyFirst(String),
+    /// A tensor that only the second has.
+    OnlySecond(String),
+    /// A tensor of two dtypes or shapes.
+    Type {
+        /// Its name.
+        name: String,
+        /// Dtype and shape in the first.
+        first: String,
+        /// Dtype and shape in the second.
+        second: String,
+    },
+    /// A tensor of other values.
+    Values {
+        /// Its name.
+        name: String,
+        /// The elements whose bits differ.
+        different: u64,
+        /// All elements.
+        elements: u64,
+        /// The largest distance of two elements that are finite in both; `None` where elements are no floats.
+        largest: Option<f64>,
+    },
+    /// A field of [`Run`](crate::Run), such as `options.max_epochs`.
+    Run {
+        /// Its name.
+        name: String,
+        /// Its value in the first.
+        first: Value,
+        /// Its value in the second.
+        second: Value,
+    },
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Difference::OnlyFirst(name) => write!(f, "{name}: only in the first"),
+            Difference::OnlySecond(name) => write!(f, "{name}: only in the second"),
+            Difference::Type { name, first, second } => write!(f, "{name}: {first} and {second}"),
+            Difference::Values { name, different, elements, largest } => {
+                write!(f, "{name}: {different} of {elements} elements differ")?;
+                largest.map_or(Ok(()), |largest| write!(f, ", by at most {largest:e}"))
+            }
+            Difference::Run { name, first, second } => write!(f, "{name}: {first} and {second}"),
+        }
+    }
+}
+
+/// The differences between two checkpoints, however they were divided into parts: first of the runs, then of the tensors by
+/// name. At most 128 MiB are held.
+///
+/// # Errors
+/// A checkpoint cannot be read or is damaged.
+pub fn diff(first: &Checkpoint, second: &Checkpoint) -> Result<Vec<Difference>> {
+    let mut differences = vec![];
+    let value = |checkpoint: &Checkpoint| {
+        serde_json::to_value(&checkpoint.manifest().run).map_err(|e| Error::usage(e.to_string()))
+    };
+    compare_json("", &value(first)?, &value(second)?, &mut differences);
+    let (a, b) = (&first.manifest().tensors, &second.manifest().tensors);
+    for (name, tensor) in a {
+        let Some(other) = b.get(name) else {
+            differences.push(Difference::OnlyFirst(name.clone()));
+            continue;
+        };
+        if (tensor.dtype, &tensor.shape) != (other.dtype, &other.shape) {
+            differences.push(Difference::Type {
+                name: name.clone(),
+                first: format!("{} {:?}", tensor.dtype, tensor.shape),
+                second: format!("{} {:?}", other.dtype, other.shape),
+            });
+            continue;
+        }
+        let (mut different, mut elements, mut largest) = (0, 0, None::<f64>);
+        for slab in first.slabs(name)? {
+            let (x, y) = (first.read(name, &slab)?, second.read(name, &slab)?);
+            let size = size_of(tensor.dtype).unwrap_or(1) as usize;
+            elements += (x.len() / size) as u64;
+            for (x, y) in x.chunks_exact(size).zip(y.chunks_exact(size)).filter(|(x, y)| x != y) {
+                different += 1;
+                let distance = float(tensor.dtype, x).zip(float(tensor.dtype, y)).map(|(x, y)| (x - y).abs());
+                if let Some(distance) = distance.filter(|distance| distance.is_finite()) {
+                    largest = Some(largest.map_or(distance, |largest| largest.max(distance)));
+                }
+            }
+        }
+        if different > 0 {
+            differences.push(Difference::Values { name: name.clone(), different, elements, largest });
+        }
+    }
+    differences.extend(b.keys().filter(|name| !a.contains_key(*name)).cloned().map(Difference::OnlySecond));
+    Ok(differences)
+}
+
+fn float(dtype: Dtype, bytes: &[u8]) -> Option<f64> {
+    match dtype {
+        Dtype::F64 => Some(f64::from_le_bytes(bytes.try_into().ok()?)),
+        Dtype::F32 => Some(f32::from_le_bytes(bytes.try_into().ok()?).into()),
+        Dtype::F16 => Some(f16::from_le_bytes(bytes.try_into().ok()?).into()),
+        Dtype::BF16 => Some(bf16::from_le_bytes(bytes.try_into().ok()?).into()),
+        _ => None,
+    }
+}
+
+fn compare_json(name: &str, first: &Value, second: &Value, differences: &mut Vec<Difference>) {
+    let (Value::Object(a), Value::Object(b)) = (first, second) else {
+        if first != second {
+            let (name, first, second) = (name.to_owned(), first.clone(), second.clone());
+            differences.push(Difference::Run { name, first, second });
+        }
+        return;
+    };
+    for key in a.keys().chain(b.keys().filter(|key| !a.contains_key(*key))) {
+        let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+        compare_json(&name, &first[key], &second[key], differences);
+    }
+}

@@ -1,0 +1,240 @@
+//! Which checkpoints a store has, which is the newest, and which are kept.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use crate::read::join;
+use crate::store::Store;
+use crate::{Checkpoint, Error, MANIFEST, Result};
+
+/// A folder of a store that has a manifest or looks as if it should.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its name within the store.
+    pub name: String,
+    /// The checkpoint, or why it does not count.
+    pub checkpoint: Result<Checkpoint>,
+}
+
+/// The checkpoints of a store: those that count, the newest first, then folders that do not, by name. A checkpoint counts
+/// when its manifest is whole and its shards are there, with the right lengths. Values are not read.
+///
+/// # Errors
+/// The store cannot be listed. One that is not there yet has no checkpoints.
+pub fn list(store: &Arc<dyn Store>) -> Result<Vec<Listed>> {
+    let entries = match store.list("") {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(error) => return Err(Error::io("read", &store.describe(""), error)),
+    };
+    let folders = entries.into_iter().filter(|entry| entry.bytes.is_none() && !entry.name.starts_with('.'));
+    let mut listed: Vec<Listed> = folders
+        .map(|entry| Listed { checkpoint: Checkpoint::open(store.clone(), &entry.name), name: entry.name })
+        .collect();
+    listed.sort_by_key(newest_first);
+    Ok(listed)
+}
+
+/// Those that count come first.
+fn newest_first(listed: &Listed) -> Reverse<Option<u64>> {
+    Reverse(listed.checkpoint.as_ref().ok().map(step))
+}
+
+fn step(checkpoint: &Checkpoint) -> u64 {
+    checkpoint.manifest().run.step
+}
+
+/// Loads the newest checkpoint that `load` can read, and gives the errors of newer ones that it could not. So a damaged
+/// checkpoint does not stand in the way of an older good one. Of a store with [levels](Store::levels), a checkpoint that
+/// cannot be read from one is read from the next.
+///
+/// # Errors
+/// The store cannot be listed.
+pub fn newest<T>(
+    store: &Arc<dyn Store>,
+    mut load: impl FnMut(&Checkpoint) -> Result<T>,
+) -> Result<(Option<T>, Vec<Error>)> {
+    let (mut skipped, mut found) = (vec![], None);
+    let levels = store.levels();
+    let levels = if levels.is_empty() { vec![store.clone()] } else { levels };
+    let mut listed =
+        levels.iter().map(list).collect::<Result<Vec<Vec<_>>>>()?.into_iter().flatten().collect::<Vec<_>>();
+    listed.sort_by_key(newest_first);
+    for Listed { checkpoint, .. } in listed {
+        match checkpoint {
+            Ok(checkpoint) if found.is_none() => match load(&checkpoint) {
+                Ok(loaded) => found = Some(loaded),
+                Err(error) => skipped.push(error),
+            },
+            Ok(_) => {}
+            Err(error) => skipped.push(error),
+        }
+    }
+    Ok((found, skipped))
+}
+
+/// Whether a smaller or a larger score is better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Smaller is better, as for a loss.
+    #[default]
+    Min,
+    /// Larger is better, as for an accuracy.
+    Max,
+}
+
+/// Which checkpoints are kept: the best by score and the last by step. The newest one is kept in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// How many of the best are kept. Those without a score are none of them.
+    pub best: usize,
+    /// How many of the last are kept; 0 is as 1.
+    pub last: usize,
+    /// What is best.
+    pub mode: Mode,
+}
+
+impl Keep {
+    /// The indices of those that are kept, of `(step, score)` with the newest first.
+    fn choose(&self, checkpoints: &[(u64, Option<f64>)]) -> BTreeSet<usize> {
+        let mut scored: Vec<(usize, f64)> =
+            checkpoints.iter().enumerate().filter_map(|(i, (_, score))| Some((i, (*score)?))).collect();
+        // Of equal scores, the newer one.
+        scored.sort_by(|(_, a), (_, b)| if self.mode == Mode::Min { a.total_cmp(b) } else { b.total_cmp(a) });
+        let best = scored.into_iter().take(self.best).map(|(i, _)| i);
+        (0..checkpoints.len().min(self.last.max(1))).chain(best).collect()
+    }
+}
+
+/// Removes the checkpoints that are not kept, and gives their names. The manifest goes first, so that one that is half
+/// removed does not count. What is damaged or unfinished neither counts nor is removed: so the last good one stays.
+///
+/// # Errors
+/// The store cannot be listed, or a checkpoint cannot be removed.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use fulmen_checkpoint::{CheckpointWriter, Dtype, Keep, LocalStore, Part, Run, Store, prune};
+/// # let folder = tempfile::tempdir()?;
+/// let store: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
+/// # for step in 1..=3 {
+/// #     let writer = CheckpointWriter::new(store.clone(), &format!("step_{step}"))?;
+/// #     let shards = vec![writer.shard("s.safetensors", vec![])?.commit()?];
+/// #     writer.commit(Run { step, ..Run::default() }, shards)?;
+/// # }
+/// // Of step_1, step_2 and step_3:
+/// let removed = prune(&store, &Keep { last: 2, ..Keep::default() })?;
+/// assert_eq!(removed, ["step_1"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn prune(store: &Arc<dyn Store>, keep: &Keep) -> Result<Vec<String>> {
+    let whole: Vec<Checkpoint> = list(store)?.into_iter().filter_map(|listed| listed.checkpoint.ok()).collect();
+    let runs: Vec<_> = whole.iter().map(|checkpoint| (step(checkpoint), checkpoint.manifest().run.score)).collect();
+    let kept = keep.choose(&runs);
+    let mut removed = vec![];
+    for (_, checkpoint) in whole.iter().enumerate().filter(|(i, _)| !kept.contains(i)) {
+        remove(store, checkpoint.name())?;
+        removed.push(checkpoint.name().to_owned());
+    }
+    Ok(removed)
+}
+
+/// The end of the names of shards.
+pub(crate) const SHARD: &str = ".safetensors";
+
+/// Whether a file has the name of a shard that a process writes, such as `shard_0.safetensors` or `shard_12-3.safetensors`.
+/// Files of other names in the folder of a checkpoint are the user's.
+fn is_shard(file: &str) -> bool {
+    let number = file.strip_prefix("shard_").and_then(|rest| rest.strip_suffix(SHARD));
+    number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
+}
+
+/// Removes a checkpoint, its manifest first. Nothing happens where there is none.
+///
+/// # Errors
+/// The store cannot be read, or a file cannot be removed.
+pub fn remove(store: &Arc<dyn Store>, name: &str) -> Result<()> {
+    if !files(&**store, name)?.iter().any(|file| file == MANIFEST) {
+        return Ok(());
+    }
+    let whole = Checkpoint::open(store.clone(), name);
+    let shards = whole.iter().flat_map(|whole| whole.manifest().shards.iter().map(|shard| shard.file.clone()));
+    let shards: Vec<String> = shards.collect();
+    remove_file(&**store, name, MANIFEST)?;
+    remove_shards(&**store, name, |_| true)?;
+    shards.iter().try_for_each(|file| remove_file(&**store, name, file))
+}
+
+/// Removes the shards (`shard_0.safetensors` and its like) that no manifest names: those of killed writers. Call it where nothing else writes to the store. Where a
+/// manifest is damaged, all stays.
+///
+/// # Errors
+/// The store cannot be read, or a file cannot be removed.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use fulmen_checkpoint::{CheckpointWriter, LocalStore, Store, remove_unfinished};
+/// # let folder = tempfile::tempdir()?;
+/// let store: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
+/// CheckpointWriter::new(store.clone(), "step_1")?.shard("shard_0.safetensors", vec![])?.commit()?;
+/// // No manifest was written.
+/// remove_unfinished(&store)?;
+/// assert!(store.list("")?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn remove_unfinished(store: &Arc<dyn Store>) -> Result<()> {
+    for Listed { name, checkpoint } in list(store)? {
+        match checkpoint {
+            Ok(whole) => remove_shards(&**store, &name, |file| whole.manifest().shard(file).is_none())?,
+            Err(_) if files(&**store, &name)?.iter().any(|file| file == MANIFEST) => {}
+            Err(_) => remove_shards(&**store, &name, |_| true)?,
+        }
+    }
+    Ok(())
+}
+
+/// The names of the files in a folder; none where there is no folder.
+pub(crate) fn files(store: &dyn Store, folder: &str) -> Result<Vec<String>> {
+    match store.list(folder) {
+        Ok(entries) => Ok(entries.into_iter().filter(|entry| entry.bytes.is_some()).map(|entry| entry.name).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+        Err(error) => Err(Error::io("read", &store.describe(folder), error)),
+    }
+}
+
+/// Removes the shards in a folder that are `unused`.
+pub(crate) fn remove_shards(store: &dyn Store, folder: &str, unused: impl Fn(&str) -> bool) -> Result<()> {
+    let shards = files(store, folder)?.into_iter().filter(|file| is_shard(file) && unused(file));
+    shards.into_iter().try_for_each(|file| remove_file(store, folder, &file))
+}
+
+fn remove_file(store: &dyn Store, folder: &str, file: &str) -> Result<()> {
+    let name = join(folder, file);
+    match store.remove(&name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io("remove", &store.describe(&name), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_and_the_last_are_kept_and_the_newest_always() {
+        let checkpoints = [(5, Some(0.9)), (4, Some(0.2)), (3, None), (2, Some(0.1)), (1, Some(0.2))];
+        let check = |best, last, mode, expected: &[usize]| {
+            let kept = Keep { best, last, mode }.choose(&checkpoints);
+            assert_eq!(kept.into_iter().collect::<Vec<_>>(), expected, "{best} {last} {mode:?}");
+        };
+        check(0, 0, Mode::Min, &[0]);
+        check(0, 3, Mode::Min, &[0, 1, 2]);
+        check(2, 1, Mode::Min, &[0, 1, 3]);
+        check(1, 1, Mode::Max, &[0]);
+        check(9, 9, Mode::Max, &[0, 1, 2, 3, 4]);
+    }
+}

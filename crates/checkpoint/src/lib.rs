@@ -1,0 +1,72 @@
+//! Checkpoints: a folder of safetensors shards and a manifest.
+//!
+//! Each process writes the [`Part`]s of tensors that it holds into shards of its own ([`CheckpointWriter`]). The manifest
+//! comes last and names them all. A folder without a whole manifest is not a checkpoint. Every byte is covered by a
+//! checksum: reading compares each block with its own, and an error names the tensor.
+//!
+//! [`Checkpoint::read`] gives any rectangle of any tensor, whatever parts it was written in. So a checkpoint of eight
+//! devices is read by four, or by one.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use fulmen_checkpoint::{Checkpoint, CheckpointWriter, Dtype, LocalStore, Part, Rectangle, Run};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let store = Arc::new(LocalStore::new(folder.path()));
+//! let writer = CheckpointWriter::new(store.clone(), "step_10")?;
+//! // Two processes hold two rows of a matrix each.
+//! let mut shards = vec![];
+//! for process in 0..2u8 {
+//!     let rows = Rectangle::new([2 * u64::from(process), 0], [2, 3]);
+//!     let part = Part::slice("fc.weight", Dtype::U8, [4, 3], rows);
+//!     let mut shard = writer.shard(&format!("shard_{process}.safetensors"), vec![part])?;
+//!     shard.write(&[process; 6])?;
+//!     shards.push(shard.commit()?);
+//! }
+//! writer.commit(Run { step: 10, ..Run::default() }, shards)?;
+//!
+//! let checkpoint = Checkpoint::open(store, "step_10")?;
+//! let column = checkpoint.read("fc.weight", &Rectangle::new([0, 1], [4, 1]))?;
+//! assert_eq!(column, [0, 0, 1, 1]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Not here: devices, models, and when a checkpoint is written.
+
+#[cfg(feature = "cloud")]
+mod cloud;
+mod copy;
+mod diff;
+mod error;
+mod header;
+mod keep;
+mod manifest;
+mod merge;
+mod read;
+mod rectangle;
+mod shard;
+mod store;
+mod tiered;
+mod verify;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "cloud")]
+pub use cloud::CloudStore;
+pub use copy::copy;
+pub use diff::{Difference, diff};
+pub use error::{Error, Result};
+pub use header::header;
+pub use keep::{Keep, Listed, Mode, list, newest, prune, remove, remove_unfinished};
+pub use manifest::{FORMAT_VERSION, MANIFEST, Manifest, PartEntry, Run, ShardEntry, TensorEntry};
+pub use merge::{Merge, OPTIMIZER, TRAINER, is_of_training, merge};
+pub use read::Checkpoint;
+pub use rectangle::Rectangle;
+pub use safetensors::Dtype;
+pub use shard::{Part, ShardWriter, WrittenShard};
+pub use store::{Entry, LocalStore, NewObject, Store, open_store};
+pub use tiered::TieredStore;
+pub use verify::verify;
+pub use write::CheckpointWriter;

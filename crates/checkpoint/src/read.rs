@@ -1,0 +1,283 @@
+//! [`Checkpoint`]: reading any rectangle of any tensor, from whatever parts hold it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crc32c::crc32c;
+use sha2::{Digest, Sha256};
+
+use crate::manifest::{BLOCK, hex};
+use crate::shard::{bytes_of, size_of};
+use crate::store::Store;
+use crate::{Error, LocalStore, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry, open_store};
+
+/// A manifest names the parts of millions of tensors within this.
+const MOST_MANIFEST: u64 = 1 << 30;
+
+/// What is read at once where a whole tensor is not wanted.
+const SLAB: u64 = 32 << 20;
+
+/// A checkpoint whose manifest is whole and whose shards are all there.
+#[derive(Debug)]
+pub struct Checkpoint {
+    store: Arc<dyn Store>,
+    name: String,
+    manifest: Manifest,
+    sha256: String,
+    /// The shards whose header was compared.
+    compared: Mutex<BTreeSet<String>>,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint `name` of a store. The values are compared with their checksums when they are read.
+    ///
+    /// # Errors
+    /// There is no checkpoint of that name, or it was not finished; its manifest is damaged or of a newer version; a shard is
+    /// missing or has another length.
+    pub fn open(store: Arc<dyn Store>, name: &str) -> Result<Checkpoint> {
+        let folder = store.describe(name);
+        let entries = store.list(name).map_err(|e| Error::io("read", &folder, e))?;
+        let length = |file: &str| entries.iter().find(|entry| entry.name == file).and_then(|entry| entry.bytes);
+        let Some(bytes) = length(MANIFEST) else {
+            return Err(Error::not_found(format!(
+                "{folder}: there is no {MANIFEST}, so it is no checkpoint, or one that was not finished; use another one"
+            )));
+        };
+        let file = join(name, MANIFEST);
+        let place = store.describe(&file);
+        if bytes > MOST_MANIFEST {
+            return Err(Error::damaged(format_args!("{place}: {bytes} bytes are too many for a manifest")));
+        }
+        let mut content = vec![0; bytes as usize];
+        store.read(&file, 0, &mut content).map_err(|e| Error::io("read", &place, e))?;
+        let manifest = Manifest::from_bytes(&content, &place)?;
+        for shard in &manifest.shards {
+            match length(&shard.file) {
+                Some(bytes) if bytes == shard.bytes => {}
+                Some(bytes) => {
+                    let expected = shard.bytes;
+                    return Err(Error::damaged(format_args!(
+                        "{folder}: the shard {} has {bytes} bytes instead of {expected}",
+                        shard.file
+                    )));
+                }
+                None => return Err(Error::damaged(format_args!("{folder}: the shard {} is missing", shard.file))),
+            }
+        }
+        let sha256 = hex(Sha256::digest(&content).as_ref());
+        Ok(Checkpoint { store, name: name.to_owned(), manifest, sha256, compared: Mutex::default() })
+    }
+
+    /// Opens the checkpoint in a folder of this machine, or below `gs://bucket/path` or `s3://bucket/path`.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::open`] and [`open_store`]; a path that is no folder.
+    pub fn at(folder: impl AsRef<Path>) -> Result<Checkpoint> {
+        let folder = folder.as_ref();
+        let place = folder.display().to_string();
+        if let Some((scheme, path)) = place.split_once("://") {
+            let Some((parent, name)) = path.trim_end_matches('/').rsplit_once('/') else {
+                return Err(Error::usage(format!("{place}: this is a bucket; name a checkpoint in it")));
+            };
+            return Checkpoint::open(open_store(format!("{scheme}://{parent}"))?, name);
+        }
+        // The name of `.` is known only then.
+        let whole = folder.canonicalize().map_err(|e| Error::io("open", &place, e))?;
+        match (whole.parent(), whole.file_name().and_then(|name| name.to_str())) {
+            (Some(parent), Some(name)) if whole.is_dir() => Checkpoint::open(Arc::new(LocalStore::new(parent)), name),
+            _ => Err(Error::usage(format!(
+                "{place}: not the folder of a checkpoint; name the one that has a {MANIFEST}. Weights alone are loaded with \
+                 load_weights"
+            ))),
+        }
+    }
+
+    /// The SHA-256 of the file of the manifest. Two checkpoints that have the same hold the same.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// The name within the store.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is of, and where everything lies.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Reads a rectangle of a tensor: its elements, little-endian and row-major.
+    ///
+    /// # Errors
+    /// There is no such tensor; the rectangle does not lie within it; what is read does not match its checksum; the store
+    /// cannot be read, or there is no memory for so much.
+    pub fn read(&self, tensor: &str, rectangle: &Rectangle) -> Result<Vec<u8>> {
+        let entry = self.tensor(tensor)?;
+        rectangle.check_within(&entry.shape)?;
+        let mut bytes = vec![];
+        let size = bytes_of(entry.dtype, &rectangle.extent).and_then(|size| usize::try_from(size).ok());
+        let reserved = size.is_some_and(|size| bytes.try_reserve_exact(size).is_ok());
+        if !reserved {
+            let cause = io::ErrorKind::OutOfMemory.into();
+            return Err(Error::io(&format!("read `{tensor}`{rectangle}"), &self.store.describe(&self.name), cause));
+        }
+        bytes.resize(size.unwrap_or_default(), 0);
+        self.read_into(tensor, entry, rectangle, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads a tensor slab after slab, in row-major order, and gives each to `take`. At most 32 MiB are held.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::read`] and of `take`.
+    pub fn stream(&self, tensor: &str, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let entry = self.tensor(tensor)?;
+        let mut bytes = vec![];
+        for slab in self.slabs(tensor)? {
+            bytes.resize(bytes_of(entry.dtype, &slab.extent).unwrap_or_default() as usize, 0);
+            self.read_into(tensor, entry, &slab, &mut bytes)?;
+            take(&bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Rectangles that cover a tensor in row-major order, of 32 MiB at most.
+    pub(crate) fn slabs(&self, tensor: &str) -> Result<Vec<Rectangle>> {
+        let entry = self.tensor(tensor)?;
+        Ok(Rectangle::slabs(&entry.shape, SLAB / size_of(entry.dtype).unwrap_or(1)))
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<&TensorEntry> {
+        self.manifest.tensors.get(name).ok_or_else(|| {
+            Error::not_found(format!("{}: there is no tensor `{name}` in it", self.store.describe(&self.name)))
+        })
+    }
+
+    fn read_into(&self, name: &str, tensor: &TensorEntry, wanted: &Rectangle, into: &mut [u8]) -> Result<()> {
+        let size = size_of(tensor.dtype).unwrap_or(1);
+        for part in &tensor.parts {
+            let Some(common) = part.rectangle.intersection(wanted) else { continue };
+            self.compare_header(&part.file)?;
+            let mut blocks = Blocks::new(self, name, tensor, part);
+            part.rectangle.runs(wanted, &common, |from, to, run| {
+                let to = (to * size) as usize;
+                blocks.copy(from * size, &mut into[to..to + (run * size) as usize])
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Compares the header of a shard with its checksum, once.
+    pub(crate) fn compare_header(&self, file: &str) -> Result<()> {
+        if self.compared.lock().unwrap_or_else(PoisonError::into_inner).contains(file) {
+            return Ok(());
+        }
+        self.header(file)?;
+        self.compared.lock().unwrap_or_else(PoisonError::into_inner).insert(file.to_owned());
+        Ok(())
+    }
+
+    /// The header of a shard, which matches its checksum.
+    pub(crate) fn header(&self, file: &str) -> Result<Vec<u8>> {
+        let place = self.place(file);
+        let Some(shard) = self.manifest.shard(file) else {
+            return Err(Error::damaged(format_args!("{place}: not a shard of the manifest")));
+        };
+        let mut header = vec![0; shard.header_bytes as usize];
+        self.read_file(file, 0, &mut header)?;
+        if crc32c(&header) != shard.header_crc32c {
+            return Err(Error::damaged(format_args!("{place}: the header does not match its checksum")));
+        }
+        Ok(header)
+    }
+
+    /// How a user knows a file of the checkpoint.
+    pub(crate) fn place(&self, file: &str) -> String {
+        self.store.describe(&join(&self.name, file))
+    }
+
+    fn read_file(&self, file: &str, start: u64, into: &mut [u8]) -> Result<()> {
+        self.store.read(&join(&self.name, file), start, into).map_err(|e| Error::io("read", &self.place(file), e))
+    }
+}
+
+/// The name of a file in a folder of a store.
+pub(crate) fn join(folder: &str, file: &str) -> String {
+    if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") }
+}
+
+/// The bytes of a part, by blocks that match their checksums. It holds 16 blocks at most.
+pub(crate) struct Blocks<'a> {
+    checkpoint: &'a Checkpoint,
+    name: &'a str,
+    part: &'a PartEntry,
+    /// The length of the part.
+    bytes: u64,
+    /// Blocks that follow each other, the number of the first, and which of them were compared.
+    window: Vec<u8>,
+    first: u64,
+    compared: Vec<bool>,
+}
+
+/// The most blocks that are read at once: each read of an object store waits for an answer.
+const WINDOW: u64 = 16;
+
+impl<'a> Blocks<'a> {
+    pub(crate) fn new(checkpoint: &'a Checkpoint, name: &'a str, tensor: &TensorEntry, part: &'a PartEntry) -> Self {
+        let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
+        Blocks { checkpoint, name, part, bytes, window: vec![], first: 0, compared: vec![] }
+    }
+
+    /// Fills `into` with the bytes of the part from `start` on.
+    fn copy(&mut self, mut start: u64, mut into: &mut [u8]) -> Result<()> {
+        while !into.is_empty() {
+            let from = (start % BLOCK) as usize;
+            let block = self.read(start / BLOCK, ((from + into.len()) as u64).div_ceil(BLOCK))?;
+            let count = into.len().min(block.len() - from);
+            let (now, rest) = into.split_at_mut(count);
+            now.copy_from_slice(&block[from..from + count]);
+            (start, into) = (start + count as u64, rest);
+        }
+        Ok(())
+    }
+
+    /// A block of the part. So many from this one on will be wanted.
+    pub(crate) fn read(&mut self, number: u64, wanted: u64) -> Result<&[u8]> {
+        let (checkpoint, part) = (self.checkpoint, self.part);
+        if number < self.first || number - self.first >= self.compared.len() as u64 {
+            let (start, count) = (number * BLOCK, wanted.clamp(1, WINDOW).min(self.count() - number));
+            self.compared.clear();
+            self.window.resize((self.bytes - start).min(count * BLOCK) as usize, 0);
+            checkpoint.read_file(&part.file, part.start + start, &mut self.window)?;
+            (self.first, self.compared) = (number, vec![false; count as usize]);
+        }
+        let index = (number - self.first) as usize;
+        let from = index * BLOCK as usize;
+        let block = &self.window[from..self.window.len().min(from + BLOCK as usize)];
+        if !self.compared[index] {
+            if part.crc32c.get(number as usize) != Some(&crc32c(block)) {
+                let first = part.start + number * BLOCK;
+                return Err(Error::damaged(format_args!(
+                    "{}: bytes {first} to {}, of the tensor `{}`, do not match their checksum",
+                    checkpoint.place(&part.file),
+                    first + block.len() as u64,
+                    self.name
+                )));
+            }
+            self.compared[index] = true;
+        }
+        Ok(block)
+    }
+
+    /// Gives all blocks to `take`, in order, until it fails.
+    pub(crate) fn try_each(mut self, mut take: impl FnMut(Result<&[u8]>) -> Result<()>) -> Result<()> {
+        (0..self.count()).try_for_each(|number| take(self.read(number, WINDOW)))
+    }
+
+    fn count(&self) -> u64 {
+        self.bytes.div_ceil(BLOCK)
+    }
+}

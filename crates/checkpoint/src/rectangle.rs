@@ -1,0 +1,177 @@
+//! [`Rectangle`]: a part of a tensor, and how its bytes lie within another one.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// The elements of a tensor from `offset` on, `extent` of them along each axis.
+///
+/// ```
+/// use fulmen_checkpoint::Rectangle;
+///
+/// let rows = Rectangle::new([2, 0], [2, 8]);
+/// let columns = Rectangle::new([0, 6], [4, 2]);
+/// assert_eq!(rows.intersection(&columns), Some(Rectangle::new([2, 6], [2, 2])));
+/// assert_eq!(rows.to_string(), "[2:4, 0:8]");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rectangle {
+    /// The first index along each axis.
+    pub offset: Vec<u64>,
+    /// The number of elements along each axis.
+    pub extent: Vec<u64>,
+}
+
+impl Rectangle {
+    /// A rectangle by its first index and its number of elements along each axis.
+    pub fn new(offset: impl Into<Vec<u64>>, extent: impl Into<Vec<u64>>) -> Rectangle {
+        Rectangle { offset: offset.into(), extent: extent.into() }
+    }
+
+    /// All of a tensor.
+    pub fn whole(shape: &[u64]) -> Rectangle {
+        Rectangle { offset: vec![0; shape.len()], extent: shape.to_vec() }
+    }
+
+    /// The number of elements, or `None` if it is beyond 64 bits.
+    pub(crate) fn elements(&self) -> Option<u64> {
+        elements(&self.extent)
+    }
+
+    /// Checks that it lies within a tensor of this shape.
+    pub(crate) fn check_within(&self, shape: &[u64]) -> Result<()> {
+        let within = || {
+            let mut axes = self.offset.iter().zip(&self.extent).zip(shape);
+            axes.all(|((offset, extent), size)| offset.checked_add(*extent).is_some_and(|end| end <= *size))
+        };
+        if self.offset.len() == shape.len() && self.extent.len() == shape.len() && within() {
+            return Ok(());
+        }
+        Err(Error::usage(format!("{self} does not lie within a tensor of shape {shape:?}")))
+    }
+
+    /// What two rectangles of one tensor have in common, if that is any element.
+    pub fn intersection(&self, other: &Rectangle) -> Option<Rectangle> {
+        let ends = |of: &Rectangle| -> Vec<(u64, u64)> {
+            of.offset.iter().zip(&of.extent).map(|(offset, extent)| (*offset, offset.saturating_add(*extent))).collect()
+        };
+        let (a, b) = (ends(self), ends(other));
+        let axis = |((a, b), (c, d)): (&(u64, u64), &(u64, u64))| {
+            let (start, end) = (*a.max(c), *b.min(d));
+            (start < end).then(|| (start, end - start))
+        };
+        let axes =
+            if a.len() == b.len() { a.iter().zip(&b).map(axis).collect::<Option<Vec<_>>>()? } else { return None };
+        let (offset, extent) = axes.into_iter().unzip();
+        Some(Rectangle { offset, extent })
+    }
+
+    /// The position of the element at `index` among those of this rectangle, in row-major order.
+    fn position(&self, index: &[u64]) -> u64 {
+        let axes = index.iter().zip(&self.offset).zip(&self.extent);
+        axes.fold(0, |position, ((index, offset), extent)| position * extent + (index - offset))
+    }
+
+    /// Calls `copy` with each run of elements of `common` that is contiguous both here and in `other`, in ascending order:
+    /// its position here, its position there, and its length.
+    pub(crate) fn runs(
+        &self,
+        other: &Rectangle,
+        common: &Rectangle,
+        mut copy: impl FnMut(u64, u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        let rank = common.extent.len();
+        // The axes after this one are whole in both.
+        let whole =
+            |axis: &usize| common.extent[*axis] == self.extent[*axis] && common.extent[*axis] == other.extent[*axis];
+        let split = (0..rank).rev().find(|axis| !whole(axis)).unwrap_or(0);
+        let run: u64 = common.extent[split.min(rank)..].iter().product();
+        let mut index = common.offset.clone();
+        loop {
+            copy(self.position(&index), other.position(&index), run)?;
+            // The next index along the axes before `split`.
+            let mut axis = split;
+            loop {
+                if axis == 0 {
+                    return Ok(());
+                }
+                axis -= 1;
+                index[axis] += 1;
+                if index[axis] < common.offset[axis] + common.extent[axis] {
+                    break;
+                }
+                index[axis] = common.offset[axis];
+            }
+        }
+    }
+
+    /// Divides a tensor into rectangles of at most so many elements. They follow each other in row-major order, without
+    /// gaps.
+    pub(crate) fn slabs(shape: &[u64], most: u64) -> Vec<Rectangle> {
+        if elements(shape) == Some(0) {
+            return vec![];
+        }
+        // The first axis whose single index is small enough.
+        let inner = |axis: usize| shape[axis + 1..].iter().product::<u64>();
+        let Some(axis) = (0..shape.len()).find(|axis| inner(*axis) <= most.max(1)) else {
+            return vec![Rectangle::whole(shape)];
+        };
+        let step = (most / inner(axis)).max(1);
+        let outer: u64 = shape[..axis].iter().product();
+        let mut slabs = vec![];
+        for mut number in 0..outer {
+            let mut slab = Rectangle::whole(shape);
+            for before in (0..axis).rev() {
+                (slab.offset[before], slab.extent[before]) = (number % shape[before], 1);
+                number /= shape[before];
+            }
+            let mut start = 0;
+            while start < shape[axis] {
+                let mut slab = slab.clone();
+                (slab.offset[axis], slab.extent[axis]) = (start, step.min(shape[axis] - start));
+                start += slab.extent[axis];
+                slabs.push(slab);
+            }
+        }
+        slabs
+    }
+}
+
+/// The number of elements of a shape, or `None` if it is beyond 64 bits.
+pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size))
+}
+
+impl fmt::Display for Rectangle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let axes = self.offset.iter().zip(&self.extent);
+        let axes: Vec<String> =
+            axes.map(|(offset, extent)| format!("{offset}:{}", offset.saturating_add(*extent))).collect();
+        write!(f, "[{}]", axes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_follow_each_other_and_cover_a_tensor_once() {
+        for shape in [vec![], vec![7], vec![3, 5], vec![2, 3, 4], vec![1, 1, 9], vec![0, 4]] {
+            for most in [1, 2, 4, 5, 100] {
+                let (whole, mut next) = (Rectangle::whole(&shape), 0);
+                for slab in Rectangle::slabs(&shape, most) {
+                    assert!(slab.elements().is_some_and(|elements| elements <= most));
+                    assert_eq!(whole.position(&slab.offset), next, "{shape:?} {most} {slab}");
+                    next += slab.elements().unwrap_or_default();
+                }
+                assert_eq!(Some(next), elements(&shape));
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! [`ShardWriter`]: one safetensors file, written part after part.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use crc32c::{crc32c, crc32c_append};
+use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::header::header;
+use crate::manifest::{BLOCK, hex};
+use crate::rectangle::elements;
+use crate::store::{NewObject, Store};
+use crate::{Error, PartEntry, Rectangle, Result, ShardEntry, TensorEntry};
+
+/// A part of a tensor that a shard is to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<u64>,
+    rectangle: Rectangle,
+}
+
+impl Part {
+    /// A whole tensor.
+    pub fn whole(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<u64>>) -> Part {
+        let shape = shape.into();
+        Part { name: name.into(), dtype, rectangle: Rectangle::whole(&shape), shape }
+    }
+
+    /// A rectangle of a tensor, whose whole shape is `shape`.
+    pub fn slice(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<u64>>, rectangle: Rectangle) -> Part {
+        Part { name: name.into(), dtype, shape: shape.into(), rectangle }
+    }
+
+    /// The name of the tensor.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Which part of the tensor it is.
+    pub fn rectangle(&self) -> &Rectangle {
+        &self.rectangle
+    }
+
+    /// The length of its elements.
+    pub fn bytes(&self) -> u64 {
+        bytes_of(self.dtype, &self.rectangle.extent).unwrap_or(u64::MAX)
+    }
+
+    /// The name in the file. A part says which one it is, so that nobody takes it for the whole.
+    fn key(&self) -> String {
+        if self.rectangle == Rectangle::whole(&self.shape) {
+            self.name.clone()
+        } else {
+            format!("{}{}", self.name, self.rectangle)
+        }
+    }
+}
+
+/// The bytes of an element, unless several share one.
+pub(crate) fn size_of(dtype: Dtype) -> Option<u64> {
+    dtype.bitsize().is_multiple_of(8).then_some(dtype.bitsize() as u64 / 8)
+}
+
+/// The bytes of a tensor of this shape.
+pub(crate) fn bytes_of(dtype: Dtype, shape: &[u64]) -> Option<u64> {
+    elements(shape)?.checked_mul(size_of(dtype)?)
+}
+
+/// A shard that was written, for the manifest. Processes send theirs as JSON to the one that commits the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenShard {
+    /// The file.
+    pub(crate) shard: ShardEntry,
+    /// What is in it.
+    pub(crate) tensors: BTreeMap<String, TensorEntry>,
+}
+
+/// A shard that is being written. It holds no values: each goes on to the store.
+///
+/// ```
+/// use fulmen_checkpoint::{CheckpointWriter, Dtype, LocalStore, Part};
+///
+/// let folder = tempfile::tempdir()?;
+/// let writer = CheckpointWriter::new(std::sync::Arc::new(LocalStore::new(folder.path())), "step_1")?;
+/// let parts = vec![Part::whole("a", Dtype::U8, [2]), Part::whole("b", Dtype::F32, [1])];
+/// let mut shard = writer.shard("shard.safetensors", parts)?;
+/// // Larger elements come first.
+/// while let Some(part) = shard.next_part() {
+///     let bytes = vec![0; part.bytes() as usize];
+///     shard.write(&bytes)?;
+/// }
+/// shard.commit()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ShardWriter {
+    file: Box<dyn NewObject>,
+    place: String,
+    parts: Vec<(Part, PartEntry)>,
+    /// The part that is next, and how much of it is written.
+    next: usize,
+    written: u64,
+    sha256: Sha256,
+    entry: ShardEntry,
+}
+
+impl std::fmt::Debug for ShardWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardWriter").field("place", &self.place).field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+impl ShardWriter {
+    /// Begins a shard, `file` of the folder `folder`.
+    pub(crate) fn new(store: &dyn Store, folder: &str, file: &str, mut parts: Vec<Part>) -> Result<ShardWriter> {
+        let name = if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") };
+        let place = store.describe(&name);
+        // Larger elements first keeps each value aligned to its element, as readers that map the file want it.
+        parts.sort_by_key(|part| Reverse(part.dtype));
+        let header = header_of(&parts)?;
+        let mut start = header.len() as u64;
+        let mut placed = vec![];
+        for part in parts {
+            let entry = PartEntry { rectangle: part.rectangle.clone(), file: file.to_owned(), start, crc32c: vec![] };
+            start += part.bytes();
+            placed.push((part, entry));
+        }
+        let mut object = store.create(&name, start).map_err(|e| Error::io("write", &place, e))?;
+        object.write_all(&header).map_err(|e| Error::io("write", &place, e))?;
+        let mut sha256 = Sha256::new();
+        sha256.update(&header);
+        let entry = ShardEntry {
+            file: file.to_owned(),
+            bytes: start,
+            header_bytes: header.len() as u64,
+            header_crc32c: crc32c(&header),
+            sha256: String::new(),
+        };
+        let mut writer = ShardWriter { file: object, place, parts: placed, next: 0, written: 0, sha256, entry };
+        writer.skip_full();
+        Ok(writer)
+    }
+
+    /// The part that the next byte belongs to; `None` when all are written.
+    pub fn next_part(&self) -> Option<&Part> {
+        self.parts.get(self.next).map(|(part, _)| part)
+    }
+
+    /// Writes the next bytes of [`next_part`](ShardWriter::next_part), little-endian and row-major: all, or some of them.
+    ///
+    /// # Errors
+    /// There are more bytes than the part has; the store cannot be written to, or is full.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        let left = self.next_part().map_or(0, |part| part.bytes() - self.written);
+        if bytes.len() as u64 > left {
+            let name = self.next_part().map_or("the shard", Part::name);
+            return Err(Error::usage(format!("{}: {} bytes for {name}, which takes {left}", self.place, bytes.len())));
+        }
+        self.file.write_all(bytes).map_err(|e| Error::io("write", &self.place, e))?;
+        self.sha256.update(bytes);
+        let Some((_, entry)) = self.parts.get_mut(self.next) else { return Ok(()) };
+        while !bytes.is_empty() {
+            let filled = self.written % BLOCK;
+            let (now, rest) = bytes.split_at(bytes.len().min((BLOCK - filled) as usize));
+            match entry.crc32c.last_mut() {
+                Some(crc) if filled > 0 => *crc = crc32c_append(*crc, now),
+                _ => entry.crc32c.push(crc32c(now)),
+            }
+            self.written += now.len() as u64;
+            bytes = rest;
+        }
+        self.skip_full();
+        Ok(())
+    }
+
+    fn skip_full(&mut self) {
+        while self.next_part().is_some_and(|part| part.bytes() == self.written) {
+            (self.next, self.written) = (self.next + 1, 0);
+        }
+    }
+
+    /// Makes the shard visible and durable. It belongs to a checkpoint once a manifest names it.
+    ///
+    /// # Errors
+    /// A part is not whole; the store refuses.
+    pub fn commit(mut self) -> Result<WrittenShard> {
+        if let Some(part) = self.next_part() {
+            let (name, bytes) = (part.name(), part.bytes());
+            return Err(Error::usage(format!("{}: `{name}` has {} of its {bytes} bytes", self.place, self.written)));
+        }
+        self.file.commit().map_err(|e| Error::io("write", &self.place, e))?;
+        self.entry.sha256 = hex(self.sha256.finalize().as_ref());
+        let mut tensors: BTreeMap<String, TensorEntry> = BTreeMap::new();
+        for (Part { name, dtype, shape, .. }, entry) in self.parts {
+            tensors.entry(name).or_insert(TensorEntry { dtype, shape, parts: vec![] }).parts.push(entry);
+        }
+        Ok(WrittenShard { shard: self.entry, tensors })
+    }
+}
+
+/// The header of a file of these parts.
+fn header_of(parts: &[Part]) -> Result<Vec<u8>> {
+    for part in parts {
+        part.rectangle.check_within(&part.shape).map_err(|e| Error::usage(format!("`{}`: {e}", part.name)))?;
+    }
+    let keyed = |part: &Part| (part.key(), part.dtype, part.rectangle.extent.clone());
+    // Python's readers look for this key to know whose layout the values have.
+    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    header(&parts.iter().map(keyed).collect::<Vec<_>>(), &metadata).map_err(Error::usage)
+}

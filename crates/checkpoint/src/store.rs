@@ -1,0 +1,198 @@
+//! Where checkpoints lie: a [`Store`] of files in folders, of which [`LocalStore`] is a folder on a disk.
+//!
+//! A store has what local disks and object stores have in common. Its names are relative, with `/` between the parts.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmen_durable::NewFile;
+
+use crate::{Error, Result};
+
+/// What is in a folder of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name within the folder.
+    pub name: String,
+    /// The length of a file; a folder has none.
+    pub bytes: Option<u64>,
+}
+
+/// A place for checkpoints. Every process that writes one checkpoint must see the same files.
+pub trait Store: fmt::Debug + Send + Sync {
+    /// Begins a file of so many bytes. A file that has the name is replaced by the commit. Folders are made as needed.
+    ///
+    /// # Errors
+    /// The place cannot be written to, or has no room for so many bytes.
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>>;
+
+    /// Fills `into` with the bytes of a file from `start` on.
+    ///
+    /// # Errors
+    /// The file is not there, cannot be read, or is shorter.
+    fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// What is in a folder; `""` is the whole store.
+    ///
+    /// # Errors
+    /// The folder is not there or cannot be read.
+    fn list(&self, folder: &str) -> io::Result<Vec<Entry>>;
+
+    /// Removes a file. A folder that it leaves empty is gone too.
+    ///
+    /// # Errors
+    /// The file is not there or cannot be removed.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// The name as a user knows it, with the place of the store.
+    fn describe(&self, name: &str) -> String;
+
+    /// Waits until what was committed is where it is to stay, if it is not yet.
+    ///
+    /// # Errors
+    /// That took longer than `grace`.
+    fn finish(&self, grace: Duration) -> Result<()> {
+        let _ = grace;
+        Ok(())
+    }
+
+    /// The stores that it consists of, the nearest first; none if it is one.
+    fn levels(&self) -> Vec<Arc<dyn Store>> {
+        vec![]
+    }
+}
+
+/// The store at a place: `gs://bucket/path` or `s3://bucket/path` (feature `cloud`), else a folder.
+///
+/// # Errors
+/// The place is an address of another kind, or one that this program was built without.
+///
+/// ```
+/// let store = fulmen_checkpoint::open_store("/dev/shm/run_7")?;
+/// assert_eq!(store.describe("step_10"), "/dev/shm/run_7/step_10");
+/// # Ok::<(), fulmen_checkpoint::Error>(())
+/// ```
+pub fn open_store(place: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
+    let place = place.as_ref();
+    let text = place.to_string_lossy();
+    match text.split_once("://") {
+        #[cfg(feature = "cloud")]
+        Some(("gs" | "s3", _)) => Ok(Arc::new(crate::CloudStore::new(&*text))),
+        #[cfg(not(feature = "cloud"))]
+        Some(("gs" | "s3", _)) => Err(Error::usage(format!(
+            "{text}: this program was built without object stores; build fulmen with its feature `cloud`"
+        ))),
+        Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Err(Error::usage(format!(
+            "{text}: checkpoints lie in a folder, or below gs://bucket/path or s3://bucket/path"
+        ))),
+        _ if text.is_empty() => Err(Error::usage("the folder for checkpoints is empty text; name one")),
+        _ => Ok(Arc::new(LocalStore::new(place))),
+    }
+}
+
+/// A file that is being written. It does not exist before [`NewObject::commit`]; dropped before, it never does.
+pub trait NewObject: Write + Send {
+    /// Makes the file visible under its name, and durable.
+    ///
+    /// # Errors
+    /// The store refuses it. What had the name is as it was.
+    fn commit(self: Box<Self>) -> io::Result<()>;
+}
+
+/// A folder on a local disk, or on one that several machines mount.
+#[derive(Clone, Debug)]
+pub struct LocalStore {
+    root: PathBuf,
+}
+
+impl LocalStore {
+    /// The store of the files under a folder. The folder need not be there yet.
+    pub fn new(root: impl Into<PathBuf>) -> LocalStore {
+        LocalStore { root: root.into() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        if name.is_empty() { self.root.clone() } else { self.root.join(name) }
+    }
+}
+
+impl Store for LocalStore {
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
+        let path = self.path(name);
+        let create = || {
+            fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+            let file = NewFile::create(&path)?;
+            file.reserve(bytes)?;
+            Ok(file)
+        };
+        match create() {
+            Ok(file) => Ok(Box::new(NewLocal { file: BufWriter::with_capacity(1 << 20, file), path, bytes })),
+            Err(error) => Err(fulmen_durable::explain(error, &path, Some(bytes))),
+        }
+    }
+
+    fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
+        File::open(self.path(name))?.read_exact_at(into, start)
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
+        let mut entries = vec![];
+        for entry in fs::read_dir(self.path(folder))? {
+            let entry = entry?;
+            // What another process removes in this moment is gone.
+            let Ok(metadata) = fs::metadata(entry.path()) else { continue };
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            entries.push(Entry { name, bytes: metadata.is_file().then_some(metadata.len()) });
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let path = self.path(name);
+        fs::remove_file(&path)?;
+        if let Some(folder) = path.parent().filter(|folder| *folder != self.root) {
+            // It refuses while there is something in it.
+            let _ = fs::remove_dir(folder);
+        }
+        Ok(())
+    }
+
+    fn describe(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+}
+
+struct NewLocal {
+    file: BufWriter<NewFile>,
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl NewLocal {
+    fn explain(&self, error: io::Error) -> io::Error {
+        fulmen_durable::explain(error, &self.path, Some(self.bytes))
+    }
+}
+
+impl Write for NewLocal {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).map_err(|error| self.explain(error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush().map_err(|error| self.explain(error))
+    }
+}
+
+impl NewObject for NewLocal {
+    fn commit(mut self: Box<Self>) -> io::Result<()> {
+        self.flush()?;
+        self.file.get_ref().keep().map_err(|error| self.explain(error))
+    }
+}

@@ -1,0 +1,148 @@
+//! A byte that flipped, a file that is cut short or missing, a newer version: each an error, and an older checkpoint loads.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::{
+    Checkpoint, CheckpointWriter, Dtype, Error, Keep, Run, Store, list, newest, prune, remove, remove_unfinished,
+    verify,
+};
+use sha2::{Digest, Sha256};
+
+use super::common::{SMALL, local, read_all, write, write_process};
+
+/// Two checkpoints, of which tests damage the newer one.
+fn two(folder: &Path) -> Arc<dyn Store> {
+    let store = local(folder);
+    write(&store, 1, &SMALL, 2).unwrap();
+    write(&store, 2, &SMALL, 2).unwrap();
+    store
+}
+
+/// Loads the newest: that must be the older one, and the error of the newer one is given.
+fn older_loads(store: &Arc<dyn Store>) -> Error {
+    let load = |checkpoint: &Checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step);
+    let (loaded, mut skipped) = newest(store, load).unwrap();
+    assert_eq!((loaded, skipped.len()), (Some(1), 1), "{skipped:?}");
+    skipped.remove(0)
+}
+
+#[test]
+fn every_byte_that_flips_is_found_and_an_older_checkpoint_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = two(folder.path());
+    for file in ["manifest.json", "shard_0.safetensors", "shard_1.safetensors"] {
+        let path = folder.path().join("step_2").join(file);
+        let whole = fs::read(&path).unwrap();
+        let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            fs::write(&path, bytes).unwrap();
+            let error = older_loads(&store);
+            let part = match file {
+                "manifest.json" => "manifest.json",
+                _ if at < header => "the header",
+                _ => "of the tensor `",
+            };
+            let text = error.to_string();
+            assert!(error.is_damaged() && text.contains(file) && text.contains(part), "{at}: {text}");
+            if file != "manifest.json" {
+                let checkpoint = Checkpoint::open(store.clone(), "step_2").unwrap();
+                let damaged = verify(&checkpoint);
+                assert!(matches!(&damaged[..], [one] if one.to_string() == text), "{at}: {damaged:?}");
+            }
+        }
+        fs::write(&path, whole).unwrap();
+    }
+    assert!(verify(&Checkpoint::open(store, "step_2").unwrap()).is_empty());
+}
+
+#[test]
+fn a_file_that_is_cut_short_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = two(folder.path());
+    for file in ["manifest.json", "shard_0.safetensors"] {
+        let path = folder.path().join("step_2").join(file);
+        let whole = fs::read(&path).unwrap();
+        for length in (0..whole.len()).step_by(7) {
+            fs::write(&path, &whole[..length]).unwrap();
+            let error = older_loads(&store);
+            assert!(error.is_damaged() && error.to_string().contains(file), "{length}: {error}");
+        }
+        fs::write(&path, whole).unwrap();
+    }
+}
+
+#[test]
+fn a_shard_that_is_missing_is_named_and_the_only_good_checkpoint_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = two(folder.path());
+    fs::remove_file(folder.path().join("step_2/shard_1.safetensors")).unwrap();
+    let error = older_loads(&store);
+    assert!(error.is_damaged() && error.to_string().contains("shard_1.safetensors is missing"), "{error}");
+    assert!(prune(&store, &Keep { last: 1, ..Keep::default() }).unwrap().is_empty());
+    write(&store, 3, &SMALL, 1).unwrap();
+    assert_eq!(prune(&store, &Keep { last: 1, ..Keep::default() }).unwrap(), ["step_1"]);
+    assert!(!folder.path().join("step_1").exists());
+    let listed: Vec<_> = list(&store).unwrap().into_iter().map(|one| (one.name, one.checkpoint.is_ok())).collect();
+    assert_eq!(listed, [("step_3".to_owned(), true), ("step_2".to_owned(), false)]);
+}
+
+#[test]
+fn a_manifest_of_a_newer_version_is_refused_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = two(folder.path());
+    let path = folder.path().join("step_2/manifest.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let manifest = text.split_once("\"manifest\":").unwrap().1.strip_suffix('}').unwrap();
+    assert!(manifest.starts_with("{\"format_version\":1,"), "{manifest}");
+    let newer = manifest.replacen("{\"format_version\":1,", "{\"format_version\":2,\"shards_of_another_kind\":[],", 1);
+    let sha256: String = Sha256::digest(&newer).iter().map(|byte| format!("{byte:02x}")).collect();
+    fs::write(&path, format!("{{\"sha256\":\"{sha256}\",\"manifest\":{newer}}}")).unwrap();
+    let error = older_loads(&store);
+    assert!(error.is_newer() && error.to_string().contains("version 2, and this program reads up to 1"), "{error}");
+}
+
+#[test]
+fn shards_without_a_manifest_do_not_count_and_are_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    write(&store, 1, &SMALL, 2).unwrap();
+    let writer = CheckpointWriter::new(store.clone(), "step_2").unwrap();
+    write_process(&writer, &SMALL, 0, 2).unwrap();
+    assert!(older_loads(&store).is_not_found());
+    write(&store, 2, &SMALL, 1).unwrap();
+    read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &SMALL).unwrap();
+    let files = || fs::read_dir(folder.path().join("step_2")).unwrap().count();
+    assert_eq!(files(), 2, "the shard that was left over is removed");
+}
+
+#[test]
+fn a_checkpoint_is_replaced_at_once_or_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = two(folder.path());
+    let other = [("fc.weight", Dtype::F32, &[2u64, 3][..], &[1u64, 1][..])];
+    let writer = CheckpointWriter::new(store.clone(), "step_2").unwrap();
+    let shard = write_process(&writer, &other, 0, 1).unwrap();
+    read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &SMALL).unwrap();
+    // What a writer leaves that is killed here is in nobody's way, and goes.
+    remove_unfinished(&store).unwrap();
+    read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &SMALL).unwrap();
+    let error = writer.clone().commit(Run::default(), vec![shard.clone()]).map(drop);
+    assert!(error.is_ok() && Checkpoint::open(store.clone(), "step_2").unwrap_err().is_damaged(), "its shard is gone");
+    let shards = vec![write_process(&writer, &other, 0, 1).unwrap()];
+    writer.commit(Run { step: 2, ..Run::default() }, shards).unwrap();
+    read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &other).unwrap();
+    assert_eq!(fs::read_dir(folder.path().join("step_2")).unwrap().count(), 2);
+    remove(&store, "step_2").unwrap();
+    remove(&store, "step_2").unwrap();
+    assert!(!folder.path().join("step_2").exists());
+    // What is no shard of a checkpoint is the user's.
+    fs::create_dir(folder.path().join("merged")).unwrap();
+    fs::write(folder.path().join("merged/model.safetensors"), "mine").unwrap();
+    remove_unfinished(&store).unwrap();
+    remove(&store, "merged").unwrap();
+    assert!(folder.path().join("merged/model.safetensors").exists());
+}

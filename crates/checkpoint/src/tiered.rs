@@ -1,0 +1,334 @@
+//! [`TieredStore`]: checkpoints often in a near store, and copied to a far one in the background.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::copy::copy_while;
+use crate::keep::{list, remove, remove_shards};
+use crate::store::{Entry, NewObject, Store};
+use crate::{Checkpoint, Error, MANIFEST, Manifest, Result};
+
+/// The waits after attempts that failed double from the first to the last of these.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LAST_WAIT: Duration = Duration::from_secs(60);
+
+/// More than this is never.
+const LONGEST: Duration = Duration::from_secs(1 << 32);
+
+/// Two stores as one: what is written goes to the near one, memory say, and is copied to the far one in the background.
+///
+/// A checkpoint is read from the near store if its manifest is there, else from the far one. It is removed from both. After a
+/// checkpoint was copied, the near store keeps it only if none is newer. The newest is copied first. A far store that
+/// fails is tried again until [`finish`](Store::finish) gives up; `tell` is given each failure.
+///
+/// The process that commits checkpoints copies them. All processes must see the near store's files, so it is for one
+/// machine, or for a folder that all machines mount.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use fulmen_checkpoint::{Checkpoint, CheckpointWriter, LocalStore, Run, Store, TieredStore};
+/// # let folder = tempfile::tempdir()?;
+/// let near = Arc::new(LocalStore::new(folder.path().join("memory")));
+/// let far = Arc::new(LocalStore::new(folder.path().join("disk")));
+/// let store = Arc::new(TieredStore::new(near, far.clone(), Duration::ZERO, |failure| eprintln!("{failure}")));
+///
+/// let writer = CheckpointWriter::new(store.clone(), "step_1")?;
+/// let shards = vec![writer.shard("s.safetensors", vec![])?.commit()?];
+/// writer.commit(Run { step: 1, ..Run::default() }, shards)?;
+/// store.finish(Duration::from_secs(60))?;
+/// assert_eq!(Checkpoint::open(far, "step_1")?.manifest().run.step, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TieredStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    near: Arc<dyn Store>,
+    far: Arc<dyn Store>,
+    /// The time from the beginning of one copy to that of the next.
+    every: Duration,
+    tell: Box<dyn Fn(&str) + Send + Sync>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    started: bool,
+    /// There may be checkpoints to copy.
+    pending: bool,
+    copying: bool,
+    finishing: bool,
+    dropped: bool,
+    /// What the last attempt said, if it failed.
+    failure: Option<String>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("near", &self.near).field("far", &self.far).finish_non_exhaustive()
+    }
+}
+
+impl TieredStore {
+    /// Two stores as one. Copies begin at least `every` apart, until [`finish`](Store::finish).
+    pub fn new(
+        near: Arc<dyn Store>,
+        far: Arc<dyn Store>,
+        every: Duration,
+        tell: impl Fn(&str) + Send + Sync + 'static,
+    ) -> TieredStore {
+        let (every, state, changed) = (every.min(LONGEST), Mutex::default(), Condvar::new());
+        TieredStore { shared: Arc::new(Shared { near, far, every, tell: Box::new(tell), state, changed }) }
+    }
+}
+
+impl Drop for TieredStore {
+    fn drop(&mut self) {
+        self.shared.lock().dropped = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Has the checkpoints of the near store copied, in a thread of this store.
+    fn start(self: &Arc<Shared>) -> io::Result<()> {
+        let mut state = self.lock();
+        state.pending = true;
+        if !state.started {
+            let shared = self.clone();
+            thread::Builder::new().name("fulmen-copies".into()).spawn(move || shared.copy_all())?;
+            state.started = true;
+        }
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn copy_all(&self) {
+        let mut copied = BTreeMap::new();
+        let mut failures = 0;
+        // When the next attempt is made, and when at the end.
+        let (mut due, mut due_at_end) = (Instant::now(), Instant::now());
+        let mut state = self.lock();
+        while !state.dropped {
+            let now = Instant::now();
+            let left = if state.finishing { due.min(due_at_end) } else { due }.saturating_duration_since(now);
+            if !state.pending || !left.is_zero() {
+                let wait = if state.pending { left } else { LAST_WAIT };
+                state = self.wait(state, wait);
+                continue;
+            }
+            (state.pending, state.copying) = (false, true);
+            drop(state);
+            let result = self.copy_newest(&mut copied);
+            let failure = result.as_ref().err().filter(|_| self.go_on().is_ok()).map(ToString::to_string);
+            if let Some(failure) = &failure {
+                let wait = LAST_WAIT.min(FIRST_WAIT * 2u32.pow(failures));
+                (due, due_at_end) = (Instant::now() + wait, Instant::now() + FIRST_WAIT);
+                failures = (failures + 1).min(6);
+                (self.tell)(&format!("{failure}; trying again in {} s", wait.as_secs()));
+            } else {
+                (due, due_at_end, failures) = (now + self.every, now, 0);
+            }
+            state = self.lock();
+            state.copying = false;
+            state.pending |= result.unwrap_or(true);
+            state.failure = failure;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Copies the newest checkpoint that was not copied, and says whether there was one.
+    fn copy_newest(&self, copied: &mut BTreeMap<String, String>) -> Result<bool> {
+        let whole: Vec<Checkpoint> =
+            list(&self.near)?.into_iter().filter_map(|listed| listed.checkpoint.ok()).collect();
+        let is_copied = |one: &Checkpoint| copied.get(one.name()).is_some_and(|sha256| sha256 == one.sha256());
+        // The first is the newest.
+        for old in whole.iter().skip(1).filter(|old| is_copied(old)) {
+            remove(&self.near, old.name())?;
+        }
+        let Some(next) = whole.iter().find(|one| !is_copied(one)) else { return Ok(false) };
+        let done = match Checkpoint::open(self.far.clone(), next.name()) {
+            Ok(there) if is_copy(there.manifest(), next.manifest()) => Ok(()),
+            _ => copy_while(next, self.far.clone(), &|| self.go_on()).map(drop),
+        };
+        match Checkpoint::open(self.near.clone(), next.name()) {
+            // Whoever removed it may not have found all of the copy.
+            Err(error) if error.is_not_found() => {
+                remove(&self.far, next.name())?;
+                remove_shards(&*self.far, next.name(), |_| true)?;
+            }
+            // Another one has the name now.
+            Ok(now) if now.sha256() != next.sha256() => {}
+            _ => {
+                done?;
+                copied.insert(next.name().to_owned(), next.sha256().to_owned());
+            }
+        }
+        Ok(true)
+    }
+
+    fn go_on(&self) -> Result<()> {
+        if self.lock().dropped { Err(Error::usage("the store is no longer used")) } else { Ok(()) }
+    }
+
+    /// The store that has the checkpoint, the near one first.
+    fn holder(&self, folder: &str) -> io::Result<Option<&Arc<dyn Store>>> {
+        for store in [&self.near, &self.far] {
+            if entries(store, folder)?.iter().any(|entry| entry.name == MANIFEST) {
+                return Ok(Some(store));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether both hold the same values of the same run, in whatever files.
+fn is_copy(one: &Manifest, other: &Manifest) -> bool {
+    let parts = |manifest: &Manifest| -> BTreeSet<_> {
+        let tensors = manifest.tensors.iter();
+        let parts = tensors.flat_map(|(name, tensor)| {
+            let parts = tensor.parts.iter();
+            parts.map(|part| {
+                let rectangle = (part.rectangle.offset.clone(), part.rectangle.extent.clone());
+                (name.clone(), tensor.dtype, tensor.shape.clone(), rectangle, part.crc32c.clone())
+            })
+        });
+        parts.collect()
+    };
+    one.run == other.run && parts(one) == parts(other)
+}
+
+fn entries(store: &Arc<dyn Store>, folder: &str) -> io::Result<Vec<Entry>> {
+    match store.list(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+        listed => listed,
+    }
+}
+
+impl Store for TieredStore {
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
+        let inner = self.shared.near.create(name, bytes)?;
+        let checkpoint = name.strip_suffix(MANIFEST).and_then(|folder| folder.strip_suffix('/')).map(str::to_owned);
+        Ok(Box::new(NewNear { inner, checkpoint, shared: self.shared.clone() }))
+    }
+
+    fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
+        match self.shared.near.read(name, start, into) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.shared.far.read(name, start, into),
+            read => read,
+        }
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
+        if let Some(store) = self.shared.holder(folder)? {
+            return store.list(folder);
+        }
+        let mut found = entries(&self.shared.near, folder)?;
+        for entry in entries(&self.shared.far, folder)? {
+            if !found.iter().any(|near| near.name == entry.name) {
+                found.push(entry);
+            }
+        }
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        // The shards of two checkpoints of one name may have the same names.
+        if let Some((folder, file)) = name.rsplit_once('/')
+            && file != MANIFEST
+            && let Some(store) = self.shared.holder(folder)?
+        {
+            return store.remove(name);
+        }
+        let is_gone = |done: &io::Result<()>| done.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        let (near, far) = (self.shared.near.remove(name), self.shared.far.remove(name));
+        match (is_gone(&near), is_gone(&far)) {
+            (true, _) => far,
+            (_, true) => near,
+            _ => near.and(far),
+        }
+    }
+
+    fn describe(&self, name: &str) -> String {
+        self.shared.near.describe(name)
+    }
+
+    /// Waits until all checkpoints that this process committed, and that were not removed since, are in the far store.
+    ///
+    /// # Errors
+    /// That took longer than `grace`. The checkpoints are in the near store, and the copying goes on while this lives.
+    fn finish(&self, grace: Duration) -> Result<()> {
+        let deadline = Instant::now().checked_add(grace);
+        let mut state = self.shared.lock();
+        state.finishing = true;
+        self.shared.changed.notify_all();
+        while state.pending || state.copying {
+            let left = deadline.map_or(grace, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                let why = state.failure.clone().unwrap_or_else(|| "the copy takes longer".into());
+                let (near, far) = (self.shared.near.describe(""), self.shared.far.describe(""));
+                return Err(Error::late(format!(
+                    "{far}: the last checkpoints were not copied there within {grace:?}: {why}; they are in {near}: copy \
+                     them from there, or start the run again with the same options"
+                )));
+            }
+            state = self.shared.wait(state, left);
+        }
+        state.finishing = false;
+        Ok(())
+    }
+
+    fn levels(&self) -> Vec<Arc<dyn Store>> {
+        vec![self.shared.near.clone(), self.shared.far.clone()]
+    }
+}
+
+/// A file of the near store.
+struct NewNear {
+    inner: Box<dyn NewObject>,
+    /// The checkpoint that it completes, if it is a manifest.
+    checkpoint: Option<String>,
+    shared: Arc<Shared>,
+}
+
+impl Write for NewNear {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl NewObject for NewNear {
+    fn commit(self: Box<Self>) -> io::Result<()> {
+        let NewNear { inner, checkpoint, shared } = *self;
+        inner.commit()?;
+        let Some(name) = checkpoint else { return Ok(()) };
+        if let Err(error) = Checkpoint::open(shared.near.clone(), &name) {
+            let _ = shared.near.remove(&format!("{name}/{MANIFEST}"));
+            return Err(io::Error::other(format!(
+                "not all shards are there ({error}); the folder must be one that all processes see: name another, or leave \
+                 it out"
+            )));
+        }
+        shared.start()
+    }
+}

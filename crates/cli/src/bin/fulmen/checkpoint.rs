@@ -1,0 +1,142 @@
+//! `fulmen checkpoint`: looking at checkpoints, verifying, merging and comparing them.
+//!
+//! Not here: how they are read; that is `fulmen_checkpoint`.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use fulmen_checkpoint::{Checkpoint, Listed, MANIFEST, Merge, diff, list, merge, open_store, verify};
+use fulmen_data::{Error, Result};
+
+use crate::size::parse_size;
+
+/// Shows, verifies, merges and compares checkpoints
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows the run and the tensors of a checkpoint, or the checkpoints of a folder. Folders may be gs:// and s3:// addresses
+    Show {
+        /// The folder of a checkpoint, or a folder of checkpoints
+        path: PathBuf,
+    },
+    /// Compares every byte of a checkpoint with its checksums
+    Verify {
+        /// The folder of the checkpoint
+        path: PathBuf,
+    },
+    /// Writes the tensors of a checkpoint as safetensors files, which every reader of the format opens
+    Merge {
+        /// The folder of the checkpoint
+        path: PathBuf,
+        /// The new folder for model.safetensors
+        output: PathBuf,
+        /// Leave out the state of optimizers and of the Trainer
+        #[arg(long)]
+        weights_only: bool,
+        /// Write several files of at most this size, as in 5GB, and their index
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        max_shard_size: Option<u64>,
+    },
+    /// Says in what two checkpoints differ, and fails if they do
+    Diff {
+        /// The folder of the first checkpoint
+        first: PathBuf,
+        /// The folder of the second checkpoint
+        second: PathBuf,
+    },
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    match arguments.command {
+        Command::Show { path } => show(&path),
+        Command::Verify { path } => {
+            let damaged = verify(&open(&path)?);
+            damaged.iter().for_each(|error| say!("{error}"));
+            if !damaged.is_empty() {
+                return Err(Error::file(
+                    &path,
+                    format!("{} places are damaged; use another checkpoint", damaged.len()),
+                ));
+            }
+            say!("{}: every byte is as it was written", path.display());
+            Ok(())
+        }
+        Command::Merge { path, output, weights_only, max_shard_size } => {
+            let options = Merge { weights_only, max_shard_bytes: max_shard_size };
+            let files = merge(&open(&path)?, &*open_store(&output).map_err(failed)?, "", &options).map_err(failed)?;
+            files.iter().for_each(|file| say!("{}", output.join(file).display()));
+            Ok(())
+        }
+        Command::Diff { first, second } => {
+            let differences = diff(&open(&first)?, &open(&second)?).map_err(failed)?;
+            differences.iter().for_each(|difference| say!("{difference}"));
+            match differences.len() {
+                0 => {
+                    say!("no differences");
+                    Ok(())
+                }
+                count => Err(Error::new(format!("the checkpoints differ in {count} points"))),
+            }
+        }
+    }
+}
+
+fn failed(error: fulmen_checkpoint::Error) -> Error {
+    if error.is_usage() { Error::usage(error.to_string()) } else { Error::new(error) }
+}
+
+/// The checkpoint in a folder.
+fn open(path: &Path) -> Result<Checkpoint> {
+    Checkpoint::at(path).map_err(failed)
+}
+
+fn show(path: &Path) -> Result<()> {
+    let store = open_store(path).map_err(failed)?;
+    let is_one = store.list("").is_ok_and(|entries| entries.iter().any(|entry| entry.name == MANIFEST));
+    let listed = if is_one { vec![] } else { list(&store).map_err(failed)? };
+    for Listed { name, checkpoint } in &listed {
+        match checkpoint {
+            Ok(checkpoint) => say!("{name}: {}", summary(checkpoint)),
+            Err(error) => say!("{name}: does not count: {error}"),
+        }
+    }
+    if !listed.is_empty() {
+        return Ok(());
+    }
+    let checkpoint = open(path)?;
+    let run = &checkpoint.manifest().run;
+    say!("{}", summary(&checkpoint));
+    let mesh: Vec<String> = run.mesh.iter().map(|(axis, devices)| format!("{axis}={devices}")).collect();
+    let versions: Vec<String> = run.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    for (what, text) in [("mesh", mesh.join(", ")), ("versions", versions.join(", "))] {
+        if !text.is_empty() {
+            say!("{what}: {text}");
+        }
+    }
+    for (what, values) in [("options", &run.options), ("hyperparameters", &run.hyperparameters)] {
+        values.iter().for_each(|(name, value)| say!("{what}.{name}: {value}"));
+    }
+    for (name, tensor) in &checkpoint.manifest().tensors {
+        let parts = if tensor.parts.len() == 1 { String::new() } else { format!(", {} parts", tensor.parts.len()) };
+        say!("{name}: {} {:?}{parts}", tensor.dtype, tensor.shape);
+    }
+    Ok(())
+}
+
+fn summary(checkpoint: &Checkpoint) -> String {
+    let manifest = checkpoint.manifest();
+    let score = manifest.run.score.map(|score| format!(", score {score}")).unwrap_or_default();
+    format!(
+        "step {}, epoch {}{score}, {} tensors, {:.1} MB, {} shards",
+        manifest.run.step,
+        manifest.run.epoch,
+        manifest.tensors.len(),
+        manifest.bytes() as f64 / 1e6,
+        manifest.shards.len()
+    )
+}

@@ -1,0 +1,104 @@
+//! [`Value`]: a tensor of a checkpoint, of which each process reads what its devices need.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
+
+use fulmen_checkpoint::{Checkpoint, Rectangle};
+use fulmen_nn::safetensors::type_of;
+use fulmen_tensor::{Block, Literal, Runtime, TensorType};
+
+use super::save::wide;
+use crate::state::{Entry, Restored};
+use crate::{Error, Result};
+
+/// A tensor of a training state, before it is read.
+#[derive(Debug)]
+pub(crate) enum Value {
+    /// The name of a tensor of the checkpoint.
+    Stored(String, TensorType),
+    /// One that the checkpoint need not have.
+    Made(Literal),
+}
+
+impl Value {
+    pub(crate) fn ty(&self) -> &TensorType {
+        match self {
+            Value::Stored(_, ty) => ty,
+            Value::Made(literal) => literal.ty(),
+        }
+    }
+
+    /// The same tensor once more, if it is one of the checkpoint.
+    pub(crate) fn again(&self) -> Option<Value> {
+        match self {
+            Value::Stored(name, ty) => Some(Value::Stored(name.clone(), ty.clone())),
+            Value::Made(_) => None,
+        }
+    }
+
+    /// The whole value, as a floating-point number of this width.
+    pub(crate) fn read(&self, from: &Checkpoint, ty: &TensorType) -> Result<Literal> {
+        match self {
+            Value::Stored(name, stored) => {
+                let start = vec![0; ty.shape.rank()];
+                read_block(from, name, stored, ty, &Block { start, size: ty.shape.dims().to_vec() })
+            }
+            Value::Made(literal) => Ok(literal.to_dtype(ty.dtype)?),
+        }
+    }
+
+    /// What the devices of this process have of an entry of the state. What several of them have is read once.
+    pub(crate) fn restore(&self, from: &Checkpoint, entry: &Entry, runtime: &Runtime) -> Result<Restored> {
+        let Value::Stored(name, stored) = self else { return Ok(Restored::Whole(self.read(from, &entry.ty)?)) };
+        let mut parts = BTreeMap::new();
+        for block in runtime.blocks(&entry.ty, &entry.sharding)? {
+            if let Slot::Vacant(part) = parts.entry(block.start.clone()) {
+                part.insert(read_block(from, name, stored, &entry.ty, &block)?);
+            }
+        }
+        Ok(Restored::Parts(parts))
+    }
+}
+
+fn read_block(from: &Checkpoint, name: &str, stored: &TensorType, ty: &TensorType, block: &Block) -> Result<Literal> {
+    let bytes = from.read(name, &Rectangle::new(wide(&block.start), wide(&block.size)));
+    let bytes = bytes.map_err(Error::checkpoint_file)?;
+    Ok(Literal::from_bytes(TensorType::new(stored.dtype, &block.size[..]), &bytes)?.to_dtype(ty.dtype)?)
+}
+
+/// The tensors of a checkpoint.
+pub(crate) fn values(checkpoint: &Checkpoint) -> Result<BTreeMap<String, Value>> {
+    let value = |(name, entry)| {
+        let ty =
+            type_of(entry).map_err(|why| Error::checkpoint(checkpoint.name().as_ref(), format!("`{name}` {why}")))?;
+        Ok((String::clone(name), Value::Stored(name.clone(), ty)))
+    };
+    checkpoint.manifest().tensors.iter().map(value).collect()
+}
+
+/// Takes the value of each name out of what a checkpoint holds. A floating-point number of another width is rounded when it
+/// is read.
+///
+/// # Errors
+/// All names that are missing or have another type, so that nothing need be changed before it is known that all fits.
+pub(crate) fn choose<'a>(
+    names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
+    tensors: &mut BTreeMap<String, Value>,
+) -> Result<Vec<Value>> {
+    let (mut chosen, mut problems) = (vec![], vec![]);
+    for (name, ty) in names {
+        let fits = |there: &TensorType| {
+            there == ty || there.shape == ty.shape && there.dtype.is_float() && ty.dtype.is_float()
+        };
+        match tensors.remove(name) {
+            Some(value) if fits(value.ty()) => chosen.push(value),
+            Some(value) => problems.push(format!("`{name}` is {} there and {ty} here", value.ty())),
+            None => problems.push(format!("`{name}` ({ty}) is missing")),
+        }
+    }
+    if problems.is_empty() {
+        Ok(chosen)
+    } else {
+        Err(Error::usage(format!("it does not fit:\n  {}", problems.join("\n  "))))
+    }
+}

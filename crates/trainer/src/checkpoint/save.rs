@@ -1,0 +1,239 @@
+//! [`Job`]: a training state on its way from the devices to its stores, while training goes on.
+//!
+//! Not here: when one is saved (`fit/saving.rs`), and what a checkpoint looks like (`fulmen-checkpoint`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use fulmen_checkpoint::{CheckpointWriter, Part, Rectangle, Run, WrittenShard, remove};
+use fulmen_nn::safetensors::to_format;
+use fulmen_pjrt::{Buffer, HostBuffer};
+use fulmen_tensor::{Argument, Block, Compiled, DeviceArray, Literal, Runtime, TensorType};
+
+use super::{OpenStore, place};
+use crate::hooks::actions::{CheckpointRole, Save};
+use crate::hosts::Hosts;
+use crate::say::note;
+use crate::state::State;
+use crate::state::names::is_of_training;
+use crate::{Error, Result};
+
+/// A tensor of the state, as far as this process saves it.
+pub(crate) struct Saved {
+    name: String,
+    ty: TensorType,
+    values: Values,
+}
+
+enum Values {
+    Host(Vec<(Block, HostBuffer)>),
+    /// A copy that only the save has, which is read from the device when it is written.
+    Device(DeviceArray),
+}
+
+impl Saved {
+    /// A value that all processes have.
+    pub(crate) fn whole(name: &str, literal: &Literal, hosts: Option<&Arc<Hosts>>) -> Result<Saved> {
+        let ty = literal.ty().clone();
+        let block = Block { start: vec![0; ty.shape.rank()], size: ty.shape.dims().to_vec() };
+        let bytes = HostBuffer::copy_of(literal.bytes());
+        let bytes = bytes.map_err(|e| Error::usage(format!("there is no memory for a checkpoint: {e}")))?;
+        let is_own = hosts.is_none_or(|hosts| hosts.process().is_coordinator());
+        let values = Values::Host(if is_own { vec![(block, bytes)] } else { vec![] });
+        Ok(Saved { name: name.to_owned(), ty, values })
+    }
+}
+
+/// Takes the state as it is now: with `copy` a copy on the devices, else what of it this process saves, on the host.
+pub(crate) fn take(
+    state: &State,
+    copy: Option<&Compiled>,
+    runtime: &Runtime,
+    hosts: Option<&Arc<Hosts>>,
+) -> Result<Vec<Saved>> {
+    let layout = state.layout();
+    let arrays = layout.ids().map(|id| state.array(id)).collect::<Result<Vec<_>>>()?;
+    let values: Vec<Values> = match copy {
+        Some(copy) => {
+            let copies = copy.call(arrays.iter().map(|&array| Argument::Borrow(array)).collect())?;
+            copies.arrays.into_iter().map(Values::Device).collect()
+        }
+        None => {
+            let process = hosts.map(|hosts| hosts.process().index());
+            let own: Vec<_> = arrays.iter().map(|array| array.own_parts(process)).collect();
+            let buffers: Vec<&Buffer> = own.iter().flatten().map(|(_, buffer)| *buffer).collect();
+            let mut read = runtime.read_parts(&buffers)?.into_iter();
+            own.into_iter()
+                .map(|parts| Values::Host(parts.into_iter().map(|(block, _)| block).zip(read.by_ref()).collect()))
+                .collect()
+        }
+    };
+    let names = layout.names_in_file().into_iter();
+    let types = arrays.iter().map(|array| array.ty().clone());
+    Ok(names.zip(types).zip(values).map(|((name, ty), values)| Saved { name, ty, values }).collect())
+}
+
+/// Checkpoints of one state that are to be written, one after the other.
+pub(crate) struct Job {
+    pub(crate) tensors: Vec<Saved>,
+    /// Each with what its manifest says.
+    pub(crate) saves: Vec<(Save, Run)>,
+    /// Checkpoints to remove once those are written.
+    pub(crate) removals: Vec<PathBuf>,
+    pub(crate) open: OpenStore,
+    pub(crate) runtime: Runtime,
+    pub(crate) hosts: Option<Arc<Hosts>>,
+    /// The step of the state and the tensors that must be finite.
+    pub(crate) finite: (u64, BTreeSet<String>),
+    /// What there is from before.
+    pub(crate) outcome: Outcome,
+}
+
+/// What has come of a job.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) last: Option<PathBuf>,
+    pub(crate) best: Option<PathBuf>,
+    pub(crate) failure: Option<Error>,
+}
+
+/// A job on its way.
+pub(crate) struct Saving(JoinHandle<Outcome>);
+
+impl Saving {
+    /// Waits for the end.
+    pub(crate) fn wait(self) -> Outcome {
+        let panicked = || Error::usage("the thread that wrote a checkpoint has panicked; the checkpoint was not saved");
+        self.0.join().unwrap_or_else(|_| Outcome { failure: Some(panicked()), ..Outcome::default() })
+    }
+}
+
+impl Job {
+    /// Does it on a thread of its own.
+    pub(crate) fn start(self) -> Result<Saving> {
+        let thread = thread::Builder::new().name("fulmen-checkpoint".into()).spawn(move || self.run());
+        Ok(Saving(thread.map_err(|e| Error::usage(format!("there is no thread to write a checkpoint on: {e}")))?))
+    }
+
+    /// Does it here. What stood under the names stays until the new is whole.
+    pub(crate) fn run(mut self) -> Outcome {
+        let mut whole = self.outcome.last.clone();
+        for (save, run) in std::mem::take(&mut self.saves) {
+            if let Err(error) = self.save(&save, run) {
+                let is_checkpoint = error.is_checkpoint();
+                self.outcome.failure =
+                    Some(if is_checkpoint { error.with_last_checkpoint(whole.as_deref()) } else { error });
+                return self.outcome;
+            }
+            if !save.weights_only {
+                whole = Some(save.path.clone());
+            }
+            match save.role {
+                CheckpointRole::Last => self.outcome.last = Some(save.path),
+                CheckpointRole::Best => self.outcome.best = Some(save.path),
+                CheckpointRole::Extra => {}
+            }
+        }
+        // The best and the last one stay, whatever a callback thinks of them.
+        let kept = [&self.outcome.last, &self.outcome.best];
+        let unused = self.removals.iter().filter(|path| !kept.iter().any(|kept| kept.as_ref() == Some(*path)));
+        for path in unused.filter(|_| self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())) {
+            let removed = place(&*self.open, path)
+                .and_then(|(store, name)| remove(&store, &name).map_err(Error::checkpoint_file));
+            if let Err(error) = removed {
+                note(&format!("warning: a checkpoint could not be removed: {error}"));
+            }
+        }
+        self.outcome
+    }
+
+    /// Writes the shard of this process. When all have written theirs, process 0 writes the manifest.
+    fn save(&self, save: &Save, run: Run) -> Result<()> {
+        let (store, name) = place(&*self.open, &save.path)?;
+        let writer = CheckpointWriter::new(store, &name).map_err(Error::checkpoint_file)?;
+        let shard = self.write_shard(&writer, save.weights_only);
+        let commit = |shards| writer.commit(run, shards).map(drop).map_err(Error::checkpoint_file);
+        let Some(hosts) = &self.hosts else { return commit(shard?.into_iter().collect()) };
+        let told = match &shard {
+            Ok(shard) => serde_json::to_string(shard).map_err(|e| e.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let mut committed = Ok(());
+        let answer = hosts.gather("checkpoint", told, |shards| {
+            let read = |text: &String| serde_json::from_str::<Option<WrittenShard>>(text).map_err(|e| e.to_string());
+            let shards: Vec<_> = shards.iter().map(read).collect::<Result<_, _>>()?;
+            committed = commit(shards.into_iter().flatten().collect());
+            committed.as_ref().map(|()| "saved".to_owned()).map_err(Error::to_string)
+        })?;
+        shard.and(committed)?;
+        answer.map(drop).map_err(|why| Error::checkpoint(&save.path, why))
+    }
+
+    /// A process that holds no part of the state has no shard, unless it is alone.
+    fn write_shard(&self, writer: &CheckpointWriter, weights_only: bool) -> Result<Option<WrittenShard>> {
+        enum Source<'a> {
+            Host(&'a HostBuffer),
+            Device(&'a Buffer),
+        }
+        let process = self.hosts.as_ref().map(|hosts| hosts.process().index());
+        let (mut parts, mut sources) = (vec![], BTreeMap::new());
+        for Saved { name, ty, values } in
+            self.tensors.iter().filter(|saved| !weights_only || !is_of_training(&saved.name))
+        {
+            let Some(dtype) = to_format(ty.dtype) else {
+                return Err(Error::usage(format!("`{name}` is {ty}, and checkpoints have no such elements")));
+            };
+            let of_tensor: Vec<(Block, Source<'_>)> = match values {
+                Values::Host(parts) => {
+                    parts.iter().map(|(block, bytes)| (block.clone(), Source::Host(bytes))).collect()
+                }
+                Values::Device(array) => {
+                    array.own_parts(process).into_iter().map(|(block, part)| (block, Source::Device(part))).collect()
+                }
+            };
+            for (Block { start, size }, source) in of_tensor {
+                let rectangle = Rectangle::new(wide(&start), wide(&size));
+                sources.insert((name.as_str(), rectangle.offset.clone()), (source, TensorType::new(ty.dtype, size)));
+                parts.push(Part::slice(name, dtype, wide(ty.shape.dims()), rectangle));
+            }
+        }
+        if parts.is_empty() && self.hosts.is_some() {
+            return Ok(None);
+        }
+        let file = format!("shard_{}.safetensors", process.unwrap_or_default());
+        let mut shard = writer.shard(&file, parts).map_err(Error::checkpoint_file)?;
+        while let Some(part) = shard.next_part() {
+            let Some((source, ty)) = sources.get(&(part.name(), part.rectangle().offset.clone())) else { break };
+            let of_device;
+            let bytes = match source {
+                Source::Host(bytes) => *bytes,
+                Source::Device(buffer) => {
+                    of_device = self.runtime.read_parts(&[buffer])?;
+                    let [bytes] = &of_device[..] else { break };
+                    bytes
+                }
+            };
+            let bytes = &bytes[..ty.size_in_bytes()];
+            self.check_finite(part.name(), ty, bytes)?;
+            shard.write(bytes).map_err(Error::checkpoint_file)?;
+        }
+        shard.commit().map(Some).map_err(Error::checkpoint_file)
+    }
+
+    fn check_finite(&self, name: &str, ty: &TensorType, bytes: &[u8]) -> Result<()> {
+        let (step, names) = &self.finite;
+        if ty.dtype.is_float() && names.contains(name) {
+            let literal = Literal::from_bytes(ty.clone(), bytes)?;
+            if literal.to_f64().iter().any(|value| !value.is_finite()) {
+                return Err(Error::not_finite(*step, &format!("`{name}`"), self.outcome.last.as_deref()));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn wide(sizes: &[usize]) -> Vec<u64> {
+    sizes.iter().map(|&size| size as u64).collect()
+}

@@ -1,0 +1,213 @@
+//! Saving beside the loop: with stores that a test holds up, and that fail.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fulmen_checkpoint::{Checkpoint, Entry, LocalStore, MANIFEST, NewObject, Rectangle, Store};
+use fulmen_data::{DataLoader, TensorDataset};
+use fulmen_nn::loss::{Reduction, mse_loss};
+use fulmen_nn::optim::{Adam, Optimizer};
+use fulmen_nn::{Linear, Module};
+use fulmen_tensor::{Accelerator, Tensor};
+use parking_lot::{Condvar, Mutex};
+
+use crate::callbacks::{Event, on, when};
+use crate::checkpoint::save::Outcome;
+use crate::checkpoint::{self, local};
+use crate::hooks::actions::Save;
+use crate::{
+    Batch, CheckpointRole, Error, FitSummary, Plan, Result, StepContext, Strategy, Trainer, TrainerBuilder,
+    TrainingModule,
+};
+
+#[derive(Module)]
+struct Line(Linear);
+
+impl TrainingModule for Line {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        mse_loss(&self.0.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Adam::new(0.1))
+    }
+}
+
+/// Eight steps an epoch.
+fn loader() -> DataLoader {
+    let x: Vec<f32> = (0..64 * 16).map(|i| (i as f32).sin()).collect();
+    let data = TensorDataset::builder().array("y", [64, 8], &x[..64 * 8]).array("x", [64, 16], x);
+    DataLoader::builder(data.build().unwrap()).batch_size(8).build().unwrap()
+}
+
+fn builder(folder: &Path) -> TrainerBuilder {
+    let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(folder);
+    builder.max_epochs(2).enable_progress_bar(false).enable_model_summary(false)
+}
+
+fn fit(mut trainer: Trainer) -> (Result<FitSummary>, Trainer) {
+    let result = trainer.fit(&Line(Linear::new(16, 8)), &loader(), None);
+    (result, trainer)
+}
+
+/// The bytes of each tensor.
+fn tensors(path: &Path) -> Vec<(String, Vec<u8>)> {
+    let (store, name) = checkpoint::place(local, path).unwrap();
+    let checkpoint = Checkpoint::open(store, &name).unwrap();
+    let whole = |(name, tensor): (&String, &fulmen_checkpoint::TensorEntry)| {
+        (name.clone(), checkpoint.read(name, &Rectangle::whole(&tensor.shape)).unwrap())
+    };
+    checkpoint.manifest().tensors.iter().map(whole).collect()
+}
+
+/// A local store of which a test decides when, and whether, it can be written.
+#[derive(Clone, Debug)]
+struct Held {
+    inner: LocalStore,
+    gate: Arc<Gate>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+    /// Writes that are begun.
+    begun: AtomicU64,
+    /// The one that fails, and how.
+    fails: Option<(u64, io::ErrorKind)>,
+}
+
+impl Gate {
+    fn release(&self) {
+        *self.open.lock() = true;
+        self.opened.notify_all();
+    }
+}
+
+impl Store for Held {
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
+        let number = 1 + self.gate.begun.fetch_add(1, Ordering::SeqCst);
+        let mut open = self.gate.open.lock();
+        while !*open {
+            // Only a test that fails waits so long.
+            if self.gate.opened.wait_for(&mut open, Duration::from_secs(120)).timed_out() {
+                return Err(io::Error::other("the test did not let go: training waited for the checkpoint"));
+            }
+        }
+        match self.gate.fails {
+            Some((from, kind)) if number >= from => Err(kind.into()),
+            _ => self.inner.create(name, bytes),
+        }
+    }
+    fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
+        self.inner.read(name, start, into)
+    }
+    fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
+        self.inner.list(folder)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+    fn describe(&self, name: &str) -> String {
+        self.inner.describe(name)
+    }
+}
+
+fn held(mut trainer: Trainer, gate: &Arc<Gate>) -> Trainer {
+    let gate = gate.clone();
+    trainer.session.open_store =
+        Arc::new(move |folder: &Path| Arc::new(Held { inner: LocalStore::new(folder), gate: gate.clone() }));
+    trainer
+}
+
+#[test]
+fn training_goes_on_while_a_checkpoint_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let manifest = folder.path().join("version_0/checkpoints/at-3").join(MANIFEST);
+    let seen = Arc::new(Mutex::new(vec![]));
+    let (release, steps) = (gate.clone(), seen.clone());
+    let trainer = builder(folder.path())
+        .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 3), {
+            let path = manifest.with_file_name("");
+            move |_, actions| actions.save_checkpoint(path.parent().unwrap().join("at-3"), CheckpointRole::Extra)
+        }))
+        .callback(on(Event::TrainBatchEnd, when(|now| now.global_step > 3), {
+            let manifest = manifest.clone();
+            move |now, _| {
+                if now.global_step <= 7 {
+                    steps.lock().push((now.global_step, manifest.exists()));
+                }
+                // Before the end of the epoch, whose checkpoint waits for this one.
+                if now.global_step == 7 {
+                    release.release();
+                }
+            }
+        }))
+        .build()
+        .unwrap();
+    let (summary, _) = fit(held(trainer, &gate));
+    assert_eq!(summary.unwrap().global_step, 16);
+    assert_eq!(*seen.lock(), [(4, false), (5, false), (6, false), (7, false)], "steps ran while the write waited");
+    // The steps since have not changed what was saved.
+    let other = tempfile::tempdir().unwrap();
+    let (summary, _) = fit(builder(other.path()).max_steps(3).build().unwrap());
+    let last = summary.unwrap().last_checkpoint.unwrap();
+    assert_eq!(tensors(manifest.parent().unwrap()), tensors(&last));
+}
+
+#[test]
+fn a_copy_on_the_devices_stays_what_it_was_while_steps_change_the_state() {
+    for (devices, strategy) in [(1, Strategy::Ddp), (8, Strategy::Fsdp)] {
+        let folder = tempfile::tempdir().unwrap();
+        let line = Line(Linear::new(16, 8));
+        let mut trainer = builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
+        let mut step = trainer.train_step(&line, &loader()).unwrap();
+        let copy = step.runtime.compile(&step.state.to_copy()).unwrap();
+        let batches: Vec<_> = step.batches().take(4).collect::<Result<_>>().unwrap();
+        step.run(&batches[0]).unwrap();
+        step.logs().unwrap().wait().unwrap();
+        step.save(folder.path().join("at once")).unwrap();
+        let taken = step.take_state(Some(&copy)).unwrap();
+        for batch in &batches[1..] {
+            step.run(batch).unwrap();
+        }
+        step.block_until_ready().unwrap();
+        let run = checkpoint::run(&step.position, &step.setting.options, step.runtime.mesh());
+        let path = folder.path().join("later");
+        let save = Save { path: path.clone(), role: CheckpointRole::Last, weights_only: false, score: None };
+        let job = step.job(Arc::new(local), taken, vec![(save, run)], vec![], Outcome::default());
+        let outcome = job.start().unwrap().wait();
+        assert!(outcome.failure.is_none() && outcome.last.as_ref() == Some(&path), "{outcome:?}");
+        assert_eq!(tensors(&path), tensors(&folder.path().join("at once")));
+        step.save(folder.path().join("now")).unwrap();
+        assert_ne!(tensors(&path), tensors(&folder.path().join("now")));
+    }
+}
+
+#[test]
+fn a_store_that_fails_is_told_of_and_the_checkpoint_before_stays() {
+    // The shard of the second checkpoint, and its manifest.
+    for (fails, kind, says) in [
+        (3, io::ErrorKind::StorageFull, "free some room"),
+        (4, io::ErrorKind::PermissionDenied, "check the permissions"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let gate = Arc::new(Gate { open: Mutex::new(true), fails: Some((fails, kind)), ..Gate::default() });
+        let (result, trainer) = fit(held(builder(folder.path()).build().unwrap(), &gate));
+        let error: Error = result.unwrap_err();
+        let last = folder.path().join("version_0/checkpoints/last");
+        let message = error.to_string();
+        assert!(error.is_checkpoint() && error.is_disk_full() == (kind == io::ErrorKind::StorageFull), "{message}");
+        assert!(message.contains(last.to_str().unwrap()) && message.contains(says), "{message}");
+        assert!(message.contains("The last whole checkpoint is") && message.contains("ckpt_path"), "{message}");
+        assert_eq!(trainer.last_checkpoint(), Some(last.as_path()));
+        // That of the first epoch, from which the run goes on.
+        assert_eq!(checkpoint::open(&last).unwrap().1.global_step, 8);
+        let (summary, resumed) = fit(builder(folder.path()).resume("auto").build().unwrap());
+        assert_eq!(summary.unwrap().global_step, 16);
+        assert_eq!(resumed.run_dir(), Some(folder.path().join("version_1").as_path()));
+    }
+}
