@@ -222,7 +222,7 @@ fn removing_spares_the_best_and_the_last() {
     let kept = folder.path().join("version_0/checkpoints");
     let remove = on(Event::TrainEpochEnd, every(1), move |_, actions| {
         for name in ["last", "best", "epoch=0-step=10"] {
-            actions.remove_checkpoint(kept.join(format!("{name}")));
+            actions.remove_checkpoint(kept.join(name.to_string()));
         }
     });
     let checkpoint = ModelCheckpoint::new().monitor("val_loss", Mode::Min).keep_all(true);
