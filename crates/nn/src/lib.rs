@@ -46,6 +46,7 @@ pub mod init;
 pub mod layers;
 pub mod loss;
 pub mod metrics;
+mod model_summary;
 mod module;
 pub mod optim;
 mod parameter;
@@ -79,6 +80,7 @@ pub use layers::{
     TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer, Unflatten, Upsample, Weighted, ZeroPad,
     ZeroPad1d, ZeroPad2d, ZeroPad3d,
 };
+pub use model_summary::ModelSummary;
 pub use module::Module;
 pub use parameter::Parameter;
 pub use random_stream::RandomStream;

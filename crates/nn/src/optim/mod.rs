@@ -1,12 +1,14 @@
 //! Optimizers: from a gradient to a new parameter, as expressions that become part of the training step.
 //!
 //! Names, defaults and the order of arithmetic are PyTorch's; where PyTorch has no such optimizer ([`Lars`], [`Lamb`],
-//! [`Lion`]), they are optax's. Clipping, accumulation and averages of weights are not here but in the Trainer.
+//! [`Lion`]), they are optax's. [`GradScaler`] is the loss scale of f16. Clipping, accumulation and averages of weights are
+//! not here but in the Trainer.
 
 mod adadelta;
 mod adafactor;
 mod adagrad;
 mod adam;
+mod grad_scaler;
 mod group_step;
 mod lamb;
 mod lars;
@@ -31,6 +33,7 @@ pub use adadelta::Adadelta;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
+pub use grad_scaler::GradScaler;
 pub use group_step::GroupStep;
 pub use lamb::Lamb;
 pub use lars::Lars;

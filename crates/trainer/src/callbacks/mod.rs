@@ -5,7 +5,6 @@ pub(crate) mod callback;
 pub(crate) mod calls;
 mod device_stats_monitor;
 mod early_stopping;
-mod file_name;
 mod gradient_accumulation_scheduler;
 mod learning_rate_monitor;
 mod model_checkpoint;

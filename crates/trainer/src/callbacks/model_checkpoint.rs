@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fulmen_checkpoint::FileName;
 use serde_json::{Value, json};
 
 use super::Mode;
-use super::file_name::FileName;
 use super::monitor::monitored;
 use crate::callbacks::callback::Callback;
 use crate::hooks::{CheckpointFile, FitStart, Progress};
@@ -231,10 +231,12 @@ impl Callback for ModelCheckpoint {
     fn refusal(&self) -> Option<String> {
         let has_metric = || self.filename.is_some() && self.pattern().names().any(|name| !is_number(name));
         let further = self.monitor.is_some() || self.keep_all;
-        if let Some(pattern) = &self.filename
-            && let Err(why) = FileName::parse(pattern)
-        {
-            return Some(format!("filename `{pattern}`: {why}"));
+        if let Some(pattern) = &self.filename {
+            let taken = ["last", "best", "exception"].contains(&pattern.as_str());
+            let why = taken.then(|| "the Trainer has a file of this name; choose another".to_owned());
+            if let Some(why) = why.or_else(|| FileName::parse(pattern).err()) {
+                return Some(format!("filename `{pattern}`: {why}"));
+            }
         }
         let refused = [
             (

@@ -18,7 +18,6 @@ use crate::checkpoint::places;
 use crate::checkpoint::resume::Start;
 use crate::hooks::actions::Actions;
 use crate::hooks::{CheckpointFile, FitStart};
-use crate::interrupt;
 use crate::program::prepare::{Prepared, prepare};
 use crate::run::evaluate::Evaluation;
 use crate::run::session::Session;
@@ -54,7 +53,7 @@ fn open<'a>(
     validation: &EvaluationSets,
 ) -> Result<Fit<'a>> {
     let started = Instant::now();
-    let interrupt = interrupt::Guard::new(session.choices.options.grace);
+    let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let setting = session.setting()?;
     let (start, prepared) = Start::find(&setting.options, session.hosts.as_ref(), |start| {
@@ -95,7 +94,7 @@ impl<'a> Fit<'a> {
         setting: &Setting,
         mut prepared: Prepared,
         mut start: Start,
-        (interrupt, started, alive): (interrupt::Guard, Instant, Option<NewFile>),
+        (interrupt, started, alive): (fulmen_signals::Guard, Instant, Option<NewFile>),
     ) -> Result<Fit<'a>> {
         let of_start = fit_start(session, module, setting, &prepared, &start);
         tell(&hooks, &of_start, &start);

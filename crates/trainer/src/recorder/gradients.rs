@@ -1,6 +1,7 @@
 //! From the loss to the gradients that the optimizer gets: those of the loss without its scale, summed over the devices,
 //! accumulated over batches, and then clipped.
 
+use fulmen_nn::optim::GradScaler;
 use fulmen_tensor::{DType, Tensor, grad};
 
 use super::spikes::Spikes;
@@ -8,7 +9,6 @@ use super::values::Values;
 use crate::logs::Monitored;
 use crate::rules::accumulate::Group;
 use crate::rules::clip::{self, Clip};
-use crate::rules::loss_scale::LossScale;
 use crate::setting::Setting;
 use crate::setting::step_part::StepPart;
 use crate::state::{OptimizerSlots, ParamSlots, SpikeSlots};
@@ -94,9 +94,9 @@ pub(super) fn gradients<'a>(
     setting: &Setting,
 ) -> Gradients<'a> {
     let wrt: Vec<&Tensor> = params.iter().flat_map(|param| &param.used).collect();
-    let scale = optimizer.loss_scale.map(|ids| LossScale::new(values.all_of(ids)));
+    let scale = optimizer.loss_scale.map(|ids| GradScaler::new(values.all_of(ids)));
     let found = match &scale {
-        Some(scale) => grad(&scale.scaled(loss), &wrt).iter().map(|g| scale.unscaled(g)).collect(),
+        Some(scale) => grad(&scale.scale(loss), &wrt).iter().map(|g| scale.unscale(g)).collect(),
         None => grad(loss, &wrt),
     };
     let mut found = found.into_iter();
@@ -125,7 +125,7 @@ pub(super) fn gradients<'a>(
     let (due, samples) = (group.map(|group| group.due().clone()), group.map(Group::samples));
     let finite = scale.as_ref().map(|scale| scale.all_finite(of.iter().map(|gradient| &gradient.sum)));
     if let (Some(ids), Some(scale), Some(finite)) = (optimizer.loss_scale, &scale, &finite) {
-        values.set_all(ids, scale.next(finite, due.as_ref()));
+        values.set_all(ids, scale.update(finite, due.as_ref()));
     }
     let asked = setting.options.log_grad_norm || optimizer.spikes.as_ref().is_some_and(SpikeSlots::judges_gradients);
     let norm = asked.then(|| norm(&of, samples.as_ref()));

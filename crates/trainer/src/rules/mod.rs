@@ -1,8 +1,7 @@
 //! What a step computes beside the user's step and the optimizer's, each rule by itself: accumulation of gradients, clipping,
-//! loss scales, averages of weights, and the count of batches that they share.
+//! averages of weights, and the count of batches that they share.
 
 pub(crate) mod accumulate;
 pub(crate) mod averaging;
 pub(crate) mod clip;
 pub(crate) mod epoch;
-pub(crate) mod loss_scale;

@@ -11,10 +11,9 @@ use fulmen_tensor::{DeviceArray, Done, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
 use crate::hosts::{self, Hosts};
-use crate::interrupt::{self, Signal};
 use crate::program::CompiledStep;
 use crate::state::StepState;
-use crate::{Error, Result};
+use crate::{Error, Result, Signal};
 
 /// Steps queued on the device at once. Two keep it busy; the third hides a slow turn of the host.
 const MOST: usize = 3;
@@ -25,7 +24,7 @@ pub(crate) struct Executor<T> {
     /// The other processes, without which a step may never finish.
     hosts: Option<Arc<Hosts>>,
     /// While it lives, a signal is a request; the processes stop together.
-    interrupt: Option<(interrupt::Guard, Option<CurrentHalt>)>,
+    interrupt: Option<(fulmen_signals::Guard, Option<CurrentHalt>)>,
     /// Whether this process wants to do something between two steps, and whether all are to do it now.
     asked: Cell<bool>,
     agreed: Cell<bool>,
@@ -52,7 +51,7 @@ impl<T> Executor<T> {
     pub(crate) fn new(
         runtime: &Runtime,
         hosts: Option<&Arc<Hosts>>,
-        interrupt: Option<interrupt::Guard>,
+        interrupt: Option<fulmen_signals::Guard>,
     ) -> Executor<T> {
         let (in_flight, reads) = (VecDeque::new(), VecDeque::new());
         let interrupt = interrupt.map(|guard| {

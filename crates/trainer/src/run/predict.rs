@@ -8,7 +8,6 @@ use fulmen_tensor::{DeviceArray, Literal, TensorType};
 use crate::callbacks::calls::Callbacks;
 use crate::hooks::EvaluationProgress;
 use crate::hosts;
-use crate::interrupt;
 use crate::program::CompiledStep;
 use crate::run::evaluate::Evaluation;
 use crate::run::executor::Executor;
@@ -75,7 +74,7 @@ pub(crate) fn predict(
     let Evaluation { step, loader, .. } = evaluation;
     session.callbacks.each(|callback| callback.on_predict_start(&progress));
     let (runtime, hosts) = (&session.runtime, session.hosts.as_ref());
-    let interrupt = interrupt::Guard::new(session.choices.options.grace);
+    let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
     // What was predicted before a signal is the caller's to keep.
     interrupt.stepped();
     Ok(PredictedBatches {

@@ -3,12 +3,11 @@
 use std::ops::Index;
 
 use fulmen_nn::Module;
-use fulmen_nn::optim::Optimizer as _;
+use fulmen_nn::optim::{GradScaler, Optimizer as _};
 use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable};
 
 use super::names::{self, AVERAGE};
 use crate::rules::accumulate;
-use crate::rules::loss_scale;
 use crate::setting::Setting;
 use crate::setting::optimizers::Optimizers;
 use crate::setting::phases::Phases;
@@ -207,7 +206,7 @@ impl StateLayout {
                 unfrozen: phases.unfreezings().iter().map(|u| own(&names::unfrozen(&u.pattern), zero())).collect(),
                 loss_scale: setting.options.precision.scales_loss().then(|| {
                     let [scale, good_steps] = names::LOSS_SCALE;
-                    [own(scale, Tensor::scalar(loss_scale::FIRST)), own(good_steps, zero())]
+                    [own(scale, Tensor::scalar(GradScaler::INIT_SCALE)), own(good_steps, zero())]
                 }),
                 loss: (optimizers.cadence(i) > 1).then(|| own(names::LOSS, Tensor::scalar(0.0f32))),
                 spikes: setting.spike_windows().map(|(count, steps)| SpikeSlots {

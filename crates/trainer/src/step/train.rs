@@ -16,7 +16,6 @@ use crate::checkpoint::told::Told;
 use crate::checkpoint::{self, OpenStore, Position};
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::hosts::{self, Facts};
-use crate::interrupt;
 use crate::plan::NO_LIMIT;
 use crate::program::CompiledStep;
 use crate::program::prepare::{Prepared, prepare};
@@ -134,7 +133,7 @@ impl<'m> TrainStep<'m> {
         setting: &Setting,
         prepared: Prepared,
         start: Start,
-        interrupt: Option<interrupt::Guard>,
+        interrupt: Option<fulmen_signals::Guard>,
     ) -> Result<TrainStep<'m>> {
         let Prepared { plan, limits, train, layout, program, .. } = prepared;
         let Start { position, values, logs, .. } = start;

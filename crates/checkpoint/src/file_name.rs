@@ -1,8 +1,17 @@
 //! [`FileName`]: the pattern of a checkpoint's name, as Lightning's `filename`.
 
-/// Texts with named values between them.
+/// The pattern of a checkpoint's name: text with named values in braces, such as `net-{epoch:02d}-{val_acc:.3f}`.
+///
+/// ```
+/// use fulmen_checkpoint::FileName;
+///
+/// let name = FileName::parse("{epoch:02d}-{val_acc:.3f}")?;
+/// let value = |of: &str| Some(if of == "epoch" { 2.0 } else { 0.9812 });
+/// assert_eq!(name.fill(value), "epoch=02-val_acc=0.981");
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct FileName(Vec<Part>);
+pub struct FileName(Vec<Part>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
@@ -20,14 +29,14 @@ enum Format {
 }
 
 impl FileName {
+    /// Reads a pattern. A value has a format after a colon, or none: `.2f` for two digits after the point, `03d` for a whole
+    /// number of at least three digits.
+    ///
     /// # Errors
-    /// What is wrong with it, in words.
-    pub(super) fn parse(pattern: &str) -> Result<FileName, String> {
+    /// What is wrong with the pattern, in words.
+    pub fn parse(pattern: &str) -> Result<FileName, String> {
         if pattern.is_empty() {
             return Err("a name of a file is not empty".into());
-        }
-        if ["last", "best", "exception"].contains(&pattern) {
-            return Err("the Trainer has a file of this name; choose another".into());
         }
         let (mut parts, mut rest) = (vec![], pattern);
         while let Some((text, value)) = rest.split_once('{') {
@@ -52,16 +61,17 @@ impl FileName {
         Ok(FileName(parts))
     }
 
-    /// The names of the values in it.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    /// The names of the values in the pattern.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
             Part::Text(_) => None,
             Part::Value { name, .. } => Some(name.as_str()),
         })
     }
 
-    /// The name with these values. `{epoch}` and `{step}` stay where they have none.
-    pub(super) fn fill(&self, value: impl Fn(&str) -> Option<f64>) -> String {
+    /// The name with these values: `NAME=VALUE` for each. `{epoch}` and `{step}` stay where they have none; others without a
+    /// value are left out.
+    pub fn fill(&self, value: impl Fn(&str) -> Option<f64>) -> String {
         let part = |part: &Part| match part {
             Part::Text(text) => text.clone(),
             Part::Value { name, format } => {
@@ -115,7 +125,6 @@ mod tests {
         for (pattern, why) in [
             ("", "not empty"),
             ("a/b", "has no `/`"),
-            ("best", "the Trainer has a file of this name"),
             ("{epoch", "has no `}`"),
             ("epoch}", "has no `{`"),
             ("{}", "names no value"),

@@ -1,10 +1,22 @@
-//! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first one asks a running fit to save and end, the second ends the program.
-//! Before the first step of a fit there is nothing to save, so that the first one ends the program.
+//! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first one asks a run to save and end, the second ends the program. Before the
+//! first step of a run there is nothing to save, so the first one ends the program.
 //!
-//! Each has a handler of its own, if nobody else has said what becomes of it: what `nohup` or a shell has the program
-//! ignore stays ignored, and a program with a handler of its own keeps it.
+//! A run is what happens while a [`Guard`] lives. A signal gets a handler only if nothing else handles it: what `nohup` or
+//! a shell has the program ignore stays ignored, and a program with a handler of its own keeps it.
+//!
+//! ```
+//! use std::time::Duration;
+//! use fulmen_signals::Guard;
+//!
+//! let guard = Guard::new(Duration::from_secs(30));
+//! guard.stepped();
+//! assert_eq!(guard.requested(), None);
+//! ```
+//!
+//! Not here: saving, and agreeing with other processes.
 
 use std::fmt;
+use std::io::Write as _;
 use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,8 +25,6 @@ use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::exit;
-
-use crate::say::say;
 
 /// A signal that asks a program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +48,7 @@ impl Signal {
     /// `EX_TEMPFAIL`: the work is not done, and a supervisor may start the program again.
     ///
     /// ```
-    /// use fulmen_trainer::Signal;
+    /// use fulmen_signals::Signal;
     /// assert_eq!((Signal::Interrupt.exit_code(), Signal::Terminate.exit_code()), (130, 75));
     /// ```
     pub fn exit_code(self) -> u8 {
@@ -48,18 +58,23 @@ impl Signal {
         }
     }
 
-    /// Sets the handlers of this module, once, for those signals that nobody has said anything of. A Trainer does so when it
-    /// begins to run. Before, a program that calls this ends with [`exit_code`](Signal::exit_code).
+    /// Sets the handlers, once, for the signals that nothing else handles or ignores. [`Guard::new`] does so too. Before, a
+    /// signal ends a program that calls this with [`exit_code`](Signal::exit_code).
     ///
     /// ```
-    /// fulmen_trainer::Signal::install_handlers();
+    /// fulmen_signals::Signal::install_handlers();
     /// ```
     pub fn install_handlers() {
         install();
     }
 
-    /// The signal that is shown so.
-    pub(crate) fn named(name: &str) -> Option<Signal> {
+    /// The signal that `Display` shows as `name`.
+    ///
+    /// ```
+    /// use fulmen_signals::Signal;
+    /// assert_eq!(Signal::named("SIGTERM"), Some(Signal::Terminate));
+    /// ```
+    pub fn named(name: &str) -> Option<Signal> {
         SIGNALS.iter().find(|row| row.2 == name).map(|row| row.0)
     }
 }
@@ -100,7 +115,7 @@ enum Effect {
 }
 
 struct State {
-    /// Fits and predictions that run, all of them asked alike.
+    /// Runs, all of them asked alike.
     running: usize,
     /// Whether a step has ended, so that there is something to save.
     stepped: bool,
@@ -124,7 +139,7 @@ impl State {
 }
 
 /// Installs the handlers, once.
-pub(crate) fn install() {
+fn install() {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
         let fails = |e| say(&format!("warning: no handler can be set for signals, which end the program unsaved: {e}"));
@@ -196,17 +211,23 @@ fn receive(signal: Signal) {
     drop(thread::Builder::new().name("fulmen-grace".into()).spawn(wait));
 }
 
+/// Writes a line to standard error, if it can: a closed terminal must not end training.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// At once: what other threads still do must not change the code.
 fn end(signal: Signal) -> ! {
     exit(signal.exit_code().into())
 }
 
-/// While one of these lives, a signal is a request.
-pub(crate) struct Guard(u64);
+/// A run: while it lives, the first signal after its first step is a request, and does not end the program.
+#[derive(Debug)]
+pub struct Guard(u64);
 
 impl Guard {
-    /// `grace` is how long a request may take that is not Ctrl-C.
-    pub(crate) fn new(grace: Duration) -> Guard {
+    /// Begins a run. `grace` is how long it may take to save after a signal other than Ctrl-C; then the program ends.
+    pub fn new(grace: Duration) -> Guard {
         install();
         let mut state = STATE.lock();
         if state.running == 0 {
@@ -219,17 +240,17 @@ impl Guard {
     }
 
     /// From now on there is something to save.
-    pub(crate) fn stepped(&self) {
+    pub fn stepped(&self) {
         STATE.lock().stepped = true;
     }
 
-    /// The signal that came since the fit began.
-    pub(crate) fn requested(&self) -> Option<Signal> {
+    /// The signal that came since the run began.
+    pub fn requested(&self) -> Option<Signal> {
         STATE.lock().requested.map(|(signal, _)| signal)
     }
 
     /// Calls `listener` as soon as a signal comes, or has come, while the guard lives. It must not wait.
-    pub(crate) fn listen(&self, listener: impl Fn(Signal) + Send + Sync + 'static) {
+    pub fn listen(&self, listener: impl Fn(Signal) + Send + Sync + 'static) {
         let mut state = STATE.lock();
         if let Some((signal, _)) = state.requested {
             listener(signal);

@@ -2,17 +2,16 @@
 
 use std::fmt;
 
-use fulmen_nn::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
+use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
 /// Tensors whose types a row shows.
 const MOST_SHOWN: usize = 4;
 
-/// The parts of a module with their types, and the shapes of their parameters; it prints as a table. A fit begins with
-/// that of the outermost parts (`enable_model_summary`).
+/// The parts of a module with their types, and the shapes of their parameters; it prints as a table. The Trainer's `fit`
+/// begins with that of the outermost parts (`enable_model_summary`).
 ///
 /// ```
-/// use fulmen_nn::{Linear, Module};
-/// use fulmen_trainer::ModelSummary;
+/// use fulmen_nn::{Linear, ModelSummary, Module};
 ///
 /// #[derive(Module)]
 /// struct Net {

@@ -1,0 +1,93 @@
+//! [`GradScaler`]: the loss scale of f16.
+
+use fulmen_tensor::{DType, Tensor};
+
+/// Good steps after which the scale doubles.
+const GROWTH_INTERVAL: f64 = 2000.0;
+
+/// The loss scale of f16, as a step finds it. Small gradients vanish in 16 bits, so the loss is multiplied before it is
+/// differentiated, and the gradients are divided afterwards.
+///
+/// It is PyTorch's `GradScaler` with its numbers, as expressions: a step whose gradients overflowed halves the scale, and 2000
+/// good steps double it. It stays between 2⁻²⁴ and 2²⁴. The Trainer keeps it in the training state where the precision is
+/// f16, and skips the steps that overflowed.
+///
+/// ```
+/// use fulmen_nn::optim::GradScaler;
+/// use fulmen_tensor::Tensor;
+///
+/// let scaler = GradScaler::new([Tensor::scalar(GradScaler::INIT_SCALE), Tensor::scalar(0i32)]);
+/// let gradient = scaler.unscale(&Tensor::scalar(f32::INFINITY));
+/// let [scale, good_steps] = scaler.update(&scaler.all_finite([&gradient].into_iter()), None);
+/// assert_eq!(scale.eval()?.to_vec::<f32>()?, [32768.0]);
+/// assert_eq!(good_steps.eval()?.to_vec::<i32>()?, [0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct GradScaler {
+    scale: Tensor,
+    good_steps: Tensor,
+}
+
+impl GradScaler {
+    /// The scale before the first step.
+    pub const INIT_SCALE: f32 = 65536.0;
+
+    /// Of two scalars: the scale, f32, and the number of good steps since it changed, i32.
+    pub fn new([scale, good_steps]: [Tensor; 2]) -> GradScaler {
+        GradScaler { scale, good_steps }
+    }
+
+    /// The loss to differentiate: an f32 scalar.
+    pub fn scale(&self, loss: &Tensor) -> Tensor {
+        loss.to_dtype(DType::F32) * &self.scale
+    }
+
+    /// A gradient of the scaled loss as one of the loss.
+    pub fn unscale(&self, gradient: &Tensor) -> Tensor {
+        (gradient.to_dtype(DType::F32) / &self.scale).to_dtype(gradient.dtype())
+    }
+
+    /// Whether no gradient overflowed: a boolean scalar.
+    pub fn all_finite<'a>(&self, gradients: impl Iterator<Item = &'a Tensor>) -> Tensor {
+        // Zero times what is finite is zero; times the rest it is NaN.
+        let zeros = gradients.map(|gradient| (gradient.to_dtype(DType::F32) * 0.0).sum_all());
+        zeros.fold(Tensor::full(DType::F32, [], 0.0), |sum, zero| sum + zero).eq(0.0)
+    }
+
+    /// The scale and the number of good steps for the next step, as [`GradScaler::new`] takes them. Where `due` is false the
+    /// optimizer makes no step, and they stay as they are.
+    pub fn update(&self, finite: &Tensor, due: Option<&Tensor>) -> [Tensor; 2] {
+        let good = &self.good_steps + 1.0;
+        let grows = good.ge(GROWTH_INTERVAL);
+        let grown = grows.select(&(&self.scale * 2.0), &self.scale);
+        let (least, most) = (2f64.powi(-24), 2f64.powi(24));
+        let scale = finite.select(&grown, &(&self.scale * 0.5)).maximum(least).minimum(most);
+        let zero = good.zeros_like();
+        let good = finite.select(&grows.select(&zero, &good), &zero);
+        match due {
+            Some(due) => [due.select(&scale, &self.scale), due.select(&good, &self.good_steps)],
+            None => [scale, good],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_halves_after_an_overflow_and_doubles_after_many_good_steps() {
+        let check = |good: i32, gradient: f32| {
+            let state = GradScaler { scale: Tensor::scalar(1024.0f32), good_steps: Tensor::scalar(good) };
+            let gradients = [Tensor::scalar(1.0f32), Tensor::from_slice(&[0.0, gradient], [2])];
+            let [scale, good] = state.update(&state.all_finite(gradients.iter()), None);
+            let number = |t: Tensor| t.eval().unwrap().to_f64()[0];
+            (number(scale), number(good))
+        };
+        assert_eq!(check(5, 1.0), (1024.0, 6.0));
+        assert_eq!(check(1999, 1.0), (2048.0, 0.0));
+        assert_eq!(check(5, f32::INFINITY), (512.0, 0.0));
+        assert_eq!(check(1999, f32::NAN), (512.0, 0.0));
+    }
+}
