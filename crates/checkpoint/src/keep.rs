@@ -46,9 +46,9 @@ fn step(checkpoint: &Checkpoint) -> u64 {
     checkpoint.manifest().run.step
 }
 
-/// Loads the newest checkpoint that `load` can read, and gives the errors of newer ones that it could not. So a damaged
-/// checkpoint does not stand in the way of an older good one. Of a store with [levels](Store::levels), a checkpoint that
-/// cannot be read from one is read from the next.
+/// Loads the newest checkpoint that `load` can read, and returns the errors of the newer ones that it could not read. A
+/// damaged checkpoint therefore never hides an older good one. In a store with [levels](Store::levels), a checkpoint that
+/// cannot be read from one level is read from the next.
 ///
 /// # Errors
 /// The store cannot be listed.

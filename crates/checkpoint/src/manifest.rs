@@ -216,7 +216,7 @@ impl Manifest {
             }
         }
         match spans.keys().next() {
-            Some(file) => Err(format!("parts lie in {file}, which is no shard")),
+            Some(file) => Err(format!("parts of tensors are said to be in {file}, which is not one of its shards")),
             None => Ok(()),
         }
     }

@@ -15,7 +15,7 @@ pub const OPTIMIZER: &str = "optimizer/";
 /// The beginning of the names of what is the Trainer's own.
 pub const TRAINER: &str = "trainer/";
 
-/// Whether a name is none of a module's: an optimizer's or the Trainer's own.
+/// Whether a value belongs to an optimizer or to the Trainer, and not to the module.
 pub fn is_of_training(name: &str) -> bool {
     name.starts_with(OPTIMIZER) || name.starts_with(TRAINER)
 }

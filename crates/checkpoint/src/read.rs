@@ -244,7 +244,7 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// A block of the part. So many from this one on will be wanted.
+    /// Reads block `number` of the part. The caller goes on to read `wanted` blocks, counted from this one.
     pub(crate) fn read(&mut self, number: u64, wanted: u64) -> Result<&[u8]> {
         let (checkpoint, part) = (self.checkpoint, self.part);
         if number < self.first || number - self.first >= self.compared.len() as u64 {

@@ -107,8 +107,8 @@ impl Rectangle {
         }
     }
 
-    /// Divides a tensor into rectangles of at most so many elements. They follow each other in row-major order, without
-    /// gaps.
+    /// Divides a tensor into rectangles of at most `most` elements each. They follow each other in row-major order,
+    /// without gaps.
     pub(crate) fn slabs(shape: &[u64], most: u64) -> Vec<Rectangle> {
         if elements(shape) == Some(0) {
             return vec![];

@@ -25,10 +25,10 @@ pub struct Entry {
 
 /// A place for checkpoints. Every process that writes one checkpoint must see the same files.
 pub trait Store: fmt::Debug + Send + Sync {
-    /// Begins a file of so many bytes. A file that has the name is replaced by the commit. Folders are made as needed.
+    /// Begins a file of `bytes` bytes. The commit replaces a file of the same name. Folders are made as needed.
     ///
     /// # Errors
-    /// The place cannot be written to, or has no room for so many bytes.
+    /// The place cannot be written to, or has no room for the file.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>>;
 
     /// Fills `into` with the bytes of a file from `start` on.

@@ -42,7 +42,7 @@ pub(crate) fn expected(name: &str, dtype: Dtype, shape: &[u64], rectangle: &Rect
     positions(shape, rectangle).into_iter().flat_map(|position| element(name, dtype, position)).collect()
 }
 
-/// The pieces of a tensor that is divided into so many along each axis, of which the last may be smaller.
+/// The pieces of a tensor that is divided into `counts` pieces along each axis. The last piece may be smaller.
 pub(crate) fn pieces(shape: &[u64], counts: &[u64]) -> Vec<Rectangle> {
     let mut pieces = vec![Rectangle::new([], [])];
     for (size, count) in shape.iter().zip(counts) {
