@@ -88,7 +88,7 @@ pub fn open_store(place: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
             "{text}: this program was built without object stores; build fulmen with its feature `cloud`"
         ))),
         Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Err(Error::usage(format!(
-            "{text}: checkpoints lie in a folder, or below gs://bucket/path or s3://bucket/path"
+            "{text}: checkpoints are kept in a folder, or below gs://bucket/path or s3://bucket/path"
         ))),
         _ if text.is_empty() => Err(Error::usage("the folder for checkpoints is empty text; name one")),
         _ => Ok(Arc::new(LocalStore::new(place))),
