@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use fulmen_data::DeviceBatches;
 use fulmen_durable::NewFile;
-use fulmen_tensor::{Compiled, DeviceArray};
+use fulmen_tensor::DeviceArray;
 
 pub(crate) use open::fit;
 
 use crate::callbacks::calls::Hooks;
 use crate::checkpoint::Position;
-use crate::checkpoint::save::Saving;
+use crate::checkpoint::save::{CopyProgram, Saving};
 use crate::hooks::actions::Actions;
 use crate::hosts;
 use crate::logs::{Over, Sums};
@@ -54,7 +54,7 @@ struct Fit<'a> {
     /// The checkpoints that are being written.
     saving: Option<Saving>,
     /// What copies the state on the devices for a checkpoint.
-    copy: Option<Compiled>,
+    copy: Option<CopyProgram>,
     /// Other programs see by it that this run lives.
     alive: Option<NewFile>,
     started: Instant,

@@ -165,25 +165,36 @@ fn a_copy_on_the_devices_stays_what_it_was_while_steps_change_the_state() {
         let line = Line(Linear::new(16, 8));
         let mut trainer = builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
         let mut step = trainer.train_step(&line, &loader()).unwrap();
-        let copy = step.runtime.compile(&step.state.to_copy()).unwrap();
+        // Once all of it, and once as much as there is room for.
+        let (layout, mesh) = (step.state.layout(), step.runtime.mesh());
+        let all = layout.device_bytes(layout.ids(), mesh);
+        let copies = [all, all / 2].map(|room| {
+            let ids = layout.fitting(room, mesh);
+            assert!(layout.device_bytes(ids.clone(), mesh) <= room);
+            (step.runtime.compile(&layout.to_copy(&ids)).unwrap(), ids)
+        });
+        let count = layout.entries().len();
+        assert!(copies[0].1.len() == count && (1..count).contains(&copies[1].1.len()));
         let batches: Vec<_> = step.batches().take(4).collect::<Result<_>>().unwrap();
         step.run(&batches[0]).unwrap();
         step.logs().unwrap().wait().unwrap();
         step.save(folder.path().join("at once")).unwrap();
-        let taken = step.take_state(Some(&copy)).unwrap();
+        let taken = copies.map(|copy| step.take_state(Some(&copy)).unwrap());
         for batch in &batches[1..] {
             step.run(batch).unwrap();
         }
         step.block_until_ready().unwrap();
         let run = checkpoint::run(&step.position, &step.setting.options, step.runtime.mesh());
-        let path = folder.path().join("later");
-        let save = Save { path: path.clone(), role: CheckpointRole::Last, weights_only: false, score: None };
-        let job = step.job(Arc::new(local), taken, vec![(save, run)], vec![], Outcome::default());
-        let outcome = job.start().unwrap().wait();
-        assert!(outcome.failure.is_none() && outcome.last.as_ref() == Some(&path), "{outcome:?}");
-        assert_eq!(tensors(&path), tensors(&folder.path().join("at once")));
         step.save(folder.path().join("now")).unwrap();
-        assert_ne!(tensors(&path), tensors(&folder.path().join("now")));
+        for (taken, name) in taken.into_iter().zip(["copied", "copied in part"]) {
+            let path = folder.path().join(name);
+            let save = Save { path: path.clone(), role: CheckpointRole::Last, weights_only: false, score: None };
+            let job = step.job(Arc::new(local), taken, vec![(save, run.clone())], vec![], Outcome::default());
+            let outcome = job.start().unwrap().wait();
+            assert!(outcome.failure.is_none() && outcome.last.as_ref() == Some(&path), "{outcome:?}");
+            assert_eq!(tensors(&path), tensors(&folder.path().join("at once")));
+            assert_ne!(tensors(&path), tensors(&folder.path().join("now")));
+        }
     }
 }
 
