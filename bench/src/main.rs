@@ -3,6 +3,7 @@
 
 mod cache;
 mod callbacks;
+mod checkpoint;
 mod custom_loop;
 mod loader;
 mod memory;
@@ -46,6 +47,8 @@ enum Command {
     Scan(scan::Args),
     /// Memory of a deep model's step with and without checkpoints, as preflight reports it; needs libtpu, and no TPU.
     Remat(remat::Args),
+    /// What a checkpoint of a large state costs training, and how fast it is written, beside `dd`.
+    Checkpoint(checkpoint::Args),
     /// Cached datasets: beside decoding, beside copying memory, and in a training that is input-bound.
     Cache(cache::Args),
 }
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Preflight(args) => preflight::run(&args),
         Command::Scan(args) => scan::run(&args),
         Command::Remat(args) => remat::run(&args),
+        Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Cache(args) => cache::run(&args),
     };
     match result {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fulmen_checkpoint::{Checkpoint, Entry, LocalStore, MANIFEST, NewObject, Rectangle, Store};
+use fulmen_checkpoint::{Checkpoint, Entry, LocalStore, MANIFEST, NewObject, Rectangle, Store, TieredStore};
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, mse_loss};
 use fulmen_nn::optim::{Adam, Optimizer};
@@ -221,4 +221,31 @@ fn a_store_that_fails_is_told_of_and_the_checkpoint_before_stays() {
         assert_eq!(summary.unwrap().global_step, 16);
         assert_eq!(resumed.run_dir(), Some(folder.path().join("version_1").as_path()));
     }
+}
+
+#[test]
+fn a_place_that_fails_until_the_grace_is_over_ends_the_fit_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let [near, far] = ["near", "far"].map(|name| folder.path().join(name));
+    let options = || builder(folder.path()).checkpoint_local(&near).checkpoint_dir(&far);
+    let mut trainer = options().grace(Duration::from_millis(1)).build().unwrap();
+    let gate = Arc::new(Gate { open: Mutex::new(true), fails: Some((1, io::ErrorKind::TimedOut)), ..Gate::default() });
+    let failing = Arc::new(Held { inner: LocalStore::new(&far), gate });
+    let tiered: Arc<dyn Store> = Arc::new(TieredStore::new(local(&near), failing, Duration::ZERO, |_| {}));
+    let dir = far.clone();
+    trainer.session.open_store = Arc::new(move |folder| if folder == dir { tiered.clone() } else { local(folder) });
+    let (result, trainer) = fit(trainer);
+    let error = result.unwrap_err();
+    let message = error.to_string();
+    assert!(error.is_checkpoint() && message.contains("were not copied there within 1ms"), "{message}");
+    let place = |path: &Path| message.contains(path.to_str().unwrap());
+    assert!(place(&near) && place(&far) && message.contains("start the run again with the same options"), "{message}");
+    assert_eq!(trainer.last_checkpoint(), Some(far.join("last").as_path()));
+    assert!(!far.join("last").exists());
+    drop(trainer);
+    // All steps were made, and the last state is whole in the near place: the next run copies what it goes on with.
+    assert_eq!(checkpoint::open(&near.join("last")).unwrap().1.global_step, 16);
+    let (summary, _) = fit(options().resume("auto").max_epochs(3).build().unwrap());
+    assert_eq!(summary.unwrap().global_step, 24);
+    assert_eq!(checkpoint::open(&far.join("last")).unwrap().1.global_step, 24);
 }
