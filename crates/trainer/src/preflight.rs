@@ -330,6 +330,22 @@ mod tests {
     }
 
     #[test]
+    fn the_copy_for_checkpoints_is_saved_for_a_slice() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        let (slice, folder) = ("v5e:1x1".parse().unwrap(), tempfile::tempdir().unwrap());
+        let file = folder.path().join("step.fulmen");
+        let has_copy = [true, false].map(|checkpoints| {
+            let builder = Trainer::builder().enable_checkpointing(checkpoints);
+            builder.save_programs(&Mlp::new(8), &loader(64), None, Some(&slice), &file).unwrap();
+            // A program's name, and its length before it.
+            std::fs::read(&file).unwrap().windows(11).any(|bytes| bytes == b"\x0acheckpoint")
+        });
+        assert_eq!(has_copy, [true, false]);
+    }
+
+    #[test]
     fn what_does_not_go_together_is_an_error() {
         if crate::libtpu::libtpu().is_none() {
             return;
