@@ -50,8 +50,8 @@ impl Server {
             Ok(server) => return Some(server),
             Err(why) => why,
         };
-        let required = std::env::var_os("FULMEN_REQUIRE_OBJECT_STORES").is_some_and(|set| !set.is_empty() && set != "0");
-        assert!(!required, "FULMEN_REQUIRE_OBJECT_STORES is set, and there is no server: {why}");
+        let required = std::env::var_os("FULMEN_TEST_OBJECT_STORES").is_some_and(|set| !set.is_empty() && set != "0");
+        assert!(!required, "FULMEN_TEST_OBJECT_STORES is set, and there is no server: {why}");
         // Past the test harness, which keeps what a passing test prints to itself.
         io::stderr().write_all(format!("\nskipped: {test}: {why}\n").as_bytes()).unwrap();
         None
