@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{Net, Record, tensors, train_loader, trainer};
 use fulmen_data::LastBatch;
+use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{FitSummary, Result, Resume};
 
 /// Trains with checkpoints in `to`, and first in `near`, under this folder.
@@ -18,7 +19,9 @@ fn run(folder: &Path, to: &Path, epochs: u64, resume: Resume) -> (Record, Result
     let record = Record::default();
     let builder = trainer(&folder.join("runs")).max_epochs(epochs).log_every_n_steps(1).resume(resume);
     let builder = builder.checkpoint_dir(to).checkpoint_local(folder.join("near"));
-    let mut trainer = builder.callback(record.clone()).build().unwrap();
+    // The state of the first epoch is the best.
+    let best = ModelCheckpoint::new().monitor("train_loss", Mode::Max);
+    let mut trainer = builder.callback(best).callback(record.clone()).build().unwrap();
     (record, trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), None))
 }
 
@@ -42,8 +45,11 @@ fn resumes_from(place: impl Fn(&Path) -> PathBuf) {
     let (resumed, summary) = run(parts.path(), &to, 3, Resume::Auto);
     assert_eq!(summary.unwrap().epochs, 3);
     assert_eq!(resumed.bits("train_loss"), expected.bits("train_loss")[10..]);
-    let values = |to: &Path| tensors(to.join("last"))["fc1.weight"].bytes().to_vec();
+    let values = |to: &Path| {
+        ["last", "best"].map(|name| tensors(to.join(name))["fc1.weight"].bytes().to_vec())
+    };
     assert_eq!(values(&to), values(&to_whole));
+    assert_eq!(tensors(to.join("best"))["trainer/step"].to_f64(), [5.0], "the resumed run knows the best one");
 }
 
 #[test]
