@@ -68,11 +68,17 @@ impl Fit<'_> {
 
     /// Trains, and keeps what outlives a fit that fails.
     fn run(mut self) -> Result<FitSummary> {
-        let result = self.epochs().and_then(|()| self.finish_saving()).and_then(|()| self.finish_copies());
-        if let Err(error) = &result {
-            self.hooks.on_exception(error, &mut self.asked);
-            self.save_after_exception();
-        }
+        let result = match self.epochs().and_then(|()| self.finish_saving()) {
+            Ok(()) => {
+                let copied = self.finish_copies();
+                copied.inspect_err(|error| self.hooks.on_exception(error, &mut Actions::outside()))
+            }
+            Err(error) => {
+                self.hooks.on_exception(&error, &mut self.asked);
+                self.save_after_exception();
+                Err(error)
+            }
+        };
         let Fit { session, step, summary, alive, .. } = self;
         drop(alive);
         session.record.loader = Some(step.train.report());
