@@ -49,6 +49,7 @@ mod generate;
 pub mod gpt2;
 mod init;
 mod labels;
+mod layers;
 mod lora;
 #[cfg(test)]
 mod reference;

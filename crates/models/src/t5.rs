@@ -10,7 +10,8 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::attention::{Span, attend, join_heads, padding_mask, run_layers, split_heads};
+use crate::attention::{Span, attend, join_heads, padding_mask, split_heads};
+use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Prompt, Result, StaticCache};
 
 /// The settings, with the names of `config.json`; by default T5-small's, of 60 million parameters.
@@ -143,6 +144,9 @@ pub struct T5 {
     pub lm_head: Linear,
     /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
     pub gradient_checkpointing: bool,
+    /// Whether equal blocks run as one scan, which a program has once: it compiles in the time of one block, and takes the
+    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    pub scan_layers: bool,
     #[module(skip)]
     config: Config,
 }
@@ -371,9 +375,9 @@ impl Stack {
         ids: &Tensor,
         span: &Span,
         seen: Option<&Tensor>,
-        memory: Option<(&[[Tensor; 2]], Option<&Tensor>)>,
+        memory: Option<&Decoding<'_>>,
         cache: Option<&StaticCache>,
-        checkpointing: bool,
+        options: LayerOptions,
     ) -> (Tensor, Option<StaticCache>) {
         let first = self.block.first().and_then(|block| block.self_attention.relative_attention_bias.as_ref());
         let Some(first) = first else { return (self.final_layer_norm.forward(self.embed_tokens.forward(ids)), None) };
@@ -383,13 +387,17 @@ impl Stack {
             None => bias,
         };
         let x = self.dropout.forward(self.embed_tokens.forward(ids));
-        let (x, cache) = run_layers(x, self.block.len(), cache, checkpointing, |i, x, cache| {
-            let block = &self.block[i];
+        let is_first = |block: &Block| block.self_attention.relative_attention_bias.is_some();
+        let (x, cache) = run_layers(x, &self.block, cache, options, is_first, |i, x, cache| {
+            let (block, has_cache) = (&self.block[i], cache.is_some());
             let dropout = |x: Tensor| block.dropout.forward(x);
             let (found, cache) = block.self_attention.forward(&block.self_norm.forward(x), &bias, cache);
             let mut x = x + dropout(found);
-            if let (Some((attention, norm)), Some((memory, mask))) = (&block.cross_attention, memory) {
-                let found = attention.forward_cross(&norm.forward(&x), &memory[i], mask);
+            if let (Some((attention, norm)), Some(memory)) = (&block.cross_attention, memory) {
+                // A scan's blocks have each its own keys and values.
+                let made = (!has_cache).then(|| attention.keys_values(&memory.features));
+                let keys_values = made.as_ref().unwrap_or(&memory.keys_values[i]);
+                let found = attention.forward_cross(&norm.forward(&x), keys_values, memory.mask.as_ref());
                 x = x + dropout(found);
             }
             let made = block.dense.forward(&block.dense_norm.forward(&x));
@@ -403,8 +411,10 @@ impl Stack {
 /// goes on from its [`start`](Decoding::start).
 pub struct Decoding<'m> {
     model: &'m T5,
-    /// Keys and values of the encoder's tokens, for each block.
-    memory: Vec<[Tensor; 2]>,
+    /// What the encoder made of its tokens.
+    features: Tensor,
+    /// Their keys and values, for each block.
+    keys_values: Vec<[Tensor; 2]>,
     mask: Option<Tensor>,
     batch: usize,
 }
@@ -432,8 +442,8 @@ impl T5 {
         let ids = ids.as_tensor();
         self.encode(ids, attention_mask).unwrap_or_else(|refusal| {
             let fault = MODELS.record("T5", || Err::<Tensor, Refusal>(refusal));
-            let memory = self.decoder.block.iter().map(|_| [fault.clone(), fault.clone()]).collect();
-            Decoding { model: self, memory, mask: None, batch: 1 }
+            let keys_values = self.decoder.block.iter().map(|_| [fault.clone(), fault.clone()]).collect();
+            Decoding { model: self, features: fault, keys_values, mask: None, batch: 1 }
         })
     }
 
@@ -444,11 +454,16 @@ impl T5 {
             return Err(format!("the ids {} are not [batch, length], or the mask {mask} is not", ids.ty()).into());
         }
         let mask = attention_mask.map(padding_mask);
-        let (x, _) =
-            self.encoder.forward(ids, &Span::new(ids, None), mask.as_ref(), None, None, self.gradient_checkpointing);
+        let span = Span::new(ids, None);
+        let (features, _) = self.encoder.forward(ids, &span, mask.as_ref(), None, None, self.layer_options());
         let attentions = self.decoder.block.iter().filter_map(|block| block.cross_attention.as_ref());
-        let memory = attentions.map(|(attention, _)| attention.keys_values(&x)).collect();
-        Ok(Decoding { model: self, memory, mask, batch: ids.size(0) })
+        let keys_values = attentions.map(|(attention, _)| attention.keys_values(&features)).collect();
+        Ok(Decoding { model: self, features, keys_values, mask, batch: ids.size(0) })
+    }
+
+    fn layer_options(&self) -> LayerOptions {
+        let T5 { gradient_checkpointing, scan_layers, .. } = *self;
+        LayerOptions { gradient_checkpointing, scan_layers }
     }
 }
 
@@ -475,18 +490,15 @@ impl Decoding<'_> {
 
     fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
         let ids = ids.live()?;
-        if let Some([keys, _]) = self.memory.first() {
-            keys.live()?;
-        }
+        self.features.live()?;
         if ids.rank() != 2 || self.batch == 0 || !ids.size(0).is_multiple_of(self.batch) {
             return Err(
                 format!("the decoder's ids {} are not [batch, length] of {} texts", ids.ty(), self.batch).into()
             );
         }
         let span = Span::new(ids, cache);
-        let memory = Some((self.memory.as_slice(), self.mask.as_ref()));
-        let checkpointing = self.model.gradient_checkpointing;
-        Ok(self.model.decoder.forward(ids, &span, Some(&span.mask(None)), memory, cache, checkpointing))
+        let seen = span.mask(None);
+        Ok(self.model.decoder.forward(ids, &span, Some(&seen), Some(self), cache, self.model.layer_options()))
     }
 }
 
@@ -538,7 +550,7 @@ impl Pretrained for T5 {
         if config.is_tied() {
             lm_head.weight = Parameter::clone(&shared.weight);
         }
-        Ok(T5 { shared, encoder, decoder, lm_head, gradient_checkpointing: false, config })
+        Ok(T5 { shared, encoder, decoder, lm_head, gradient_checkpointing: false, scan_layers: false, config })
     }
 
     fn config(&self) -> &Config {
