@@ -115,7 +115,7 @@ mod tests {
             vocab_size: 20,
             hidden_size: 8,
             intermediate_size: 12,
-            num_hidden_layers: 5,
+            num_hidden_layers: 4,
             num_attention_heads: 2,
             head_dim: Some(4),
             sliding_window: Some(2),
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn gpt2_is_the_same_as_a_scan_of_checkpoints() {
         use crate::gpt2::{Config, Gpt2};
-        let config = Config { vocab_size: 20, n_positions: 6, n_embd: 8, n_layer: 3, n_head: 2, ..Config::default() };
+        let config = Config { vocab_size: 20, n_positions: 6, n_embd: 8, n_layer: 2, n_head: 2, ..Config::default() };
         let scan = |model: &mut Gpt2| (model.scan_layers, model.gradient_checkpointing) = (true, true);
         check(Gpt2::new(config).unwrap(), scan, |model| model.forward(ids()));
     }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn bert_is_the_same_as_a_scan() {
         use crate::bert::{BertForMaskedLm, Config};
-        let sizes = Config { vocab_size: 20, hidden_size: 8, num_hidden_layers: 3, ..Config::default() };
+        let sizes = Config { vocab_size: 20, hidden_size: 8, num_hidden_layers: 2, ..Config::default() };
         let config = Config { num_attention_heads: 2, intermediate_size: 12, max_position_embeddings: 8, ..sizes };
         let scan = |model: &mut BertForMaskedLm| model.bert.encoder.scan_layers = true;
         check(BertForMaskedLm::new(config).unwrap(), scan, |model| model.forward(ids(), None, None));
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn vit_is_the_same_as_a_scan() {
         use crate::vit::{Config, ViT};
-        let sizes = Config { hidden_size: 8, num_hidden_layers: 3, num_attention_heads: 2, ..Config::default() };
+        let sizes = Config { hidden_size: 8, num_hidden_layers: 2, num_attention_heads: 2, ..Config::default() };
         let config = Config { intermediate_size: 12, image_size: 8, patch_size: 4, hidden_dropout_prob: 0.2, ..sizes };
         let pixels = random::normal(&random::key(5), DType::F32, [2, 3, 8, 8]);
         check(ViT::new(config).unwrap(), |model| model.scan_layers = true, |model| model.forward(&pixels));
@@ -157,10 +157,10 @@ mod tests {
 
     #[cfg(feature = "t5")]
     #[test]
-    fn t5_is_the_same_as_scans_behind_the_first_blocks() {
+    fn t5_is_the_same_as_a_scan_behind_the_first_block() {
         use crate::t5::{Config, T5};
-        let sizes = Config { vocab_size: 20, d_model: 8, d_kv: 4, d_ff: 12, num_layers: 3, ..Config::default() };
-        let config = Config { num_heads: 2, ..sizes };
+        let sizes = Config { vocab_size: 20, d_model: 8, d_kv: 4, d_ff: 12, num_layers: 1, ..Config::default() };
+        let config = Config { num_decoder_layers: Some(3), num_heads: 2, ..sizes };
         let scan = |model: &mut T5| model.scan_layers = true;
         check(T5::new(config).unwrap(), scan, |model| model.forward(ids(), None, ids().narrow(1, 0, 4)));
     }
