@@ -26,6 +26,8 @@ def settle(model, seed):
     """Random values that are large enough for tokens to differ."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in sorted(model.named_parameters()):
+        if "embed_positions" in name and not parameter.requires_grad:
+            continue
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name.lower() or ".ln_" in name:
             parameter.data += 0.2 * noise

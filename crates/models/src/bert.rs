@@ -271,7 +271,11 @@ impl Encoder {
             max_positions,
         };
         let layer = (0..config.num_hidden_layers).map(|_| Layer::new(config)).collect();
-        Ok(Encoder { embeddings, encoder: Layers { layer, gradient_checkpointing: false, scan_layers: false }, first_position })
+        Ok(Encoder {
+            embeddings,
+            encoder: Layers { layer, gradient_checkpointing: false, scan_layers: false },
+            first_position,
+        })
     }
 
     /// The features `[batch, length, features]` of the ids, integers `[batch, length]`; the segments of the tokens are all

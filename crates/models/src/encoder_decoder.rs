@@ -42,7 +42,12 @@ pub(crate) struct Memory {
 impl Memory {
     /// Keys and values for a layer. `of` computes them anew where there is no cache: a scan over layers is recorded for its
     /// first layer alone, and each has its own.
-    pub(crate) fn keys_values(&self, layer: usize, has_cache: bool, of: impl Fn(&Tensor) -> [Tensor; 2]) -> [Tensor; 2] {
+    pub(crate) fn keys_values(
+        &self,
+        layer: usize,
+        has_cache: bool,
+        of: impl Fn(&Tensor) -> [Tensor; 2],
+    ) -> [Tensor; 2] {
         match self.keys_values.get(layer).filter(|_| has_cache) {
             Some(keys_values) => keys_values.clone(),
             None => of(&self.features),

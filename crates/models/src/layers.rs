@@ -46,7 +46,9 @@ pub(crate) fn run_layers<L: Module>(
         let (from, end) = (first, first + period * times);
         x = match times {
             1 => forward(x, first),
-            _ => scan_layers(layers[from..end].chunks(period), &x, |_, x| (from..from + period).fold(x.clone(), forward)),
+            _ => {
+                scan_layers(layers[from..end].chunks(period), &x, |_, x| (from..from + period).fold(x.clone(), forward))
+            }
         };
         first = end;
     }

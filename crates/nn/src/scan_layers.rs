@@ -48,12 +48,14 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         for (number, other) in contents.iter().enumerate().skip(1) {
             first.compare(number, other)?;
         }
-        let mut xs: Vec<Tensor> = (0..first.cells.len()).map(|i| stack(contents.iter().map(|own| &own.values[i]))).collect();
+        let mut xs: Vec<Tensor> =
+            (0..first.cells.len()).map(|i| stack(contents.iter().map(|own| &own.values[i]))).collect();
         // A stream that some layers have no key for gives none.
         let drawn: Vec<u32> = (0..first.streams.len())
             .map(|i| contents.iter().map(|own| own.states[i].drawn).max().unwrap_or_default())
             .collect();
-        let keys = contents.iter().map(|own| own.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>());
+        let keys =
+            contents.iter().map(|own| own.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>());
         let keys: Option<Vec<Vec<&Tensor>>> = keys.collect();
         if let Some(keys) = &keys {
             xs.extend((0..first.streams.len()).map(|i| stack(keys.iter().map(|own| own[i]))));
@@ -167,5 +169,63 @@ impl Drop for Restore<'_> {
         let Contents { cells, values, streams, states, .. } = self.0;
         cells.iter().zip(values).for_each(|(cell, value)| cell.set(value.clone()));
         streams.iter().zip(states).for_each(|(stream, state)| stream.set_state(state.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::{DType, Runtime, random};
+
+    use super::*;
+    use crate::{BatchNorm1d, Dropout, Linear};
+
+    #[test]
+    fn running_statistics_and_random_numbers_are_those_of_the_layers() {
+        let layers: Vec<_> = (0..3).map(|_| (Linear::new(4, 4), BatchNorm1d::new(4), Dropout::new(0.5))).collect();
+        layers.initialize(0);
+        let x = random::normal(&random::key(1), DType::F32, [6, 4]);
+        let forward = |layer: &(Linear, BatchNorm1d, Dropout), x: &Tensor| {
+            layer.2.forward(layer.2.forward(layer.1.forward(layer.0.forward(x))))
+        };
+        let statistics = || layers.buffers().into_iter().map(|(_, buffer)| buffer.get()).collect::<Vec<_>>();
+        layers.set_random_key(&random::key(2));
+        let first = layers.iter().fold(x.clone(), |x, layer| forward(layer, &x));
+        let next = layers[1].2.forward(&x);
+        let expected = [vec![first, next], statistics()].concat();
+        layers.buffers().iter().for_each(|(_, buffer)| buffer.reset());
+        layers.set_random_key(&random::key(2));
+        let y = scan_layers(&layers, &x, forward);
+        let next = layers[1].2.forward(&x);
+        let found = [vec![y, next], statistics()].concat();
+        let all: Vec<&Tensor> = expected.iter().chain(&found).collect();
+        let values: Vec<Vec<f64>> =
+            Runtime::global().unwrap().eval_many(&all).unwrap().iter().map(|v| v.to_f64()).collect();
+        let (expected, found) = values.split_at(expected.len());
+        assert!(expected[0].contains(&0.0) && expected[2].iter().any(|mean| *mean != 0.0));
+        for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
+            let off = expected.iter().zip(found).fold(0.0f64, |off, (a, b)| off.max((a - b).abs()));
+            assert!(off < 1e-5, "value {i} is {off:e} off");
+        }
+    }
+
+    #[test]
+    fn layers_that_differ_are_refused() {
+        let x = Tensor::ones(DType::F32, [2, 4]);
+        let message = |layers: &[(Linear, Dropout)]| {
+            layers.initialize(0);
+            let y = scan_layers(layers, &x, |layer, x| layer.0.forward(x));
+            y.fault().unwrap().message().to_owned()
+        };
+        let layer = || (Linear::new(4, 4), Dropout::new(0.5));
+        let plain = (Linear::new(4, 4).bias(false), Dropout::new(0.5));
+        let said = message(&[layer(), plain]);
+        assert!(said.contains("layer 1 has") && said.contains("where layer 0 has `0.bias` f32[4]"), "{said}");
+        let quiet = layer();
+        quiet.eval();
+        let said = message(&[layer(), layer(), quiet]);
+        assert!(said.contains("layer 2 has") && said.contains("evaluation mode"), "{said}");
+        let shared = layer();
+        let said = message(&[(Linear::new(4, 4), shared.1.clone()), shared]);
+        assert!(said.contains("share a random stream"), "{said}");
     }
 }
