@@ -267,6 +267,10 @@ impl Drop for Guard {
     }
 }
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

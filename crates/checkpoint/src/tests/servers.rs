@@ -120,8 +120,8 @@ fn checkpoints_in_buckets_of_a_real_server() {
         Ok(server) => server,
         Err(why) => {
             let required =
-                std::env::var_os("FULMEN_REQUIRE_OBJECT_STORES").is_some_and(|set| !set.is_empty() && set != "0");
-            assert!(!required, "FULMEN_REQUIRE_OBJECT_STORES is set, and there is no server: {why}");
+                std::env::var_os("FULMEN_TEST_OBJECT_STORES").is_some_and(|set| !set.is_empty() && set != "0");
+            assert!(!required, "FULMEN_TEST_OBJECT_STORES is set, and there is no server: {why}");
             // Past the test harness, which keeps what a passing test prints to itself.
             let line = format!("\nskipped: checkpoints_in_buckets_of_a_real_server: {why}\n");
             io::stderr().write_all(line.as_bytes()).unwrap();

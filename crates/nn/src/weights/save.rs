@@ -18,7 +18,7 @@ use crate::{Error, Module, Result};
 /// no more of them is held at once, unless one value is larger.
 ///
 /// # Errors
-/// Those of [`safetensors::write`]; a parameter without a value.
+/// Those of [`safetensors::write`](crate::safetensors::write); a parameter without a value.
 #[track_caller]
 pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> Result<()> {
     let _scope = NN.open();

@@ -246,7 +246,10 @@ fn what_contradicts_itself_is_refused_by_name() {
         ),
         (ModelCheckpoint::new().filename("{epoch}"), "filename names further states"),
         (ModelCheckpoint::new().keep_all(true).filename("a/b"), "filename `a/b`: a name of a file"),
-        (ModelCheckpoint::new().keep_all(true).filename("best"), "filename `best`: the Trainer has a file of this name"),
+        (
+            ModelCheckpoint::new().keep_all(true).filename("best"),
+            "filename `best`: the Trainer has a file of this name",
+        ),
         (ModelCheckpoint::new().save_weights_only(true), "save_weights_only is about further states"),
         (ModelCheckpoint::new().every_n_train_steps(0), "every_n_train_steps must be at least 1"),
         (ModelCheckpoint::new().every_n_epochs(0), "every_n_epochs must be at least 1"),
