@@ -56,7 +56,7 @@ mod stream;
 mod vision;
 
 pub use dataset::{
-    ConcatDataset, Dataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRandom, Source, SourceDataset, Stage,
+    ConcatDataset, Dataset, FakeDataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRandom, Source, SourceDataset, Stage,
     Subset, TensorDataset, TensorDatasetBuilder, group_k_fold, group_split, k_fold, random_split, stratified_k_fold,
     stratified_split,
 };
