@@ -165,12 +165,7 @@ impl Visit for Turns<'_> {
             beyond,
             copy * 1e3,
         );
-        println!(
-            "written with {:.0} MB/s, dd with {:.0} MB/s, ratio {:.2}",
-            rate / save,
-            rate / dd,
-            dd / save
-        );
+        println!("written with {:.0} MB/s, dd with {:.0} MB/s, ratio {:.2}", rate / save, rate / dd, dd / save);
         if args.json {
             let line = json!({
                 "workload": workload.name, "bytes": bytes, "rounds": args.rounds, "lost_ms": lost * 1e3,

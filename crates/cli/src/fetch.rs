@@ -188,7 +188,7 @@ fn unpack(archive: &Path, folder: &Path, progress: &dyn Progress) -> Result<()> 
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Read as _};
     use std::net::TcpListener;
     use std::sync::{Arc, Mutex};
     use std::thread;
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_download_goes_on_where_it_was_and_is_not_made_twice() {
-        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i * i >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| ((i * i) >> 3) as u8).collect();
         let server = Server::start("/~files/toy.gz", bytes.clone());
         // The first address has no such file.
         let toy = published("toy.gz", &bytes, &[format!("{}/none", server.address).leak(), server.address]);

@@ -185,7 +185,8 @@ impl Program for Args {
             let failed = |e: &dyn std::error::Error| std::io::Error::other(e.to_string());
             let vocabulary = vocabulary.as_ref().map_err(|e| failed(e.as_ref()))?;
             let Some(tokens) = batch.get("tokens") else { return Ok(()) };
-            let tokens: Vec<u32> = tokens.to_vec::<i32>().map_err(|e| failed(&e))?.iter().map(|&id| id as u32).collect();
+            let tokens: Vec<u32> =
+                tokens.to_vec::<i32>().map_err(|e| failed(&e))?.iter().map(|&id| id as u32).collect();
             for answer in tokens.chunks(tokens.len() / batch.num_samples()) {
                 let answer = vocabulary.decode(answer).map_err(|e| failed(e.as_ref()))?;
                 writeln!(file, "{prompt}{answer}\n---")?;

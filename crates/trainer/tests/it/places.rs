@@ -45,9 +45,7 @@ fn resumes_from(place: impl Fn(&Path) -> PathBuf) {
     let (resumed, summary) = run(parts.path(), &to, 3, Resume::Auto);
     assert_eq!(summary.unwrap().epochs, 3);
     assert_eq!(resumed.bits("train_loss"), expected.bits("train_loss")[10..]);
-    let values = |to: &Path| {
-        ["last", "best"].map(|name| tensors(to.join(name))["fc1.weight"].bytes().to_vec())
-    };
+    let values = |to: &Path| ["last", "best"].map(|name| tensors(to.join(name))["fc1.weight"].bytes().to_vec());
     assert_eq!(values(&to), values(&to_whole));
     assert_eq!(tensors(to.join("best"))["trainer/step"].to_f64(), [5.0], "the resumed run knows the best one");
 }
