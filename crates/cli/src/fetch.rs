@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_download_goes_on_where_it_was_and_is_not_made_twice() {
-        let bytes: Vec<u8> = (0..100_000u32).map(|i| ((i * i) >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
         let server = Server::start("/~files/toy.gz", bytes.clone());
         // The first address has no such file.
         let toy = published("toy.gz", &bytes, &[format!("{}/none", server.address).leak(), server.address]);
