@@ -3,7 +3,9 @@
 
 mod cache;
 mod callbacks;
+mod checkpoint;
 mod custom_loop;
+mod deep;
 mod loader;
 mod memory;
 mod models;
@@ -44,8 +46,12 @@ enum Command {
     Preflight(preflight::Args),
     /// Time to compile many layers, as a scan against one after the other; libtpu needs no TPU.
     Scan(scan::Args),
+    /// Time to compile a deep decoder's step with `scan_layers`, against a few layers; needs libtpu, and no TPU.
+    Deep(deep::Args),
     /// Memory of a deep model's step with and without checkpoints, as preflight reports it; needs libtpu, and no TPU.
     Remat(remat::Args),
+    /// What a checkpoint of a large state costs training, and how fast it is written, beside `dd`.
+    Checkpoint(checkpoint::Args),
     /// Cached datasets: beside decoding, beside copying memory, and in a training that is input-bound.
     Cache(cache::Args),
 }
@@ -60,7 +66,9 @@ fn main() -> ExitCode {
         Command::Loader(args) => loader::run(&args),
         Command::Preflight(args) => preflight::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Deep(args) => deep::run(&args),
         Command::Remat(args) => remat::run(&args),
+        Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Cache(args) => cache::run(&args),
     };
     match result {

@@ -40,7 +40,7 @@ pub(crate) struct Cost {
     pub(crate) hbm_bytes: f64,
     optimal_seconds: Option<f64>,
     parameters: u64,
-    compile_s: f64,
+    pub(crate) compile_s: f64,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
 use object_store::path::Path as Key;
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 use parking_lot::Mutex;
@@ -71,6 +72,7 @@ pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: 
     let store: Arc<dyn ObjectStore> = match object.scheme {
         Scheme::S3 => s3(object, options, (give_up_after, silence))?,
         Scheme::Gs => gs(object, options, (give_up_after, silence))?,
+        Scheme::Http | Scheme::Https => web(object, (give_up_after, silence))?,
     };
     Ok(connection(stores.lock().entry(identity).or_insert(store).clone()))
 }
@@ -89,6 +91,22 @@ fn unknown(object: &ObjectPath, name: &str) -> Error {
     Error::usage(format!("{object}: there is no setting `{name}` for this store; expected one like aws_region"))
 }
 
+/// What to wait for: the whole of a large object may take its time.
+fn patience((give_up_after, silence): (Duration, Duration)) -> (ClientOptions, RetryConfig) {
+    let client = ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
+    let backoff = BackoffConfig { max_backoff: LONGEST_WAIT, ..BackoffConfig::default() };
+    let retry = RetryConfig { backoff, max_retries: 1_000_000, retry_timeout: give_up_after };
+    (client.with_read_timeout(silence), retry)
+}
+
+/// A web server.
+fn web(object: &ObjectPath, times: (Duration, Duration)) -> Result<Arc<dyn ObjectStore>> {
+    let (client, retry) = patience(times);
+    let builder = HttpBuilder::new().with_url(object.root()).with_client_options(client.with_allow_http(true));
+    let refused = |why| Error::usage(format!("{object}: cannot connect to the server: {why}"));
+    Ok(Arc::new(builder.with_retry(retry).build().map_err(refused)?))
+}
+
 /// A function that builds a store of one kind. The library's builders have the same methods and no trait.
 macro_rules! build {
     ($name:ident, $builder:ident, $key:ident, $prefix:literal, [$($endpoint:ident),+]) => {
@@ -97,11 +115,7 @@ macro_rules! build {
             options: &StoreOptions,
             (give_up_after, silence): (Duration, Duration),
         ) -> Result<Arc<dyn ObjectStore>> {
-            // The whole of a large object may take its time.
-            let client = ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
-            let client = client.with_read_timeout(silence);
-            let backoff = BackoffConfig { max_backoff: LONGEST_WAIT, ..BackoffConfig::default() };
-            let retry = RetryConfig { backoff, max_retries: 1_000_000, retry_timeout: give_up_after };
+            let (client, retry) = patience((give_up_after, silence));
             let mut builder = $builder::new().with_client_options(client).with_retry(retry);
             for (name, value, must_be_known) in settings($prefix, options) {
                 match name.parse::<$key>() {

@@ -21,7 +21,8 @@ const BUFFER: usize = 256 << 10;
 /// How many threads ask a store at the same time.
 pub const MOST_ASKING: usize = 16;
 
-/// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`.
+/// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`; or a file of a web server,
+/// `https://host/path`, which is read only.
 ///
 /// It is made from a path or a text; what is wrong with the text is told when it is first used. Names of local files need
 /// not be UTF-8. Reading from a store tries again where the store is busy or the connection breaks, and goes on at the byte
@@ -75,15 +76,17 @@ fn parse(text: &str) -> Place {
         "s3" => Scheme::S3,
         "file" if rest.starts_with('/') => return Place::Local(PathBuf::from(rest)),
         "file" => return bad("a file:// address goes on with the whole path, as in file:///data/train.tar"),
-        "http" | "https" => {
-            return bad("files are not read from web servers; download it, or use a local path, gs:// or s3://");
-        }
-        _ => return bad("expected a local path, gs://bucket/path or s3://bucket/path"),
+        "http" => Scheme::Http,
+        "https" => Scheme::Https,
+        _ => return bad("expected a local path, gs://bucket/path, s3://bucket/path or https://host/path"),
     };
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
     if bucket.is_empty() || !bucket.bytes().all(plain) {
         return bad("the name of its bucket may have letters, digits, dots, hyphens and underscores");
+    }
+    if matches!(scheme, Scheme::Http | Scheme::Https) && key.contains(['?', '#', '%']) {
+        return bad("an address of a web server may not have `?`, `#` or `%`");
     }
     let key = key.trim_matches('/');
     if key.split('/').any(|part| part.is_empty() || part == "." || part == "..") && !key.is_empty() {

@@ -9,11 +9,13 @@ use std::{io, path::Path};
 #[cfg(feature = "cloud")]
 use fulmen_data::Error;
 
-/// Which store a bucket belongs to.
+/// Which store a bucket belongs to; a web server is the bucket of its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Scheme {
     Gs,
     S3,
+    Http,
+    Https,
 }
 
 impl Scheme {
@@ -21,6 +23,8 @@ impl Scheme {
         match self {
             Scheme::Gs => "gs",
             Scheme::S3 => "s3",
+            Scheme::Http => "http",
+            Scheme::Https => "https",
         }
     }
 }
@@ -45,6 +49,24 @@ impl ObjectPath {
     /// An error about this object.
     pub(crate) fn error(&self, message: impl Into<String>) -> Error {
         Error::file(Path::new(&self.to_string()), message)
+    }
+
+    /// Whether it is a file of a web server, which can be read and nothing else.
+    pub(super) fn is_web(&self) -> bool {
+        matches!(self.scheme, Scheme::Http | Scheme::Https)
+    }
+
+    /// Refuses what a web server cannot do.
+    pub(super) fn refuse_web(&self, what: &str) -> Result<(), Error> {
+        match self.is_web() {
+            true => Err(Error::usage(format!("{self}: from a web server files are read by their names; {what}"))),
+            false => Ok(()),
+        }
+    }
+
+    /// The scheme and the bucket.
+    pub(super) fn root(&self) -> String {
+        format!("{}://{}", self.scheme.name(), self.bucket)
     }
 
     pub(super) fn io(&self, doing: &str, source: io::Error) -> Error {

@@ -126,6 +126,7 @@ impl Object {
 
 /// The keys of all objects below a name, sorted by their bytes.
 pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<String>> {
+    object.refuse_web("it does not say what is in a folder")?;
     let connection = connect(object, options)?;
     wait(async move {
         let mut state = connection.retry_state("listing");
@@ -160,6 +161,7 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
 
 /// What is directly below a name: objects with their sizes, and the beginnings that several have in common up to a slash.
 pub(super) fn entries(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<(String, Option<u64>)>> {
+    object.refuse_web("it does not say what is in a folder")?;
     let connection = connect(object, options)?;
     let found = wait(async move {
         let prefix = (!connection.object.key.is_empty()).then_some(&connection.key);
@@ -172,6 +174,7 @@ pub(super) fn entries(object: &ObjectPath, options: &StoreOptions) -> Result<Vec
 
 /// Removes an object. One that is not there is none: the answer to an earlier request may have been lost.
 pub(super) fn remove(object: &ObjectPath, options: &StoreOptions) -> Result<()> {
+    object.refuse_web("none can be removed")?;
     let connection = connect(object, options)?;
     wait(async move {
         let remove = || async {

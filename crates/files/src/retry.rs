@@ -99,7 +99,7 @@ impl RetryState {
                 let why = "the object changed while it was read; read it again from the beginning";
                 return self.object.error(format!("{doing}: {why} ({text})"));
             }
-            Some(StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }) => {
+            Some(StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }) if !self.object.is_web() => {
                 return self
                     .object
                     .error(format!("{doing}: the store refused the keys, or there were none; {KEYS} ({text})"));

@@ -65,6 +65,7 @@ pub struct ObjectWriter {
 impl ObjectWriter {
     /// An object that will have about `size` bytes: it chooses the length of the parts.
     pub(super) fn new(object: &ObjectPath, options: &StoreOptions, size: u64) -> Result<ObjectWriter> {
+        object.refuse_web("none can be written")?;
         if object.key.is_empty() {
             return Err(Error::usage(format!("{object}: this is a bucket; expected the name of an object in it")));
         }

@@ -26,6 +26,8 @@ def settle(model, seed):
     """Random values that are large enough for tokens to differ."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in sorted(model.named_parameters()):
+        if "embed_positions" in name and not parameter.requires_grad:
+            continue
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name.lower() or ".ln_" in name:
             parameter.data += 0.2 * noise
@@ -232,7 +234,24 @@ def t5():
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, gpt2_lora, t5]
+def marian():
+    """Two layers each, with one embedding and a bias of the logits; and one with two vocabularies."""
+    sizes = dict(d_model=16, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=24, decoder_ffn_dim=20, encoder_attention_heads=4, decoder_attention_heads=2, max_position_embeddings=48)
+    tokens = dict(vocab_size=VOCABULARY, decoder_start_token_id=0, pad_token_id=1, eos_token_id=None, forced_eos_token_id=None)
+    config = transformers.MarianConfig(**sizes, **tokens, scale_embedding=True, activation_function="relu")
+    model = settle(transformers.MarianMTModel(config), 29)
+    model.final_logits_bias.data = 0.5 * torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(30))
+    read, mask = ids(31, length=9), torch.ones(2, 9, dtype=torch.int64)
+    mask[1, 5:] = 0
+    write("marian", model, decoded(model, 32, beams={}, input_ids=read, attention_mask=mask))
+    sizes |= dict(encoder_layers=1, decoder_layers=1)
+    config = transformers.MarianConfig(**sizes, **tokens, decoder_vocab_size=VOCABULARY + 5, share_encoder_decoder_embeddings=False, activation_function="swish")
+    model = settle(transformers.MarianMTModel(config), 33)
+    values = {"input_ids": read, "decoder_input_ids": ids(34)}
+    write("marian-two", model, values | {"logits": model(**values).logits})
+
+
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, gpt2_lora, t5, marian]
 
 
 def check(folder):

@@ -1,7 +1,7 @@
 //! What the attention of all these models shares: heads split and joined, and which token sees which.
 
 use fulmen_nn::attention::{Attention, KeyValueCache};
-use fulmen_tensor::{DType, Tensor, checkpoint};
+use fulmen_tensor::{DType, Tensor};
 
 use crate::StaticCache;
 
@@ -75,32 +75,6 @@ impl Span {
             None => seen,
         }
     }
-}
-
-/// Runs `layer` over the row of layers, each with its number and its cache if there is one, and gathers what they made of
-/// the caches. With `checkpointing`, and no cache, the backward pass keeps only what goes into each layer.
-pub(crate) fn run_layers(
-    x: Tensor,
-    layers: usize,
-    cache: Option<&StaticCache>,
-    checkpointing: bool,
-    layer: impl Fn(usize, &Tensor, Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>),
-) -> (Tensor, Option<StaticCache>) {
-    let Some(cache) = cache else {
-        let forward = |i: usize, x: &Tensor| layer(i, x, None).0;
-        let all = (0..layers).fold(x, |x, i| match checkpointing {
-            true => checkpoint(|x| vec![forward(i, &x[0])], &[&x]).swap_remove(0),
-            false => forward(i, &x),
-        });
-        return (all, None);
-    };
-    let (mut x, mut next) = (x, vec![]);
-    for (i, before) in cache.layers().iter().enumerate() {
-        let after;
-        (x, after) = layer(i, &x, Some(before));
-        next.extend(after);
-    }
-    (x, Some(cache.with_layers(next)))
 }
 
 /// Attention of the queries, `[batch, heads, count, width]`, to the keys and values of `[batch, key heads, …]`: to their

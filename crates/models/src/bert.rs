@@ -10,7 +10,8 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{attend, padding_mask, run_layers, split_heads};
+use crate::attention::{attend, padding_mask, split_heads};
+use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
 
 /// The settings, with the names of `config.json`; by default BERT-base's, of 110 million parameters.
@@ -153,6 +154,9 @@ pub struct Layers {
     pub layer: Vec<Layer>,
     /// Whether the backward pass computes each layer again, for a fraction of the memory; false at first.
     pub gradient_checkpointing: bool,
+    /// Whether equal layers run as one scan, which a program has once: it compiles in the time of one layer, and takes the
+    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    pub scan_layers: bool,
 }
 
 /// A layer.
@@ -267,7 +271,11 @@ impl Encoder {
             max_positions,
         };
         let layer = (0..config.num_hidden_layers).map(|_| Layer::new(config)).collect();
-        Ok(Encoder { embeddings, encoder: Layers { layer, gradient_checkpointing: false }, first_position })
+        Ok(Encoder {
+            embeddings,
+            encoder: Layers { layer, gradient_checkpointing: false, scan_layers: false },
+            first_position,
+        })
     }
 
     /// The features `[batch, length, features]` of the ids, integers `[batch, length]`; the segments of the tokens are all
@@ -302,9 +310,9 @@ impl Encoder {
         let x = self.embeddings.layer_norm.forward(x + position_embeddings.forward(positions));
         let x = self.embeddings.dropout.forward(x);
         let how = attention_mask.map_or(Attention::new(), |mask| Attention::new().mask(padding_mask(mask)));
-        let Layers { layer, gradient_checkpointing } = &self.encoder;
+        let Layers { ref layer, gradient_checkpointing, scan_layers } = self.encoder;
         let forward = |i: usize, x: &Tensor, _: Option<&_>| (layer[i].forward(x, &how), None);
-        Ok(run_layers(x, layer.len(), None, *gradient_checkpointing, forward).0)
+        Ok(run_layers(x, layer, None, LayerOptions { gradient_checkpointing, scan_layers }, |_| true, forward).0)
     }
 }
 

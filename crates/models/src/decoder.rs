@@ -10,7 +10,8 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, attend, run_layers, split_heads};
+use crate::attention::{Span, attend, split_heads};
+use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Result, StaticCache, init};
 
 /// Which of the models it is; what the settings do not say follows from it.
@@ -294,6 +295,9 @@ pub struct Decoder {
     pub lm_head: Linear,
     /// Whether the backward pass computes each layer again, for a fraction of the memory; false at first.
     pub gradient_checkpointing: bool,
+    /// Whether equal layers run as one scan, which a program has once: it compiles in the time of one layer, and takes the
+    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    pub scan_layers: bool,
     #[module(skip)]
     config: Config,
 }
@@ -500,9 +504,11 @@ impl Decoder {
         if self.config.is_gemma() {
             x = x * (self.config.hidden_size as f64).sqrt();
         }
-        let (x, cache) = run_layers(x, layers.len(), cache, self.gradient_checkpointing, |i, x, cache| {
-            layers[i].forward(x, &seen, cache)
-        });
+        let Decoder { gradient_checkpointing, scan_layers, .. } = *self;
+        let options = LayerOptions { gradient_checkpointing, scan_layers };
+        let is_sliding = |layer: &Layer| layer.self_attn.sliding;
+        let (x, cache) =
+            run_layers(x, layers, cache, options, is_sliding, |i, x, cache| layers[i].forward(x, &seen, cache));
         Ok((norm.forward(&x), cache))
     }
 }
@@ -551,7 +557,7 @@ impl Pretrained for Decoder {
         }
         let layers = (0..config.num_hidden_layers).map(|i| Layer::new(&config, i)).collect::<Result<_>>()?;
         let model = Model { embed_tokens, layers, norm: Norm::new(&config, hidden_size) };
-        let decoder = Decoder { model, lm_head, gradient_checkpointing: false, config };
+        let decoder = Decoder { model, lm_head, gradient_checkpointing: false, scan_layers: false, config };
         init::normal(&decoder, decoder.config.initializer_range);
         Ok(decoder)
     }

@@ -10,7 +10,8 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, attend, run_layers, split_heads};
+use crate::attention::{Span, attend, split_heads};
+use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Result, StaticCache};
 
 /// The settings, with the names of `config.json`; by default the smallest GPT-2, of 124 million parameters.
@@ -97,6 +98,9 @@ pub struct Gpt2 {
     pub lm_head: Linear,
     /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
     pub gradient_checkpointing: bool,
+    /// Whether equal blocks run as one scan, which a program has once: it compiles in the time of one block, and takes the
+    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    pub scan_layers: bool,
     #[module(skip)]
     config: Config,
 }
@@ -247,8 +251,9 @@ impl Gpt2 {
         let span = Span::new(ids, cache);
         let mask = span.mask(None);
         let x = drop.forward(wte.forward(ids) + wpe.forward(span.positions()));
-        let (x, cache) =
-            run_layers(x, h.len(), cache, self.gradient_checkpointing, |i, x, cache| h[i].forward(x, &mask, cache));
+        let Gpt2 { gradient_checkpointing, scan_layers, .. } = *self;
+        let options = LayerOptions { gradient_checkpointing, scan_layers };
+        let (x, cache) = run_layers(x, h, cache, options, |_| true, |i, x, cache| h[i].forward(x, &mask, cache));
         Ok((ln_f.forward(x), cache))
     }
 }
@@ -308,7 +313,7 @@ impl Pretrained for Gpt2 {
             h: (0..config.n_layer).map(|_| Block::new(&config)).collect(),
             ln_f: LayerNorm::new([n_embd]).eps(config.layer_norm_epsilon),
         };
-        Ok(Gpt2 { transformer, lm_head, gradient_checkpointing: false, config })
+        Ok(Gpt2 { transformer, lm_head, gradient_checkpointing: false, scan_layers: false, config })
     }
 
     fn config(&self) -> &Config {

@@ -10,6 +10,7 @@
 //! | [`dcgan`] | DCGAN | PyTorch's example |
 //! | [`decoder`] | Llama, Mistral, Qwen, Gemma | transformers |
 //! | [`gpt2`] | GPT-2 | transformers |
+//! | [`marian`] | the Transformer of "Attention is all you need"; Marian's translators | transformers |
 //! | [`resnet`] | ResNet-18, 34, 50, 101, 152 | torchvision, timm |
 //! | [`t5`] | T5, T5 1.1, Flan-T5 | transformers |
 //! | [`unet`] | UNet for diffusion | diffusers |
@@ -42,6 +43,8 @@ pub mod convnext;
 pub mod dcgan;
 #[cfg(feature = "decoder")]
 pub mod decoder;
+#[cfg(any(feature = "marian", feature = "t5"))]
+mod encoder_decoder;
 mod error;
 mod folder;
 mod generate;
@@ -49,7 +52,10 @@ mod generate;
 pub mod gpt2;
 mod init;
 mod labels;
+mod layers;
 mod lora;
+#[cfg(feature = "marian")]
+pub mod marian;
 #[cfg(test)]
 mod reference;
 #[cfg(feature = "resnet")]
@@ -64,6 +70,8 @@ pub mod unet;
 pub mod vit;
 
 pub use activation::Activation;
+#[cfg(any(feature = "marian", feature = "t5"))]
+pub use encoder_decoder::Decoding;
 pub use error::{Error, Result};
 pub use folder::Pretrained;
 pub use generate::{CausalLm, GenerationConfig, Prompt, StaticCache, generate};

@@ -10,8 +10,10 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::attention::{Span, attend, join_heads, padding_mask, run_layers, split_heads};
-use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Prompt, Result, StaticCache};
+use crate::attention::{Span, attend, split_heads};
+use crate::encoder_decoder::{Decoding, EncoderDecoder, Memory};
+use crate::layers::{LayerOptions, run_layers};
+use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache};
 
 /// The settings, with the names of `config.json`; by default T5-small's, of 60 million parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -143,6 +145,9 @@ pub struct T5 {
     pub lm_head: Linear,
     /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
     pub gradient_checkpointing: bool,
+    /// Whether equal blocks run as one scan, which a program has once: it compiles in the time of one block, and takes the
+    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    pub scan_layers: bool,
     #[module(skip)]
     config: Config,
 }
@@ -272,18 +277,11 @@ impl SelfAttention {
         (self.o.forward(found), cache)
     }
 
-    /// Attention to keys and values that are there. The queries may have several rows, one after the other, for each of
-    /// theirs: the beams of a search. They attend as if they were tokens of one row, so that no key is copied.
-    fn forward_cross(&self, x: &Tensor, [k, v]: &[Tensor; 2], mask: Option<&Tensor>) -> Tensor {
+    /// Attention to the encoder's tokens.
+    fn forward_cross(&self, x: &Tensor, memory: &Memory, layer: usize, has_cache: bool) -> Tensor {
         let q = split_heads(&self.q.forward(x), self.heads);
-        let [rows, heads, count, width] = [0, 1, 2, 3].map(|axis| q.size(axis));
-        let batch = k.size(0).max(1);
-        let beams = rows / batch;
-        let q = q.reshape([batch, beams, heads, count, width]).transpose(1, 2);
-        let how = mask.map_or(self.how(), |mask| self.how().mask(mask));
-        let found = how.forward(q.reshape([batch, heads, beams * count, width]), k, v);
-        let found = found.reshape([batch, heads, beams, count, width]).transpose(1, 2);
-        self.o.forward(join_heads(&found.reshape([rows, heads, count, width])))
+        let keys_values = memory.keys_values(layer, has_cache, |features| self.keys_values(features));
+        self.o.forward(memory.attend(self.how(), &q, &keys_values))
     }
 }
 
@@ -371,9 +369,9 @@ impl Stack {
         ids: &Tensor,
         span: &Span,
         seen: Option<&Tensor>,
-        memory: Option<(&[[Tensor; 2]], Option<&Tensor>)>,
+        memory: Option<&Memory>,
         cache: Option<&StaticCache>,
-        checkpointing: bool,
+        options: LayerOptions,
     ) -> (Tensor, Option<StaticCache>) {
         let first = self.block.first().and_then(|block| block.self_attention.relative_attention_bias.as_ref());
         let Some(first) = first else { return (self.final_layer_norm.forward(self.embed_tokens.forward(ids)), None) };
@@ -383,13 +381,14 @@ impl Stack {
             None => bias,
         };
         let x = self.dropout.forward(self.embed_tokens.forward(ids));
-        let (x, cache) = run_layers(x, self.block.len(), cache, checkpointing, |i, x, cache| {
-            let block = &self.block[i];
+        let is_first = |block: &Block| block.self_attention.relative_attention_bias.is_some();
+        let (x, cache) = run_layers(x, &self.block, cache, options, is_first, |i, x, cache| {
+            let (block, has_cache) = (&self.block[i], cache.is_some());
             let dropout = |x: Tensor| block.dropout.forward(x);
             let (found, cache) = block.self_attention.forward(&block.self_norm.forward(x), &bias, cache);
             let mut x = x + dropout(found);
-            if let (Some((attention, norm)), Some((memory, mask))) = (&block.cross_attention, memory) {
-                let found = attention.forward_cross(&norm.forward(&x), &memory[i], mask);
+            if let (Some((attention, norm)), Some(memory)) = (&block.cross_attention, memory) {
+                let found = attention.forward_cross(&norm.forward(&x), memory, i, has_cache);
                 x = x + dropout(found);
             }
             let made = block.dense.forward(&block.dense_norm.forward(&x));
@@ -397,16 +396,6 @@ impl Stack {
         });
         (self.dropout.forward(self.final_layer_norm.forward(x)), cache)
     }
-}
-
-/// A decoder, and what the encoder made of a batch of texts, of which keys and values were computed once. [`generate`](crate::generate())
-/// goes on from its [`start`](Decoding::start).
-pub struct Decoding<'m> {
-    model: &'m T5,
-    /// Keys and values of the encoder's tokens, for each block.
-    memory: Vec<[Tensor; 2]>,
-    mask: Option<Tensor>,
-    batch: usize,
 }
 
 impl T5 {
@@ -417,10 +406,8 @@ impl T5 {
     /// Poisoned for other shapes.
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>, decoder_ids: impl AsTensor) -> Tensor {
-        MODELS.record("T5", || {
-            let decoding = self.encode(ids.as_tensor(), attention_mask)?;
-            decoding.logits(decoder_ids.as_tensor())
-        })
+        let _scope = MODELS.open();
+        self.decoding(ids, attention_mask).forward(decoder_ids)
     }
 
     /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same shape, is 0 at padding.
@@ -429,81 +416,46 @@ impl T5 {
     #[track_caller]
     pub fn decoding(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>) -> Decoding<'_> {
         let _scope = MODELS.open();
-        let ids = ids.as_tensor();
-        self.encode(ids, attention_mask).unwrap_or_else(|refusal| {
-            let fault = MODELS.record("T5", || Err::<Tensor, Refusal>(refusal));
-            let memory = self.decoder.block.iter().map(|_| [fault.clone(), fault.clone()]).collect();
-            Decoding { model: self, memory, mask: None, batch: 1 }
-        })
+        Decoding::new(self, ids.as_tensor(), attention_mask)
     }
 
-    fn encode(&self, ids: &Tensor, attention_mask: Option<&Tensor>) -> Result<Decoding<'_>, Refusal> {
-        let ids = ids.live()?;
-        if ids.rank() != 2 || attention_mask.is_some_and(|mask| mask.shape() != ids.shape()) {
-            let mask = attention_mask.map_or("none".into(), |mask| mask.ty().to_string());
-            return Err(format!("the ids {} are not [batch, length], or the mask {mask} is not", ids.ty()).into());
-        }
-        let mask = attention_mask.map(padding_mask);
-        let (x, _) =
-            self.encoder.forward(ids, &Span::new(ids, None), mask.as_ref(), None, None, self.gradient_checkpointing);
-        let attentions = self.decoder.block.iter().filter_map(|block| block.cross_attention.as_ref());
-        let memory = attentions.map(|(attention, _)| attention.keys_values(&x)).collect();
-        Ok(Decoding { model: self, memory, mask, batch: ids.size(0) })
+    fn layer_options(&self) -> LayerOptions {
+        let T5 { gradient_checkpointing, scan_layers, .. } = *self;
+        LayerOptions { gradient_checkpointing, scan_layers }
     }
 }
 
-impl Decoding<'_> {
-    /// The token that a decoder begins with, for each text.
-    pub fn start(&self) -> Prompt {
-        Prompt::new(&vec![[self.model.config.decoder_start_token_id.max(0) as u32]; self.batch])
+impl EncoderDecoder for T5 {
+    fn name(&self) -> &'static str {
+        "T5"
     }
 
-    /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers `[batch, length]`.
-    #[track_caller]
-    pub fn forward(&self, ids: impl AsTensor) -> Tensor {
-        MODELS.record("T5", || self.logits(ids.as_tensor()))
+    fn start_token(&self) -> i32 {
+        self.config.decoder_start_token_id
     }
 
-    fn logits(&self, ids: &Tensor) -> Result<Tensor, Refusal> {
-        Ok(self.head(self.features(ids, None)?.0))
+    fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal> {
+        let (features, _) = self.encoder.forward(ids, &Span::new(ids, None), mask, None, None, self.layer_options());
+        let attentions = self.decoder.block.iter().filter_map(|block| block.cross_attention.as_ref());
+        let keys_values = attentions.map(|(attention, _)| attention.keys_values(&features)).collect();
+        Ok((features, keys_values))
+    }
+
+    fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>) {
+        let span = Span::new(ids, cache);
+        self.decoder.forward(ids, &span, Some(&span.mask(None)), Some(memory), cache, self.layer_options())
     }
 
     fn head(&self, x: Tensor) -> Tensor {
-        let T5 { config, lm_head, .. } = self.model;
+        let T5 { config, lm_head, .. } = self;
         lm_head.forward(if config.is_tied() { x * (config.d_model as f64).powf(-0.5) } else { x })
     }
 
-    fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
-        let ids = ids.live()?;
-        if let Some([keys, _]) = self.memory.first() {
-            keys.live()?;
-        }
-        if ids.rank() != 2 || self.batch == 0 || !ids.size(0).is_multiple_of(self.batch) {
-            return Err(
-                format!("the decoder's ids {} are not [batch, length] of {} texts", ids.ty(), self.batch).into()
-            );
-        }
-        let span = Span::new(ids, cache);
-        let memory = Some((self.memory.as_slice(), self.mask.as_ref()));
-        let checkpointing = self.model.gradient_checkpointing;
-        Ok(self.model.decoder.forward(ids, &span, Some(&span.mask(None)), memory, cache, checkpointing))
-    }
-}
-
-impl CausalLm for Decoding<'_> {
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
-        let T5 { config, shared, decoder, .. } = self.model;
+        let T5 { config, shared, decoder, .. } = self;
         let dtype = shared.weight.ty().dtype;
         let layer = |_| KeyValueCache::new(dtype, batch, config.num_heads, max_len, config.d_kv);
         StaticCache::new(decoder.block.iter().map(layer))
-    }
-
-    #[track_caller]
-    fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache) {
-        MODELS.record("T5", || {
-            let (x, after) = self.features(ids, Some(cache))?;
-            Ok((self.head(x.index(1, -1)), after.unwrap_or_else(|| cache.clone())))
-        })
     }
 
     /// Distances have no end.
@@ -538,7 +490,7 @@ impl Pretrained for T5 {
         if config.is_tied() {
             lm_head.weight = Parameter::clone(&shared.weight);
         }
-        Ok(T5 { shared, encoder, decoder, lm_head, gradient_checkpointing: false, config })
+        Ok(T5 { shared, encoder, decoder, lm_head, gradient_checkpointing: false, scan_layers: false, config })
     }
 
     fn config(&self) -> &Config {

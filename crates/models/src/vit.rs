@@ -9,11 +9,12 @@ mod tests;
 
 use fulmen_nn::attention::Attention;
 use fulmen_nn::{Conv2d, Dropout, Init, LayerNorm, Linear, Module, Parameter};
-use fulmen_tensor::{AsTensor, Interpolation, Refusal, Tensor, checkpoint};
+use fulmen_tensor::{AsTensor, Interpolation, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::attention::{join_heads, split_heads};
+use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
 
 /// The settings, with the names of `config.json`; by default ViT-Base with patches of 16 × 16, of 86 million parameters.
@@ -107,6 +108,9 @@ pub struct ViT {
     pub classifier: Linear,
     /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
     pub gradient_checkpointing: bool,
+    /// Whether equal blocks run as one scan, which a program has once: it compiles in the time of one block, and takes the
+    /// memory of their parameters once more; false at first.
+    pub scan_layers: bool,
     #[module(skip)]
     config: Config,
 }
@@ -194,13 +198,10 @@ impl ViT {
     }
 
     fn features(&self, pixel_values: &Tensor) -> Result<Tensor, Refusal> {
-        let mut x = self.vit.embeddings.forward(pixel_values.live()?, &self.config)?;
-        for block in &self.vit.encoder.layer {
-            x = match self.gradient_checkpointing {
-                true => checkpoint(|x| vec![block.forward(&x[0])], &[&x]).swap_remove(0),
-                false => block.forward(&x),
-            };
-        }
+        let x = self.vit.embeddings.forward(pixel_values.live()?, &self.config)?;
+        let ViT { gradient_checkpointing, scan_layers, .. } = *self;
+        let (blocks, options) = (&self.vit.encoder.layer, LayerOptions { gradient_checkpointing, scan_layers });
+        let x = run_layers(x, blocks, None, options, |_| true, |i, x, _| (blocks[i].forward(x), None)).0;
         Ok(self.vit.layernorm.forward(x))
     }
 }
@@ -299,7 +300,7 @@ impl Pretrained for ViT {
             layernorm: LayerNorm::new([hidden_size]).eps(config.layer_norm_eps),
         };
         let classifier = Linear::new(hidden_size, config.labels.len());
-        let model = ViT { vit, classifier, gradient_checkpointing: false, config };
+        let model = ViT { vit, classifier, gradient_checkpointing: false, scan_layers: false, config };
         init::normal(&model, model.config.initializer_range);
         Ok(model)
     }

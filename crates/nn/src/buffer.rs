@@ -46,9 +46,7 @@ impl Buffer {
     }
 
     /// Brings the buffer back to its initial value.
-    #[track_caller]
     pub fn reset(&self) {
-        let _scope = NN.open();
         self.variable.set(self.initial.to_dtype(self.variable.ty().dtype));
     }
 

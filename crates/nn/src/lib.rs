@@ -54,6 +54,7 @@ mod precision;
 mod random_stream;
 mod record;
 pub mod safetensors;
+mod scan_layers;
 pub mod schedule;
 mod settings;
 mod training_mode;
@@ -84,6 +85,7 @@ pub use model_summary::ModelSummary;
 pub use module::Module;
 pub use parameter::Parameter;
 pub use random_stream::RandomStream;
+pub use scan_layers::scan_layers;
 pub use training_mode::TrainingMode;
 pub use visit::{Visit, Visitor};
 

@@ -25,10 +25,10 @@ use crate::record::NN;
 #[derive(Clone, Default)]
 pub struct RandomStream(Arc<Mutex<State>>);
 
-#[derive(Default)]
-struct State {
-    key: Option<Tensor>,
-    drawn: u32,
+#[derive(Clone, Default)]
+pub(crate) struct State {
+    pub(crate) key: Option<Tensor>,
+    pub(crate) drawn: u32,
 }
 
 impl RandomStream {
@@ -57,7 +57,7 @@ impl RandomStream {
 
     /// Starts the stream anew from `key`.
     pub fn reset(&self, key: Tensor) {
-        *self.state() = State { key: Some(key), drawn: 0 };
+        self.set_state(State { key: Some(key), drawn: 0 });
     }
 
     /// Whether both are the same stream.
@@ -65,7 +65,11 @@ impl RandomStream {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn set_state(&self, state: State) {
+        *self.state() = state;
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // Every change is one assignment, so a thread that panicked left nothing half done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

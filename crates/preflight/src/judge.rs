@@ -237,6 +237,9 @@ mod tests {
         assert_eq!((v5e.hbm_available_bytes >> 20, v6e.usd_per_hour), (16125, Some(2.70)));
         let texts: Vec<_> = v5e.warnings.iter().map(|w| w.message.as_str()).collect();
         assert!(texts.iter().any(|t| t.contains("1 of 1 products take f32")), "{texts:?}");
+        let copying = Judgement { copied_bytes: Some(1 << 40), ..v5e.clone() }.to_string();
+        let waits = "a copy of 1024.00 GiB does not fit beside the step, where there is room for 15.";
+        assert!(copying.contains(waits), "{copying}");
         let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(json["topologies"][1]["topology"], "v6e:1x1");
         assert_eq!(

@@ -96,7 +96,7 @@ impl Judgement {
     }
 
     /// Whether the copy for a checkpoint fits beside the step, so that training goes on while a checkpoint is written. Else it
-    /// waits while the state goes to the host. `None` where it is not known.
+    /// waits while what does not fit goes to the host. `None` where it is not known.
     pub fn copy_fits(&self) -> Option<bool> {
         Some(self.hbm_needed_bytes?.saturating_add(self.copied_bytes?) <= self.hbm_available_bytes)
     }

@@ -61,10 +61,12 @@ impl fmt::Display for Judgement {
             write_step(f, step, devices)?;
         }
         if let (true, Some(bytes), Some(fits)) = (self.fits(), self.copied_bytes, self.copy_fits()) {
-            let then = if fits {
-                "fits beside the step: training goes on while it is written"
-            } else {
-                "does not fit beside the step: training waits while it goes to the host"
+            let then = match fits {
+                true => "fits beside the step: training goes on while it is written".to_owned(),
+                false => format!(
+                    "does not fit beside the step, where there is room for {}: training waits while the rest goes to the host",
+                    gib(self.hbm_available_bytes.saturating_sub(self.hbm_needed_bytes.unwrap_or_default()))
+                ),
             };
             writeln!(f, "  checkpoint  a copy of {} {then}", gib(bytes))?;
         }

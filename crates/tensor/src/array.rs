@@ -1,5 +1,6 @@
 //! [`DeviceArray`]: a value in the memory of a runtime's devices, whole on each of them or split over them.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -66,17 +67,30 @@ impl DeviceArray {
         self.places.local.iter().map(block).collect()
     }
 
-    /// The parts that a process is to keep where all processes together keep each part once: those that no device before one
-    /// of its own has. `None` is a process that is alone.
-    pub fn own_parts(&self, process: Option<usize>) -> Vec<(Block, &Buffer)> {
-        let Places { mesh, devices, local } = &*self.places;
-        let (mut seen, mut own) = (BTreeSet::new(), vec![]);
-        for (position, device) in devices.iter().enumerate() {
-            let block = self.sharding.block(mesh, &self.ty.shape, position);
-            let is_own = process.is_none_or(|process| device.process_index() as usize == process);
-            let shard = local.iter().position(|&at| at == position).filter(|_| is_own);
-            if seen.insert(block.start.clone()) {
-                own.extend(shard.map(|shard| (block, &self.shards[shard])));
+    /// The parts of values that a process is to keep where all processes together keep each part once: for each value its
+    /// own. Parts that several processes have are spread so that each process keeps about as many bytes; all processes come
+    /// to the same answer for the same values. `None` is a process that is alone.
+    pub fn own_parts<'a>(arrays: &[&'a DeviceArray], process: Option<usize>) -> Vec<Vec<(Block, &'a Buffer)>> {
+        let mut parts = vec![];
+        for (value, array) in arrays.iter().enumerate() {
+            let Places { mesh, devices, local } = &*array.places;
+            let mut of_value = BTreeMap::new();
+            for (position, device) in devices.iter().enumerate() {
+                let block = array.sharding.block(mesh, &array.ty.shape, position);
+                let (_, holders, shard) =
+                    of_value.entry(block.start.clone()).or_insert_with(|| (block, BTreeSet::new(), None));
+                holders.insert(device.process_index() as usize);
+                *shard = shard.or_else(|| local.iter().position(|&at| at == position));
+            }
+            parts.extend(of_value.into_values().map(|(block, holders, shard)| (value, block, holders, shard)));
+        }
+        let width = |value: usize| arrays[value].ty.dtype.size_in_bytes();
+        let bytes = |value: usize, block: &Block| block.size.iter().product::<usize>() * width(value);
+        let keepers = spread(parts.iter().map(|(value, block, holders, _)| (bytes(*value, block), holders)));
+        let mut own: Vec<_> = arrays.iter().map(|_| vec![]).collect();
+        for ((value, block, _, shard), keeper) in parts.into_iter().zip(keepers) {
+            if let Some(shard) = shard.filter(|_| process.is_none_or(|process| process == keeper)) {
+                own[value].push((block, &arrays[value].shards[shard]));
             }
         }
         own
@@ -116,6 +130,24 @@ impl fmt::Debug for DeviceArray {
     }
 }
 
+/// The process that keeps each part, given its bytes and the processes that have it: the largest part first, whichever of
+/// them keeps the fewest bytes so far.
+fn spread<'a>(parts: impl Iterator<Item = (usize, &'a BTreeSet<usize>)>) -> Vec<usize> {
+    let parts: Vec<_> = parts.collect();
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|&part| Reverse(parts[part].0));
+    let (mut keepers, mut kept) = (vec![0; parts.len()], BTreeMap::<usize, usize>::new());
+    for part in order {
+        let (bytes, holders) = parts[part];
+        let keeper = holders.iter().min_by_key(|&process| (kept.get(process).copied().unwrap_or_default(), process));
+        if let Some(&keeper) = keeper {
+            *kept.entry(keeper).or_default() += bytes;
+            keepers[part] = keeper;
+        }
+    }
+    keepers
+}
+
 /// What a program is given for one parameter.
 #[derive(Debug)]
 pub enum Argument<'a> {
@@ -143,5 +175,33 @@ impl From<DeviceArray> for Argument<'_> {
 impl<'a> From<&'a DeviceArray> for Argument<'a> {
     fn from(array: &'a DeviceArray) -> Self {
         Argument::Borrow(array)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_several_processes_have_are_spread_by_their_bytes() {
+        let keepers = |parts: &[(usize, &[usize])]| {
+            let sets: Vec<(usize, BTreeSet<usize>)> =
+                parts.iter().map(|(bytes, holders)| (*bytes, holders.iter().copied().collect())).collect();
+            spread(sets.iter().map(|(bytes, holders)| (*bytes, holders)))
+        };
+        let both: &[usize] = &[0, 1];
+        assert_eq!(keepers(&[(8, both), (4, both), (4, both), (0, both)]), [0, 1, 1, 0]);
+        // What one process alone has counts, wherever it stands.
+        assert_eq!(keepers(&[(4, both), (4, both), (8, &[0])]), [1, 1, 0]);
+        assert_eq!(keepers(&[(1, &[5]), (1, &[3, 5]), (1, &[3, 5])]), [5, 3, 3]);
+        // Many parts: nobody keeps more than its share and one part.
+        let all: Vec<usize> = (0..7).collect();
+        let parts: Vec<(usize, &[usize])> = (0..500).map(|part| (part * 7919 % 1000, &all[..])).collect();
+        let mut kept = [0; 7];
+        for (keeper, (bytes, _)) in keepers(&parts).into_iter().zip(&parts) {
+            kept[keeper] += bytes;
+        }
+        let sum: usize = kept.iter().sum();
+        assert!(kept.iter().all(|&kept| kept <= sum / 7 + 1000), "{kept:?}");
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct CommonArgs {
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[command(next_help_heading = "Output", about = None, long_about = None)]
 pub(crate) struct PredictArgs {
-    /// The file to write, .csv or .safetensors; what stood there is replaced when all is predicted.
+    /// The file to write, .csv, .safetensors or a format of the program's own; what stood there is replaced when all is predicted.
     #[arg(long, value_name = "FILE", default_value = "predictions.safetensors")]
     pub(crate) output: PathBuf,
 }

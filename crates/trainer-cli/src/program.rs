@@ -1,7 +1,9 @@
 //! [`Program`]: what a user's program says of itself.
 
+use std::path::Path;
+
 use fulmen_data::DataLoader;
-use fulmen_trainer::{EvaluationSets, Options, TrainerBuilder, TrainingModule};
+use fulmen_trainer::{EvaluationSets, Options, PredictionWriter, TrainerBuilder, TrainingModule};
 
 /// The result of a program's own parts: any error will do, and `?` makes it.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -32,6 +34,12 @@ pub trait Program: clap::Args {
     fn predict_data(&self, options: &Options) -> Result<Option<DataLoader>> {
         let _ = options;
         Ok(None)
+    }
+
+    /// Writes the file of `predict --output`. A program whose predictions are texts or pictures adds a format of its own with
+    /// [`PredictionWriter::with_format`].
+    fn prediction_writer(&self, output: &Path) -> fulmen_trainer::Result<PredictionWriter> {
+        PredictionWriter::new(output)
     }
 
     /// Adds callbacks and loggers to the Trainer, and sets the program's own defaults of its options, over which

@@ -9,7 +9,7 @@ use fulmen_pjrt::fetch;
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_trainer::internal::spell;
 use fulmen_trainer::preflight::Prices;
-use fulmen_trainer::{PredictionWriter, Resume, Signal, Trainer, TrainerBuilder, Weights};
+use fulmen_trainer::{Resume, Signal, Trainer, TrainerBuilder, Weights};
 
 use crate::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
 use crate::fail::Failure;
@@ -109,7 +109,7 @@ impl<P: Program> Job<P> {
 
     fn predict(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
         let args = PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
-        let writer = PredictionWriter::new(&args.output);
+        let writer = self.program().prediction_writer(&args.output);
         let writer = writer.map_err(|e| Failure::Option(format!("--output {e}")))?;
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();

@@ -79,7 +79,8 @@ impl TrainerBuilder {
         judge(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, slices, prices)
     }
 
-    /// Compiles what a fit compiles (starting values, training step, validation steps, the module's programs) and writes it
+    /// Compiles what a fit compiles (starting values, training step, validation steps, the module's programs, the copy of the
+    /// state for checkpoints, the conversion of averaged weights) and writes it
     /// to a file, with which a Trainer of the same options that is told [`aot`](TrainerBuilder::aot) starts without a
     /// compiler. It is compiled for a slice, which need not be here, or else for the devices of this builder.
     ///
@@ -127,12 +128,17 @@ impl TrainerBuilder {
             }
         };
         let setting = choices.on(mesh.clone(), Strategy::replicas(&mesh));
-        let Prepared { layout, program, validation, declared, .. } =
-            prepare::prepare(module, &setting, setting.options.seed, train, &validation.into())?;
+        let prepared = prepare::prepare(module, &setting, setting.options.seed, train, &validation.into())?;
+        let averages = prepared.averages();
+        let Prepared { layout, program, validation, declared, .. } = prepared;
+        // CPUs have no memory of their own to copy a state to.
+        let copies = setting.options.saves() && topology.platform_name() != "cpu";
+        let copy = copies.then(|| layout.to_copy(&layout.ids().collect::<Vec<_>>()));
         module.initialize(setting.options.seed);
         let start = to_initialize(layout.entries());
         let steps = validation.iter().map(|set| &set.program).chain(&program.steps).flat_map(StepProgram::functions);
         let functions = steps.chain(declared.iter().map(|program| &program.function)).chain([&start]);
+        let functions = functions.chain(averages.iter().map(|(function, _)| function)).chain(&copy);
         fulmen_preflight::save(&topology, &mesh, functions, file)
     }
 }
@@ -191,7 +197,7 @@ fn record<M: TrainingModule>(
             mesh: setting.mesh.to_string(),
         }),
         note,
-        copied_bytes: setting.options.enable_checkpointing.then(|| layout.device_bytes(&setting.mesh)),
+        copied_bytes: setting.options.saves().then(|| layout.device_bytes(layout.ids(), &setting.mesh)),
         ..Step::new(function, &setting.mesh)?
     })
 }
@@ -321,6 +327,22 @@ mod tests {
         assert!(names.iter().any(|name| name.ends_with("weight")), "{names:?}");
         assert!(names.iter().any(|name| name.starts_with("optimizer/")), "{names:?}");
         assert!(judgement.largest.iter().all(|t| t.source.contains("preflight.rs:")), "{report}");
+    }
+
+    #[test]
+    fn the_copy_for_checkpoints_is_saved_for_a_slice() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        let (slice, folder) = ("v5e:1x1".parse().unwrap(), tempfile::tempdir().unwrap());
+        let file = folder.path().join("step.fulmen");
+        let has_copy = [true, false].map(|checkpoints| {
+            let builder = Trainer::builder().enable_checkpointing(checkpoints);
+            builder.save_programs(&Mlp::new(8), &loader(64), None, Some(&slice), &file).unwrap();
+            // A program's name, and its length before it.
+            std::fs::read(&file).unwrap().windows(11).any(|bytes| bytes == b"\x0acheckpoint")
+        });
+        assert_eq!(has_copy, [true, false]);
     }
 
     #[test]

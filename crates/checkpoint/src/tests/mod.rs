@@ -5,7 +5,10 @@ mod cloud;
 mod common;
 mod damage;
 mod faults;
+mod kills;
 mod memory;
+#[cfg(feature = "cloud")]
+mod moto;
 mod reshard;
 #[cfg(feature = "cloud")]
 #[allow(dead_code, unreachable_pub, reason = "some of it is for other crates")]

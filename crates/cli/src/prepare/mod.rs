@@ -7,7 +7,7 @@
 //!
 //! [`text`] takes files of texts, of which neither number nor sizes are known beforehand; it goes on where it was, too.
 //!
-//! Not here: reading shards for training, and downloading archives.
+//! Not here: reading shards for training, and downloading (`fetch`).
 
 mod archives;
 mod coco;
@@ -42,5 +42,6 @@ pub use info::{ShardInfo, ShardsInfo, shards_info};
 pub use manifest::{Class, Manifest, Remark, ShardRecord, SplitManifest};
 pub use options::PrepareOptions;
 pub use progress::Progress;
+pub(crate) use shard_file::sha256_of;
 pub use text::text;
 pub use text_options::TextOptions;

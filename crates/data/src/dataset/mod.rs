@@ -3,6 +3,7 @@
 //! Beside it: datasets of arrays and of items, parts and divisions of others. Not here: the datasets of file formats, or
 //! the order in which samples are read.
 
+mod fake;
 mod field;
 mod fingerprint;
 mod folds;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use crate::{Error, Result};
 
+pub use fake::FakeDataset;
 pub use field::Field;
 pub use fingerprint::Fingerprint;
 pub use folds::{Fold, group_k_fold, group_split, k_fold, stratified_k_fold, stratified_split};

@@ -121,7 +121,7 @@ fn a_copy_takes_its_name_when_it_is_whole() {
 fn places_that_are_none_are_told_on_first_use() {
     for (text, why) in [
         ("", "empty"),
-        ("http://example.org/a.tar", "gs:// or s3://"),
+        ("https://example.org/a.tar?download=true", "`?`"),
         ("ftp://example.org/a.tar", "gs://bucket/path"),
         ("s3://", "bucket"),
         ("s3://a b/c", "bucket"),

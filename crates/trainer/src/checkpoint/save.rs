@@ -16,8 +16,8 @@ use super::{OpenStore, place};
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::hosts::Hosts;
 use crate::say::note;
-use crate::state::State;
 use crate::state::names::is_of_training;
+use crate::state::{EntryId, State};
 use crate::{Error, Result};
 
 /// A tensor of the state, as far as this process saves it.
@@ -44,35 +44,42 @@ impl Saved {
         let values = Values::Host(if is_own { vec![(block, bytes)] } else { vec![] });
         Ok(Saved { name: name.to_owned(), ty, values })
     }
+
+    fn copy(&self) -> Option<&DeviceArray> {
+        if let Values::Device(array) = &self.values { Some(array) } else { None }
+    }
 }
 
-/// Takes the state as it is now: with `copy` a copy on the devices, else what of it this process saves, on the host.
+/// The program that copies values of the state on the devices, and which those are, in the order of the state.
+pub(crate) type CopyProgram = (Compiled, Vec<EntryId>);
+
+/// Takes the state as it is now: what `copy` copies stays on the devices, and of the rest, what this process saves goes to the
+/// host.
 pub(crate) fn take(
     state: &State,
-    copy: Option<&Compiled>,
+    copy: Option<&CopyProgram>,
     runtime: &Runtime,
     hosts: Option<&Arc<Hosts>>,
 ) -> Result<Vec<Saved>> {
     let layout = state.layout();
-    let arrays = layout.ids().map(|id| state.array(id)).collect::<Result<Vec<_>>>()?;
-    let values: Vec<Values> = match copy {
-        Some(copy) => {
-            let copies = copy.call(arrays.iter().map(|&array| Argument::Borrow(array)).collect())?;
-            copies.arrays.into_iter().map(Values::Device).collect()
-        }
-        None => {
-            let process = hosts.map(|hosts| hosts.process().index());
-            let own: Vec<_> = arrays.iter().map(|array| array.own_parts(process)).collect();
-            let buffers: Vec<&Buffer> = own.iter().flatten().map(|(_, buffer)| *buffer).collect();
-            let mut read = runtime.read_parts(&buffers)?.into_iter();
-            own.into_iter()
-                .map(|parts| Values::Host(parts.into_iter().map(|(block, _)| block).zip(read.by_ref()).collect()))
-                .collect()
-        }
-    };
-    let names = layout.names_in_file().into_iter();
-    let types = arrays.iter().map(|array| array.ty().clone());
-    Ok(names.zip(types).zip(values).map(|((name, ty), values)| Saved { name, ty, values }).collect())
+    let names = layout.names_in_file();
+    let saved = |id: EntryId, values| Saved { name: names[id.index()].clone(), ty: layout[id].ty.clone(), values };
+    let (mut tensors, mut copied) = (vec![], [].iter().peekable());
+    if let Some((program, ids)) = copy {
+        let arrays = ids.iter().map(|&id| Ok(Argument::Borrow(state.array(id)?))).collect::<Result<_>>()?;
+        let copies = program.call(arrays)?.arrays;
+        tensors.extend(ids.iter().zip(copies).map(|(&id, copy)| saved(id, Values::Device(copy))));
+        copied = ids.iter().peekable();
+    }
+    let rest: Vec<EntryId> = layout.ids().filter(|id| copied.next_if_eq(&id).is_none()).collect();
+    let arrays = rest.iter().map(|&id| state.array(id)).collect::<Result<Vec<_>>>()?;
+    let own = DeviceArray::own_parts(&arrays, hosts.map(|hosts| hosts.process().index()));
+    let buffers: Vec<&Buffer> = own.iter().flatten().map(|(_, buffer)| *buffer).collect();
+    let mut read = runtime.read_parts(&buffers)?.into_iter();
+    tensors.extend(rest.into_iter().zip(own).map(|(id, parts)| {
+        saved(id, Values::Host(parts.into_iter().map(|(block, _)| block).zip(read.by_ref()).collect()))
+    }));
+    Ok(tensors)
 }
 
 /// Checkpoints of one state that are to be written, one after the other.
@@ -179,9 +186,10 @@ impl Job {
         }
         let process = self.hosts.as_ref().map(|hosts| hosts.process().index());
         let (mut parts, mut sources) = (vec![], BTreeMap::new());
-        for Saved { name, ty, values } in
-            self.tensors.iter().filter(|saved| !weights_only || !is_of_training(&saved.name))
-        {
+        let written = || self.tensors.iter().filter(|saved| !weights_only || !is_of_training(&saved.name));
+        let copies: Vec<&DeviceArray> = written().filter_map(Saved::copy).collect();
+        let mut own_of_copies = DeviceArray::own_parts(&copies, process).into_iter();
+        for Saved { name, ty, values } in written() {
             let Some(dtype) = to_format(ty.dtype) else {
                 return Err(Error::usage(format!("`{name}` is {ty}, and checkpoints have no such elements")));
             };
@@ -189,8 +197,9 @@ impl Job {
                 Values::Host(parts) => {
                     parts.iter().map(|(block, bytes)| (block.clone(), Source::Host(bytes))).collect()
                 }
-                Values::Device(array) => {
-                    array.own_parts(process).into_iter().map(|(block, part)| (block, Source::Device(part))).collect()
+                Values::Device(_) => {
+                    let own = own_of_copies.next().unwrap_or_default();
+                    own.into_iter().map(|(block, part)| (block, Source::Device(part))).collect()
                 }
             };
             for (Block { start, size }, source) in of_tensor {

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use fulmen_data::DeviceBatches;
 use fulmen_durable::NewFile;
-use fulmen_tensor::{Compiled, DeviceArray};
+use fulmen_tensor::DeviceArray;
 
 pub(crate) use open::fit;
 
 use crate::callbacks::calls::Hooks;
 use crate::checkpoint::Position;
-use crate::checkpoint::save::Saving;
+use crate::checkpoint::save::{CopyProgram, Saving};
 use crate::hooks::actions::Actions;
 use crate::hosts;
 use crate::logs::{Over, Sums};
@@ -54,7 +54,7 @@ struct Fit<'a> {
     /// The checkpoints that are being written.
     saving: Option<Saving>,
     /// What copies the state on the devices for a checkpoint.
-    copy: Option<Compiled>,
+    copy: Option<CopyProgram>,
     /// Other programs see by it that this run lives.
     alive: Option<NewFile>,
     started: Instant,
@@ -68,11 +68,17 @@ impl Fit<'_> {
 
     /// Trains, and keeps what outlives a fit that fails.
     fn run(mut self) -> Result<FitSummary> {
-        let result = self.epochs().and_then(|()| self.finish_saving()).and_then(|()| self.finish_copies());
-        if let Err(error) = &result {
-            self.hooks.on_exception(error, &mut self.asked);
-            self.save_after_exception();
-        }
+        let result = match self.epochs().and_then(|()| self.finish_saving()) {
+            Ok(()) => {
+                let copied = self.finish_copies();
+                copied.inspect_err(|error| self.hooks.on_exception(error, &mut Actions::outside()))
+            }
+            Err(error) => {
+                self.hooks.on_exception(&error, &mut self.asked);
+                self.save_after_exception();
+                Err(error)
+            }
+        };
         let Fit { session, step, summary, alive, .. } = self;
         drop(alive);
         session.record.loader = Some(step.train.report());

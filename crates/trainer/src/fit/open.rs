@@ -98,6 +98,7 @@ impl<'a> Fit<'a> {
     ) -> Result<Fit<'a>> {
         let of_start = fit_start(session, module, setting, &prepared, &start);
         tell(&hooks, &of_start, &start);
+        let averages = prepared.averages();
         let (sets, declared) = (std::mem::take(&mut prepared.validation), std::mem::take(&mut prepared.declared));
         let (checkpoint, best) = (start.checkpoint().map(Path::to_owned), start.best.take());
         let step = TrainStep::new(session, module, setting, prepared, start, Some(interrupt))?;
@@ -113,11 +114,9 @@ impl<'a> Fit<'a> {
             let compiled = session.compile_one(&format!("program `{}`", program.name), &program.function)?;
             programs.push(Program { name: program.name, compiled, outputs: program.outputs });
         }
-        let evaluates = !validation.is_empty() || !programs.is_empty();
-        let averages = match evaluates {
-            true => step.averages(|function| session.compile_one("averaged weights", function))?,
-            false => None,
-        };
+        let averages = averages
+            .map(|(function, entries)| session.compile_one("averaged weights", &function).map(|it| (it, entries)))
+            .transpose()?;
         let summary = FitSummary {
             last_checkpoint: checkpoint,
             best_checkpoint: best,

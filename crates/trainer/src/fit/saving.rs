@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 
 use fulmen_checkpoint::Run;
-use fulmen_tensor::{Compiled, Literal};
+use fulmen_tensor::Literal;
 
 use super::Fit;
-use crate::checkpoint::save::{Outcome, Saved};
+use crate::checkpoint::save::{CopyProgram, Outcome, Saved};
 use crate::checkpoint::{self, Position, places};
 use crate::hooks::CheckpointFile;
 use crate::hooks::actions::{CheckpointRole, Save};
@@ -142,35 +142,34 @@ impl Fit<'_> {
     }
 }
 
-/// The program that copies the state on the devices, so that the copy goes to the host while training goes on. There is none
-/// where the devices have no memory of their own, nor where the copy does not fit beside the step: then a save waits for the
-/// way to the host.
-pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Result<Option<Compiled>> {
-    if !session.choices.options.enable_checkpointing || session.choices.options.leaves_nothing() {
+/// The program that copies the state on the devices, so that the copy goes to the host while training goes on. It copies as
+/// much as fits beside the step; for the rest a save waits. There is none where the devices have no memory of their own.
+pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Result<Option<CopyProgram>> {
+    if !session.choices.options.saves() {
         return Ok(None);
     }
-    let room = session.runtime.local_devices().filter_map(|device| device.memory_stats().ok()?.bytes_limit).min();
+    let (layout, mesh) = (step.state.layout(), session.runtime.mesh());
+    let limit = session.runtime.local_devices().filter_map(|device| device.memory_stats().ok()?.bytes_limit).min();
     let programs = step.steps.iter().flat_map(|step| step.programs());
     let of_step = programs.filter_map(|program| Some(program.executable().memory_analysis().ok()?.total_bytes())).max();
-    let copied = step.state.layout().device_bytes(session.runtime.mesh()) as i64;
-    let needed = of_step.unwrap_or_default().saturating_add(copied);
-    let fits = room.is_some_and(|room| needed <= room);
-    if room.is_some() && !fits {
-        note(
-            "note: a copy of the training state does not fit beside the step in the memory of the devices, so that training \
-             waits while a checkpoint goes to the host. Strategy fsdp over more devices makes the state of each smaller",
-        );
-    }
+    let room = limit.map_or(0, |limit| limit.saturating_sub(of_step.unwrap_or_default()).try_into().unwrap_or(0));
     // The copy is one program of all processes.
-    let fits = match &session.hosts {
-        Some(hosts) => !hosts.any("no room for a copy", !fits)?,
-        None => fits,
-    };
-    if !fits {
+    let room = session.hosts.as_ref().map_or(Ok(room), |hosts| hosts.least("room for a copy", room))?;
+    let copied = layout.fitting(room, mesh);
+    let [whole, part] = [layout.ids().collect(), copied.clone()].map(|ids: Vec<_>| layout.device_bytes(ids, mesh));
+    if limit.is_some() && part < whole {
+        note(&format!(
+            "note: beside the step, the memory of each device has room for a copy of {:.1} of the {:.1} MB of training state: \
+             training waits while the rest goes to the host for a checkpoint. Strategy fsdp over more devices makes the \
+             state of each smaller",
+            part as f64 / 1e6,
+            whole as f64 / 1e6
+        ));
+    }
+    if copied.is_empty() {
         return Ok(None);
     }
-    let copied = session.compile_one("checkpoint", &step.state.to_copy())?;
-    Ok(Some(copied))
+    Ok(Some((session.compile_one("checkpoint", &layout.to_copy(&copied))?, copied)))
 }
 
 #[cfg(test)]

@@ -170,6 +170,17 @@ impl Hosts {
         Ok(self.coordination.try_get(&key)?.is_some())
     }
 
+    /// The least of the numbers of all processes. All ask at the same point.
+    pub(crate) fn least(&self, what: &str, own: u64) -> Result<u64> {
+        let number =
+            |text: &str| text.parse::<u64>().map_err(|_| format!("`{text}` is no number; use one build for all"));
+        let least = self.gather(what, Ok(own.to_string()), |all| {
+            let numbers = all.iter().map(|text| number(text)).collect::<Result<Vec<_>, _>>()?;
+            Ok(numbers.into_iter().fold(own, u64::min).to_string())
+        })?;
+        least.and_then(|text| number(&text)).map_err(|why| Error::usage(format!("{what}: {why}")))
+    }
+
     /// Lets all processes end something after the same step. All ask for it at the same point.
     pub(crate) fn halt(&self) -> Halt {
         self.coordination.halt(&format!("trainer/{}", self.turns.fetch_add(1, Ordering::Relaxed)))

@@ -80,6 +80,15 @@ fn all_get_the_same_answer_whoever_wants_it() {
 }
 
 #[test]
+fn the_least_of_all_numbers_is_everybodys() {
+    let least = in_three(|hosts| {
+        let mine = hosts.process().index() as u64;
+        [7, 0, u64::MAX].map(|most| hosts.least("room", u64::saturating_sub(most, mine)).unwrap())
+    });
+    assert_eq!(least, vec![[5, 0, u64::MAX - 2]; 3]);
+}
+
+#[test]
 fn who_has_joined_is_waited_for_as_long_as_it_lives() {
     let answers = in_three_within(JOIN_TIMEOUT, |hosts| {
         if hosts.process().is_coordinator() {

@@ -45,6 +45,11 @@ impl Options {
         self.fast_dev_run.batches() > 0 || self.barebones
     }
 
+    /// Whether a fit makes checkpoints.
+    pub(crate) fn saves(&self) -> bool {
+        self.enable_checkpointing && !self.leaves_nothing()
+    }
+
     /// With `fast_dev_run`: a batch or some of each loader, and nothing left behind.
     fn tried_out(self) -> Options {
         let limit = BatchLimit::Count(self.fast_dev_run.batches());

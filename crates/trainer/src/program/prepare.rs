@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fulmen_data::DataLoader;
 use fulmen_nn::Parameter;
-use fulmen_tensor::DType;
+use fulmen_tensor::{DType, Function};
 
 use crate::plan::NO_LIMIT;
 use crate::program::evaluation_set::{Cadence, EvaluationSets};
@@ -17,7 +17,7 @@ use crate::setting::optimizers::Optimizers;
 use crate::setting::phases::Phases;
 use crate::setting::step_part::StepPart;
 use crate::stage::Stage;
-use crate::state::{self, Entry, StateLayout};
+use crate::state::{self, Entry, EntryId, StateLayout};
 use crate::{Batch, Error, Plan, Result, TrainingModule};
 
 /// A fit before its first value.
@@ -31,6 +31,15 @@ pub(crate) struct Prepared {
     pub(crate) validation: Vec<Validation>,
     /// What the module declares for callbacks to ask for.
     pub(crate) declared: Vec<DeclaredProgram>,
+}
+
+impl Prepared {
+    /// The program that converts averages of weights for what a fit does with them beside training, and which those are; none
+    /// where it does nothing, or all fit.
+    pub(crate) fn averages(&self) -> Option<(Function, Vec<EntryId>)> {
+        let uses_weights = !self.validation.is_empty() || !self.declared.is_empty();
+        self.layout.to_validate_with().filter(|_| uses_weights)
+    }
 }
 
 /// A validation set with its step.

@@ -1,8 +1,9 @@
-//! [`PredictionWriter`]: predictions in a file, CSV or safetensors, either whole or not there.
+//! [`PredictionWriter`]: predictions in a file, CSV, safetensors or a format of the user's own, either whole or not there.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use fulmen_durable::NewFile;
@@ -24,17 +25,19 @@ use crate::{Error, Predicted, PredictedBatches, Result};
 /// # let _ = samples; Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PredictionWriter {
     path: PathBuf,
     format: Format,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Csv,
     Safetensors,
+    Own(Box<WriteBatch>),
 }
+
+/// Writes the predictions of one batch behind those of the batches before it.
+type WriteBatch = dyn Fn(&mut dyn Write, &Predicted) -> io::Result<()>;
 
 impl PredictionWriter {
     /// Writes to this file. What is known to fail is told before anything is predicted.
@@ -42,16 +45,47 @@ impl PredictionWriter {
     /// # Errors
     /// A name that ends in neither `.csv` nor `.safetensors`; no folder for it.
     pub fn new(path: impl AsRef<Path>) -> Result<PredictionWriter> {
-        let path = path.as_ref();
+        PredictionWriter::open(path.as_ref(), None)
+    }
+
+    /// The same, where a name may also end in `extension`: for such a file `write` is called with each batch, in order, and
+    /// writes its predictions behind those before it. For texts, say, or pictures.
+    ///
+    /// ```
+    /// use std::io::Write as _;
+    /// use fulmen_trainer::{Predicted, PredictionWriter};
+    ///
+    /// let writer = PredictionWriter::with_format("answers.txt", "txt", |file, batch: &Predicted| {
+    ///     let scores = batch.get("score").map(|score| score.to_f64()).unwrap_or_default();
+    ///     scores.iter().try_for_each(|&score| writeln!(file, "{}", if score > 0.5 { "yes" } else { "no" }))
+    /// })?;
+    /// # let _ = writer;
+    /// # Ok::<(), fulmen_trainer::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`new`](PredictionWriter::new).
+    pub fn with_format(
+        path: impl AsRef<Path>,
+        extension: &str,
+        write: impl Fn(&mut dyn Write, &Predicted) -> io::Result<()> + 'static,
+    ) -> Result<PredictionWriter> {
+        PredictionWriter::open(path.as_ref(), Some((extension, Box::new(write))))
+    }
+
+    fn open(path: &Path, own: Option<(&str, Box<WriteBatch>)>) -> Result<PredictionWriter> {
         let refused = |why: &str| Err(Error::usage(format!("{}: {why}", path.display())));
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
             return refused(&format!("there is no folder {}", folder.display()));
         }
-        let format = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("csv") => Format::Csv,
-            Some("safetensors") => Format::Safetensors,
-            _ => return refused("the name must end in .csv or .safetensors"),
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let format = match (extension, own) {
+            (Some(found), Some((extension, write))) if found == extension => Format::Own(write),
+            (Some("csv"), _) => Format::Csv,
+            (Some("safetensors"), _) => Format::Safetensors,
+            (_, None) => return refused("the name must end in .csv or .safetensors"),
+            (_, Some((own, _))) => return refused(&format!("the name must end in .{own}, .csv or .safetensors")),
         };
         Ok(PredictionWriter { path: path.into(), format })
     }
@@ -65,24 +99,45 @@ impl PredictionWriter {
         if !batches.is_coordinator() {
             return batches.map(|batch| Ok(batch?.num_samples())).sum();
         }
-        match self.format {
-            Format::Safetensors => {
-                let all = batches.concat()?;
-                let samples = all.num_samples();
-                let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-                safetensors::write(&self.path, &all.into_values(), &metadata)?;
-                Ok(samples)
-            }
-            Format::Csv => {
-                let failed = |e| Error::predictions(&self.path, fulmen_durable::explain(e, &self.path, None));
-                // Dropped before it has its name, it is removed.
-                let file = NewFile::create(&self.path).map_err(failed)?;
-                let samples = write_csv(file.file(), batches, &failed)?;
-                file.keep().map_err(failed)?;
-                Ok(samples)
-            }
+        if let Format::Safetensors = self.format {
+            let all = batches.concat()?;
+            let samples = all.num_samples();
+            let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+            safetensors::write(&self.path, &all.into_values(), &metadata)?;
+            return Ok(samples);
         }
+        let failed = |e| Error::predictions(&self.path, fulmen_durable::explain(e, &self.path, None));
+        // Dropped before it has its name, it is removed.
+        let file = NewFile::create(&self.path).map_err(failed)?;
+        let samples = match &self.format {
+            Format::Own(write) => write_own(file.file(), batches, write, &failed)?,
+            _ => write_csv(file.file(), batches, &failed)?,
+        };
+        file.keep().map_err(failed)?;
+        Ok(samples)
     }
+}
+
+impl fmt::Debug for PredictionWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PredictionWriter").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+fn write_own(
+    file: &File,
+    batches: PredictedBatches,
+    write: &WriteBatch,
+    failed: &dyn Fn(io::Error) -> Error,
+) -> Result<usize> {
+    let (mut writer, mut samples) = (BufWriter::new(file), 0);
+    for batch in batches {
+        let batch = batch?;
+        write(&mut writer, &batch).map_err(failed)?;
+        samples += batch.num_samples();
+    }
+    writer.flush().map_err(failed)?;
+    Ok(samples)
 }
 
 fn write_csv(file: &File, batches: PredictedBatches, failed: &dyn Fn(io::Error) -> Error) -> Result<usize> {

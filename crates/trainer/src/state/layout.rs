@@ -1,5 +1,6 @@
 //! [`StateLayout`]: which tensors a training state has, what each is for, and how it lies over the devices.
 
+use std::cmp::Reverse;
 use std::ops::Index;
 
 use fulmen_nn::Module;
@@ -14,7 +15,7 @@ use crate::setting::phases::Phases;
 use crate::{Result, WeightAveraging};
 
 /// One tensor of the state: its number among the entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EntryId(usize);
 
 impl EntryId {
@@ -253,11 +254,21 @@ impl StateLayout {
         &self.entries[..self.of_module]
     }
 
-    /// The bytes of the state on each device.
-    pub(crate) fn device_bytes(&self, mesh: &Mesh) -> u64 {
+    /// The bytes of some entries on each device.
+    pub(crate) fn device_bytes(&self, ids: impl IntoIterator<Item = EntryId>, mesh: &Mesh) -> u64 {
         let shard = |entry: &Entry| entry.sharding.shard_shape(mesh, &entry.ty.shape).map(|shape| shape.num_elements());
         let bytes = |entry: &Entry| shard(entry).unwrap_or_default() * entry.ty.dtype.size_in_bytes();
-        self.entries.iter().map(bytes).sum::<usize>() as u64
+        ids.into_iter().map(|id| bytes(&self[id]) as u64).sum()
+    }
+
+    /// The entries that fit together into so many bytes on each device, the largest first.
+    pub(crate) fn fitting(&self, room: u64, mesh: &Mesh) -> Vec<EntryId> {
+        let mut left = room;
+        let mut ids: Vec<_> = self.ids().map(|id| (self.device_bytes([id], mesh), id)).collect();
+        ids.sort_by_key(|&(bytes, id)| (Reverse(bytes), id));
+        ids.retain(|(bytes, _)| left.checked_sub(*bytes).map(|rest| left = rest).is_some());
+        ids.sort_by_key(|&(_, id)| id);
+        ids.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Whether an optimizer changes it.

@@ -140,7 +140,7 @@ impl State {
     }
 
     /// The values that a module is validated with, in the order of its variables: averages where there are some. Those of
-    /// another dtype than the module's are converted, by the program of [`State::to_validate_with`].
+    /// another dtype than the module's are converted, by the program of [`StateLayout::to_validate_with`].
     pub(crate) fn validated<'a>(&'a self, converted: &'a [DeviceArray]) -> Result<Vec<&'a DeviceArray>> {
         let mut converted = converted.iter();
         let value = |(entry, id): (&Entry, EntryId)| match self.layout[id].ty == entry.ty {
@@ -149,31 +149,37 @@ impl State {
         };
         self.layout.module().iter().zip(self.layout.served()).map(value).collect()
     }
+}
 
+impl StateLayout {
     /// The program that converts averages to the module's dtypes, with what it converts; none where all fit.
     pub(crate) fn to_validate_with(&self) -> Option<(Function, Vec<EntryId>)> {
-        let served = self.layout.module().iter().zip(self.layout.served());
-        let misfits: Vec<(&Entry, EntryId)> = served.filter(|(entry, id)| self.layout[*id].ty != entry.ty).collect();
-        let input = |average: &Entry| Tensor::placeholder(average.name.clone(), average.ty.clone());
-        let inputs: Vec<Tensor> = misfits.iter().map(|&(_, id)| input(&self.layout[id])).collect();
+        let served = self.module().iter().zip(self.served());
+        let misfits: Vec<(&Entry, EntryId)> = served.filter(|(entry, id)| self[*id].ty != entry.ty).collect();
+        let ids: Vec<EntryId> = misfits.iter().map(|&(_, id)| id).collect();
+        let inputs = self.placeholders(&ids);
         let results = inputs.iter().zip(&misfits).map(|(input, (entry, _))| input.to_dtype(entry.ty.dtype)).collect();
         let mut function = Function::new("averages", inputs, results);
         for (i, (entry, id)) in misfits.iter().enumerate() {
-            function = function.shard_parameter(i, self.layout[*id].sharding.clone());
+            function = function.shard_parameter(i, self[*id].sharding.clone());
             function = function.shard_result(i, entry.sharding.clone());
         }
-        (!misfits.is_empty()).then(|| (function, misfits.into_iter().map(|(_, id)| id).collect()))
+        (!ids.is_empty()).then_some((function, ids))
     }
 
-    /// The program that copies all values.
-    pub(crate) fn to_copy(&self) -> Function {
-        let input = |entry: &Entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone());
-        let inputs: Vec<Tensor> = self.layout.entries().iter().map(input).collect();
+    /// The program that copies some of the values.
+    pub(crate) fn to_copy(&self, ids: &[EntryId]) -> Function {
+        let inputs = self.placeholders(ids);
         let mut function = Function::new("checkpoint", inputs.clone(), inputs);
-        for (i, entry) in self.layout.entries().iter().enumerate() {
-            function = function.shard_parameter(i, entry.sharding.clone()).shard_result(i, entry.sharding.clone());
+        for (i, &id) in ids.iter().enumerate() {
+            let sharding = &self[id].sharding;
+            function = function.shard_parameter(i, sharding.clone()).shard_result(i, sharding.clone());
         }
         function
+    }
+
+    fn placeholders(&self, ids: &[EntryId]) -> Vec<Tensor> {
+        ids.iter().map(|&id| Tensor::placeholder(self[id].name.clone(), self[id].ty.clone())).collect()
     }
 }
 

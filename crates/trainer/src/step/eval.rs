@@ -57,7 +57,8 @@ impl EvalStep {
         }
         step.agree("eval_step", |facts| hosts::add_program(facts, "eval_step", program.functions(), &loader, runtime))?;
         let compiled = program.compile("validation step", &loader, |_, function| runtime.compile(function))?;
-        let averages = step.averages(|function| runtime.compile(function))?;
+        let averages = step.state.layout().to_validate_with();
+        let averages = averages.map(|(f, entries)| runtime.compile(&f).map(|it| (it, entries))).transpose()?;
         let evaluation = Evaluation { stage, dataset: String::new(), step: compiled, loader };
         Ok(EvalStep { evaluation, averages, of: step.identity.clone() })
     }

@@ -11,7 +11,7 @@ use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, TensorType};
 use super::StepLogs;
 use super::logs::Reads;
 use crate::checkpoint::resume::Start;
-use crate::checkpoint::save::{self, Job, Outcome, Saved};
+use crate::checkpoint::save::{self, CopyProgram, Job, Outcome, Saved};
 use crate::checkpoint::told::Told;
 use crate::checkpoint::{self, OpenStore, Position};
 use crate::hooks::actions::{CheckpointRole, Save};
@@ -386,9 +386,9 @@ impl<'m> TrainStep<'m> {
         job.run().failure.map_or(Ok(()), Err)
     }
 
-    /// The state of now, for a checkpoint. Without a program that copies it, it waits for the steps in flight.
-    pub(crate) fn take_state(&mut self, copy: Option<&Compiled>) -> Result<Vec<Saved>> {
-        if copy.is_none() {
+    /// The state of now, for a checkpoint. Without a program that copies all of it, it waits for the steps in flight.
+    pub(crate) fn take_state(&mut self, copy: Option<&CopyProgram>) -> Result<Vec<Saved>> {
+        if copy.is_none_or(|(_, copied)| copied.len() < self.state.layout().entries().len()) {
             self.executor.drain()?;
         }
         save::take(&self.state, copy, &self.runtime, self.executor.hosts())
@@ -447,15 +447,6 @@ impl<'m> TrainStep<'m> {
     /// Compares with the other processes, if there are any, what each is about to do.
     pub(super) fn agree(&self, what: &str, facts: impl FnOnce(&mut Facts) -> Result<()>) -> Result<()> {
         hosts::agree(self.executor.hosts(), &self.setting.options, &self.runtime, what, facts)
-    }
-
-    /// What converts averages of weights for a validation; none where there are no averages, or all fit.
-    pub(crate) fn averages(
-        &self,
-        compile: impl FnOnce(&fulmen_tensor::Function) -> fulmen_tensor::Result<Compiled>,
-    ) -> Result<Option<Averages>> {
-        let converted = self.state.to_validate_with();
-        converted.map(|(function, entries)| Ok((compile(&function)?, entries))).transpose()
     }
 
     /// Does something with the weights of now, averages where there are some.

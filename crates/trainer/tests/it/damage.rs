@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fulmen_data::LastBatch;
 use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint};
-use fulmen_trainer::{FitSummary, Result, TrainerBuilder};
+use fulmen_trainer::{FitSummary, Result, TrainerBuilder, load_arguments};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -96,7 +96,7 @@ fn weights_of_a_damaged_checkpoint_are_not_tested() {
     assert!(error.is_checkpoint() && error.to_string().contains("checksum"), "{error}");
 }
 
-/// Writes a checkpoint whose manifest says something else of the run, with checksums that fit.
+/// Writes a checkpoint whose manifest says something else, with checksums that fit.
 fn forge(from: &Path, to: &Path, change: impl FnOnce(&mut Value)) {
     let _ = std::fs::remove_dir_all(to);
     std::fs::create_dir(to).unwrap();
@@ -104,7 +104,7 @@ fn forge(from: &Path, to: &Path, change: impl FnOnce(&mut Value)) {
     std::fs::copy(&shard, to.join(shard.file_name().unwrap())).unwrap();
     let frame: Value = serde_json::from_slice(&std::fs::read(from.join("manifest.json")).unwrap()).unwrap();
     let mut manifest = frame["manifest"].clone();
-    change(&mut manifest["run"]);
+    change(&mut manifest);
     let manifest = manifest.to_string();
     let sha256: String = Sha256::digest(&manifest).iter().map(|byte| format!("{byte:02x}")).collect();
     std::fs::write(to.join("manifest.json"), format!("{{\"sha256\":\"{sha256}\",\"manifest\":{manifest}}}")).unwrap();
@@ -149,7 +149,8 @@ fn a_forged_checkpoint_is_refused_with_the_name_of_the_field() {
         ("epoch_bad_step", json!("1")),
     ] {
         let shown = format!("`{field}` = {value}");
-        forge(&from, &path, |run| {
+        forge(&from, &path, |manifest| {
+            let run = &mut manifest["run"];
             let of_run = run.get(field).is_some();
             (if of_run { run } else { &mut run["training"] })[field] = value;
         });
@@ -166,12 +167,37 @@ fn a_forged_checkpoint_is_refused_with_the_name_of_the_field() {
 }
 
 #[test]
+fn a_manifest_that_is_newer_or_damaged_is_told_and_another_checkpoint_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let last = checkpoint(folder.path());
+    let newest = || {
+        let options = trainer(folder.path()).resume("auto").options().unwrap();
+        load_arguments(&options).unwrap().unwrap().0
+    };
+    assert_eq!(newest(), last);
+    let (manifest, forged) = (last.join("manifest.json"), folder.path().join("forged"));
+    let whole = std::fs::read(&manifest).unwrap();
+    forge(&last, &forged, |manifest| manifest["format_version"] = json!(2));
+    let newer = std::fs::read(forged.join("manifest.json")).unwrap();
+    for (bytes, says) in [
+        (&newer[..], "version 2, and this program reads up to 1"),
+        (&whole[..whole.len() / 2], "manifest"),
+        (&[][..], "manifest"),
+    ] {
+        std::fs::write(&manifest, bytes).unwrap();
+        let message = refusal(folder.path(), &last).unwrap();
+        assert!(message.contains(says), "{message}");
+        assert_eq!(newest(), last.with_file_name("best"));
+    }
+}
+
+#[test]
 fn a_best_checkpoint_of_another_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let from = checkpoint(folder.path());
     let other = fit(trainer(folder.path()).max_epochs(1).seed(8)).unwrap().best_checkpoint.unwrap();
     let path = from.with_file_name("forged");
-    forge(&from, &path, |run| run["training"]["best_checkpoint"] = json!(other));
+    forge(&from, &path, |manifest| manifest["run"]["training"]["best_checkpoint"] = json!(other));
     let message = refusal(folder.path(), &path).unwrap();
     assert!(message.contains("`best_checkpoint`") && message.contains(other.to_str().unwrap()), "{message}");
 }

@@ -1,45 +1,80 @@
-//! Checkpoints elsewhere than in the folder of the run, and on two levels.
+//! Checkpoints elsewhere than in the folder of the run, in a bucket say, and on two levels.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
+#[cfg(feature = "cloud")]
+#[path = "../../../checkpoint/src/tests/moto.rs"]
+mod moto;
+
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::common::{Net, Record, tensors, train_loader, trainer};
 use fulmen_data::LastBatch;
+use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{FitSummary, Result, Resume};
 
 /// Trains with checkpoints in `to`, and first in `near`, under this folder.
-fn run(folder: &Path, epochs: u64, resume: Resume) -> (Record, Result<FitSummary>) {
+fn run(folder: &Path, to: &Path, epochs: u64, resume: Resume) -> (Record, Result<FitSummary>) {
     let record = Record::default();
     let builder = trainer(&folder.join("runs")).max_epochs(epochs).log_every_n_steps(1).resume(resume);
-    let builder = builder.checkpoint_dir(folder.join("to")).checkpoint_local(folder.join("near"));
-    let mut trainer = builder.callback(record.clone()).build().unwrap();
+    let builder = builder.checkpoint_dir(to).checkpoint_local(folder.join("near"));
+    // The state of the first epoch is the best.
+    let best = ModelCheckpoint::new().monitor("train_loss", Mode::Max);
+    let mut trainer = builder.callback(best).callback(record.clone()).build().unwrap();
     (record, trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), None))
 }
 
-#[test]
-fn a_run_resumes_from_the_place_that_its_checkpoints_were_copied_to() {
+/// Loses the machine after two of three epochs.
+fn resumes_from(place: impl Fn(&Path) -> PathBuf) {
     let [whole, parts] = [(), ()].map(|()| tempfile::tempdir().unwrap());
-    let (expected, _) = run(whole.path(), 3, Resume::Never);
-    let (_, summary) = run(parts.path(), 2, Resume::Never);
-    let last = parts.path().join("to/last");
+    let [to_whole, to] = [whole.path(), parts.path()].map(&place);
+    let (expected, _) = run(whole.path(), &to_whole, 3, Resume::Never);
+    let (_, summary) = run(parts.path(), &to, 2, Resume::Never);
+    let last = to.join("last");
     assert_eq!(summary.unwrap().last_checkpoint.unwrap(), last);
     assert_eq!(tensors(&last).len(), tensors(parts.path().join("near/last")).len());
     assert!(!parts.path().join("runs/version_0/checkpoints").exists());
 
-    let (_, again) = run(parts.path(), 3, Resume::Never);
+    let (_, again) = run(parts.path(), &to, 3, Resume::Never);
     let error = again.unwrap_err().to_string();
     assert!(error.contains("there are checkpoints in") && error.contains("resume auto"), "{error}");
 
-    // The machine is lost.
     fs::remove_dir_all(parts.path().join("near")).unwrap();
     fs::remove_dir_all(parts.path().join("runs")).unwrap();
-    let (resumed, summary) = run(parts.path(), 3, Resume::Auto);
+    let (resumed, summary) = run(parts.path(), &to, 3, Resume::Auto);
     assert_eq!(summary.unwrap().epochs, 3);
     assert_eq!(resumed.bits("train_loss"), expected.bits("train_loss")[10..]);
-    let values = |folder: &Path| tensors(folder.join("to/last"))["fc1.weight"].bytes().to_vec();
-    assert_eq!(values(parts.path()), values(whole.path()));
+    let values = |to: &Path| ["last", "best"].map(|name| tensors(to.join(name))["fc1.weight"].bytes().to_vec());
+    assert_eq!(values(&to), values(&to_whole));
+    assert_eq!(tensors(to.join("best"))["trainer/step"].to_f64(), [5.0], "the resumed run knows the best one");
+}
+
+#[test]
+fn a_run_resumes_from_the_place_that_its_checkpoints_were_copied_to() {
+    resumes_from(|folder| folder.join("to"));
+}
+
+#[cfg(feature = "cloud")]
+#[test]
+#[ignore = "run by a_run_resumes_from_a_bucket_of_a_real_server, in whose environment the server stands"]
+fn a_run_resumes_from_a_bucket() {
+    if std::env::var_os("AWS_ENDPOINT_URL").is_some() {
+        resumes_from(|folder| Path::new("s3://models").join(folder.file_name().unwrap()));
+    }
+}
+
+#[cfg(feature = "cloud")]
+#[test]
+fn a_run_resumes_from_a_bucket_of_a_real_server() {
+    let Some(server) = moto::Server::for_test("a_run_resumes_from_a_bucket_of_a_real_server") else { return };
+    server.make_bucket("models").unwrap();
+    let mut command = crate::common::itself();
+    command.args(["--exact", "places::a_run_resumes_from_a_bucket", "--ignored", "--nocapture"]);
+    command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_SKIP_SIGNATURE", "true").env_remove("AWS_PROFILE");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
 #[test]

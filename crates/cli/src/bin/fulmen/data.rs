@@ -1,8 +1,9 @@
-//! `fulmen data`: preparing datasets, and looking into shards.
+//! `fulmen data`: fetching and preparing datasets, and looking into shards.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use fulmen_cli::fetch::{PUBLISHED, Published, fetch};
 use fulmen_cli::prepare::{self, Expected, Manifest, PrepareOptions, TextOptions, shards_info};
 use fulmen_data::Result;
 use fulmen_files::Location;
@@ -11,7 +12,7 @@ use fulmen_text::Tokenizer;
 use crate::progress::Reporter;
 use crate::size::parse_size;
 
-/// Prepares datasets for training, and looks into shards
+/// Fetches datasets, prepares them for training, and looks into shards
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -20,6 +21,8 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Downloads a dataset from where it is published, and verifies it
+    Fetch(Fetch),
     /// Makes the official archives of a dataset, as downloaded, into shards
     #[command(subcommand)]
     Prepare(Dataset),
@@ -31,6 +34,32 @@ enum Command {
         #[arg(required = true)]
         shards: Vec<PathBuf>,
     },
+}
+
+#[derive(Debug, Args)]
+struct Fetch {
+    /// Its name
+    #[arg(value_parser = dataset, long_help = known())]
+    dataset: &'static Published,
+    /// The folder that the files go into; where a run was ended, the next one goes on with what is there
+    #[arg(long, short, value_name = "FOLDER")]
+    output: PathBuf,
+    /// Another folder that has the files: https://, gs://, s3:// or local
+    #[arg(long, value_name = "PLACE")]
+    from: Option<String>,
+}
+
+/// The datasets by name, for the help.
+fn known() -> String {
+    let lines = PUBLISHED.iter().map(|dataset| format!("  {:<14}{}", dataset.name, dataset.about));
+    format!("Its name:\n{}", lines.collect::<Vec<_>>().join("\n"))
+}
+
+fn dataset(name: &str) -> std::result::Result<&'static Published, String> {
+    PUBLISHED.iter().find(|dataset| dataset.name == name).ok_or_else(|| {
+        let names: Vec<&str> = PUBLISHED.iter().map(|dataset| dataset.name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
 }
 
 #[derive(Debug, Subcommand)]
@@ -141,6 +170,11 @@ impl Making {
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
+        Command::Fetch(Fetch { dataset, output, from }) => {
+            fetch(dataset, &output, from.as_deref(), &Reporter::new())?;
+            say!("{} is in {}", dataset.name, output.display());
+            Ok(())
+        }
         Command::Prepare(dataset) => {
             let reporter = Reporter::new();
             let manifest = match dataset {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fulmen_checkpoint::{Checkpoint, Entry, LocalStore, MANIFEST, NewObject, Rectangle, Store};
+use fulmen_checkpoint::{Checkpoint, Entry, LocalStore, MANIFEST, NewObject, Rectangle, Store, TieredStore};
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, mse_loss};
 use fulmen_nn::optim::{Adam, Optimizer};
@@ -165,25 +165,36 @@ fn a_copy_on_the_devices_stays_what_it_was_while_steps_change_the_state() {
         let line = Line(Linear::new(16, 8));
         let mut trainer = builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
         let mut step = trainer.train_step(&line, &loader()).unwrap();
-        let copy = step.runtime.compile(&step.state.to_copy()).unwrap();
+        // Once all of it, and once as much as there is room for.
+        let (layout, mesh) = (step.state.layout(), step.runtime.mesh());
+        let all = layout.device_bytes(layout.ids(), mesh);
+        let copies = [all, all / 2].map(|room| {
+            let ids = layout.fitting(room, mesh);
+            assert!(layout.device_bytes(ids.clone(), mesh) <= room);
+            (step.runtime.compile(&layout.to_copy(&ids)).unwrap(), ids)
+        });
+        let count = layout.entries().len();
+        assert!(copies[0].1.len() == count && (1..count).contains(&copies[1].1.len()));
         let batches: Vec<_> = step.batches().take(4).collect::<Result<_>>().unwrap();
         step.run(&batches[0]).unwrap();
         step.logs().unwrap().wait().unwrap();
         step.save(folder.path().join("at once")).unwrap();
-        let taken = step.take_state(Some(&copy)).unwrap();
+        let taken = copies.map(|copy| step.take_state(Some(&copy)).unwrap());
         for batch in &batches[1..] {
             step.run(batch).unwrap();
         }
         step.block_until_ready().unwrap();
         let run = checkpoint::run(&step.position, &step.setting.options, step.runtime.mesh());
-        let path = folder.path().join("later");
-        let save = Save { path: path.clone(), role: CheckpointRole::Last, weights_only: false, score: None };
-        let job = step.job(Arc::new(local), taken, vec![(save, run)], vec![], Outcome::default());
-        let outcome = job.start().unwrap().wait();
-        assert!(outcome.failure.is_none() && outcome.last.as_ref() == Some(&path), "{outcome:?}");
-        assert_eq!(tensors(&path), tensors(&folder.path().join("at once")));
         step.save(folder.path().join("now")).unwrap();
-        assert_ne!(tensors(&path), tensors(&folder.path().join("now")));
+        for (taken, name) in taken.into_iter().zip(["copied", "copied in part"]) {
+            let path = folder.path().join(name);
+            let save = Save { path: path.clone(), role: CheckpointRole::Last, weights_only: false, score: None };
+            let job = step.job(Arc::new(local), taken, vec![(save, run.clone())], vec![], Outcome::default());
+            let outcome = job.start().unwrap().wait();
+            assert!(outcome.failure.is_none() && outcome.last.as_ref() == Some(&path), "{outcome:?}");
+            assert_eq!(tensors(&path), tensors(&folder.path().join("at once")));
+            assert_ne!(tensors(&path), tensors(&folder.path().join("now")));
+        }
     }
 }
 
@@ -210,4 +221,31 @@ fn a_store_that_fails_is_told_of_and_the_checkpoint_before_stays() {
         assert_eq!(summary.unwrap().global_step, 16);
         assert_eq!(resumed.run_dir(), Some(folder.path().join("version_1").as_path()));
     }
+}
+
+#[test]
+fn a_place_that_fails_until_the_grace_is_over_ends_the_fit_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let [near, far] = ["near", "far"].map(|name| folder.path().join(name));
+    let options = || builder(folder.path()).checkpoint_local(&near).checkpoint_dir(&far);
+    let mut trainer = options().grace(Duration::from_millis(1)).build().unwrap();
+    let gate = Arc::new(Gate { open: Mutex::new(true), fails: Some((1, io::ErrorKind::TimedOut)), ..Gate::default() });
+    let failing = Arc::new(Held { inner: LocalStore::new(&far), gate });
+    let tiered: Arc<dyn Store> = Arc::new(TieredStore::new(local(&near), failing, Duration::ZERO, |_| {}));
+    let dir = far.clone();
+    trainer.session.open_store = Arc::new(move |folder| if folder == dir { tiered.clone() } else { local(folder) });
+    let (result, trainer) = fit(trainer);
+    let error = result.unwrap_err();
+    let message = error.to_string();
+    assert!(error.is_checkpoint() && message.contains("were not copied there within 1ms"), "{message}");
+    let place = |path: &Path| message.contains(path.to_str().unwrap());
+    assert!(place(&near) && place(&far) && message.contains("start the run again with the same options"), "{message}");
+    assert_eq!(trainer.last_checkpoint(), Some(far.join("last").as_path()));
+    assert!(!far.join("last").exists());
+    drop(trainer);
+    // All steps were made, and the last state is whole in the near place: the next run copies what it goes on with.
+    assert_eq!(checkpoint::open(&near.join("last")).unwrap().1.global_step, 16);
+    let (summary, _) = fit(options().resume("auto").max_epochs(3).build().unwrap());
+    assert_eq!(summary.unwrap().global_step, 24);
+    assert_eq!(checkpoint::open(&far.join("last")).unwrap().1.global_step, 24);
 }

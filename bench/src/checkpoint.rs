@@ -1,0 +1,235 @@
+//! `checkpoint`: how long training waits for a checkpoint of a large state, how long steps take while it is written, and how
+//! many bytes a second are written, beside `dd` on the same disk.
+//!
+//! In each round a fit that saves once, a fit of as many steps that saves nothing, a copy of such a state to the host, a
+//! checkpoint without training, and `dd` take turns. Most of the state is weights that no step changes, so that steps stay as
+//! short as the workload's.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use fulmen::nn::Visit as Names;
+use fulmen::prelude::*;
+use fulmen::trainer::{Actions, Callback, CheckpointRole, Progress};
+use serde_json::json;
+
+use crate::stats::median;
+use crate::workload::{Visit, Workload};
+
+/// The step after which a checkpoint is saved.
+const SAVED: usize = 50;
+
+/// So many steps after it, the device again has as many steps waiting as before.
+const SETTLED: usize = SAVED + 4;
+
+/// Steps that are counted at least.
+const STEPS: usize = SETTLED + 50;
+
+/// The bytes of one of the weights that no step changes.
+const WEIGHT: usize = 4 << 20;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which of W1 to W4 trains.
+    #[arg(long, default_value = "W1")]
+    workload: String,
+    /// The weights that no step changes, in megabytes.
+    #[arg(long, default_value_t = 1000)]
+    megabytes: usize,
+    /// Turns of all.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// A folder on the disk that is written to.
+    #[arg(long, default_value = ".")]
+    folder: PathBuf,
+    /// End with one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let workload = Workload::find(&args.workload)?;
+    workload.with_model(Turns { args, workload })
+}
+
+/// A model with weights beside it that no step changes.
+struct Large<'a, M> {
+    model: &'a M,
+    weights: Vec<Parameter>,
+}
+
+impl<M: Module> Module for Large<'_, M> {
+    fn visit(&self, visit: &mut Names<'_>) {
+        visit.child("model", self.model);
+        visit.child("weights", &self.weights);
+    }
+}
+
+impl<M: TrainingModule> TrainingModule for Large<'_, M> {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        self.model.training_step(batch, cx)
+    }
+
+    fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
+        self.model.configure_optimizers(plan)
+    }
+}
+
+struct Turns<'a> {
+    args: &'a Args,
+    workload: Workload,
+}
+
+/// What the rounds measured: seconds, but for the ratio of steps.
+#[derive(Default)]
+struct Measured {
+    lost: Vec<f64>,
+    ratio: Vec<f64>,
+    copy: Vec<f64>,
+    save: Vec<f64>,
+    dd: Vec<f64>,
+}
+
+impl Visit for Turns<'_> {
+    type Output = Result<(), Box<dyn Error>>;
+
+    fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
+        let Turns { args, workload } = self;
+        let weight = || Parameter::new([WEIGHT / 4], Init::zeros());
+        let weights: Vec<_> = (0..(args.megabytes * 1_000_000).div_ceil(WEIGHT)).map(|_| weight()).collect();
+        weights.iter().for_each(|weight| weight.set_requires_grad(false));
+        let large = Large { model, weights };
+        let loader = workload.loader(1)?;
+        let folder = tempfile::tempdir_in(&args.folder)?;
+        let builder = || {
+            let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).enable_progress_bar(false);
+            let builder = builder.max_epochs(u64::MAX / loader.len() as u64).default_root_dir(folder.path());
+            // None but those that are asked for.
+            builder.enable_model_summary(false).callback(ModelCheckpoint::new().every_n_epochs(u64::MAX))
+        };
+        let (path, dd) = (folder.path().join("checkpoint"), folder.path().join("dd"));
+        let fit = |save: Option<&Path>, until: usize| -> Result<Vec<SystemTime>, Box<dyn Error>> {
+            let clock = Clock { save: save.map(Path::to_owned), until, ends: Arc::default() };
+            builder().callback(clock.clone()).build()?.fit(&large, &loader, None)?;
+            let mut ends = clock.ends.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(std::mem::take(&mut *ends))
+        };
+        let mut measured = Measured::default();
+        let mut bytes = 0;
+        // The first one is not counted.
+        for round in 0..=args.rounds {
+            let saving = fit(Some(&path), STEPS)?;
+            let written = fs::metadata(path.join("manifest.json"))?.modified()?;
+            bytes = 0;
+            for entry in fs::read_dir(&path)? {
+                bytes += entry?.metadata()?.len();
+            }
+            fs::remove_dir_all(&path)?;
+            let bare = fit(None, saving.len())?;
+            let step = seconds(bare[SETTLED], bare[bare.len() - 1]) / (bare.len() - 1 - SETTLED) as f64;
+            let lost = seconds(saving[SAVED], saving[SETTLED]) - step * (SETTLED - SAVED) as f64;
+            let during = saving[SETTLED..].iter().take_while(|&&end| end < written).count();
+            let last = SETTLED + during.saturating_sub(1);
+            let ratio = seconds(saving[SETTLED], saving[last]) / (last - SETTLED) as f64 / step;
+
+            let mut trainer = builder().build()?;
+            let copy = copy(trainer.runtime(), &large)?;
+            let save = {
+                let mut step = trainer.train_step(&large, &loader)?;
+                let begin = Instant::now();
+                step.save(&path)?;
+                begin.elapsed().as_secs_f64()
+            };
+            fs::remove_dir_all(&path)?;
+            let dd = write(&dd, bytes)?;
+            if round > 0 {
+                measured.lost.push(lost);
+                measured.ratio.push(ratio);
+                measured.copy.push(copy);
+                measured.save.push(save - copy);
+                measured.dd.push(dd);
+            }
+        }
+        let Measured { lost, ratio, copy, save, dd } = measured;
+        let [lost, ratio, copy, save, dd] = [lost, ratio, copy, save, dd].map(|values| median(&values));
+        let (beyond, rate) = ((lost - copy) * 1e3, bytes as f64 / 1e6);
+        println!(
+            "a checkpoint of {:.2} GB: training of {} waits {:.1} ms beyond the copy to the host, which takes {:.1} ms; steps \
+             while it is written take {ratio:.3} times as long",
+            bytes as f64 / 1e9,
+            workload.name,
+            beyond,
+            copy * 1e3,
+        );
+        println!("written with {:.0} MB/s, dd with {:.0} MB/s, ratio {:.2}", rate / save, rate / dd, dd / save);
+        if args.json {
+            let line = json!({
+                "workload": workload.name, "bytes": bytes, "rounds": args.rounds, "lost_ms": lost * 1e3,
+                "copy_ms": copy * 1e3, "beyond_ms": beyond, "step_ratio": ratio, "mb_per_s": rate / save,
+                "dd_mb_per_s": rate / dd, "ratio_to_dd": dd / save,
+            });
+            println!("{}", json!({ "checkpoint": line }));
+        }
+        Ok(())
+    }
+}
+
+/// Copies what lies on the device as the weights do to the host, and says how long that took.
+fn copy<M: Module>(runtime: &Runtime, module: &M) -> Result<f64, Box<dyn Error>> {
+    let mut arrays = vec![];
+    for (_, parameter) in module.parameters() {
+        let ty = parameter.ty();
+        arrays.push(runtime.to_device(&Literal::from_bytes(ty.clone(), &vec![0; ty.size_in_bytes()])?)?);
+    }
+    arrays.iter().try_for_each(|array| array.block_until_ready())?;
+    let begin = Instant::now();
+    runtime.read(&arrays.iter().collect::<Vec<_>>())?.wait()?;
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+/// Writes so many bytes with `dd`, and says how long that took.
+fn write(file: &Path, bytes: u64) -> Result<f64, Box<dyn Error>> {
+    let mut command = Command::new("dd");
+    command.args(["if=/dev/zero", "bs=1M", "iflag=count_bytes", "conv=fsync"]).arg(format!("count={bytes}"));
+    command.arg(format!("of={}", file.display())).stderr(Stdio::null());
+    let begin = Instant::now();
+    let status = command.status()?;
+    let time = begin.elapsed().as_secs_f64();
+    fs::remove_file(file)?;
+    if status.success() { Ok(time) } else { Err(format!("{command:?}: {status}").into()) }
+}
+
+fn seconds(from: SystemTime, to: SystemTime) -> f64 {
+    to.duration_since(from).unwrap_or(Duration::ZERO).as_secs_f64()
+}
+
+/// When each step was handed to the device. Ends the fit after a number of steps, and not before what it saves is written.
+#[derive(Clone)]
+struct Clock {
+    save: Option<PathBuf>,
+    until: usize,
+    ends: Arc<Mutex<Vec<SystemTime>>>,
+}
+
+impl Callback for Clock {
+    fn name(&self) -> &'static str {
+        "Clock"
+    }
+
+    fn on_train_batch_end(&mut self, _: &Progress, actions: &mut Actions) {
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.push(SystemTime::now());
+        // The checkpoint is saved when this returns.
+        if let Some(path) = self.save.as_ref().filter(|_| ends.len() == SAVED + 1) {
+            actions.save_checkpoint(path, CheckpointRole::Extra);
+        }
+        let written = || self.save.as_ref().is_none_or(|path| path.join("manifest.json").exists());
+        if ends.len() >= self.until && written() {
+            actions.stop("all was measured");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `deep`: how long the training step of a deep decoder takes to record and compile with `scan_layers`, against a few
+//! layers one after the other. No TPU is needed.
+
+use std::error::Error;
+use std::time::Instant;
+
+use fulmen::models::Pretrained;
+use fulmen::models::decoder::{Config, Decoder};
+use fulmen::nn::loss::{Reduction, cross_entropy};
+use fulmen::prelude::*;
+use fulmen::trainer::preflight::Slice;
+use serde_json::json;
+
+use crate::preflight::judge;
+use crate::stats::median;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How many layers run as a scan.
+    #[arg(long, default_value_t = 32)]
+    layers: usize,
+    /// How many run one after the other.
+    #[arg(long, default_value_t = 4)]
+    few: usize,
+    /// How often each is compiled, in turns.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// The slice to compile for.
+    #[arg(long, default_value = "v5e:2x4")]
+    topology: Slice,
+    /// End with one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const LENGTH: usize = 256;
+const VOCABULARY: usize = 4096;
+
+#[derive(Module)]
+struct LanguageModel(Decoder);
+
+impl LanguageModel {
+    fn new(layers: usize, scan: bool) -> Result<LanguageModel, Box<dyn Error>> {
+        let config = Config {
+            vocab_size: VOCABULARY,
+            hidden_size: 512,
+            intermediate_size: 1536,
+            num_hidden_layers: layers,
+            num_attention_heads: 8,
+            num_key_value_heads: Some(4),
+            ..Config::default()
+        };
+        let mut decoder = Decoder::new(config)?;
+        decoder.scan_layers = scan;
+        Ok(LanguageModel(decoder))
+    }
+}
+
+impl TrainingModule for LanguageModel {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let logits = self.0.forward(batch.get("x"));
+        cross_entropy(&logits.flatten(0, 1), &batch.get("y").flatten(0, -1), Reduction::Mean)
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(optim::AdamW::new(3e-4))
+    }
+}
+
+/// Seconds to record and compile the step, of which so many the compiler took, and bytes of HBM.
+fn cost(layers: usize, scan: bool, args: &Args) -> Result<[f64; 3], Box<dyn Error>> {
+    let (start, batch) = (Instant::now(), 8 * args.topology.num_devices());
+    let cost = judge(&LanguageModel::new(layers, scan)?, &[LENGTH], true, batch, &args.topology)?;
+    Ok([start.elapsed().as_secs_f64(), cost.compile_s, cost.hbm_bytes])
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let (mut few, mut deep) = (vec![], vec![]);
+    for _ in 0..args.rounds.max(1) {
+        few.push(cost(args.few, false, args)?);
+        deep.push(cost(args.layers, true, args)?);
+    }
+    let middle = |costs: &[[f64; 3]], i: usize| median(&costs.iter().map(|cost| cost[i]).collect::<Vec<_>>());
+    let ratio = middle(&deep, 0) / middle(&few, 0);
+    println!(
+        "{}: {} layers in {:.2} s (compiler {:.2} s), {} as a scan in {:.2} s (compiler {:.2} s): {ratio:.2} times as long",
+        args.topology,
+        args.few,
+        middle(&few, 0),
+        middle(&few, 1),
+        args.layers,
+        middle(&deep, 0),
+        middle(&deep, 1),
+    );
+    if args.json {
+        println!(
+            "{}",
+            json!({ "deep": { "topology": args.topology.name(), "few": args.few, "layers": args.layers, "rounds": args.rounds,
+                "few_s": middle(&few, 0), "few_compile_s": middle(&few, 1), "few_hbm_bytes": middle(&few, 2),
+                "scan_s": middle(&deep, 0), "scan_compile_s": middle(&deep, 1), "scan_hbm_bytes": middle(&deep, 2),
+                "ratio": ratio } })
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! [`FakeDataset`]: random samples of a given form, for a program whose data is not there yet.
+//!
+//! Not here: arrays that the user has (`tensor_dataset`).
+
+use bytemuck::NoUninit;
+use fulmen_tensor::{DType, Element};
+
+use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRandom};
+
+/// Random samples with the fields of real ones, to try a program, a pod or `preflight` before the data is there.
+/// torchvision's `FakeData`, for samples of any form.
+///
+/// A sample depends on its index alone: it is the same in every epoch, on every host. Nothing is kept in memory.
+///
+/// ```
+/// use fulmen_data::{Dataset, FakeDataset, HostBatch};
+///
+/// let imagenet = FakeDataset::new(1_281_167).pixels("image", [3, 224, 224]).integers("label", [], 1000);
+/// assert_eq!(imagenet.fields()[0].to_string(), "image u8[3, 224, 224]");
+/// let batch = HostBatch::collate(&imagenet, &[0, 1_281_166])?;
+/// assert!(batch.values::<i32>(1)?.iter().all(|label| (0..1000).contains(label)));
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FakeDataset {
+    len: usize,
+    fields: Vec<(Field, Values)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Values {
+    Bytes,
+    Below(usize),
+    Normal,
+}
+
+impl FakeDataset {
+    /// So many samples, with no fields yet.
+    pub fn new(len: usize) -> FakeDataset {
+        FakeDataset { len, fields: vec![] }
+    }
+
+    /// Adds a field of bytes from 0 to 255, `u8[shape]`.
+    pub fn pixels(self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> FakeDataset {
+        self.field(Field::new(name, DType::U8, shape), Values::Bytes)
+    }
+
+    /// Adds a field of classes or tokens from 0 to `bound - 1`, `i32[shape]`. With a `bound` that no `i32` reaches, or 0,
+    /// reading a sample is an error.
+    pub fn integers(self, name: impl Into<String>, shape: impl Into<Vec<usize>>, bound: usize) -> FakeDataset {
+        self.field(Field::new(name, DType::I32, shape), Values::Below(bound))
+    }
+
+    /// Adds a field of draws from the normal distribution with mean 0 and variance 1, `f32[shape]`.
+    pub fn normal(self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> FakeDataset {
+        self.field(Field::new(name, DType::F32, shape), Values::Normal)
+    }
+
+    fn field(mut self, field: Field, values: Values) -> FakeDataset {
+        self.fields.push((field, values));
+        self
+    }
+}
+
+impl Dataset for FakeDataset {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.fields.iter().map(|(field, _)| field.clone()).collect()
+    }
+
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        // Not the loader's random numbers, which differ from epoch to epoch.
+        let mut random = SampleRandom::new(0, 0, index as u64);
+        for (place, (field, values)) in self.fields.iter().enumerate() {
+            let count = field.elements()?;
+            match *values {
+                Values::Bytes => {
+                    let words = std::iter::repeat_with(|| random.next_u64().to_le_bytes());
+                    let bytes: Vec<u8> = words.flatten().take(count).collect();
+                    sample.write(place, &bytes)?;
+                }
+                Values::Below(bound) if bound == 0 || i32::try_from(bound).is_err() => {
+                    return Err(Error::usage(format!(
+                        "`{field}` is to hold integers below {bound}; take 1 to 2147483647"
+                    )));
+                }
+                Values::Below(bound) => fill(sample, place, count, || random.below(bound) as i32)?,
+                Values::Normal => fill(sample, place, count, || random.normal() as f32)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("fake", format!("{self:?}"));
+        Ok(())
+    }
+}
+
+fn fill<T: Element + NoUninit>(
+    sample: &mut Sample<'_>,
+    field: usize,
+    count: usize,
+    value: impl FnMut() -> T,
+) -> Result<()> {
+    let values: Vec<T> = std::iter::repeat_with(value).take(count).collect();
+    sample.write_slice(field, &values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataLoader, HostBatch};
+
+    #[test]
+    fn a_sample_is_the_same_in_every_epoch_and_differs_from_others() {
+        let data = FakeDataset::new(6).pixels("image", [3, 4, 5]).integers("label", [2], 3).normal("x", [7]);
+        let loader = DataLoader::builder(data.clone()).batch_size(6).num_workers(2).build().unwrap();
+        let [first, third] = [0, 2].map(|epoch| loader.epoch(epoch).next().unwrap().unwrap());
+        let image = first.values::<u8>(0).unwrap();
+        assert_eq!(image, third.values::<u8>(0).unwrap());
+        assert_ne!(image[..60], image[60..120]);
+        assert!(first.values::<i32>(1).unwrap().iter().all(|label| (0..3).contains(label)));
+        let x = first.values::<f32>(2).unwrap();
+        assert!(x.iter().any(|x| *x < 0.0) && x.iter().any(|x| *x > 0.0) && x.iter().all(|x| x.abs() < 7.0), "{x:?}");
+        assert_eq!(HostBatch::collate(&data, &[5]).unwrap().values::<f32>(2).unwrap(), &x[35..]);
+    }
+
+    #[test]
+    fn a_bound_that_cannot_be_is_refused() {
+        for bound in [0, 1 << 40] {
+            let data = FakeDataset::new(1).integers("label", [], bound);
+            let message = HostBatch::collate(&data, &[0]).unwrap_err().to_string();
+            assert!(message.contains("label i32[]") && message.contains("take 1 to"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! [`Decoding`]: what decoders that read an encoder's features have in common.
+
+use fulmen_nn::attention::Attention;
+use fulmen_tensor::{AsTensor, Refusal, Tensor};
+
+use crate::attention::{join_heads, padding_mask};
+use crate::{CausalLm, MODELS, Prompt, StaticCache};
+
+/// A model with an encoder and a decoder.
+pub(crate) trait EncoderDecoder {
+    /// For faults.
+    fn name(&self) -> &'static str;
+
+    /// The token that the decoder begins with.
+    fn start_token(&self) -> i32;
+
+    /// The features of ids `[batch, length]`, and their keys and values for each layer of the decoder.
+    fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal>;
+
+    /// The features of the decoder's ids, of which each sees those before it and the encoder's.
+    fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>);
+
+    /// From the decoder's features to logits.
+    fn head(&self, x: Tensor) -> Tensor;
+
+    /// A cache for `batch` sequences.
+    fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache;
+
+    /// How many tokens the decoder may write.
+    fn max_positions(&self) -> Option<usize>;
+}
+
+/// What the encoder made of a batch of texts.
+pub(crate) struct Memory {
+    features: Tensor,
+    /// Keys and values of the features, each `[batch, heads, length, width]`, for each layer of the decoder.
+    keys_values: Vec<[Tensor; 2]>,
+    mask: Option<Tensor>,
+    batch: usize,
+}
+
+impl Memory {
+    /// Keys and values for a layer. `of` computes them anew where there is no cache: a scan over layers is recorded for its
+    /// first layer alone, and each has its own.
+    pub(crate) fn keys_values(
+        &self,
+        layer: usize,
+        has_cache: bool,
+        of: impl Fn(&Tensor) -> [Tensor; 2],
+    ) -> [Tensor; 2] {
+        match self.keys_values.get(layer).filter(|_| has_cache) {
+            Some(keys_values) => keys_values.clone(),
+            None => of(&self.features),
+        }
+    }
+
+    /// Attention of queries `[rows, heads, count, width]` to keys and values of the encoder's tokens: `[rows, count,
+    /// heads·width]`. There may be several rows, one after the other, for each text: the beams of a search. They attend as
+    /// if they were tokens of one row, so that no key is copied.
+    pub(crate) fn attend(&self, how: Attention, q: &Tensor, [k, v]: &[Tensor; 2]) -> Tensor {
+        let [rows, heads, count, width] = [0, 1, 2, 3].map(|axis| q.size(axis));
+        let batch = k.size(0).max(1);
+        let beams = rows / batch;
+        let q = q.reshape([batch, beams, heads, count, width]).transpose(1, 2);
+        let how = match &self.mask {
+            Some(mask) => how.mask(mask),
+            None => how,
+        };
+        let found = how.forward(q.reshape([batch, heads, beams * count, width]), k, v);
+        let found = found.reshape([batch, heads, beams, count, width]).transpose(1, 2);
+        join_heads(&found.reshape([rows, heads, count, width]))
+    }
+}
+
+/// A decoder, and what the encoder made of a batch of texts, of which keys and values were computed once.
+/// [`generate`](crate::generate()) goes on from its [`start`](Decoding::start).
+pub struct Decoding<'m> {
+    model: &'m dyn EncoderDecoder,
+    memory: Memory,
+}
+
+impl<'m> Decoding<'m> {
+    /// Encodes ids; `attention_mask`, of the same shape, is 0 at padding. Poisoned for other shapes.
+    pub(crate) fn new(model: &'m dyn EncoderDecoder, ids: &Tensor, attention_mask: Option<&Tensor>) -> Decoding<'m> {
+        let encode = || {
+            let ids = ids.live()?;
+            if ids.rank() != 2 || attention_mask.is_some_and(|mask| mask.shape() != ids.shape()) {
+                let mask = attention_mask.map_or("none".into(), |mask| mask.ty().to_string());
+                return Err(format!("the ids {} are not [batch, length], or the mask {mask} is not", ids.ty()).into());
+            }
+            let mask = attention_mask.map(padding_mask);
+            let (features, keys_values) = model.encode(ids, mask.as_ref())?;
+            Ok(Memory { features, keys_values, mask, batch: ids.size(0) })
+        };
+        let memory = encode().unwrap_or_else(|refusal: Refusal| {
+            let features = MODELS.record(model.name(), || Err::<Tensor, Refusal>(refusal));
+            Memory { features, keys_values: vec![], mask: None, batch: 1 }
+        });
+        Decoding { model, memory }
+    }
+
+    /// The token that a decoder begins with, for each text.
+    pub fn start(&self) -> Prompt {
+        Prompt::new(&vec![[self.model.start_token().max(0) as u32]; self.memory.batch])
+    }
+
+    /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers `[batch, length]`.
+    #[track_caller]
+    pub fn forward(&self, ids: impl AsTensor) -> Tensor {
+        MODELS.record(self.model.name(), || Ok(self.model.head(self.features(ids.as_tensor(), None)?.0)))
+    }
+
+    fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
+        let ids = ids.live()?;
+        self.memory.features.live()?;
+        let batch = self.memory.batch;
+        if ids.rank() != 2 || batch == 0 || !ids.size(0).is_multiple_of(batch) {
+            return Err(format!("the decoder's ids {} are not [batch, length] of {batch} texts", ids.ty()).into());
+        }
+        if let Some(most) = self.model.max_positions().filter(|&most| ids.size(1) > most) {
+            return Err(format!("the decoder's ids {} are more than {most} positions", ids.ty()).into());
+        }
+        Ok(self.model.decode(ids, &self.memory, cache))
+    }
+}
+
+impl CausalLm for Decoding<'_> {
+    fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
+        self.model.empty_cache(batch, max_len)
+    }
+
+    #[track_caller]
+    fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache) {
+        MODELS.record(self.model.name(), || {
+            let (x, after) = self.features(ids, Some(cache))?;
+            Ok((self.model.head(x.index(1, -1)), after.unwrap_or_else(|| cache.clone())))
+        })
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        self.model.max_positions()
+    }
+}

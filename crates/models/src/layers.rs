@@ -1,0 +1,181 @@
+//! How the layers of a deep model run: one after the other, as scans, computed again in the backward pass.
+
+use fulmen_nn::attention::KeyValueCache;
+use fulmen_nn::{Module, scan_layers};
+use fulmen_tensor::{Tensor, checkpoint};
+
+use crate::StaticCache;
+
+/// The options of a row of layers, with the names of the models' fields.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LayerOptions {
+    /// The backward pass keeps only what goes into each layer.
+    pub(crate) gradient_checkpointing: bool,
+    /// Equal layers are one loop.
+    pub(crate) scan_layers: bool,
+}
+
+/// Runs `layer` over the row of layers, each with its number and its cache if there is one, and gathers what they made of
+/// the caches. The options count where there is no cache. Layers of one `kind` differ in nothing but their values; a scan
+/// calls `layer` for the first ones of its rows alone.
+pub(crate) fn run_layers<L: Module>(
+    x: Tensor,
+    layers: &[L],
+    cache: Option<&StaticCache>,
+    options: LayerOptions,
+    kind: impl Fn(&L) -> bool,
+    layer: impl Fn(usize, &Tensor, Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>),
+) -> (Tensor, Option<StaticCache>) {
+    if let Some(cache) = cache {
+        let (mut x, mut next) = (x, vec![]);
+        for (i, before) in cache.layers().iter().enumerate() {
+            let after;
+            (x, after) = layer(i, &x, Some(before));
+            next.extend(after);
+        }
+        return (x, Some(cache.with_layers(next)));
+    }
+    let forward = |x: Tensor, i: usize| match options.gradient_checkpointing {
+        true => checkpoint(|x| vec![layer(i, &x[0], None).0], &[&x]).swap_remove(0),
+        false => layer(i, &x, None).0,
+    };
+    let (mut x, mut first) = (x, 0);
+    let kinds: Vec<bool> = layers.iter().map(kind).collect();
+    while first < layers.len() {
+        let (period, times) = if options.scan_layers { repetition(&kinds[first..]) } else { (1, 1) };
+        let (from, end) = (first, first + period * times);
+        x = match times {
+            1 => forward(x, first),
+            _ => {
+                scan_layers(layers[from..end].chunks(period), &x, |_, x| (from..from + period).fold(x.clone(), forward))
+            }
+        };
+        first = end;
+    }
+    (x, None)
+}
+
+/// How many of the first kinds repeat, and how often: those by which the most layers become one loop; one layer alone
+/// where the first does not repeat.
+fn repetition(kinds: &[bool]) -> (usize, usize) {
+    let times = |period: usize| {
+        let repeated = kinds.iter().zip(&kinds[period..]).take_while(|(a, b)| a == b).count();
+        1 + repeated / period
+    };
+    let rows = (1..=kinds.len() / 2).rev().map(|period| (period, times(period))).filter(|&(_, times)| times > 1);
+    rows.max_by_key(|(period, times)| period * times).unwrap_or((1, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::{DType, Runtime, autocast, grad, random};
+
+    use super::*;
+    use crate::Pretrained;
+
+    /// The logits, and the gradients of a loss of them, with the random numbers of one key.
+    fn outcome(model: &impl Module, forward: impl Fn() -> Tensor) -> Vec<Tensor> {
+        model.set_random_key(&random::key(3));
+        let logits = forward();
+        let weights: Vec<Tensor> = model.parameters().iter().map(|(_, parameter)| parameter.get()).collect();
+        let gradients = grad(&(&logits * &logits).mean_all(), &weights.iter().collect::<Vec<_>>());
+        [vec![logits], gradients].concat()
+    }
+
+    /// Checks that a model gives the same logits and gradients with scans and without, with the same dropout.
+    #[track_caller]
+    fn check<M: Module>(mut model: M, scan: impl Fn(&mut M), forward: impl Fn(&M) -> Tensor) {
+        model.initialize(1);
+        let mut all = outcome(&model, || forward(&model));
+        let count = all.len();
+        scan(&mut model);
+        all.extend(outcome(&model, || forward(&model)));
+        assert!(all[count].fault().is_none(), "{:?}", all[count].fault());
+        // A loop's values keep their types in mixed precision too.
+        let mixed = autocast(Some(DType::Bf16), || forward(&model));
+        assert!(mixed.fault().is_none(), "{:?}", mixed.fault());
+        let values = Runtime::global().unwrap().eval_many(&all.iter().collect::<Vec<_>>()).unwrap();
+        let values: Vec<Vec<f64>> = values.iter().map(|value| value.to_f64()).collect();
+        let (expected, found) = values.split_at(count);
+        for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
+            let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+            let off = expected.iter().zip(found).fold(0.0f64, |off, (x, y)| off.max((x - y).abs()));
+            assert!(off <= 1e-5 * largest + 1e-9, "value {i} is {off:e} off; its largest number is {largest:e}");
+        }
+    }
+
+    fn ids() -> Tensor {
+        Tensor::arange(DType::I32, 12).reshape([2, 6])
+    }
+
+    #[cfg(feature = "decoder")]
+    #[test]
+    fn a_decoder_of_two_kinds_of_layers_is_the_same_as_scans() {
+        use crate::decoder::{Config, Decoder, ModelType};
+        let config = Config {
+            model_type: ModelType::Gemma2,
+            vocab_size: 20,
+            hidden_size: 8,
+            intermediate_size: 12,
+            num_hidden_layers: 4,
+            num_attention_heads: 2,
+            head_dim: Some(4),
+            sliding_window: Some(2),
+            query_pre_attn_scalar: Some(4),
+            attention_dropout: 0.2,
+            ..Config::default()
+        };
+        check(Decoder::new(config).unwrap(), |model| model.scan_layers = true, |model| model.forward(ids()));
+    }
+
+    #[cfg(feature = "gpt2")]
+    #[test]
+    fn gpt2_is_the_same_as_a_scan_of_checkpoints() {
+        use crate::gpt2::{Config, Gpt2};
+        let config = Config { vocab_size: 20, n_positions: 6, n_embd: 8, n_layer: 2, n_head: 2, ..Config::default() };
+        let scan = |model: &mut Gpt2| (model.scan_layers, model.gradient_checkpointing) = (true, true);
+        check(Gpt2::new(config).unwrap(), scan, |model| model.forward(ids()));
+    }
+
+    #[cfg(feature = "bert")]
+    #[test]
+    fn bert_is_the_same_as_a_scan() {
+        use crate::bert::{BertForMaskedLm, Config};
+        let sizes = Config { vocab_size: 20, hidden_size: 8, num_hidden_layers: 2, ..Config::default() };
+        let config = Config { num_attention_heads: 2, intermediate_size: 12, max_position_embeddings: 8, ..sizes };
+        let scan = |model: &mut BertForMaskedLm| model.bert.encoder.scan_layers = true;
+        check(BertForMaskedLm::new(config).unwrap(), scan, |model| model.forward(ids(), None, None));
+    }
+
+    #[cfg(feature = "vit")]
+    #[test]
+    fn vit_is_the_same_as_a_scan() {
+        use crate::vit::{Config, ViT};
+        let sizes = Config { hidden_size: 8, num_hidden_layers: 2, num_attention_heads: 2, ..Config::default() };
+        let config = Config { intermediate_size: 12, image_size: 8, patch_size: 4, hidden_dropout_prob: 0.2, ..sizes };
+        let pixels = random::normal(&random::key(5), DType::F32, [2, 3, 8, 8]);
+        check(ViT::new(config).unwrap(), |model| model.scan_layers = true, |model| model.forward(&pixels));
+    }
+
+    #[cfg(feature = "t5")]
+    #[test]
+    fn t5_is_the_same_as_a_scan_behind_the_first_block() {
+        use crate::t5::{Config, T5};
+        let sizes = Config { vocab_size: 20, d_model: 8, d_kv: 4, d_ff: 12, num_layers: 1, ..Config::default() };
+        let config = Config { num_decoder_layers: Some(3), num_heads: 2, ..sizes };
+        let scan = |model: &mut T5| model.scan_layers = true;
+        check(T5::new(config).unwrap(), scan, |model| model.forward(ids(), None, ids().narrow(1, 0, 4)));
+    }
+
+    #[test]
+    fn rows_of_kinds_become_the_longest_loops() {
+        let gemma3: Vec<bool> = (0..26).map(|i| (i + 1) % 6 == 0).collect();
+        assert_eq!(repetition(&gemma3), (6, 4));
+        assert_eq!(repetition(&gemma3[24..]), (1, 2));
+        assert_eq!(repetition(&[true; 5]), (1, 5));
+        // T5: the first block is another.
+        assert_eq!(repetition(&[true, false, false, false]), (1, 1));
+        assert_eq!(repetition(&[false, false, true, true]), (1, 2));
+        assert_eq!(repetition(&[true]), (1, 1));
+    }
+}

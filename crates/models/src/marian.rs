@@ -1,0 +1,524 @@
+//! The encoder-decoder Transformer, Vaswani et al. 2017, as transformers' `MarianMTModel` has it: also the translators of
+//! the University of Helsinki, `opus-mt-…`.
+//!
+//! An encoder reads a text; a decoder writes another, and attends to what it wrote and to what the encoder made of the
+//! first. Sums are normalized after each part of a layer. Where a token stands is told by sines and cosines.
+
+use fulmen_nn::attention::{Attention, KeyValueCache};
+use fulmen_nn::{Buffer, Dropout, Embedding, LayerNorm, Linear, Module, Parameter};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::attention::{Span, attend, split_heads};
+use crate::encoder_decoder::{Decoding, EncoderDecoder, Memory};
+use crate::layers::{LayerOptions, run_layers};
+use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache, init};
+
+/// The settings, with the names of `config.json`. The default is transformers'; [`Config::base`] and [`Config::big`] are
+/// those of the paper.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// `marian`.
+    pub model_type: String,
+    /// How many tokens there are; of the encoder, where the decoder has others.
+    pub vocab_size: usize,
+    /// How many tokens the decoder has; `vocab_size` if it is not said.
+    pub decoder_vocab_size: Option<usize>,
+    /// Whether encoder and decoder have one embedding.
+    pub share_encoder_decoder_embeddings: bool,
+    /// Whether the head is the decoder's token embedding.
+    pub tie_word_embeddings: bool,
+    /// How many tokens a text may have.
+    pub max_position_embeddings: usize,
+    /// Features of a token.
+    pub d_model: usize,
+    /// Layers of the encoder.
+    pub encoder_layers: usize,
+    /// Features within the network of its layers.
+    pub encoder_ffn_dim: usize,
+    /// Its heads of attention, which divide the features.
+    pub encoder_attention_heads: usize,
+    /// Layers of the decoder.
+    pub decoder_layers: usize,
+    /// Features within the network of its layers.
+    pub decoder_ffn_dim: usize,
+    /// Its heads of attention, which divide the features.
+    pub decoder_attention_heads: usize,
+    /// The function within the networks.
+    pub activation_function: Activation,
+    /// Dropout of the embeddings, and of what a part of a layer adds.
+    pub dropout: f64,
+    /// Dropout of the weights of attention.
+    pub attention_dropout: f64,
+    /// Dropout within the networks.
+    pub activation_dropout: f64,
+    /// The standard deviation of the first values.
+    pub init_std: f64,
+    /// Whether embeddings are multiplied by the root of `d_model`.
+    pub scale_embedding: bool,
+    /// The token that a decoder begins with.
+    pub decoder_start_token_id: i32,
+    /// What else the file says; it is kept.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            model_type: "marian".into(),
+            vocab_size: 58101,
+            decoder_vocab_size: None,
+            share_encoder_decoder_embeddings: true,
+            tie_word_embeddings: true,
+            max_position_embeddings: 1024,
+            d_model: 1024,
+            encoder_layers: 12,
+            encoder_ffn_dim: 4096,
+            encoder_attention_heads: 16,
+            decoder_layers: 12,
+            decoder_ffn_dim: 4096,
+            decoder_attention_heads: 16,
+            activation_function: Activation::Gelu,
+            dropout: 0.1,
+            attention_dropout: 0.0,
+            activation_dropout: 0.0,
+            init_std: 0.02,
+            scale_embedding: false,
+            decoder_start_token_id: 58100,
+            other: Map::new(),
+        }
+    }
+}
+
+impl Config {
+    /// The base Transformer of the paper for so many tokens, of which the last is the one that a decoder begins with: 44
+    /// million parameters and 512 for each token.
+    pub fn base(vocab_size: usize) -> Config {
+        Config {
+            vocab_size,
+            d_model: 512,
+            encoder_layers: 6,
+            encoder_ffn_dim: 2048,
+            encoder_attention_heads: 8,
+            decoder_layers: 6,
+            decoder_ffn_dim: 2048,
+            decoder_attention_heads: 8,
+            activation_function: Activation::Relu,
+            scale_embedding: true,
+            decoder_start_token_id: i32::try_from(vocab_size).unwrap_or(i32::MAX) - 1,
+            ..Config::default()
+        }
+    }
+
+    /// The big Transformer of the paper: 176 million parameters and 1024 for each token.
+    pub fn big(vocab_size: usize) -> Config {
+        Config {
+            d_model: 1024,
+            encoder_ffn_dim: 4096,
+            encoder_attention_heads: 16,
+            decoder_ffn_dim: 4096,
+            decoder_attention_heads: 16,
+            dropout: 0.3,
+            ..Config::base(vocab_size)
+        }
+    }
+
+    fn target_vocab_size(&self) -> usize {
+        self.decoder_vocab_size.filter(|_| !self.share_encoder_decoder_embeddings).unwrap_or(self.vocab_size)
+    }
+
+    fn norm(&self) -> LayerNorm {
+        LayerNorm::new([self.d_model])
+    }
+
+    /// Why there is no such model, if there is none.
+    fn misfit(&self) -> Option<String> {
+        let Config { d_model, encoder_attention_heads, decoder_attention_heads, .. } = *self;
+        let heads = [("encoder", encoder_attention_heads), ("decoder", decoder_attention_heads)];
+        let misfit = heads.into_iter().find(|&(_, heads)| heads == 0 || d_model % heads != 0);
+        if let Some((which, heads)) = misfit {
+            return Some(format!("`{which}_attention_heads` is {heads}, which does not divide `d_model`, {d_model}"));
+        }
+        (d_model % 2 != 0)
+            .then(|| format!("`d_model` is {d_model}, expected an even number: half are sines, half cosines"))
+    }
+}
+
+/// The Transformer with its head.
+///
+/// ```
+/// use fulmen_models::marian::{Config, Marian};
+/// use fulmen_models::{GenerationConfig, Pretrained, generate};
+/// use fulmen_nn::Module;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let sizes = Config { d_model: 8, encoder_layers: 1, decoder_layers: 1, ..Config::base(50) };
+/// let model = Marian::new(Config { encoder_ffn_dim: 16, decoder_ffn_dim: 16, ..sizes })?;
+/// model.initialize(0);
+/// model.eval();
+/// let (ids, decoder_ids) = (Tensor::zeros(DType::I32, [4, 16]), Tensor::zeros(DType::I32, [4, 6]));
+/// assert_eq!(model.forward(&ids, None, &decoder_ids).ty().to_string(), "f32[4, 6, 50]");
+///
+/// let decoding = model.decoding(&ids, None);
+/// let how = GenerationConfig { max_new_tokens: 3, num_beams: 2, ..GenerationConfig::default() };
+/// assert_eq!(generate(&decoding, &decoding.start(), &how).ty().to_string(), "i32[4, 3]");
+/// # Ok::<(), fulmen_models::Error>(())
+/// ```
+#[derive(Module)]
+pub struct Marian {
+    /// All but the head.
+    pub model: Model,
+    /// From features to logits, `[vocabulary, features]`.
+    pub lm_head: Linear,
+    /// What is added to the logits, `[1, vocabulary]`: zeros, unless a file says more.
+    pub final_logits_bias: Buffer,
+    /// Whether the backward pass computes each layer again, for a fraction of the memory; false at first.
+    pub gradient_checkpointing: bool,
+    /// Whether equal layers run as one scan, which a program has once: it compiles in the time of one layer, and takes the
+    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    pub scan_layers: bool,
+    #[module(skip)]
+    config: Config,
+}
+
+/// Encoder and decoder: transformers' `MarianModel`.
+#[derive(Module)]
+pub struct Model {
+    /// The tokens' embedding where both have one, `[vocabulary, features]`.
+    pub shared: Option<Embedding>,
+    /// Reads.
+    pub encoder: Encoder,
+    /// Writes.
+    pub decoder: Decoder,
+}
+
+/// Reads a text.
+#[derive(Module)]
+pub struct Encoder {
+    /// `[vocabulary, features]`.
+    pub embed_tokens: Embedding,
+    /// The layers.
+    pub layers: Vec<EncoderLayer>,
+    dropout: Dropout,
+}
+
+/// Writes a text.
+#[derive(Module)]
+pub struct Decoder {
+    /// `[vocabulary, features]`.
+    pub embed_tokens: Embedding,
+    /// The layers.
+    pub layers: Vec<DecoderLayer>,
+    dropout: Dropout,
+}
+
+/// A layer of the encoder: `norm(x + self_attn(x))`, and of that `norm(x + fc2(activation(fc1(x))))`.
+#[derive(Module)]
+pub struct EncoderLayer {
+    /// Attention to all tokens.
+    pub self_attn: MultiHeadAttention,
+    /// After it.
+    pub self_attn_layer_norm: LayerNorm,
+    #[module(flatten)]
+    network: Network,
+}
+
+/// A layer of the decoder: as one of the encoder, with attention to the encoder's tokens in between.
+#[derive(Module)]
+pub struct DecoderLayer {
+    /// Attention to earlier tokens.
+    pub self_attn: MultiHeadAttention,
+    /// After it.
+    pub self_attn_layer_norm: LayerNorm,
+    /// Attention to the encoder's tokens.
+    pub encoder_attn: MultiHeadAttention,
+    /// After it.
+    pub encoder_attn_layer_norm: LayerNorm,
+    #[module(flatten)]
+    network: Network,
+}
+
+/// The network of a layer, the normalization after it, and the dropout of all that the layer adds.
+#[derive(Module)]
+struct Network {
+    fc1: Linear,
+    fc2: Linear,
+    final_layer_norm: LayerNorm,
+    activation_dropout: Dropout,
+    dropout: Dropout,
+    #[module(skip)]
+    activation: Activation,
+}
+
+/// Attention in several heads.
+#[derive(Module)]
+pub struct MultiHeadAttention {
+    /// `[features, features]`.
+    pub k_proj: Linear,
+    /// `[features, features]`.
+    pub v_proj: Linear,
+    /// `[features, features]`.
+    pub q_proj: Linear,
+    /// `[features, features]`.
+    pub out_proj: Linear,
+    dropout: Dropout,
+    heads: usize,
+}
+
+impl MultiHeadAttention {
+    fn new(config: &Config, heads: usize) -> MultiHeadAttention {
+        let layer = || Linear::new(config.d_model, config.d_model);
+        let dropout = Dropout::new(config.attention_dropout);
+        MultiHeadAttention { k_proj: layer(), v_proj: layer(), q_proj: layer(), out_proj: layer(), dropout, heads }
+    }
+
+    fn queries(&self, x: &Tensor) -> Tensor {
+        split_heads(&self.q_proj.forward(x), self.heads)
+    }
+
+    /// Keys and values of these tokens, each `[batch, heads, length, width]`.
+    fn keys_values(&self, x: &Tensor) -> [Tensor; 2] {
+        [&self.k_proj, &self.v_proj].map(|layer| split_heads(&layer.forward(x), self.heads))
+    }
+
+    /// Attention of the tokens to each other.
+    fn forward(&self, x: &Tensor, how: &Attention, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+        let (q, [k, v]) = (self.queries(x), self.keys_values(x));
+        let (found, cache) = attend(how.clone().dropout(&self.dropout), [&q, &k, &v], cache);
+        (self.out_proj.forward(found), cache)
+    }
+}
+
+impl Network {
+    fn new(config: &Config, inner: usize) -> Network {
+        Network {
+            fc1: Linear::new(config.d_model, inner),
+            fc2: Linear::new(inner, config.d_model),
+            final_layer_norm: config.norm(),
+            activation_dropout: Dropout::new(config.activation_dropout),
+            dropout: Dropout::new(config.dropout),
+            activation: config.activation_function,
+        }
+    }
+
+    /// `norm(x + part)`.
+    fn add(&self, x: &Tensor, part: Tensor, norm: &LayerNorm) -> Tensor {
+        norm.forward(x + self.dropout.forward(part))
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let hidden = self.activation_dropout.forward(self.activation.forward(&self.fc1.forward(x)));
+        self.add(x, self.fc2.forward(hidden), &self.final_layer_norm)
+    }
+}
+
+impl Marian {
+    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers
+    /// `[batch, decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
+    /// padding.
+    ///
+    /// Poisoned for other shapes, and for more tokens than there are positions.
+    #[track_caller]
+    pub fn forward(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>, decoder_ids: impl AsTensor) -> Tensor {
+        let _scope = MODELS.open();
+        self.decoding(ids, attention_mask).forward(decoder_ids)
+    }
+
+    /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same shape, is 0 at padding.
+    ///
+    /// All that comes of it is poisoned for other shapes, and for more tokens than there are positions.
+    #[track_caller]
+    pub fn decoding(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>) -> Decoding<'_> {
+        let _scope = MODELS.open();
+        Decoding::new(self, ids.as_tensor(), attention_mask)
+    }
+
+    fn layer_options(&self) -> LayerOptions {
+        let Marian { gradient_checkpointing, scan_layers, .. } = *self;
+        LayerOptions { gradient_checkpointing, scan_layers }
+    }
+
+    /// Embeddings of tokens and of where they stand.
+    fn embed(&self, embedding: &Embedding, ids: &Tensor, span: &Span) -> Tensor {
+        let (tokens, width) = (embedding.forward(ids), self.config.d_model);
+        let tokens = if self.config.scale_embedding { tokens * (width as f64).sqrt() } else { tokens };
+        let rates: Vec<f32> = (0..width / 2).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
+        let rates = Tensor::from_slice(&rates, [rates.len()]);
+        let angles = span.positions().to_dtype(DType::F32).unsqueeze(-1) * rates;
+        let places = Tensor::concatenate(&[&angles.sin(), &angles.cos()], -1);
+        &tokens + places.to_dtype(tokens.dtype())
+    }
+}
+
+impl EncoderDecoder for Marian {
+    fn name(&self) -> &'static str {
+        "Marian"
+    }
+
+    fn start_token(&self) -> i32 {
+        self.config.decoder_start_token_id
+    }
+
+    fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal> {
+        let most = self.config.max_position_embeddings;
+        if ids.size(1) > most {
+            return Err(format!("the ids {} are longer than the {most} positions of the encoder", ids.ty()).into());
+        }
+        let Encoder { embed_tokens, layers, dropout } = &self.model.encoder;
+        let x = dropout.forward(self.embed(embed_tokens, ids, &Span::new(ids, None)));
+        let how = mask.map_or(Attention::new(), |mask| Attention::new().mask(mask));
+        let forward = |i: usize, x: &Tensor, _: Option<&_>| {
+            let EncoderLayer { self_attn, self_attn_layer_norm, network } = &layers[i];
+            let found = self_attn.forward(x, &how, None).0;
+            (network.forward(&network.add(x, found, self_attn_layer_norm)), None)
+        };
+        let features = run_layers(x, layers, None, self.layer_options(), |_| true, forward).0;
+        let decoder = &self.model.decoder.layers;
+        let keys_values = decoder.iter().map(|layer| layer.encoder_attn.keys_values(&features)).collect();
+        Ok((features, keys_values))
+    }
+
+    fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>) {
+        let Decoder { embed_tokens, layers, dropout } = &self.model.decoder;
+        let span = Span::new(ids, cache);
+        let how = Attention::new().mask(&span.mask(None));
+        let x = dropout.forward(self.embed(embed_tokens, ids, &span));
+        run_layers(
+            x,
+            layers,
+            cache,
+            self.layer_options(),
+            |_| true,
+            |i, x, cache| {
+                let DecoderLayer { self_attn, self_attn_layer_norm, encoder_attn, encoder_attn_layer_norm, network } =
+                    &layers[i];
+                let has_cache = cache.is_some();
+                let (found, cache) = self_attn.forward(x, &how, cache);
+                let x = network.add(x, found, self_attn_layer_norm);
+                let keys_values = memory.keys_values(i, has_cache, |features| encoder_attn.keys_values(features));
+                let how = Attention::new().dropout(&encoder_attn.dropout);
+                let found = encoder_attn.out_proj.forward(memory.attend(how, &encoder_attn.queries(&x), &keys_values));
+                (network.forward(&network.add(&x, found, encoder_attn_layer_norm)), cache)
+            },
+        )
+    }
+
+    fn head(&self, x: Tensor) -> Tensor {
+        let logits = self.lm_head.forward(x);
+        &logits + self.final_logits_bias.get().squeeze(0).to_dtype(logits.dtype())
+    }
+
+    fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
+        let Config { d_model, decoder_attention_heads: heads, .. } = self.config;
+        let dtype = self.model.decoder.embed_tokens.weight.ty().dtype;
+        let layer = |_| KeyValueCache::new(dtype, batch, heads, max_len, d_model / heads);
+        StaticCache::new(self.model.decoder.layers.iter().map(layer))
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        Some(self.config.max_position_embeddings)
+    }
+}
+
+impl Pretrained for Marian {
+    type Config = Config;
+    const MODEL_TYPES: &'static [&'static str] = &["marian"];
+    const FIXED: &'static [(&'static str, &'static str)] = &[
+        ("is_encoder_decoder", "true"),
+        ("normalize_before", "false"),
+        ("normalize_embedding", "false"),
+        ("add_final_layer_norm", "false"),
+    ];
+    const BASE_MODEL_PREFIX: &'static str = "model";
+    const HEAD: &'static [&'static str] = &["lm_head", "final_logits_bias"];
+    /// Tables of sines and cosines.
+    const IGNORED: &'static [&'static str] = &["embed_positions.weight"];
+
+    fn new(config: Config) -> Result<Marian> {
+        if let Some(message) = config.misfit() {
+            return Err(Error::config(message));
+        }
+        let Config { d_model, share_encoder_decoder_embeddings: is_shared, .. } = config;
+        let target = config.target_vocab_size();
+        let source = Embedding::new(config.vocab_size, d_model);
+        let written = if is_shared { source.clone() } else { Embedding::new(target, d_model) };
+        let mut lm_head = Linear::new(d_model, target).bias(false);
+        if config.tie_word_embeddings {
+            lm_head.weight = Parameter::clone(&written.weight);
+        }
+        let encoder_layer = |_| EncoderLayer {
+            self_attn: MultiHeadAttention::new(&config, config.encoder_attention_heads),
+            self_attn_layer_norm: config.norm(),
+            network: Network::new(&config, config.encoder_ffn_dim),
+        };
+        let decoder_layer = |_| DecoderLayer {
+            self_attn: MultiHeadAttention::new(&config, config.decoder_attention_heads),
+            self_attn_layer_norm: config.norm(),
+            encoder_attn: MultiHeadAttention::new(&config, config.decoder_attention_heads),
+            encoder_attn_layer_norm: config.norm(),
+            network: Network::new(&config, config.decoder_ffn_dim),
+        };
+        let model = Model {
+            shared: is_shared.then(|| source.clone()),
+            encoder: Encoder {
+                embed_tokens: source,
+                layers: (0..config.encoder_layers).map(encoder_layer).collect(),
+                dropout: Dropout::new(config.dropout),
+            },
+            decoder: Decoder {
+                embed_tokens: written,
+                layers: (0..config.decoder_layers).map(decoder_layer).collect(),
+                dropout: Dropout::new(config.dropout),
+            },
+        };
+        let final_logits_bias = Buffer::new(Tensor::zeros(DType::F32, [1, target]));
+        let (gradient_checkpointing, scan_layers) = (false, false);
+        let marian = Marian { model, lm_head, final_logits_bias, gradient_checkpointing, scan_layers, config };
+        init::normal(&marian, marian.config.init_std);
+        Ok(marian)
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn architecture(&self) -> String {
+        "MarianMTModel".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::{Expected, check_decoder, folder};
+
+    #[test]
+    fn a_marian_of_transformers_gives_its_logits_and_tokens() {
+        let model = Marian::from_folder(folder("marian")).unwrap_or_else(|e| panic!("{e}"));
+        let expected = Expected::read("marian");
+        let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
+        let decoding = model.decoding(&ids, Some(&mask));
+        check_decoder("marian", &decoding, |ids| decoding.forward(ids));
+    }
+
+    #[test]
+    fn a_marian_with_two_vocabularies_gives_transformers_logits() {
+        let model = Marian::from_folder(folder("marian-two")).unwrap_or_else(|e| panic!("{e}"));
+        let expected = Expected::read("marian-two");
+        let [ids, decoder_ids] = ["input_ids", "decoder_input_ids"].map(|name| expected.tensor(name));
+        expected.check(&[("logits", &model.forward(&ids, None, &decoder_ids))]);
+    }
+
+    #[test]
+    fn the_sizes_are_those_of_the_paper() {
+        // Without the embedding, which is the head too.
+        let count = |config: Config| {
+            let tokens = config.vocab_size * config.d_model;
+            Marian::new(config).unwrap().num_parameters() - tokens
+        };
+        assert_eq!((count(Config::base(1)), count(Config::big(1))), (44_138_496, 176_357_376));
+    }
+}

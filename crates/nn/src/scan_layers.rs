@@ -1,0 +1,231 @@
+//! [`scan_layers`]: equal modules one after the other, as one loop, whose body a program has once.
+//!
+//! The modules stay what they are. While the body is recorded, the first of them holds one slice of the stacked values of
+//! all; afterwards each holds its own again.
+
+use fulmen_tensor::{Tensor, Variable, scan};
+
+use crate::random_stream::State;
+use crate::record::NN;
+use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
+
+/// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and what it records is the body
+/// of a loop over all of them. So many equal layers compile in the time of one. Values, gradients and random numbers are
+/// those of `layers.fold(x, |x, layer| f(layer, x))`.
+///
+/// The layers keep their parameters, with their names. The program stacks the values before the loop, which takes the
+/// memory of the layers' parameters once more. Parameters that a strategy such as FSDP splits between steps are gathered
+/// for all layers at once.
+///
+/// The layers must be equal but for their values: the same names, dtypes and shapes, all in training or all in evaluation
+/// mode. Settings that are no parameters, such as a stride, must be equal too, and are not compared. Layers that differ in
+/// turns are scanned by turns: `scan_layers(layers.chunks(2), …)`.
+///
+/// Poisoned for layers that differ, and for an `f` that changes shape or dtype.
+///
+/// ```
+/// use fulmen_nn::{Linear, Module, scan_layers};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let layers: Vec<Linear> = (0..24).map(|_| Linear::new(8, 8)).collect();
+/// layers.initialize(0);
+/// let x = Tensor::ones(DType::F32, [2, 8]);
+/// let y = scan_layers(&layers, &x, |layer, x| layer.forward(x).tanh());
+/// let one_by_one = layers.iter().fold(x, |x, layer| layer.forward(x).tanh());
+/// assert_eq!(y.eval()?.to_vec::<f32>()?, one_by_one.eval()?.to_vec::<f32>()?);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
+    layers: impl IntoIterator<Item = &'m M>,
+    x: &Tensor,
+    f: impl FnOnce(&M, &Tensor) -> Tensor,
+) -> Tensor {
+    NN.record("scan_layers", || {
+        let layers: Vec<&M> = layers.into_iter().collect();
+        let contents: Vec<Contents> = layers.iter().map(|&layer| Contents::of(layer)).collect();
+        let (Some(&layer), Some(first)) = (layers.first(), contents.first()) else { return Ok(x.clone()) };
+        for (number, other) in contents.iter().enumerate().skip(1) {
+            first.compare(number, other)?;
+        }
+        let mut xs: Vec<Tensor> =
+            (0..first.cells.len()).map(|i| stack(contents.iter().map(|own| &own.values[i]))).collect();
+        // A stream that some layers have no key for gives none.
+        let drawn: Vec<u32> = (0..first.streams.len())
+            .map(|i| contents.iter().map(|own| own.states[i].drawn).max().unwrap_or_default())
+            .collect();
+        let keys =
+            contents.iter().map(|own| own.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>());
+        let keys: Option<Vec<Vec<&Tensor>>> = keys.collect();
+        if let Some(keys) = &keys {
+            xs.extend((0..first.streams.len()).map(|i| stack(keys.iter().map(|own| own[i]))));
+        }
+        let (mut changed, mut after) = (vec![], vec![]);
+        let restore = Restore(first);
+        let (last, ys) = scan(&[x], &xs.iter().collect::<Vec<_>>(), |carry, slices| {
+            let (values, keys) = slices.split_at(first.cells.len());
+            first.cells.iter().zip(values).for_each(|(cell, value)| cell.set(value.clone()));
+            for (i, (stream, &drawn)) in first.streams.iter().zip(&drawn).enumerate() {
+                stream.set_state(State { key: keys.get(i).cloned(), drawn });
+            }
+            let y = f(layer, &carry[0]);
+            after = first.streams.iter().map(|stream| stream.state().drawn).collect();
+            changed = (0..values.len()).filter(|&i| !first.cells[i].get().is(&values[i])).collect();
+            (vec![y], changed.iter().map(|&i| first.cells[i].get()).collect())
+        });
+        drop(restore);
+        for (number, own) in contents.iter().enumerate() {
+            for (&i, y) in changed.iter().zip(&ys) {
+                if number > 0 && own.cells[i].is(&first.cells[i]) {
+                    return Err(format!("layers 0 and {number} share a buffer that they change").into());
+                }
+                own.cells[i].set(y.index(0, number as isize));
+            }
+            for ((stream, state), &drawn) in own.streams.iter().zip(&own.states).zip(&after) {
+                stream.set_state(State { drawn, ..state.clone() });
+            }
+        }
+        Ok(last.into_iter().next().unwrap_or_else(|| x.clone()))
+    })
+}
+
+fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
+    Tensor::stack(&tensors.collect::<Vec<_>>(), 0)
+}
+
+/// What a layer holds.
+#[derive(Default)]
+struct Contents {
+    /// All of it in words, for comparing.
+    entries: Vec<String>,
+    /// The cells of parameters and buffers, each once, and what they hold.
+    cells: Vec<Variable>,
+    values: Vec<Tensor>,
+    streams: Vec<RandomStream>,
+    states: Vec<State>,
+}
+
+impl Contents {
+    fn of<M: Module + ?Sized>(layer: &M) -> Contents {
+        let mut contents = Contents::default();
+        layer.visit(&mut Visit::new(&mut contents));
+        contents
+    }
+
+    fn cell(&mut self, name: &str, cell: Variable, value: Tensor) {
+        let known = self.cells.iter().position(|known| known.is(&cell));
+        let tied = known.map_or(String::new(), |i| format!(", tied to number {i}"));
+        self.entries.push(format!("`{name}` {}{tied}", cell.ty()));
+        if known.is_none() {
+            self.cells.push(cell);
+            self.values.push(value);
+        }
+    }
+
+    /// Refuses a layer that is not equal to this one, the first.
+    fn compare(&self, number: usize, other: &Contents) -> Result<(), String> {
+        let (ours, theirs) = (&self.entries, &other.entries);
+        let most = ours.len().max(theirs.len());
+        if let Some(i) = (0..most).find(|&i| ours.get(i) != theirs.get(i)) {
+            let entry = |of: &[String]| of.get(i).map_or("nothing more".to_owned(), String::clone);
+            return Err(format!(
+                "layer {number} has {} where layer 0 has {}; a scan needs equal layers",
+                entry(theirs),
+                entry(ours)
+            ));
+        }
+        match self.streams.iter().zip(&other.streams).any(|(a, b)| a.is(b)) {
+            true => Err(format!("layers 0 and {number} share a random stream; make one for each")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Visitor for Contents {
+    fn parameter(&mut self, name: &str, parameter: &Parameter) {
+        self.cell(name, parameter.variable(), parameter.get());
+    }
+    fn buffer(&mut self, name: &str, buffer: &Buffer) {
+        self.cell(name, buffer.variable().clone(), buffer.get());
+    }
+    fn mode(&mut self, name: &str, mode: &TrainingMode) {
+        let what = if mode.is_training() { "training" } else { "evaluation" };
+        self.entries.push(format!("`{name}` in {what} mode"));
+    }
+    fn random_stream(&mut self, name: &str, stream: &RandomStream) {
+        self.entries.push(format!("the random stream `{name}`"));
+        if !self.streams.iter().any(|known| known.is(stream)) {
+            self.streams.push(stream.clone());
+            self.states.push(stream.state().clone());
+        }
+    }
+}
+
+/// Gives a layer what it held, also where the user's code panics.
+struct Restore<'a>(&'a Contents);
+
+impl Drop for Restore<'_> {
+    fn drop(&mut self) {
+        let Contents { cells, values, streams, states, .. } = self.0;
+        cells.iter().zip(values).for_each(|(cell, value)| cell.set(value.clone()));
+        streams.iter().zip(states).for_each(|(stream, state)| stream.set_state(state.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::{DType, Runtime, random};
+
+    use super::*;
+    use crate::{BatchNorm1d, Dropout, Linear};
+
+    #[test]
+    fn running_statistics_and_random_numbers_are_those_of_the_layers() {
+        let layers: Vec<_> = (0..3).map(|_| (Linear::new(4, 4), BatchNorm1d::new(4), Dropout::new(0.5))).collect();
+        layers.initialize(0);
+        let x = random::normal(&random::key(1), DType::F32, [6, 4]);
+        let forward = |layer: &(Linear, BatchNorm1d, Dropout), x: &Tensor| {
+            layer.2.forward(layer.2.forward(layer.1.forward(layer.0.forward(x))))
+        };
+        let statistics = || layers.buffers().into_iter().map(|(_, buffer)| buffer.get()).collect::<Vec<_>>();
+        layers.set_random_key(&random::key(2));
+        let first = layers.iter().fold(x.clone(), |x, layer| forward(layer, &x));
+        let next = layers[1].2.forward(&x);
+        let expected = [vec![first, next], statistics()].concat();
+        layers.buffers().iter().for_each(|(_, buffer)| buffer.reset());
+        layers.set_random_key(&random::key(2));
+        let y = scan_layers(&layers, &x, forward);
+        let next = layers[1].2.forward(&x);
+        let found = [vec![y, next], statistics()].concat();
+        let all: Vec<&Tensor> = expected.iter().chain(&found).collect();
+        let values: Vec<Vec<f64>> =
+            Runtime::global().unwrap().eval_many(&all).unwrap().iter().map(|v| v.to_f64()).collect();
+        let (expected, found) = values.split_at(expected.len());
+        assert!(expected[0].contains(&0.0) && expected[2].iter().any(|mean| *mean != 0.0));
+        for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
+            let off = expected.iter().zip(found).fold(0.0f64, |off, (a, b)| off.max((a - b).abs()));
+            assert!(off < 1e-5, "value {i} is {off:e} off");
+        }
+    }
+
+    #[test]
+    fn layers_that_differ_are_refused() {
+        let x = Tensor::ones(DType::F32, [2, 4]);
+        let message = |layers: &[(Linear, Dropout)]| {
+            layers.initialize(0);
+            let y = scan_layers(layers, &x, |layer, x| layer.0.forward(x));
+            y.fault().unwrap().message().to_owned()
+        };
+        let layer = || (Linear::new(4, 4), Dropout::new(0.5));
+        let plain = (Linear::new(4, 4).bias(false), Dropout::new(0.5));
+        let said = message(&[layer(), plain]);
+        assert!(said.contains("layer 1 has") && said.contains("where layer 0 has `0.bias` f32[4]"), "{said}");
+        let quiet = layer();
+        quiet.eval();
+        let said = message(&[layer(), layer(), quiet]);
+        assert!(said.contains("layer 2 has") && said.contains("evaluation mode"), "{said}");
+        let shared = layer();
+        let said = message(&[(Linear::new(4, 4), shared.1.clone()), shared]);
+        assert!(said.contains("share a random stream"), "{said}");
+    }
+}

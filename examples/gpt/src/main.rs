@@ -1,0 +1,232 @@
+//! Trains a GPT on any text; `predict` then goes on with a prompt.
+
+mod model;
+mod text;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::data::{Dataset, FakeDataset};
+use fulmen::models::GenerationConfig;
+use fulmen::models::gpt2::Config;
+use fulmen::prelude::*;
+use fulmen::trainer::{self, PredictionWriter};
+
+use model::{Gpt, Recipe};
+use text::{Split, Vocabulary};
+
+/// Trains a GPT on any text; `predict --prompt … --output story.txt` goes on with a prompt
+#[derive(clap::Args)]
+struct Args {
+    /// A text, a folder of .txt and .md files, or a file of tokens that `fulmen data prepare text` wrote.
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src"))]
+    text: PathBuf,
+    /// Hugging Face's tokenizer.json; without one a token is a byte.
+    #[arg(long)]
+    tokenizer: Option<PathBuf>,
+    /// The tokenizer's token for the end of a text.
+    #[arg(long, default_value = "<|endoftext|>")]
+    end_token: String,
+    /// Random tokens in place of --text.
+    #[arg(long)]
+    fake_data: bool,
+    /// Samples a step.
+    #[arg(long, default_value_t = 32)]
+    batch_size: usize,
+    /// Worker threads that read data.
+    #[arg(long, default_value_t = 1)]
+    num_workers: usize,
+    #[command(flatten)]
+    network: Network,
+    #[command(flatten)]
+    recipe: Recipe,
+    #[command(flatten)]
+    generation: Generation,
+}
+
+#[derive(clap::Args)]
+#[command(next_help_heading = "Network")]
+struct Network {
+    /// Tokens in the vocabulary; without it as many as the tokenizer has.
+    #[arg(long)]
+    vocab_size: Option<usize>,
+    /// Tokens of a sample, and the most that prompt and answer may have.
+    #[arg(long, default_value_t = 128)]
+    length: usize,
+    /// Blocks.
+    #[arg(long, default_value_t = 4)]
+    layers: usize,
+    /// Heads of attention.
+    #[arg(long, default_value_t = 4)]
+    heads: usize,
+    /// Features of a token.
+    #[arg(long, default_value_t = 128)]
+    width: usize,
+    /// Dropout.
+    #[arg(long, default_value_t = 0.1)]
+    dropout: f64,
+    /// Compute each block again in the backward pass, which keeps less in memory.
+    #[arg(long)]
+    gradient_checkpointing: bool,
+}
+
+#[derive(clap::Args)]
+#[command(next_help_heading = "Generation")]
+struct Generation {
+    /// The text that `predict` goes on with.
+    #[arg(long, default_value = "The ")]
+    prompt: String,
+    /// How many answers.
+    #[arg(long, default_value_t = 1)]
+    num_return_sequences: usize,
+    /// Tokens of an answer at most.
+    #[arg(long, default_value_t = 100)]
+    max_new_tokens: usize,
+    /// Below 1 the likely tokens become likelier.
+    #[arg(long, default_value_t = 0.8)]
+    temperature: f64,
+    /// A token is drawn from so many of the likeliest; 0 for all.
+    #[arg(long, default_value_t = 50)]
+    top_k: usize,
+    /// Other answers for another number.
+    #[arg(long, default_value_t = 0)]
+    draw: u64,
+}
+
+impl Args {
+    fn vocabulary(&self) -> cli::Result<Vocabulary> {
+        Vocabulary::open(self.tokenizer.as_deref(), &self.end_token)
+    }
+
+    fn vocab_size(&self) -> cli::Result<usize> {
+        let known = self.vocabulary()?.len();
+        match self.network.vocab_size {
+            Some(size) if size < known => {
+                Err(format!("--vocab-size {size}: the vocabulary has {known} tokens; give as many or more").into())
+            }
+            size => Ok(size.unwrap_or(known)),
+        }
+    }
+
+    fn samples(&self, split: Split) -> cli::Result<Box<dyn Dataset>> {
+        let length = self.network.length;
+        if self.fake_data {
+            let (count, bound) = (if split == Split::Train { 100_000 } else { 1_000 }, self.vocab_size()?);
+            let fake = FakeDataset::new(count).integers("input_ids", [length], bound);
+            return Ok(Box::new(fake.integers("labels", [length], bound)));
+        }
+        text::samples(&self.text, &self.vocabulary()?, length, split)
+    }
+
+    /// All samples, each once.
+    fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
+        let loader = DataLoader::builder(self.samples(split)?).batch_size(self.batch_size);
+        Ok(loader.num_workers(self.num_workers).build()?)
+    }
+}
+
+impl Program for Args {
+    type Module = Gpt;
+
+    fn module(&self) -> cli::Result<Gpt> {
+        let Network { length, layers, heads, width, dropout, gradient_checkpointing, .. } = self.network;
+        let config = Config {
+            vocab_size: self.vocab_size()?,
+            n_positions: length,
+            n_layer: layers,
+            n_head: heads,
+            n_embd: width,
+            resid_pdrop: dropout,
+            embd_pdrop: dropout,
+            attn_pdrop: dropout,
+            ..Config::default()
+        };
+        let Generation { max_new_tokens, temperature, top_k, draw, .. } = self.generation;
+        let answers = GenerationConfig {
+            max_new_tokens,
+            do_sample: true,
+            temperature,
+            top_k,
+            eos_token_id: vec![self.vocabulary()?.end() as i32],
+            seed: draw,
+            ..GenerationConfig::default()
+        };
+        Ok(Gpt::new(config, gradient_checkpointing, self.recipe.clone(), answers)?)
+    }
+
+    fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
+        let train = DataLoader::builder(self.samples(Split::Train)?)
+            .batch_size(self.batch_size)
+            .shuffle(true)
+            .seed(options.seed)
+            .num_workers(self.num_workers)
+            .last_batch(LastBatch::Drop)
+            .build()?;
+        Ok(FitData { train, validation: (&self.in_order(Split::Validation)?).into() })
+    }
+
+    fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
+        Ok((&self.in_order(Split::Test)?).into())
+    }
+
+    /// The prompt, as often as there are to be answers.
+    fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
+        let Generation { prompt, num_return_sequences: count, .. } = &self.generation;
+        let ids: Vec<i32> = self.vocabulary()?.encode(prompt)?.into_iter().map(|id| id as i32).collect();
+        let prompts = TensorDataset::builder().array("input_ids", [*count, ids.len()], ids.repeat(*count)).build()?;
+        Ok(Some(DataLoader::builder(prompts).batch_size((*count).max(1)).build()?))
+    }
+
+    /// A `.txt` has the prompt with each of the answers, and a line between them.
+    fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
+        let (vocabulary, prompt) = (self.vocabulary(), self.generation.prompt.clone());
+        PredictionWriter::with_format(output, "txt", move |file, batch| {
+            let failed = |e: &dyn std::error::Error| std::io::Error::other(e.to_string());
+            let vocabulary = vocabulary.as_ref().map_err(|e| failed(e.as_ref()))?;
+            let Some(tokens) = batch.get("tokens") else { return Ok(()) };
+            let tokens: Vec<u32> =
+                tokens.to_vec::<i32>().map_err(|e| failed(&e))?.iter().map(|&id| id as u32).collect();
+            for answer in tokens.chunks(tokens.len() / batch.num_samples()) {
+                let answer = vocabulary.decode(answer).map_err(|e| failed(e.as_ref()))?;
+                writeln!(file, "{prompt}{answer}\n---")?;
+            }
+            Ok(())
+        })
+    }
+
+    fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
+        builder.gradient_clip_val(1.0).callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min))
+    }
+}
+
+fn main() -> ExitCode {
+    cli::main::<Args>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: [&str; 8] = ["--layers", "1", "--heads", "2", "--width", "8", "--length", "16"];
+
+    /// Fits, validates and tests in one run, without data and without leaving anything behind.
+    #[test]
+    fn the_program_runs_on_fake_data() {
+        let args = [&["gpt", "--fake-data", "--fast-dev-run", "--gradient-checkpointing"][..], &SMALL].concat();
+        assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn predict_goes_on_with_the_prompt() {
+        let folder = tempfile::tempdir().unwrap();
+        let story = folder.path().join("story.txt");
+        let own = ["gpt", "predict", "--prompt", "Once", "--num-return-sequences", "3", "--max-new-tokens", "8"];
+        let output = ["--output", story.to_str().unwrap(), "--fast-dev-run"];
+        assert_eq!(cli::main_from::<Args>([&own[..], &SMALL, &output].concat()), ExitCode::SUCCESS);
+        let text = std::fs::read_to_string(story).unwrap();
+        let answers: Vec<&str> = text.split("\n---\n").filter(|answer| !answer.is_empty()).collect();
+        assert_eq!(answers.len(), 3, "{text}");
+        assert!(answers.iter().all(|answer| answer.starts_with("Once")) && answers[0] != answers[1], "{text}");
+    }
+}

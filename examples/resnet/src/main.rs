@@ -1,0 +1,131 @@
+//! Trains a ResNet on CIFAR, on digits, or on folders of pictures by class.
+
+mod data;
+mod model;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::data::Dataset;
+use fulmen::models::Pretrained;
+use fulmen::models::resnet::{Architecture, Config, ResNet};
+use fulmen::prelude::*;
+
+use data::{Pictures, Split};
+use model::{Classifier, Recipe};
+
+/// Trains a ResNet on CIFAR, on digits, or on folders of pictures
+#[derive(clap::Args)]
+struct Args {
+    /// A folder with CIFAR's binary version, with MNIST's IDX files, or with the folders train, val and perhaps test, each with
+    /// a folder for each class.
+    #[arg(long, default_value = ".")]
+    data_dir: PathBuf,
+    /// Random pictures in place of those in --data-dir.
+    #[arg(long)]
+    fake_data: bool,
+    /// Classes of --fake-data.
+    #[arg(long, default_value_t = 10)]
+    fake_classes: usize,
+    /// Height and width of pictures from folders and of --fake-data.
+    #[arg(long, default_value_t = 32)]
+    size: usize,
+    /// Which ResNet.
+    #[arg(long, default_value = "resnet18", value_parser = clap::builder::PossibleValuesParser::new(ResNet::MODEL_TYPES))]
+    model: String,
+    /// Channels of the first of the four stages.
+    #[arg(long, default_value_t = 64)]
+    width: usize,
+    /// Samples a step.
+    #[arg(long, default_value_t = 128)]
+    batch_size: usize,
+    /// Worker threads that read data.
+    #[arg(long, default_value_t = 2)]
+    num_workers: usize,
+    #[command(flatten)]
+    recipe: Recipe,
+}
+
+impl Args {
+    fn pictures(&self) -> cli::Result<Pictures> {
+        match self.fake_data {
+            true => Ok(Pictures::fake(self.size, self.fake_classes)),
+            false => Pictures::find(&self.data_dir, self.size),
+        }
+    }
+
+    /// All samples, each once.
+    fn in_order(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
+        Ok(DataLoader::builder(dataset).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
+    }
+}
+
+impl Program for Args {
+    type Module = Classifier;
+
+    fn module(&self) -> cli::Result<Classifier> {
+        let architecture = match self.model.as_str() {
+            "resnet18" => Architecture::ResNet18,
+            "resnet34" => Architecture::ResNet34,
+            "resnet50" => Architecture::ResNet50,
+            "resnet101" => Architecture::ResNet101,
+            _ => Architecture::ResNet152,
+        };
+        let pictures = self.pictures()?;
+        let config = Config {
+            num_classes: pictures.classes()?,
+            in_chans: pictures.channels(),
+            channels: [1, 2, 4, 8].map(|stage| stage * self.width),
+            small_pictures: pictures.size() <= 64,
+            zero_init_last: true,
+            ..Config::new(architecture)
+        };
+        Ok(Classifier::new(config, self.recipe.clone())?)
+    }
+
+    fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
+        let pictures = self.pictures()?;
+        let train = DataLoader::builder(pictures.open(Split::Train)?)
+            .batch_size(self.batch_size)
+            .shuffle(true)
+            .seed(options.seed)
+            .num_workers(self.num_workers)
+            .last_batch(LastBatch::Drop)
+            .build()?;
+        let validation = self.in_order(pictures.open(Split::Validation)?)?;
+        Ok(FitData { train, validation: (&validation).into() })
+    }
+
+    fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
+        Ok(self.predict_data(options)?.as_ref().into())
+    }
+
+    fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
+        Ok(Some(self.in_order(self.pictures()?.open(Split::Test)?)?))
+    }
+
+    fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
+        let builder = builder.callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max));
+        match self.recipe.ema_decay {
+            0.0 => builder,
+            decay => builder.weight_averaging(WeightAveraging::ema(decay).warmup(true)),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    cli::main::<Args>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fits, validates and tests in one run, without data and without leaving anything behind.
+    #[test]
+    fn the_program_runs_on_fake_data() {
+        let args = ["resnet", "--fake-data", "--fast-dev-run", "--width", "4", "--size", "16", "--batch-size", "8"];
+        assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
+    }
+}
