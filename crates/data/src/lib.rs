@@ -56,9 +56,9 @@ mod stream;
 mod vision;
 
 pub use dataset::{
-    ConcatDataset, Dataset, FakeDataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRandom, Source, SourceDataset, Stage,
-    Subset, TensorDataset, TensorDatasetBuilder, group_k_fold, group_split, k_fold, random_split, stratified_k_fold,
-    stratified_split,
+    ConcatDataset, Dataset, FakeDataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRandom, Source,
+    SourceDataset, Stage, Subset, TensorDataset, TensorDatasetBuilder, group_k_fold, group_split, k_fold, random_split,
+    stratified_k_fold, stratified_split,
 };
 pub use error::{Error, Result};
 pub use fulmen_tensor::{DType, Element};

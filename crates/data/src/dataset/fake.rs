@@ -83,7 +83,9 @@ impl Dataset for FakeDataset {
                     sample.write(place, &bytes)?;
                 }
                 Values::Below(bound) if bound == 0 || i32::try_from(bound).is_err() => {
-                    return Err(Error::usage(format!("`{field}` is to hold integers below {bound}; take 1 to 2147483647")));
+                    return Err(Error::usage(format!(
+                        "`{field}` is to hold integers below {bound}; take 1 to 2147483647"
+                    )));
                 }
                 Values::Below(bound) => fill(sample, place, count, || random.below(bound) as i32)?,
                 Values::Normal => fill(sample, place, count, || random.normal() as f32)?,
