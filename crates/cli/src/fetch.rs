@@ -188,7 +188,7 @@ fn unpack(archive: &Path, folder: &Path, progress: &dyn Progress) -> Result<()> 
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Read};
     use std::net::TcpListener;
     use std::sync::{Arc, Mutex};
     use std::thread;
