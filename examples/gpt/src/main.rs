@@ -175,7 +175,8 @@ impl Program for Args {
         let Generation { prompt, num_return_sequences: count, .. } = &self.generation;
         let ids: Vec<i32> = self.vocabulary()?.encode(prompt)?.into_iter().map(|id| id as i32).collect();
         let prompts = TensorDataset::builder().array("input_ids", [*count, ids.len()], ids.repeat(*count)).build()?;
-        Ok(Some(DataLoader::builder(prompts).batch_size((*count).max(1)).build()?))
+        // In one batch: another one would draw the same answers.
+        Ok(Some(DataLoader::builder(prompts).per_device_batch_size((*count).max(1)).build()?))
     }
 
     /// A `.txt` has the prompt with each of the answers, and a line between them.

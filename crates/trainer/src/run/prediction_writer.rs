@@ -52,7 +52,6 @@ impl PredictionWriter {
     /// writes its predictions behind those before it. For texts, say, or pictures.
     ///
     /// ```
-    /// use std::io::Write as _;
     /// use fulmen_trainer::{Predicted, PredictionWriter};
     ///
     /// let writer = PredictionWriter::with_format("answers.txt", "txt", |file, batch: &Predicted| {

@@ -215,6 +215,20 @@ fn predictions_are_written_whole_or_not_at_all() {
     for (row, y) in rows[1..].iter().zip(all.get("y").unwrap().to_vec::<f32>().unwrap().chunks(2)) {
         assert_eq!(row[..2].iter().map(|cell| cell.parse::<f32>().unwrap()).collect::<Vec<_>>(), y);
     }
+    // A format of the user's own has the batches one after another, and no padding.
+    let labels = |name: &str| {
+        PredictionWriter::with_format(path(name), "txt", |file, batch| {
+            let labels = batch.get("label").map(|label| label.to_f64()).unwrap_or_default();
+            writeln!(file, "{labels:?}")
+        })
+    };
+    let predicted = trainer.predict(&net, &data(10, 4), Weights::Current).unwrap();
+    assert_eq!(labels("p.txt").unwrap().write(predicted).unwrap(), 10);
+    let label = all.get("label").unwrap().to_f64();
+    let lines: Vec<String> = label.chunks(4).map(|batch| format!("{batch:?}\n")).collect();
+    assert_eq!(std::fs::read_to_string(path("p.txt")).unwrap(), lines.concat());
+    let error = labels("p.md").unwrap_err().to_string();
+    assert!(error.ends_with("p.md: the name must end in .txt, .csv or .safetensors"), "{error}");
     // A sample that cannot be read leaves no file behind, and the one that stood there.
     let writer = PredictionWriter::new(path("q.csv")).unwrap();
     let bad = DataLoader::builder(Broken).batch_size(2).build().unwrap();
