@@ -68,7 +68,7 @@ fn repetition(kinds: &[bool]) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use fulmen_tensor::{DType, Runtime, autocast, grad, random};
+    use fulmen_tensor::{DType, Function, Runtime, autocast, grad, random};
 
     use super::*;
     use crate::Pretrained;
@@ -86,9 +86,16 @@ mod tests {
     #[track_caller]
     fn check<M: Module>(mut model: M, scan: impl Fn(&mut M), forward: impl Fn(&M) -> Tensor) {
         model.initialize(1);
+        let loops = |model: &M| {
+            let program = Function::trace("forward", &[], |_| vec![forward(model)]).stablehlo().unwrap();
+            program.matches("stablehlo.while").count()
+        };
         let mut all = outcome(&model, || forward(&model));
         let count = all.len();
+        assert_eq!(loops(&model), 0);
         scan(&mut model);
+        model.set_random_key(&random::key(3));
+        assert_eq!(loops(&model), 1);
         all.extend(outcome(&model, || forward(&model)));
         assert!(all[count].fault().is_none(), "{:?}", all[count].fault());
         // A loop's values keep their types in mixed precision too.

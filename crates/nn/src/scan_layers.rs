@@ -209,6 +209,15 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_that_no_layer_uses_has_no_gradient() {
+        let layers: Vec<_> = (0..2).map(|_| (Linear::new(4, 4), Linear::new(4, 4))).collect();
+        layers.initialize(0);
+        let y = scan_layers(&layers, &Tensor::ones(DType::F32, [2, 4]), |layer, x| layer.0.forward(x));
+        let depends: Vec<bool> = layers.parameters().iter().map(|(_, p)| y.depends_on(&p.get())).collect();
+        assert_eq!(depends, [true, true, false, false, true, true, false, false]);
+    }
+
+    #[test]
     fn layers_that_differ_are_refused() {
         let x = Tensor::ones(DType::F32, [2, 4]);
         let message = |layers: &[(Linear, Dropout)]| {

@@ -261,8 +261,14 @@ impl Scan {
             return Ok((vec![], vec![]));
         }
         let results: Vec<Tensor> = carry.into_iter().chain(ys).collect();
+        // What no step uses is no input, so that nothing depends on it.
+        let is_used = |slice: &Tensor| results.iter().any(|result| result.depends_on(slice));
+        let (carries, slices) = parameters.split_at(init.len());
+        let (xs, slices): (Vec<&Tensor>, Vec<&Tensor>) =
+            xs.iter().copied().zip(slices).filter(|(_, slice)| is_used(slice)).unzip();
+        let parameters = carries.iter().chain(slices.iter().copied()).cloned().collect();
         let (region, captures) = Region::close("scan", start, parameters, &results);
-        let inputs: Vec<Tensor> = init.iter().chain(xs).map(|&t| t.clone()).chain(captures).collect();
+        let inputs: Vec<Tensor> = init.iter().chain(&xs).map(|&t| t.clone()).chain(captures).collect();
         let step = Step::new(region, init.len(), xs.len());
         let mut outputs = Loop { step, residuals: vec![], length, reverse: self.reverse }.apply(&inputs);
         all_live(&outputs)?;
