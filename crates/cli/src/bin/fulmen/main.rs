@@ -1,4 +1,5 @@
-//! The `fulmen` program: what is done with data before a training and with checkpoints after it, without a device.
+//! The `fulmen` program: what is done with data before a training, with hosts during it, and with checkpoints after it,
+//! without a device.
 //!
 //! Not here: what the subcommands do, each in its own file, and how; that is the library's.
 
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, Parser, Subcommand};
 use fulmen_data::{Error, shorten};
 
-/// Prepares data for training, and reads checkpoints.
+/// Prepares data for training, runs a program on many hosts, and reads checkpoints.
 #[derive(Debug, Parser)]
 #[command(name = "fulmen", version)]
 struct Arguments {
@@ -38,6 +39,7 @@ enum Command {
     Cache(cache::Arguments),
     Checkpoint(checkpoint::Arguments),
     Data(data::Arguments),
+    Pod(fulmen_pods::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +51,11 @@ fn main() -> ExitCode {
         Command::Cache(arguments) => cache::run(arguments),
         Command::Checkpoint(arguments) => checkpoint::run(arguments),
         Command::Data(arguments) => data::run(arguments),
+        Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
+            Err(error) => Err(Error::new(error)),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
