@@ -36,8 +36,9 @@ pub(crate) fn on_each<T: Sync, R: Send>(
     name: impl Fn(&T) -> String,
     work: impl Fn(&T) -> Result<R, String> + Sync,
 ) -> Result<Vec<R>> {
+    let work = &work;
     let results = thread::scope(|scope| {
-        let threads: Vec<_> = items.iter().map(|item| scope.spawn(|| work(item))).collect();
+        let threads: Vec<_> = items.iter().map(|item| scope.spawn(move || work(item))).collect();
         let results = threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         results.collect::<Vec<_>>()
     });

@@ -144,7 +144,7 @@ impl Session {
                         end = Some(code.parse().map_or_else(|_| killed(), Event::Exited));
                     }
                     ["error", ..] => end = Some(Event::Gone(explain(None, &line))),
-                    _ => said = said + &line + "\n",
+                    _ => said.push_str(&(line + "\n")),
                 }
             }
         });

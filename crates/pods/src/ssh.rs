@@ -106,7 +106,7 @@ impl Ssh {
 
     /// Runs a command on a host to its end, at most for `limit`.
     pub(crate) fn ask(&self, host: &str, remote: &str, input: Input, limit: Duration) -> Said {
-        let failed = |e| Said { code: None, out: String::new(), err: format!("the program ssh: {e}") };
+        let failed = |e: std::io::Error| Said { code: None, out: String::new(), err: format!("the program ssh: {e}") };
         let mut command = self.command(host, remote);
         // In a group of its own, where Ctrl-C in the terminal does not reach it.
         command.process_group(0);

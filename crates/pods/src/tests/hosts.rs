@@ -131,26 +131,29 @@ impl Hosts {
         shell(&format!("ip -n {} link set eth0 {state}", self.hosts[host].namespace));
     }
 
-    /// The ids, as this machine counts, of the processes of a host that are not its first.
+    /// The ids, as this machine counts, of the processes of a host but those of `sshd`, which may wait for a client that is
+    /// gone.
     fn processes(&self, host: usize) -> Vec<u32> {
         let unshare = self.hosts[host].unshare.id();
         let Ok(namespace) = fs::read_link(format!("/proc/{unshare}/ns/pid_for_children")) else { return vec![] };
         let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         let is_there = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|link| link == namespace);
-        let is_first = |pid: &u32| {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-            ids.split_whitespace().last() == Some("1")
-        };
-        entries.filter(is_there).filter(|pid| !is_first(pid)).collect()
+        let is_sshd = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sshd\n");
+        entries.filter(is_there).filter(|pid| !is_sshd(pid)).collect()
     }
 
     /// The program that a worker runs on a host, as soon as it does.
     pub(crate) fn program(&self, host: usize) -> u32 {
         let find = || {
             let command = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let is_ours = |pid: &u32| command(pid).split('\0').nth(1).is_some_and(|word| word.contains("/.fulmen/pods/bin/"));
-            self.processes(host).into_iter().find(is_ours)
+            let is_program = |pid: &u32| command(pid).split('\0').nth(1).is_some_and(|word| word.contains("/.fulmen/pods/bin/"));
+            // What it starts is in its group, and looks as it does at first.
+            let leads = |pid: &u32| {
+                let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                let group = stat.rsplit(") ").next().and_then(|fields| fields.split(' ').nth(2)?.parse().ok());
+                group == Some(*pid)
+            };
+            self.processes(host).into_iter().filter(is_program).find(leads)
         };
         until("the program runs", || find().is_some());
         find().unwrap()
@@ -183,19 +186,14 @@ eval "$1"
 
     /// Runs `fulmen pod` with these arguments, on all hosts.
     pub(crate) fn pod(&self, subcommand: &str, arguments: &[&str]) -> Pod {
-        #[derive(Parser)]
-        struct Program {
-            #[command(flatten)]
-            pod: Arguments,
-        }
         let names: Vec<String> = (0..self.hosts.len()).map(|i| format!("host-{}", char::from(b'a' + i as u8))).collect();
         let config = self.shared("ssh_config").display().to_string();
-        let all = ["pod", subcommand, "--hosts", &names.join(","), "-F", &config];
-        let program = Program::try_parse_from(all.iter().chain(arguments)).unwrap();
+        let all = [&[subcommand, "--hosts", &names.join(","), "-F", &config], arguments].concat();
+        let pod = parse(&all);
         let (signals, received) = channel();
         let text = Text::default();
         let mut out = text.clone();
-        let thread = thread::spawn(move || crate::run(program.pod, &mut out, move || Ok(received)));
+        let thread = thread::spawn(move || crate::run(pod, &mut out, move || Ok(received)));
         Pod { thread, signals, text }
     }
 }
@@ -212,6 +210,15 @@ impl Drop for Hosts {
             eprintln!("{}", fs::read_to_string(self.shared("sshd.log")).unwrap_or_default());
         }
     }
+}
+
+pub(crate) fn parse(arguments: &[&str]) -> Arguments {
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        pod: Arguments,
+    }
+    Program::try_parse_from(["pod"].iter().chain(arguments)).unwrap().pod
 }
 
 #[derive(Clone, Default)]

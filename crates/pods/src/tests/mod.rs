@@ -9,13 +9,39 @@ use std::path::Path;
 
 use fulmen_signals::Signal;
 
-use hosts::{Hosts, is_an_argument, is_in_a_file, secret_of, until};
+use hosts::{Hosts, is_an_argument, is_in_a_file, parse, secret_of, until};
 
 const HOMES: [&str; 3] = ["64m"; 3];
 
 /// The home directory of a host, as its program sees it.
 fn home(pid: u32) -> std::path::PathBuf {
     Path::new("/proc").join(pid.to_string()).join("root/root")
+}
+
+#[test]
+fn a_dry_run_prints_every_command_and_no_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("train");
+    fs::write(&program, "abc").unwrap();
+    let program = program.display().to_string();
+    let run = |hosts: &str| {
+        let arguments = ["run", "--dry-run", "--hosts", hosts, "--env", "KEY=hidden", "--", &program, "fit", "it's"];
+        let mut out = vec![];
+        let ended = crate::run(parse(&arguments), &mut out, || Ok(std::sync::mpsc::channel().1));
+        (ended, String::from_utf8(out).unwrap())
+    };
+    let (ended, text) = run("me@a,b,b");
+    assert_eq!(ended, Ok(0));
+    // Two hosts are checked and copied to; three workers are started and followed.
+    assert_eq!(text.matches("ssh -oBatchMode=yes").count(), 2 * 2 + 2 * 3, "{text}");
+    assert_eq!(text.matches("# standard input: FULMEN_RUN_TOKEN, FULMEN_COORDINATOR").count(), 3, "{text}");
+    assert!(!text.contains("hidden"), "{text}");
+    let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let secrets = text.replace(hash, "").split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() > 32).count();
+    assert_eq!(secrets, 0, "{text}");
+
+    let error = run("a,-oProxyCommand=x").0.unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("`-oProxyCommand=x` is not the name of a host"), "{error}");
 }
 
 #[test]
