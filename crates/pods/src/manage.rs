@@ -101,7 +101,8 @@ fn rows(ssh: &Ssh, hosts: &[String], run: Option<&str>) -> Result<Vec<Row>> {
     let ask = |host: &String| ssh.ask(host, &STATUS.with(&arguments), Input::Text(""), PATIENCE).result();
     let hosts = distinct(hosts);
     let said = on_each(&hosts, String::clone, ask)?;
-    let of_host = |(host, text): (&String, &String)| text.lines().filter_map(|l| Row::parse(host, l)).collect::<Vec<_>>();
+    let of_host =
+        |(host, text): (&String, &String)| text.lines().filter_map(|l| Row::parse(host, l)).collect::<Vec<_>>();
     let mut rows: Vec<Row> = hosts.iter().zip(&said).flat_map(of_host).collect();
     rows.sort_by(|a, b| (&a.run, a.worker).cmp(&(&b.run, b.worker)));
     Ok(rows)
@@ -151,7 +152,8 @@ pub(crate) fn logs(
     }
     let lines = arguments.lines.map_or("+1".to_owned(), |lines| lines.to_string());
     let ask = |worker: &Worker| {
-        ssh.ask(&worker.host, &LOGS.with(&[&run, &worker.index.to_string(), &lines]), Input::Text(""), PATIENCE).result()
+        ssh.ask(&worker.host, &LOGS.with(&[&run, &worker.index.to_string(), &lines]), Input::Text(""), PATIENCE)
+            .result()
     };
     let texts = on_each(&workers, Worker::to_string, ask)?;
     for (worker, text) in workers.iter().zip(&texts) {

@@ -6,9 +6,9 @@ use std::io::Read;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::arguments::Run;
+use crate::manage::distinct;
 use crate::program::{Program, Version};
 use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
-use crate::manage::distinct;
 use crate::{Error, Result};
 
 /// Where process 0 of a run listens unless told otherwise, as in `fulmen-coordination`.
@@ -256,7 +256,11 @@ fn environment(arguments: &Run) -> Result<Vec<(String, String)>> {
             Some((name, value)) => (name, value.to_owned()),
             None => match std::env::var(text) {
                 Ok(value) => (text.as_str(), value),
-                Err(_) => return Err(Error::usage(format!("--env {text}: there is no such variable here; give {text}=VALUE"))),
+                Err(_) => {
+                    return Err(Error::usage(format!(
+                        "--env {text}: there is no such variable here; give {text}=VALUE"
+                    )));
+                }
             },
         };
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_';

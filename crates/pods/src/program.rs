@@ -69,7 +69,8 @@ impl Program {
             return Some(format!("its processor is {machine}, but {path} is built for {needed}"));
         }
         let needed = needs.glibc?;
-        let advice = "build the program on the oldest host, or with `cargo zigbuild --target x86_64-unknown-linux-gnu.2.31`";
+        let advice =
+            "build the program on the oldest host, or with `cargo zigbuild --target x86_64-unknown-linux-gnu.2.31`";
         match glibc {
             Some(version) if version >= needed => None,
             Some(version) => Some(format!("it has glibc {version}, but {path} needs {needed}; {advice}")),

@@ -70,7 +70,8 @@ pub(crate) fn run(arguments: &Run, out: &mut dyn Write, signals: &Receiver<Signa
     };
     let workers = if arguments.each_chip {
         let chips = |at: usize| arguments.chips.unwrap_or_else(|| found[at].chips());
-        let chips: Vec<(String, usize)> = unique.iter().enumerate().map(|(at, host)| (host.clone(), chips(at))).collect();
+        let chips: Vec<(String, usize)> =
+            unique.iter().enumerate().map(|(at, host)| (host.clone(), chips(at))).collect();
         if let Some((host, _)) = chips.iter().find(|row| row.1 == 0) {
             return Err(Error::new(format!("{host} has no TPU chip: no /dev/accel0 or /dev/vfio/0; give --chips")));
         }
@@ -366,7 +367,9 @@ impl<'a> Watch<'a> {
             // The user decides how long to wait.
             Signal::Interrupt => ("INT", None),
             Signal::Terminate | Signal::HangUp if again => return,
-            Signal::Terminate | Signal::HangUp => ("TERM", Some((Instant::now() + self.limits.grace, Next::Send("KILL")))),
+            Signal::Terminate | Signal::HangUp => {
+                ("TERM", Some((Instant::now() + self.limits.grace, Next::Send("KILL"))))
+            }
         };
         self.asked.get_or_insert(signal);
         let what = match name {
@@ -392,7 +395,9 @@ impl<'a> Watch<'a> {
             if tick && let Some(link) = &mut seat.link {
                 link.send(".");
             }
-            if let Some(silent) = seat.heard.map(|heard| now.saturating_duration_since(heard)).filter(|s| *s > self.limits.lost) {
+            if let Some(silent) =
+                seat.heard.map(|heard| now.saturating_duration_since(heard)).filter(|s| *s > self.limits.lost)
+            {
                 group.end(at, End::Lost(format!("nothing was heard from it for {} s", silent.as_secs())));
             } else if seat.reopen.is_some_and(|due| now >= due) {
                 seat.reopen = None;

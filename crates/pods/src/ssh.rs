@@ -180,7 +180,10 @@ pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
         lines => lines[lines.len().saturating_sub(3)..].join("; "),
     };
     let advice = [
-        ("Host key verification failed", "connect with `ssh` by hand once, or give --ssh-option StrictHostKeyChecking=accept-new"),
+        (
+            "Host key verification failed",
+            "connect with `ssh` by hand once, or give --ssh-option StrictHostKeyChecking=accept-new",
+        ),
         ("Permission denied (", "give your key to the host, or to ssh with --ssh-option IdentityFile=PATH"),
         ("No space left on device", "free space in its home directory, ~/.fulmen/pods say"),
     ];

@@ -31,7 +31,9 @@ impl Targets {
         };
         let wrong = |host: &&String| host.is_empty() || host.starts_with('-') || host.contains(char::is_whitespace);
         if let Some(host) = hosts.iter().find(wrong) {
-            return Err(Error::usage(format!("--hosts: `{host}` is not the name of a host; expected host-a,user@host-b say")));
+            return Err(Error::usage(format!(
+                "--hosts: `{host}` is not the name of a host; expected host-a,user@host-b say"
+            )));
         }
         Ok((hosts, Ssh { options, ..Ssh::default() }))
     }

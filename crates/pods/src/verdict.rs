@@ -48,7 +48,9 @@ pub(crate) fn verdict(ends: &[(usize, End)], signal: Option<Signal>, name: impl 
         return Verdict { code: 0, text: String::new(), again: false };
     };
     let (code, what) = match end {
-        End::Exited { code, .. } if *code > 128 => (*code, format!("was killed by signal {}, exit code {code}", code - 128)),
+        End::Exited { code, .. } if *code > 128 => {
+            (*code, format!("was killed by signal {}, exit code {code}", code - 128))
+        }
         End::Exited { code, .. } => (*code, format!("exited with code {code}")),
         End::Lost(why) => (TEMPORARY, format!("is lost: {why}")),
         End::Stuck(why) => (TEMPORARY, format!("is stuck: {why}")),

@@ -146,7 +146,8 @@ impl Hosts {
     pub(crate) fn program(&self, host: usize) -> u32 {
         let find = || {
             let command = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let is_program = |pid: &u32| command(pid).split('\0').nth(1).is_some_and(|word| word.contains("/.fulmen/pods/bin/"));
+            let is_program =
+                |pid: &u32| command(pid).split('\0').nth(1).is_some_and(|word| word.contains("/.fulmen/pods/bin/"));
             // What it starts is in its group, and looks as it does at first.
             let leads = |pid: &u32| {
                 let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -186,9 +187,11 @@ eval "$1"
 
     /// Runs `fulmen pod` with these arguments, on all hosts.
     pub(crate) fn pod(&self, subcommand: &str, arguments: &[&str]) -> Pod {
-        let names: Vec<String> = (0..self.hosts.len()).map(|i| format!("host-{}", char::from(b'a' + i as u8))).collect();
+        let names: Vec<String> =
+            (0..self.hosts.len()).map(|i| format!("host-{}", char::from(b'a' + i as u8))).collect();
         let config = self.shared("ssh_config").display().to_string();
-        let all = [&[subcommand, "--hosts", &names.join(","), "-F", &config], arguments].concat();
+        let names = names.join(",");
+        let all = [&[subcommand, "--hosts", &names, "-F", &config], arguments].concat();
         let pod = parse(&all);
         let (signals, received) = channel();
         let text = Text::default();

@@ -58,7 +58,9 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
     assert!(!is_in_a_file(&home.join(".fulmen"), &secret), "a file has the secret");
     let copied = || {
         let entries = fs::read_dir(home.join(".fulmen/pods/bin")).unwrap();
-        entries.map(|entry| std::os::unix::fs::MetadataExt::ino(&entry.unwrap().metadata().unwrap())).collect::<Vec<_>>()
+        entries
+            .map(|entry| std::os::unix::fs::MetadataExt::ino(&entry.unwrap().metadata().unwrap()))
+            .collect::<Vec<_>>()
     };
     let before = copied();
     run.signals.send(Signal::Interrupt).unwrap();
@@ -70,7 +72,10 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
     }
     hosts.are_idle();
 
-    let run = hosts.pod("run", &["--env", "SAYS=it's  so", "--", &program, "echo \"$SAYS\"; [ $me = 2 ] && sleep 0.5 && forever; sleep 1"]);
+    let run = hosts.pod(
+        "run",
+        &["--env", "SAYS=it's  so", "--", &program, "echo \"$SAYS\"; [ $me = 2 ] && sleep 0.5 && forever; sleep 1"],
+    );
     run.prints("it's  so", 3);
     // One worker goes on alone; a process that the program has left is ended with it.
     let home = self::home(hosts.program(2));
@@ -114,13 +119,15 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     hosts.are_idle();
 
     // The others are told by the coordinator, and fail before this machine knows.
-    let steps = "i=0; while [ $i -lt $((5 + 2 * me)) ]; do echo $((++i)) >$FULMEN_PROGRESS_FILE; sleep 0.1; done; forever";
+    let steps =
+        "i=0; while [ $i -lt $((5 + 2 * me)) ]; do echo $((++i)) >$FULMEN_PROGRESS_FILE; sleep 0.1; done; forever";
     let run = hosts.pod("run", &[&options[..], &[steps]].concat());
     let text = run.ends_with(75);
     assert!(text.contains("[pod] worker 0 (host-a) is stuck: it does not go on for 3 s, at step 5\n"), "{text}");
     hosts.are_idle();
 
-    let fails = format!("[ $me = 1 ] && forever; until [ -e {} ]; do sleep 0.1; done; exit 1", hosts.shared("gone").display());
+    let fails =
+        format!("[ $me = 1 ] && forever; until [ -e {} ]; do sleep 0.1; done; exit 1", hosts.shared("gone").display());
     let run = hosts.pod("run", &[&options[..], &[fails.as_str()]].concat());
     run.prints("resume never", 3);
     hosts.connect(1, false);
@@ -138,7 +145,10 @@ fn a_host_with_a_full_disk_or_an_older_glibc_is_named_before_anything_starts() {
     let program = hosts.script(200_000);
     let (ended, text) = hosts.pod("run", &["--", &program, "echo started"]).end();
     let error = ended.unwrap_err().to_string();
-    assert!(error.starts_with("worker 1 (host-b): ") && error.contains("No space left on device; free space"), "{error}");
+    assert!(
+        error.starts_with("worker 1 (host-b): ") && error.contains("No space left on device; free space"),
+        "{error}"
+    );
     assert!(!error.contains("host-a") && !text.contains("started"), "{error}\n{text}");
     // A program fills the disk when it runs: its exit code is known all the same.
     let small = hosts.script(0);
@@ -177,7 +187,10 @@ fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
     let hosts = Hosts::new(HOMES);
     let program = hosts.script(0);
     let go = hosts.shared("go");
-    let waits = format!("echo 7 >$FULMEN_PROGRESS_FILE; until [ -e {} ]; do sleep 0.1; done; echo went; exit $((me == 1))", go.display());
+    let waits = format!(
+        "echo 7 >$FULMEN_PROGRESS_FILE; until [ -e {} ]; do sleep 0.1; done; echo went; exit $((me == 1))",
+        go.display()
+    );
     hosts.pod("run", &["--detach", "--run", "r1", "--", &program, &waits]).ends_with(0);
     until("all have told their step", || {
         let text = hosts.pod("status", &[]).ends_with(0);
@@ -185,7 +198,10 @@ fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
     });
     let text = hosts.pod("status", &["--json", "r1"]).ends_with(0);
     let rows: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&rows[2]["worker"], &rows[2]["host"], &rows[2]["state"]), (&2.into(), &"host-c".into(), &"running".into()));
+    assert_eq!(
+        (&rows[2]["worker"], &rows[2]["host"], &rows[2]["state"]),
+        (&2.into(), &"host-c".into(), &"running".into())
+    );
     // Whoever looks on may leave.
     let follow = hosts.pod("logs", &["--follow"]);
     follow.prints("resume never", 3);
@@ -210,7 +226,10 @@ fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
     let (ended, _) = hosts.pod("stop", &["r3"]).end();
     assert_eq!(ended.unwrap_err().to_string(), "there is no run r3 on host-a, host-b, host-c");
     let text = hosts.pod("exec", &["--", "sh", "-c", "echo it\\'s here; exit 4"]).ends_with(4);
-    assert!(text.contains("[worker 2] it's here") && text.contains("[pod] worker 0 (host-a) exited with code 4"), "{text}");
+    assert!(
+        text.contains("[worker 2] it's here") && text.contains("[pod] worker 0 (host-a) exited with code 4"),
+        "{text}"
+    );
     hosts.are_idle();
 }
 
@@ -252,7 +271,11 @@ fn each_chip_runs_a_program_of_its_own() {
         assert!(text.contains(&format!("[worker {worker}] {worker} chip {chip} alone")), "{text}");
         assert!(text.contains(&format!("[worker {worker}] process 0 of 1 at 127.0.0.1:0")), "{text}");
     }
-    assert!(text.contains("worker 1 (host-a) exited with code 5\n") && text.contains("worker 4 (host-c) exited with code 75; restart 1"), "{text}");
+    assert!(
+        text.contains("worker 1 (host-a) exited with code 5\n")
+            && text.contains("worker 4 (host-c) exited with code 75; restart 1"),
+        "{text}"
+    );
     assert_eq!(text.matches("chip").count(), 7, "{text}");
     hosts.are_idle();
 }
