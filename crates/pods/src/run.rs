@@ -420,9 +420,13 @@ impl<'a> Watch<'a> {
                 };
                 match next {
                     Next::Send(name) => group.send(name),
-                    Next::GiveUp => (0..group.seats.len()).for_each(|at| {
-                        group.end(at, End::Lost("it did not end when it was killed".into()));
-                    }),
+                    Next::GiveUp => {
+                        for at in (0..group.seats.len()).filter(|at| group.seats[*at].end.is_none()).collect::<Vec<_>>()
+                        {
+                            note(self.out, &format!("[pod] {} still runs after it was killed", group.seats[at].worker));
+                            group.end(at, End::Remains);
+                        }
+                    }
                 }
             }
             _ => {}
@@ -434,6 +438,7 @@ impl<'a> Watch<'a> {
         let failed = group.seats.iter().find_map(|seat| match seat.end.as_ref()? {
             End::Exited { code: 0, .. } => None,
             End::Exited { code, .. } => Some((*code == TEMPORARY, format!("{} ended with code {code}", seat.worker))),
+            End::Remains => Some((false, format!("{} still runs", seat.worker))),
             End::Lost(why) | End::Stuck(why) => Some((false, format!("{} is lost: {why}", seat.worker))),
         });
         let stopped = |seat: &Seat| seat.end.is_none() && seat.state == 'T';

@@ -18,6 +18,8 @@ pub(crate) enum End {
     Lost(String),
     /// It did not go on, and was killed, and why.
     Stuck(String),
+    /// Not at all: it still ran after it was killed, as far as is known.
+    Remains,
 }
 
 /// What became of the workers.
@@ -41,10 +43,12 @@ pub(crate) fn verdict(ends: &[(usize, End)], signal: Option<Signal>, name: impl 
     }
     let lost = ends.iter().find(|(_, end)| matches!(end, End::Lost(_)));
     let stuck = || ends.iter().find(|(_, end)| matches!(end, End::Stuck(_)));
+    let remains = || ends.iter().find(|(_, end)| *end == End::Remains);
     let failed = |was_asked: bool| {
         ends.iter().find(move |(_, end)| matches!(end, End::Exited { code: 1.., asked } if *asked == was_asked))
     };
-    let Some((worker, end)) = lost.or_else(stuck).or_else(|| failed(false)).or_else(|| failed(true)) else {
+    let Some((worker, end)) = lost.or_else(stuck).or_else(|| failed(false)).or_else(|| failed(true)).or_else(remains)
+    else {
         return Verdict { code: 0, text: String::new(), again: false };
     };
     let (code, what) = match end {
@@ -54,6 +58,7 @@ pub(crate) fn verdict(ends: &[(usize, End)], signal: Option<Signal>, name: impl 
         End::Exited { code, .. } => (*code, format!("exited with code {code}")),
         End::Lost(why) => (TEMPORARY, format!("is lost: {why}")),
         End::Stuck(why) => (TEMPORARY, format!("is stuck: {why}")),
+        End::Remains => (TEMPORARY, "still runs after it was killed".into()),
     };
     Verdict { code, text: format!("{} {what}", name(*worker)), again: code == TEMPORARY }
 }
@@ -82,6 +87,7 @@ mod tests {
         let (lost, stuck) = (End::Lost("no route".into()), End::Stuck("stopped".into()));
         check(&[exited(1), stuck.clone(), lost], None, 75, "worker 2 is lost: no route", true);
         check(&[exited(1), stuck], None, 75, "worker 1 is stuck: stopped", true);
+        check(&[End::Remains, exited(1)], None, 1, "worker 1 exited with code 1", false);
     }
 
     #[test]

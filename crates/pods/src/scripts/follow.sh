@@ -7,7 +7,7 @@ tail -c "+$((offset + 1))" -s 0.2 -f log --pid="$supervisor" 2>/dev/null &
 tail=$!
 trap 'kill $tail 2>/dev/null' EXIT
 uptime
-heard=$up told=-1
+heard=$up told=-1 part=""
 while runs "$supervisor" "$supervisor_time"; do
   uptime
   if [ "$up" != "$told" ]; then
@@ -18,7 +18,7 @@ while runs "$supervisor" "$supervisor_time"; do
     tell "alive $state $step"
   fi
   if IFS= read -r -t 0.2 line; then
-    heard=$up
+    heard=$up line=$part$line part=""
     case $line in
       INT | TERM | KILL) signal "$line" ;;
       *) [ "$owner" = 1 ] && touch lease ;;
@@ -26,6 +26,9 @@ while runs "$supervisor" "$supervisor_time"; do
   elif [ $? -le 128 ] || [ $((up - heard)) -gt 120 ]; then
     # Whoever listened is gone.
     exit 0
+  else
+    # The time may be over within a line.
+    part+=$line
   fi
 done
 wait $tail

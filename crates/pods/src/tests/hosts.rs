@@ -203,9 +203,11 @@ eval "$1"
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        for host in &mut self.hosts {
+        for (index, host) in self.hosts.iter_mut().enumerate() {
             let _ = host.unshare.kill();
             let _ = host.unshare.wait();
+            // What was never delivered keeps a namespace without a name for minutes, and so its end of the cable.
+            let _ = Command::new("ip").args(["link", "del", &format!("{}v{index}", self.bridge)]).status();
             let _ = Command::new("ip").args(["netns", "del", &host.namespace]).status();
         }
         let _ = Command::new("ip").args(["link", "del", &self.bridge]).status();
