@@ -23,6 +23,10 @@ impl Builder {
         self
     }
 
+    pub fn on_refused(self, _: impl Fn(&str) + Send + Sync + 'static) -> Builder {
+        self
+    }
+
     /// # Errors
     /// Always: the error names the feature that is missing.
     pub fn join(self) -> Result<Coordination> {

@@ -2,12 +2,17 @@
 //!
 //! Not here: who this process is, which the environment says without any of that.
 
+mod accept;
 mod agreement;
 mod bind;
 mod builder;
 mod client;
+mod connect;
 mod coordination;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod halt;
+mod handshake;
 mod run;
 mod server;
 mod service;

@@ -75,6 +75,7 @@ impl Hosts {
                 say(&format!("the coordinator listens at {address}"));
             }
         });
+        let join = join.on_refused(say);
         let hosts = Arc::new(Hosts::new(join.join()?, runtime::check));
         *joined = Arc::downgrade(&hosts);
         Ok(Some(hosts))
