@@ -1,6 +1,6 @@
 //! What the environment says about this process: Fulmen's own variables, else libtpu's, else nothing.
 //!
-//! Not here: asking a cloud's metadata server. Where the environment says nothing, a process is alone.
+//! Not here: asking a cloud's metadata server (`grpc/metadata.rs`).
 
 use std::ffi::OsString;
 use std::fmt;

@@ -52,9 +52,9 @@ mod timeouts;
 mod token;
 
 #[cfg(not(feature = "grpc"))]
-pub use absent::{Builder, Coordination, Halt};
+pub use absent::{Builder, Coordination, Halt, on_preemption};
 pub use error::{Error, Result};
 #[cfg(feature = "grpc")]
-pub use grpc::{Builder, Coordination, Halt};
+pub use grpc::{Builder, Coordination, Halt, on_preemption};
 pub use process::{Process, ProcessInfo};
 pub use timeouts::Timeouts;
