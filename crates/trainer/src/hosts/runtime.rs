@@ -153,7 +153,7 @@ mod tests {
         alone("tpu", 1).unwrap();
         let error = alone("tpu", 4).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("`tpu` sees the devices of 4 hosts"), "{error}");
-        check_alone(&Runtime::open(Accelerator::Cpu, &Devices::Count(2)).unwrap()).unwrap();
+        check_alone(&Runtime::open(Accelerator::Cpu, &2.into()).unwrap()).unwrap();
     }
 
     #[test]
