@@ -240,9 +240,7 @@ mod tests {
     #[test]
     fn the_token_is_never_shown() {
         let token = "secret-".repeat(6);
-        let with = |token: OsString| {
-            Process::from_env(move |name| (name == RUN_TOKEN).then(|| token.clone()))
-        };
+        let with = |token: OsString| Process::from_env(move |name| (name == RUN_TOKEN).then(|| token.clone()));
         let process = with(format!(" {token}\n").into()).unwrap();
         assert_eq!(process, Process::single().with_run_token(&token).unwrap());
         assert_ne!(process, Process::single());

@@ -40,7 +40,8 @@
 mod absent;
 mod environment;
 mod error;
-#[cfg(any(test, feature = "fuzzing"))]
+/// What bytes from the network reach, for the fuzz targets alone.
+#[cfg(all(feature = "grpc", any(test, feature = "fuzzing")))]
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::grpc::fuzzing::{handshake, requests};

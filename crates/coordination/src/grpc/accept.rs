@@ -66,11 +66,12 @@ pub(crate) async fn accept(
 /// Whose connections were refused.
 pub(crate) struct Strangers {
     addresses: Mutex<BTreeSet<IpAddr>>,
-    report: Box<dyn Fn(String) + Send + Sync>,
+    report: Box<dyn Fn(String, &'static str) + Send + Sync>,
 }
 
 impl Strangers {
-    pub(crate) fn new(report: impl Fn(String) + Send + Sync + 'static) -> Strangers {
+    /// `report` is given what happened, and which refusals it will not be given.
+    pub(crate) fn new(report: impl Fn(String, &'static str) + Send + Sync + 'static) -> Strangers {
         Strangers { addresses: Mutex::default(), report: Box::new(report) }
     }
 
@@ -85,7 +86,7 @@ impl Strangers {
             _ => "Further refusals of this address are not reported",
         };
         drop(addresses);
-        (self.report)(format!("the coordinator refused a connection from {from}: {why}. {rest}"));
+        (self.report)(format!("the coordinator refused a connection from {from}: {why}"), rest);
     }
 }
 
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn each_address_is_reported_once_and_not_all_of_them() {
         let (send, reports) = std::sync::mpsc::channel();
-        let strangers = Strangers::new(move |report| send.send(report).unwrap());
+        let strangers = Strangers::new(move |refusal, rest| send.send(format!("{refusal}. {rest}")).unwrap());
         for round in 0..3 {
             for last in 1..=200 {
                 let why = if round == 0 { Refusal::WrongProof } else { Refusal::TooLate };

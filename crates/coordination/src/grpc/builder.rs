@@ -94,7 +94,8 @@ impl Builder {
         let (client, server) = worker.run({
             let address = address.clone();
             async move {
-                let server = listener.map(|listener| Server::start(listener, run, token.clone(), on_refused)).transpose()?;
+                let server =
+                    listener.map(|listener| Server::start(listener, run, token.clone(), on_refused)).transpose()?;
                 Ok::<_, crate::Error>((Arc::new(Client::new(address, index, token)?), server))
             }
         })??;

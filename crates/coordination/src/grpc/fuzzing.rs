@@ -76,12 +76,12 @@ fn answer(service: Service, method: u8, bytes: &[u8]) -> Answer {
         }
     }
     match method % 6 {
-        0 => decoded(bytes, |request| async { service.join(request).await.ok() }),
-        1 => decoded(bytes, |request| async { Some(service.meet(request).await) }),
-        2 => decoded(bytes, |request| async { Some(service.put(request).await) }),
-        3 => decoded(bytes, |request| async { Some(service.get(request).await) }),
-        4 => decoded(bytes, |request| async { Some(service.heartbeat(request).await) }),
-        _ => decoded(bytes, |request| async { Some(service.leave(request).await) }),
+        0 => decoded(bytes, move |request| async move { service.join(request).await.ok() }),
+        1 => decoded(bytes, move |request| async move { Some(service.meet(request).await) }),
+        2 => decoded(bytes, move |request| async move { Some(service.put(request).await) }),
+        3 => decoded(bytes, move |request| async move { Some(service.get(request).await) }),
+        4 => decoded(bytes, move |request| async move { Some(service.heartbeat(request).await) }),
+        _ => decoded(bytes, move |request| async move { Some(service.leave(request).await) }),
     }
 }
 

@@ -47,7 +47,7 @@ impl Process {
     /// use fulmen_coordination::Process;
     ///
     /// let process = Process::detect(|name| std::env::var_os(name))?;
-    /// assert_eq!(process.count(), 1, "this example runs on one machine");
+    /// assert!(process.index() < process.count());
     /// # Ok::<(), fulmen_coordination::Error>(())
     /// ```
     ///
@@ -93,7 +93,8 @@ async fn notice(server: &str) -> &'static str {
             return "this machine is preempted";
         }
         // The other event is a migration, which a run survives.
-        if get(&client, server, "maintenance-event").await.is_some_and(|answer| answer.trim().starts_with("TERMINATE")) {
+        if get(&client, server, "maintenance-event").await.is_some_and(|answer| answer.trim().starts_with("TERMINATE"))
+        {
             return "this machine goes down for maintenance";
         }
         tokio::time::sleep(TIME).await;
@@ -187,8 +188,11 @@ mod tests {
         let count = asked.clone();
         std::thread::spawn(move || {
             for mut stream in listener.incoming().map_while(std::result::Result::ok) {
-                let lines: Vec<String> =
-                    BufReader::new(&stream).lines().map_while(std::result::Result::ok).take_while(|l| !l.is_empty()).collect();
+                let lines: Vec<String> = BufReader::new(&stream)
+                    .lines()
+                    .map_while(std::result::Result::ok)
+                    .take_while(|l| !l.is_empty())
+                    .collect();
                 assert!(lines.iter().any(|line| line.eq_ignore_ascii_case("metadata-flavor: google")), "{lines:?}");
                 count.fetch_add(1, Ordering::SeqCst);
                 let name = lines[0].split(' ').nth(1).unwrap().rsplit('/').next().unwrap();
@@ -248,7 +252,8 @@ mod tests {
 
     #[test]
     fn a_machine_with_one_host_is_alone() {
-        let (server, _) = metadata(&[("worker-network-endpoints", "unknown:unknown:10.0.0.2"), ("agent-worker-number", "0")]);
+        let (server, _) =
+            metadata(&[("worker-network-endpoints", "unknown:unknown:10.0.0.2"), ("agent-worker-number", "0")]);
         assert_eq!(detect(&server, &[]).unwrap(), Process::single());
         // A VM without a TPU.
         let (server, _) = metadata(&[]);

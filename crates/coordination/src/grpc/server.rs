@@ -41,11 +41,11 @@ impl Server {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(listening)?;
         let service = Service::new(run);
         let noted = service.clone();
-        let strangers = Strangers::new(move |report| {
-            noted.change(|run| run.note_refusal(report.clone()));
+        let strangers = Strangers::new(move |refusal, rest| {
+            noted.change(|run| run.note_refusal(refusal.clone()));
             let on_refused = on_refused.clone();
             // It may wait, for a terminal say, and this thread must not.
-            tokio::task::spawn_blocking(move || on_refused(&report));
+            tokio::task::spawn_blocking(move || on_refused(&format!("{refusal}. {rest}")));
         });
         let (admitted, connections) = mpsc::channel(16);
         let accepting = tokio::spawn(accept(listener, token, admitted, Arc::new(strangers)));
