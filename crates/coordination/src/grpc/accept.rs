@@ -15,8 +15,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::handshake::{Refusal, admit};
 use crate::token::Token;
 
-/// How many connections may be in their handshake. If more come, the oldest has to go: those that have the token are done
-/// within moments, and try again.
+/// How many connections may be in their handshake, or as many as there are processes. If more come, the oldest has to go: those
+/// that have the token are done within moments, and try again.
 const MOST_UNPROVEN: usize = 128;
 
 /// How many addresses are reported.
@@ -26,9 +26,11 @@ const MOST_REPORTED: usize = 16;
 pub(crate) async fn accept(
     listener: TcpListener,
     token: Option<Token>,
+    processes: usize,
     admitted: Sender<TcpStream>,
     strangers: Arc<Strangers>,
 ) {
+    let most = MOST_UNPROVEN.max(processes);
     let mut handshakes = JoinSet::new();
     let mut waiting: VecDeque<(AbortHandle, IpAddr)> = VecDeque::new();
     loop {
@@ -39,10 +41,10 @@ pub(crate) async fn accept(
         };
         let from = from.ip().to_canonical();
         while handshakes.try_join_next().is_some() {}
-        if waiting.len() >= MOST_UNPROVEN {
+        if waiting.len() >= most {
             waiting.retain(|(handshake, _)| !handshake.is_finished());
         }
-        if waiting.len() >= MOST_UNPROVEN
+        if waiting.len() >= most
             && let Some((handshake, oldest)) = waiting.pop_front()
         {
             handshake.abort();

@@ -6,7 +6,7 @@ use super::bind::listen;
 use super::client::Client;
 use super::coordination::{Coordination, Inner};
 use super::run::Run;
-use super::server::Server;
+use super::server::{OnRefused, Server};
 use super::wire::{self, Purpose, method};
 use super::worker::Worker;
 use crate::process::host_name;
@@ -45,8 +45,6 @@ pub struct Builder {
     on_refused: OnRefused,
 }
 
-type OnRefused = Arc<dyn Fn(&str) + Send + Sync>;
-
 impl Builder {
     pub(crate) fn new(process: Process) -> Builder {
         let timeouts = Timeouts::default();
@@ -76,7 +74,8 @@ impl Builder {
     ///
     /// # Errors
     /// An address that cannot be listened at or reached, or that other machines can reach while the run has no token; being
-    /// refused (an index that is taken, another token, another number of processes, another run, another version); a process that has not joined in time, which the message names.
+    /// refused (an index that is taken, another token, another number of processes, another run, another version); a
+    /// process that has not joined in time, which the message names.
     pub fn join(self) -> Result<Coordination> {
         let Builder { process, timeouts, on_listening, on_refused } = self;
         timeouts.check()?;

@@ -70,7 +70,7 @@ impl Run {
         self.heartbeat_timeout
     }
 
-    fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.members.len() as u32
     }
 

@@ -20,6 +20,9 @@ use crate::{Error, Result};
 /// How long the others get to hear the outcome before the server stops. They hear at once unless they are gone too.
 const LINGER: Duration = Duration::from_secs(3);
 
+/// Told of each refused connection.
+pub(crate) type OnRefused = Arc<dyn Fn(&str) + Send + Sync>;
+
 pub(crate) struct Server {
     service: Service,
     stop: oneshot::Sender<()>,
@@ -34,11 +37,12 @@ impl Server {
         listener: TcpListener,
         run: Run,
         token: Option<Token>,
-        on_refused: Arc<dyn Fn(&str) + Send + Sync>,
+        on_refused: OnRefused,
     ) -> Result<Server> {
         let listening = |e| Error::system("listening for the other processes", e);
         listener.set_nonblocking(true).map_err(listening)?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(listening)?;
+        let processes = run.count() as usize;
         let service = Service::new(run);
         let noted = service.clone();
         let strangers = Strangers::new(move |refusal, rest| {
@@ -48,7 +52,7 @@ impl Server {
             tokio::task::spawn_blocking(move || on_refused(&format!("{refusal}. {rest}")));
         });
         let (admitted, connections) = mpsc::channel(16);
-        let accepting = tokio::spawn(accept(listener, token, admitted, Arc::new(strangers)));
+        let accepting = tokio::spawn(accept(listener, token, processes, admitted, Arc::new(strangers)));
         let incoming = ReceiverStream::new(connections).map(Ok::<_, Infallible>);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = Transport::builder().serve_with_incoming_shutdown(service.clone(), incoming, async {
