@@ -64,9 +64,12 @@ impl Columns {
                 let (count, rows) = (values.len(), columns.labelled.len());
                 match task {
                     Task::Regression if numbers => {}
-                    Task::Regression => return Err(format!("--task regression: `{name}` is no column of numbers").into()),
+                    Task::Regression => {
+                        return Err(format!("--task regression: `{name}` is no column of numbers").into());
+                    }
                     Task::Classification if 2 * count > rows => {
-                        let message = format!("`{name}` has {count} different values in {rows} rows, too many for classes");
+                        let message =
+                            format!("`{name}` has {count} different values in {rows} rows, too many for classes");
                         return Err((message + "; --task regression is for numbers").into());
                     }
                     Task::Classification => columns.classes = Some(values.into_iter().collect()),
@@ -124,11 +127,12 @@ impl Columns {
         for (place, (name, categories)) in self.categories.iter().enumerate() {
             rows = rows.label_of(name, categories).named(category(place)).fill(0.0);
         }
-        Ok(Box::new(match &self.classes {
+        let rows = match &self.classes {
             _ if !with_target => rows,
             Some(classes) => rows.label_of(&self.target, classes).named("target"),
             None => rows.column(&self.target, DType::F32).named("target"),
-        }.build()?))
+        };
+        Ok(Box::new(rows.build()?))
     }
 }
 

@@ -144,9 +144,8 @@ mod tests {
     fn columns_are_told_apart_and_gaps_are_marked() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/data/penguins.csv"));
         let table = || Csv::open(path).unwrap();
-        let find = |target: &str, task| {
-            Columns::find(&table(), (target, task), &["year".to_owned()], &["island".to_owned()])
-        };
+        let find =
+            |target: &str, task| Columns::find(&table(), (target, task), &["year".to_owned()], &["island".to_owned()]);
         let columns = find("species", Task::Classification).unwrap();
         assert_eq!(columns.numbers, ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"]);
         let categories = [("sex", ["female", "male"].to_vec()), ("year", ["2007", "2008", "2009"].to_vec())];

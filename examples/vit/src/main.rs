@@ -156,7 +156,8 @@ mod tests {
         let vit = vit.unwrap();
         vit.initialize(0);
         vit.save_pretrained(folder.path()).unwrap();
-        let args = ["vit", "--fake-data", "--fast-dev-run", "--batch-size", "8", "--size", "16", "--from", folder.path().to_str().unwrap()];
+        let args = "vit --fake-data --fast-dev-run --batch-size 8 --size 16 --from".split(' ');
+        let args = args.chain([folder.path().to_str().unwrap()]);
         assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
     }
 }
