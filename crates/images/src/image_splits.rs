@@ -179,9 +179,10 @@ impl ImageSplits {
         };
         match &self.layout {
             Layout::Cifar10 | Layout::Cifar100 => {
-                let hundred = matches!(self.layout, Layout::Cifar100);
-                let open = if hundred { Cifar::cifar100 } else { Cifar::cifar10 };
-                let cifar = open(&self.root, files)?;
+                let cifar = match self.layout {
+                    Layout::Cifar10 => Cifar::cifar10(&self.root, files)?,
+                    _ => Cifar::cifar100(&self.root, files)?,
+                };
                 let labels = cifar.labels();
                 self.divide(cifar.augment(pictures)?, &labels, part, HeldBack::of(part))
             }

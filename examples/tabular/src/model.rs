@@ -114,7 +114,9 @@ impl Tabular {
         let (output, target) = (self.forward(batch), batch.get("target"));
         cx.log(format!("{stage}_loss"), self.losses(&output, batch));
         match &self.target {
-            None => cx.log(format!("{stage}_acc"), metrics::correct(output, target)),
+            None => {
+                cx.log(format!("{stage}_acc"), metrics::correct(output, target));
+            }
             Some(standardization) => {
                 let prediction = standardization.inverse(&output).squeeze(-1);
                 cx.log_metric(format!("{stage}_mae"), MeanAbsoluteError::new().update(&prediction, &target));

@@ -10,6 +10,7 @@ use fulmen::cli::{self, FitData, Program, clap};
 use fulmen::models::Pretrained;
 use fulmen::models::vit::{Config, ViT};
 use fulmen::prelude::*;
+use fulmen::trainer::TrainDuration;
 use fulmen::trainer::callbacks::BackboneFinetuning;
 
 use data::{Data, Split};
