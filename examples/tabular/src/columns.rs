@@ -67,10 +67,10 @@ impl Columns {
                     Task::Regression => {
                         return Err(format!("--task regression: `{name}` is no column of numbers").into());
                     }
-                    Task::Classification if 2 * count > rows => {
+                    Task::Classification if numbers && 10 * count > rows => {
                         let message =
-                            format!("`{name}` has {count} different values in {rows} rows, too many for classes");
-                        return Err((message + "; --task regression is for numbers").into());
+                            format!("`{name}` has {count} different numbers in {rows} rows, too many for classes");
+                        return Err((message + "; give --task regression").into());
                     }
                     Task::Classification => columns.classes = Some(values.into_iter().collect()),
                 }

@@ -163,6 +163,10 @@ mod tests {
         // Rows without a target are left out.
         let mass = find("body_mass_g", Task::Regression).unwrap();
         assert_eq!((rows.len(), mass.labelled_rows(table()).unwrap().len()), (344, 342));
-        assert!(find("sex", Task::Regression).is_err() && find("mass", Task::Regression).is_err());
+        for (target, task) in
+            [("sex", Task::Regression), ("mass", Task::Regression), ("body_mass_g", Task::Classification)]
+        {
+            assert!(find(target, task).is_err(), "{target}");
+        }
     }
 }
