@@ -60,8 +60,8 @@ impl Classifier {
     /// Pictures `u8[batch, 3, height, width]` as numbers. Bytes cross the link to the device, a quarter of what floats take.
     fn pictures(&self, batch: &Batch) -> Tensor {
         match self.recipe.normalization {
-            Normalization::Half => normalize(&batch.get("image"), &[0.5; 3], &[0.5; 3]),
-            Normalization::Imagenet => normalize(&batch.get("image"), &IMAGENET_MEAN, &IMAGENET_STD),
+            Normalization::Half => normalize(batch.get("image"), &[0.5; 3], &[0.5; 3]),
+            Normalization::Imagenet => normalize(batch.get("image"), &IMAGENET_MEAN, &IMAGENET_STD),
         }
     }
 
