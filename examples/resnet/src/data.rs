@@ -1,11 +1,10 @@
-//! Where pictures come from: CIFAR, digits, folders by class, tar shards, or nowhere.
+//! Where pictures come from: CIFAR, digits, folders by class, or nowhere.
 
 use std::path::{Path, PathBuf};
 
 use fulmen::cli::Result;
-use fulmen::data::images::{Cifar, EncodedImage, ImageFolder, PictureDataset, Pictures as Pipeline};
-use fulmen::data::shards::TarSource;
-use fulmen::data::{self, Dataset, FakeDataset, Mnist, Source as _};
+use fulmen::data::images::{Cifar, ImageFolder, Pictures as Pipeline};
+use fulmen::data::{self, Dataset, FakeDataset, Mnist};
 use fulmen::prelude::random_split;
 
 /// The pictures that there are.
@@ -13,7 +12,7 @@ pub(crate) struct Pictures {
     kind: Kind,
     folder: PathBuf,
     size: usize,
-    /// Of shards and of random pictures.
+    /// Of random pictures.
     classes: usize,
 }
 
@@ -23,7 +22,6 @@ enum Kind {
     Cifar100,
     Digits,
     Folders,
-    Shards,
     Fake,
 }
 
@@ -36,24 +34,22 @@ pub(crate) enum Split {
 }
 
 /// What tells the kinds of folders apart.
-const MARKS: [(&str, Kind); 6] = [
+const MARKS: [(&str, Kind); 5] = [
     ("data_batch_1.bin", Kind::Cifar10),
     ("train.bin", Kind::Cifar100),
     ("train-images-idx3-ubyte", Kind::Digits),
     ("train-images-idx3-ubyte.gz", Kind::Digits),
-    ("train-000000.tar", Kind::Shards),
     ("train", Kind::Folders),
 ];
 
 impl Pictures {
-    /// Those in a folder. Folders by class and shards have pictures of any size, which become `size` high and wide; of shards
-    /// nobody says how many `classes` they have.
-    pub(crate) fn find(folder: &Path, size: usize, classes: usize) -> Result<Pictures> {
+    /// Those in a folder; of folders by class, `size` is the height and width that they get.
+    pub(crate) fn find(folder: &Path, size: usize) -> Result<Pictures> {
         let Some((_, kind)) = MARKS.iter().find(|(mark, _)| folder.join(mark).exists()) else {
             let marks = MARKS.map(|(mark, _)| mark).join(", ");
             let message = format!(
-                "--data-dir {}: it has none of {marks}; give a folder with CIFAR's binary version, MNIST's IDX files, \
-                 folders of pictures by class or shards of them, or try the program out with --fake-data",
+                "--data-dir {}: it has none of {marks}; give a folder with CIFAR's binary version, MNIST's IDX files or \
+                 folders of pictures by class, or try the program out with --fake-data",
                 folder.display()
             );
             return Err(message.into());
@@ -61,9 +57,9 @@ impl Pictures {
         let size = match kind {
             Kind::Cifar10 | Kind::Cifar100 => 32,
             Kind::Digits => 28,
-            Kind::Folders | Kind::Shards | Kind::Fake => size,
+            Kind::Folders | Kind::Fake => size,
         };
-        Ok(Pictures { kind: *kind, folder: folder.to_owned(), size, classes })
+        Ok(Pictures { kind: *kind, folder: folder.to_owned(), size, classes: 0 })
     }
 
     /// Random ones.
@@ -76,7 +72,7 @@ impl Pictures {
             Kind::Cifar10 | Kind::Digits => 10,
             Kind::Cifar100 => 100,
             Kind::Folders => ImageFolder::open(self.folder.join("train"))?.classes().len(),
-            Kind::Shards | Kind::Fake => self.classes,
+            Kind::Fake => self.classes,
         })
     }
 
@@ -99,20 +95,16 @@ impl Pictures {
             Kind::Digits => part(Mnist::open(&self.folder, files)?, split),
             Kind::Folders => {
                 let has_test = self.folder.join("test").exists();
-                let name = if split == Split::Test && has_test { "test" } else { train_or_val(split) };
-                Ok(Box::new(ImageFolder::open(self.folder.join(name))?.decode(self.pipeline(split))?))
-            }
-            Kind::Shards => {
-                let shards = TarSource::open(self.folder.join(format!("{}-*.tar", train_or_val(split))))?;
-                let classes = self.classes;
-                let pictures = shards.map(move |mut sample| {
-                    let label = sample.text("cls")?.parse().map_err(data::Error::new)?;
-                    match usize::try_from(label).is_ok_and(|label| label < classes) {
-                        true => Ok(EncodedImage { bytes: sample.take("jpg")?, label }),
-                        false => Err(data::Error::new(format!("class {label} of --classes {classes}; give as many as there are"))),
-                    }
-                });
-                Ok(Box::new(PictureDataset::new(pictures, self.pipeline(split))?))
+                let name = match split {
+                    Split::Train => "train",
+                    Split::Test if has_test => "test",
+                    Split::Validation | Split::Test => "val",
+                };
+                let pipeline = match split {
+                    Split::Train => Pipeline::rgb().random_resized_crop(self.size).horizontal_flip(0.5),
+                    _ => Pipeline::rgb().resize(self.size * 8 / 7).center_crop(self.size),
+                };
+                Ok(Box::new(ImageFolder::open(self.folder.join(name))?.decode(pipeline)?))
             }
             Kind::Fake => {
                 let count = if split == Split::Train { 50_000 } else { 10_000 };
@@ -121,18 +113,6 @@ impl Pictures {
             }
         }
     }
-
-    /// For pictures of any size.
-    fn pipeline(&self, split: Split) -> Pipeline {
-        match split {
-            Split::Train => Pipeline::rgb().random_resized_crop(self.size).horizontal_flip(0.5),
-            _ => Pipeline::rgb().resize(self.size * 8 / 7).center_crop(self.size),
-        }
-    }
-}
-
-fn train_or_val(split: Split) -> &'static str {
-    if split == Split::Train { "train" } else { "val" }
 }
 
 fn cifar(cifar: Cifar, split: Split) -> Result<Box<dyn Dataset>> {
