@@ -32,14 +32,12 @@ pub(crate) fn test_loss(text: &Path) -> Result<f64, Box<dyn Error>> {
 /// Bytes, each with the one that follows it.
 fn pairs(text: &Path, split: Split) -> Result<Vec<(usize, usize)>, Box<dyn Error>> {
     let data = text::samples(text, &Vocabulary::Bytes, LENGTH, split).map_err(|e| e.to_string())?;
-    let fields = data.fields();
-    let place = |name: &str| fields.iter().position(|field| field.name() == name).ok_or(format!("there is no {name}"));
-    let (inputs, labels) = (place("input_ids")?, place("labels")?);
     let mut pairs = vec![];
     for batch in DataLoader::builder(data).batch_size(64).build()?.epoch(0) {
         let batch = batch?;
-        let rows = batch.num_samples() * LENGTH;
-        let both = batch.values::<i32>(inputs)?.iter().zip(batch.values::<i32>(labels)?).take(rows);
+        let field = |name: &str| batch.field_index(name).ok_or_else(|| format!("the samples have no {name}"));
+        let (inputs, labels) = (field("input_ids")?, field("labels")?);
+        let both = batch.values::<i32>(inputs)?.iter().zip(batch.values::<i32>(labels)?).take(batch.valid() * LENGTH);
         pairs.extend(both.filter(|pair| *pair.1 >= 0).map(|(&byte, &next)| (byte as usize, next as usize)));
     }
     Ok(pairs)

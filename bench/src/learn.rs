@@ -44,7 +44,7 @@ enum Target {
     BelowBigrams(f64),
 }
 
-const EXAMPLES: [Example; 3] = [
+const EXAMPLES: &[Example] = &[
     Example { name: "mnist", fit: &[], metric: "test_acc", target: Target::AtLeast(0.98), curves: &LOSSES },
     Example {
         name: "resnet",
@@ -95,7 +95,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Example>, String> {
     }
     let find = |name: &String| {
         EXAMPLES.iter().find(|example| example.name == name).ok_or_else(|| {
-            let known = EXAMPLES.map(|example| example.name).join(", ");
+            let known = EXAMPLES.iter().map(|example| example.name).collect::<Vec<_>>().join(", ");
             format!("there is no example {name} with a target; there are {known}")
         })
     };
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_arguments_are_those_of_the_readmes() {
-        for Example { name, fit, .. } in &EXAMPLES {
+        for Example { name, fit, .. } in EXAMPLES {
             let path = Path::new(ROOT).join("examples").join(name).join("README.md");
             let readme = fs::read_to_string(&path).unwrap();
             let command = format!("$ cargo run --release -p {name} -- fit {}", fit.join(" "));
