@@ -1,21 +1,22 @@
-//! `learn`: each example is run as a user runs it, with the arguments of its README, and must learn what is said there.
+//! `learn`: runs the commands under "What it learns" in the README of an example, and compares what comes of it with the target.
 
 use std::error::Error;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 use std::{env, fs};
 
 use serde_json::{Value, json};
 
-use crate::{bigram, plot};
+use crate::bigram;
+use crate::plot::{self, Curve};
 
 /// The repository.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which examples; without any, all of the table.
+    /// Which examples; without any, all that have a target.
     names: Vec<String>,
     /// Write the curve of each into its folder, as curve.svg.
     #[arg(long)]
@@ -28,9 +29,7 @@ pub(crate) struct Args {
 /// What an example learns.
 struct Example {
     name: &'static str,
-    /// What stands behind `fit`.
-    fit: &'static [&'static str],
-    /// A value of `test --ckpt-path best`.
+    /// A value that the last of the commands gives.
     metric: &'static str,
     target: Target,
     /// Columns of `metrics.csv`.
@@ -45,24 +44,11 @@ enum Target {
 }
 
 const EXAMPLES: &[Example] = &[
-    Example { name: "mnist", fit: &[], metric: "test_acc", target: Target::AtLeast(0.98), curves: &LOSSES },
-    Example {
-        name: "resnet",
-        fit: &["--data-dir", "examples/mnist/data", "--width", "16", "--max-epochs", "10"],
-        metric: "test_acc",
-        target: Target::AtLeast(0.985),
-        curves: &LOSSES,
-    },
-    Example {
-        name: "gpt",
-        fit: &["--max-epochs", "20"],
-        metric: "test_loss",
-        target: Target::BelowBigrams(0.4),
-        curves: &LOSSES,
-    },
+    Example { name: "resnet", metric: "test_acc", target: Target::AtLeast(0.985), curves: LOSSES },
+    Example { name: "gpt", metric: "test_loss", target: Target::BelowBigrams(0.4), curves: LOSSES },
 ];
 
-const LOSSES: [&str; 2] = ["train_loss", "val_loss"];
+const LOSSES: &[&str] = &["train_loss", "val_loss"];
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let (mut lines, mut missed) = (vec![], vec![]);
@@ -103,45 +89,62 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Example>, String> {
 }
 
 impl Example {
-    /// Fits and tests in a folder of its own, in which `examples` is the repository's. Gives the metric, and the seconds of
-    /// both without the time to build.
+    /// Runs the commands in a folder of their own, in which `examples` is the repository's. Gives the metric, and the seconds of
+    /// all without the time to build.
     fn learn(&self, picture: bool) -> Result<(f64, f64), Box<dyn Error>> {
+        let commands = commands(&fs::read_to_string(self.file("README.md"))?);
         let folder = tempfile::tempdir()?;
         std::os::unix::fs::symlink(Path::new(ROOT).join("examples"), folder.path().join("examples"))?;
-        let built = cargo("build", self.name).status()?;
-        if !built.success() {
-            return Err(format!("{} cannot be built", self.name).into());
+        for (program, _) in &commands {
+            if !cargo("build", program).status()?.success() {
+                return Err(format!("{program} cannot be built").into());
+            }
         }
-        let begin = Instant::now();
-        self.program(folder.path(), &[&["fit"], self.fit].concat())?;
-        let tested = self.program(folder.path(), &["test", "--ckpt-path", "best"])?;
+        let (begin, mut said) = (Instant::now(), Value::Null);
+        for (program, args) in &commands {
+            eprintln!("{program} {args}");
+            said = run_program(folder.path(), program, args)?;
+        }
         let seconds = begin.elapsed().as_secs_f64();
-        let value = &tested["metrics"][self.metric];
-        let value = value.as_f64().ok_or_else(|| format!("{} logs no {}: {tested}", self.name, self.metric))?;
+        let value = said["metrics"][self.metric].as_f64();
+        let value = value.ok_or_else(|| format!("{} gives no {}: {said}", self.name, self.metric))?;
         if picture {
-            let metrics = folder.path().join("runs/version_0/metrics.csv");
-            let file = Path::new(ROOT).join("examples").join(self.name).join("curve.svg");
-            fs::write(file, plot::svg(&plot::read(&metrics, self.curves)?, "step")?)?;
+            fs::write(self.file("curve.svg"), plot::svg(&self.curves(&folder.path().join("runs"))?, "step")?)?;
         }
         Ok((value, seconds))
     }
 
-    /// Runs the program, which says its result in its last line.
-    fn program(&self, folder: &Path, args: &[&str]) -> Result<Value, Box<dyn Error>> {
-        let output = cargo("run", self.name)
-            .arg("--")
-            .args(args)
-            .arg("--json")
-            .current_dir(folder)
-            .stderr(Stdio::inherit())
-            .output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        if !output.status.success() {
-            return Err(format!("`{} {}` failed: {}", self.name, args.join(" "), text.trim()).into());
-        }
-        let last = text.lines().last().unwrap_or_default();
-        serde_json::from_str(last).map_err(|e| format!("{} said `{last}`: {e}", self.name).into())
+    /// Of the newest run that logged them.
+    fn curves(&self, runs: &Path) -> Result<Vec<Curve>, Box<dyn Error>> {
+        let newest = (0..).map(|n| runs.join(format!("version_{n}/metrics.csv"))).take_while(|file| file.is_file());
+        let mut read: Vec<_> = newest.map(|file| plot::read(&file, self.curves)).collect();
+        let whole = read.iter().rposition(Result::is_ok).unwrap_or_default();
+        if read.is_empty() { Err(format!("{} left no metrics", self.name).into()) } else { read.swap_remove(whole) }
     }
+
+    fn file(&self, name: &str) -> PathBuf {
+        Path::new(ROOT).join("examples").join(self.name).join(name)
+    }
+}
+
+/// The commands under "What it learns": programs and their arguments.
+fn commands(readme: &str) -> Vec<(&str, &str)> {
+    let section = readme.split("\n## ").find(|section| section.starts_with("What it learns\n")).unwrap_or_default();
+    let commands = section.lines().filter_map(|line| line.strip_prefix("$ cargo run --release -p "));
+    commands.filter_map(|command| command.split_once(" -- ")).collect()
+}
+
+/// Runs a program, which says its result in its last line.
+fn run_program(folder: &Path, program: &str, args: &str) -> Result<Value, Box<dyn Error>> {
+    let mut command = cargo("run", program);
+    command.arg("--").args(args.split_whitespace()).arg("--json").current_dir(folder);
+    let output = command.stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        return Err(format!("`{program} {args}` failed: {}", text.trim()).into());
+    }
+    let last = text.lines().last().unwrap_or_default();
+    serde_json::from_str(last).map_err(|e| format!("{program} said `{last}`: {e}").into())
 }
 
 /// Cargo on an example, in release mode.
@@ -157,13 +160,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_are_those_of_the_readmes() {
-        for Example { name, fit, .. } in EXAMPLES {
-            let path = Path::new(ROOT).join("examples").join(name).join("README.md");
-            let readme = fs::read_to_string(&path).unwrap();
-            let command = format!("$ cargo run --release -p {name} -- fit {}", fit.join(" "));
-            let found = readme.lines().any(|line| line == command.trim_end());
-            assert!(found, "{} lacks `{}`", path.display(), command.trim_end());
+    fn every_readme_says_how_to_train_and_to_test() {
+        for example in EXAMPLES {
+            let readme = fs::read_to_string(example.file("README.md")).unwrap();
+            let commands = commands(&readme);
+            assert!(commands.len() >= 2, "{}: {commands:?}", example.name);
+            let (program, args) = commands[commands.len() - 1];
+            assert!(program == example.name && args.starts_with("test "), "{program} {args}");
         }
     }
 }
