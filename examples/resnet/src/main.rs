@@ -18,17 +18,17 @@ use model::{Classifier, Recipe};
 /// Trains a ResNet on CIFAR, on digits, or on folders of pictures
 #[derive(clap::Args)]
 struct Args {
-    /// A folder with CIFAR's binary version, with MNIST's IDX files, or with a folder of pictures for each class: at its top, or
-    /// in the folders train, val and perhaps test.
+    /// A folder with CIFAR's binary version, with MNIST's IDX files, with the tar shards of `fulmen data prepare imagenet`, or with
+    /// a folder of pictures for each class: at its top, or in the folders train, val and perhaps test.
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,
     /// Random pictures in place of those in --data-dir.
     #[arg(long)]
     fake_data: bool,
-    /// Classes of --fake-data.
+    /// Classes of shards and of --fake-data.
     #[arg(long, default_value_t = 10)]
-    fake_classes: usize,
-    /// Height and width of pictures from folders and of --fake-data.
+    classes: usize,
+    /// Height and width of pictures from folders and shards, and of --fake-data.
     #[arg(long, default_value_t = 32)]
     size: usize,
     /// Which ResNet.
@@ -50,8 +50,8 @@ struct Args {
 impl Args {
     fn pictures(&self) -> cli::Result<Pictures> {
         match self.fake_data {
-            true => Ok(Pictures::fake(self.size, self.fake_classes)),
-            false => Pictures::find(&self.data_dir, self.size),
+            true => Ok(Pictures::fake(self.size, self.classes)),
+            false => Pictures::find(&self.data_dir, self.size, self.classes),
         }
     }
 

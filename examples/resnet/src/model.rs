@@ -73,10 +73,10 @@ impl Classifier {
 
     /// From pictures `u8[batch, channels, height, width]` to logits `f32[batch, classes]`.
     fn forward(&self, pictures: &Tensor) -> Tensor {
-        // Normalized on the device: a byte a pixel crosses the link instead of four. Digits get a border, as LeNet's had.
+        // Normalized on the device: a byte a pixel crosses the link instead of four.
         self.resnet.forward(match pictures.size(1) {
             3 => normalize(pictures, &IMAGENET_MEAN, &IMAGENET_STD),
-            _ => normalize(&ZeroPad2d::new(2).forward(pictures), &[0.5], &[0.5]),
+            _ => normalize(pictures, &[0.5], &[0.5]),
         })
     }
 
