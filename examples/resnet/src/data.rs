@@ -77,7 +77,9 @@ impl Pictures {
                     let label = sample.text("cls")?.parse::<i32>().map_err(Error::new)?;
                     match usize::try_from(label).is_ok_and(|label| label < classes) {
                         true => Ok(EncodedImage { bytes: sample.take("jpg")?, label }),
-                        false => Err(Error::new(format!("class {label}, but --classes {classes}; give how many there are"))),
+                        false => {
+                            Err(Error::new(format!("class {label}, but --classes {classes}; give how many there are")))
+                        }
                     }
                 });
                 return Ok(Box::new(PictureDataset::new(pictures, any_size)?));

@@ -54,5 +54,5 @@ fn other_channels_of_the_stem_are_kept() {
     model.save_pretrained(saved.path()).unwrap();
     let loaded = ResNet::from_folder(saved.path()).unwrap();
     assert_eq!(loaded.config(), &config);
-    assert_eq!(loaded.conv1.weight.get().shape(), [8, 3, 7, 7]);
+    assert_eq!(loaded.conv1.weight.get().shape()[..], [8, 3, 7, 7]);
 }
