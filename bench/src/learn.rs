@@ -1,4 +1,4 @@
-//! `learn`: runs the commands under "What it learns" in the README of an example, and compares what comes of it with the target.
+//! `learn`: runs the commands under "What it learns" in the README of an example, and compares the result with the target.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,9 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 pub(crate) struct Args {
     /// Which examples; without any, all that have a target.
     names: Vec<String>,
+    /// The profile of cargo's with which the examples are built.
+    #[arg(long, default_value = "release")]
+    profile: String,
     /// Write the curve of each into its folder, as curve.svg.
     #[arg(long)]
     pictures: bool,
@@ -58,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             Target::AtLeast(limit) => (limit, true),
             Target::BelowBigrams(margin) => (bigram::test_loss(&Path::new(ROOT).join("docs/src"))? - margin, false),
         };
-        let (value, seconds) = example.learn(args.pictures)?;
+        let (value, seconds) = example.learn(args)?;
         let reached = if at_least { value >= limit } else { value <= limit };
         let (bound, verdict) =
             (if at_least { "at least" } else { "at most" }, if reached { "reached" } else { "missed" });
@@ -91,24 +94,26 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Example>, String> {
 impl Example {
     /// Runs the commands in a folder of their own, in which `examples` is the repository's. Gives the metric, and the seconds of
     /// all without the time to build.
-    fn learn(&self, picture: bool) -> Result<(f64, f64), Box<dyn Error>> {
+    fn learn(&self, args: &Args) -> Result<(f64, f64), Box<dyn Error>> {
         let commands = commands(&fs::read_to_string(self.file("README.md"))?);
         let folder = tempfile::tempdir()?;
         std::os::unix::fs::symlink(Path::new(ROOT).join("examples"), folder.path().join("examples"))?;
         for (program, _) in &commands {
-            if !cargo("build", program).status()?.success() {
+            if !cargo("build", program, &args.profile).status()?.success() {
                 return Err(format!("{program} cannot be built").into());
             }
         }
         let (begin, mut said) = (Instant::now(), Value::Null);
-        for (program, args) in &commands {
-            eprintln!("{program} {args}");
-            said = run_program(folder.path(), program, args)?;
+        for (program, line) in &commands {
+            eprintln!("{program} {line}");
+            let mut command = cargo("run", program, &args.profile);
+            command.arg("--").args(line.split_whitespace()).arg("--json").current_dir(folder.path());
+            said = last_line(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
         }
         let seconds = begin.elapsed().as_secs_f64();
         let value = said["metrics"][self.metric].as_f64();
         let value = value.ok_or_else(|| format!("{} gives no {}: {said}", self.name, self.metric))?;
-        if picture {
+        if args.pictures {
             fs::write(self.file("curve.svg"), plot::svg(&self.curves(&folder.path().join("runs"))?, "step")?)?;
         }
         Ok((value, seconds))
@@ -134,24 +139,22 @@ fn commands(readme: &str) -> Vec<(&str, &str)> {
     commands.filter_map(|command| command.split_once(" -- ")).collect()
 }
 
-/// Runs a program, which says its result in its last line.
-fn run_program(folder: &Path, program: &str, args: &str) -> Result<Value, Box<dyn Error>> {
-    let mut command = cargo("run", program);
-    command.arg("--").args(args.split_whitespace()).arg("--json").current_dir(folder);
+/// Runs a command, which says its result in its last line.
+fn last_line(command: &mut Command) -> Result<Value, Box<dyn Error>> {
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        return Err(format!("`{program} {args}` failed: {}", text.trim()).into());
+        return Err(format!("{}: {}", output.status, text.trim()).into());
     }
     let last = text.lines().last().unwrap_or_default();
-    serde_json::from_str(last).map_err(|e| format!("{program} said `{last}`: {e}").into())
+    serde_json::from_str(last).map_err(|e| format!("it said `{last}`: {e}").into())
 }
 
-/// Cargo on an example, in release mode.
-fn cargo(what: &str, example: &str) -> Command {
+/// Cargo on an example.
+fn cargo(what: &str, example: &str, profile: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args([what, "--release", "--quiet", "--manifest-path"]).arg(Path::new(ROOT).join("Cargo.toml"));
-    command.args(["--package", example]);
+    command.args([what, "--quiet", "--profile", profile, "--package", example, "--manifest-path"]);
+    command.arg(Path::new(ROOT).join("Cargo.toml"));
     command
 }
 
