@@ -76,6 +76,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_book_is_far_from_random() {
+        let loss = test_loss(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src"))).unwrap();
+        assert!((2.0..3.5).contains(&loss), "{loss}");
+    }
+
+    #[test]
     fn a_table_knows_what_always_follows() {
         let text: Vec<usize> = b"abababab".iter().map(|&byte| usize::from(byte)).collect();
         let pairs: Vec<_> = text.windows(2).map(|pair| (pair[0], pair[1])).collect();

@@ -95,7 +95,8 @@ impl Example {
     /// Runs the commands in a folder of their own, in which `examples` is the repository's. Gives the metric, and the seconds of
     /// all without the time to build.
     fn learn(&self, args: &Args) -> Result<(f64, f64), Box<dyn Error>> {
-        let commands = commands(&fs::read_to_string(self.file("README.md"))?);
+        let readme = fs::read_to_string(self.file("README.md"))?;
+        let commands = commands(&readme);
         let folder = tempfile::tempdir()?;
         std::os::unix::fs::symlink(Path::new(ROOT).join("examples"), folder.path().join("examples"))?;
         for (program, _) in &commands {

@@ -66,8 +66,12 @@ pub(crate) fn svg(curves: &[Curve], x: &str) -> Result<String, Box<dyn Error>> {
         let line = chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
         line.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
     }
-    let legend = chart.configure_series_labels().position(SeriesLabelPosition::UpperRight).label_font(text);
-    legend.border_style(GREY.mix(0.3)).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .label_font(text)
+        .border_style(GREY.mix(0.3))
+        .draw()?;
     root.present()?;
     drop(chart);
     drop(root);
