@@ -29,7 +29,7 @@ struct Args {
     #[arg(long)]
     from: Option<PathBuf>,
     /// A .csv, .tsv or .jsonl file with `text` and `label`, or a folder in which each .txt or .md file is a class and each
-    /// paragraph a text. A tenth is held back to validate with, another one to test with.
+    /// line a text. A tenth is held back to validate with, another one to test with.
     #[arg(long)]
     data: Option<PathBuf>,
     /// Texts to test with, instead of the tenth of --data.
@@ -65,7 +65,7 @@ struct Args {
 }
 
 impl Args {
-    fn from(&self) -> cli::Result<&Path> {
+    fn folder(&self) -> cli::Result<&Path> {
         let none = "give a folder of Hugging Face with --from, or try the program out with --fake-data";
         Ok(self.from.as_deref().ok_or(none)?)
     }
@@ -81,7 +81,7 @@ impl Args {
                 num_attention_heads: 2,
                 ..Config::roberta()
             }),
-            false => Ok(Classifier::config_from_folder(self.from()?)?),
+            false => Ok(Classifier::config_from_folder(self.folder()?)?),
         }
     }
 
@@ -107,7 +107,7 @@ impl Args {
             (None, Some(data)) => texts::part(texts::read(data)?, split),
             (None, None) => return Err("give texts with --data, or try the program out with --fake-data".into()),
         };
-        let tokenizer = Tokenizer::from_file(self.from()?.join(TOKENIZER))?.max_length(self.max_length)?;
+        let tokenizer = Tokenizer::from_file(self.folder()?.join(TOKENIZER))?.max_length(self.max_length)?;
         Samples::new(&texts, &tokenizer, &labels)
     }
 
@@ -130,7 +130,7 @@ impl Program for Args {
         let labels = self.labels()?;
         let model = match self.fake_data {
             true => Classifier::new(Config { labels, ..self.config()? })?,
-            false => Classifier::from_folder_with(self.from()?, |config| config.labels = labels)?,
+            false => Classifier::from_folder_with(self.folder()?, |config| config.labels = labels)?,
         };
         Ok(Finetuned::new(model, self.recipe.clone())?)
     }
@@ -153,7 +153,7 @@ impl Program for Args {
         if let Some(folder) = &self.save_to {
             module.save(folder)?;
             if !self.fake_data {
-                Tokenizer::from_file(self.from()?.join(TOKENIZER))?.save(folder.join(TOKENIZER))?;
+                Tokenizer::from_file(self.folder()?.join(TOKENIZER))?.save(folder.join(TOKENIZER))?;
             }
         }
         if let Some(folder) = &self.save_adapter {
@@ -237,9 +237,9 @@ mod tests {
             let labels: Vec<Option<String>> = texts::read(file).unwrap().into_iter().map(|text| text.label).collect();
             assert_eq!(labels, [Some("good".to_owned()), None], "{}", file.display());
         }
-        write("rain.txt", "# Rain\n\nIt rains and it rains again.\n\nNo end of it is seen today.\n");
+        write("rain.txt", "# Rain\n\nIt rains and it rains again.\nNo end of it is seen today.\n");
         assert_eq!(texts::read(folder.path()).unwrap().len(), 2);
-        let all = || (0..25).map(|number| number.to_string()).collect::<Vec<_>>().join(" a b c d e\n\n");
+        let all = || (0..25).map(|number| number.to_string()).collect::<Vec<_>>().join(" a b c d e\n");
         write("rain.txt", &all());
         let count = |split| texts::part(texts::read(folder.path()).unwrap(), split).len();
         assert_eq!([Split::Train, Split::Validation, Split::Test].map(count), [18, 3, 3]);

@@ -9,7 +9,7 @@ use fulmen::data::text::{Encoding, TokenSamples, Tokenizer};
 use fulmen::data::{self, DType, Dataset, Field, Fingerprint, Sample, SampleRandom, Source};
 use fulmen::models::Labels;
 
-/// A paragraph of fewer words is a heading, not a text.
+/// A line of fewer words is a heading or a bracket, not a text.
 const FEWEST_WORDS: usize = 5;
 
 /// A text, and its class where that is known.
@@ -19,10 +19,10 @@ pub(crate) struct Text {
 }
 
 /// The texts in a `.csv`, `.tsv` or `.jsonl` file with `text` and perhaps `label`, or in a folder, where each `.txt` or `.md`
-/// file is a class and each of its paragraphs a text.
+/// file is a class and each of its lines a text.
 pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
     if path.is_dir() {
-        return paragraphs(path);
+        return lines(path);
     }
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("csv" | "tsv") => {
@@ -52,7 +52,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
     }
 }
 
-fn paragraphs(folder: &Path) -> Result<Vec<Text>> {
+fn lines(folder: &Path) -> Result<Vec<Text>> {
     let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
     let paths = fs::read_dir(folder).map_err(|e| failed(folder, e))?.map(|entry| Ok(entry?.path()));
     let mut paths = paths.collect::<std::io::Result<Vec<PathBuf>>>().map_err(|e| failed(folder, e))?;
@@ -62,11 +62,11 @@ fn paragraphs(folder: &Path) -> Result<Vec<Text>> {
     for path in paths {
         let class = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let all = fs::read_to_string(&path).map_err(|e| failed(&path, e))?;
-        let long = all.split("\n\n").filter(|text| text.split_whitespace().count() >= FEWEST_WORDS);
-        texts.extend(long.map(|text| Text { text: text.to_owned(), label: Some(class.clone()) }));
+        let long = all.lines().filter(|line| line.split_whitespace().count() >= FEWEST_WORDS);
+        texts.extend(long.map(|line| Text { text: line.to_owned(), label: Some(class.clone()) }));
     }
     match texts.is_empty() {
-        true => Err(format!("{}: no .txt or .md file with a paragraph", folder.display()).into()),
+        true => Err(format!("{}: no .txt or .md file with a line of words", folder.display()).into()),
         false => Ok(texts),
     }
 }

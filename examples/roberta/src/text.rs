@@ -10,14 +10,13 @@ use fulmen::cli::Result;
 use fulmen::data::text::{
     ByteLevelBpe, Encoding, MaskedLanguageModel, TokenArray, TokenBlocks, TokenFile, TokenSamples, TokenStore, Tokenizer,
 };
-use fulmen::data::{DType, Dataset, Field, Source};
-use fulmen::prelude::random_split;
+use fulmen::data::{DType, Dataset, Field, Source, Subset};
 
 /// RoBERTa's special tokens, with its numbers.
 const SPECIAL: [&str; 5] = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"];
 
-/// The tokens of a text that counts how often one follows another.
-const MOST_COUNTED: u64 = 10_000_000;
+/// Of a long text so many blocks are enough to count which token follows which.
+const MOST_COUNTED: usize = 100_000;
 
 /// The tokenizer in `file`, or one that is trained on the text and kept in `file`.
 pub(crate) fn tokenizer(text: &Path, file: Option<&Path>, vocab_size: usize) -> Result<Tokenizer> {
@@ -44,24 +43,39 @@ pub(crate) enum Split {
     Test,
 }
 
+impl Split {
+    /// Of twenty blocks one is to test with, and one to validate with.
+    fn of(block: usize) -> Split {
+        match block % 20 {
+            18 => Split::Validation,
+            19 => Split::Test,
+            _ => Split::Train,
+        }
+    }
+}
+
 /// Blocks of `length` tokens, the first `<s>` and the last `</s>`, masked anew in each epoch: `input_ids` and `labels`,
-/// `i32[length]`. Two twentieths, drawn at random, are held back to validate and to test with. Those to test with also have
-/// `bigram`: the token that most often follows the one before.
+/// `i32[length]`. Those to test with also have `bigram`: the token that most often follows the one before.
 pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: Split) -> Result<Box<dyn Dataset>> {
     let Some(inner) = length.checked_sub(2).filter(|&inner| inner > 0) else {
         return Err(format!("--length {length}: <s> and </s> leave no room; take 3 or more").into());
     };
     let (begin, end) = (tokenizer.special_id("<s>")?, tokenizer.special_id("</s>")?);
+    let blocks = TokenBlocks::new(tokens(text, tokenizer, end)?, inner)?;
+    let indices: Vec<usize> = (0..blocks.len()).filter(|&block| Split::of(block) == split).collect();
+    if indices.is_empty() {
+        let message = format!("{}: {} samples of {length} tokens; give a longer text", text.display(), blocks.len());
+        return Err(message.into());
+    }
     let masked = TokenSamples::new(length, tokenizer.special_id("<pad>")?);
     let masked = masked.masked(MaskedLanguageModel::for_tokenizer(tokenizer)?);
-    let tokens = tokens(text, tokenizer, end)?;
     let mut fields = masked.fields();
     let mut next = None;
     if split == Split::Test {
         fields.push(Field::new("bigram", DType::I32, [length]));
-        next = Some(likeliest_next(&tokens)?);
+        next = Some(likeliest_next(&blocks)?);
     }
-    let data = TokenBlocks::new(tokens, inner)?.into_dataset(fields, move |block, sample| {
+    let data = blocks.into_dataset(fields, move |block, sample| {
         let ids: Vec<u32> = once(begin).chain(block.ids).chain([end]).collect();
         if let Some(next) = &next {
             let guess = |before: &u32| next.get(before).map_or(-1, |&token| token as i32);
@@ -71,28 +85,16 @@ pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: 
         }
         masked.write(Encoding::from_ids(ids), sample, 0)
     });
-    let held_back = data.len().div_ceil(20);
-    let train = data.len().saturating_sub(2 * held_back);
-    if train == 0 {
-        let message = format!("{}: {} samples of {length} tokens; give a longer text", text.display(), data.len());
-        return Err(message.into());
-    }
-    let [train, validation, test] = random_split(data, [train, held_back, held_back], 0)?;
-    Ok(Box::new(match split {
-        Split::Train => train,
-        Split::Validation => validation,
-        Split::Test => test,
-    }))
+    Ok(Box::new(Subset::new(data, indices)?))
 }
 
-/// For each token the one that follows it most often: what is guessed by the token before alone. It is counted over the whole
-/// text, the parts held back too, so that the guess is better than it could be.
-fn likeliest_next(tokens: &Arc<dyn TokenStore>) -> Result<BTreeMap<u32, u32>> {
-    let mut all = vec![0; tokens.num_tokens().min(MOST_COUNTED) as usize];
-    tokens.read(0, &mut all)?;
+/// For each token the one that follows it most often in what is trained on: what one guesses who knows the token before alone.
+fn likeliest_next(blocks: &TokenBlocks<Arc<dyn TokenStore>>) -> Result<BTreeMap<u32, u32>> {
     let mut counts = BTreeMap::<(u32, u32), u64>::new();
-    for pair in all.windows(2) {
-        *counts.entry((pair[0], pair[1])).or_default() += 1;
+    for block in (0..blocks.len()).filter(|&block| Split::of(block) == Split::Train).take(MOST_COUNTED) {
+        for pair in blocks.get(block)?.ids.windows(2) {
+            *counts.entry((pair[0], pair[1])).or_default() += 1;
+        }
     }
     let mut best = BTreeMap::<u32, (u64, u32)>::new();
     for ((before, token), count) in counts {
