@@ -304,13 +304,13 @@ fn layers_of_conv1d(model: &impl Module) -> Vec<String> {
     layers.0
 }
 
-#[cfg(all(test, feature = "gpt2"))]
+#[cfg(all(test, feature = "bert", feature = "gpt2"))]
 mod tests {
     use fulmen_tensor::grad;
 
     use super::*;
-    use crate::Pretrained;
     use crate::gpt2::Gpt2;
+    use crate::{AutoModelForSequenceClassification, Pretrained};
     use crate::reference::{Expected, borrowed, folder};
 
     fn gpt2() -> Gpt2 {
@@ -338,6 +338,33 @@ mod tests {
         merged.gradient_checkpointing = true;
         let merged = merged.forward(&ids);
         expected.check(&borrowed(&[("logits", logits), ("base", base), ("logits", merged)]));
+    }
+
+    #[test]
+    fn a_classifier_that_is_trained_whole_stands_beside_the_updates() {
+        type Classifier = AutoModelForSequenceClassification;
+        let classifier = |folder: &Path| Classifier::from_folder(folder).unwrap_or_else(|e| panic!("{e}"));
+        let base = || classifier(&folder("roberta-classifier"));
+        let (expected, there) = (Expected::read("roberta-lora"), tempfile::tempdir().unwrap_or_else(|e| panic!("{e}")));
+        let [merged, adapter] = ["merged", "adapter"].map(|name| there.path().join(name));
+        let ids = expected.tensor("input_ids");
+
+        let lora = Lora::from_folder(base(), folder("roberta-lora")).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(lora.parameters().iter().filter(|(_, parameter)| parameter.requires_grad()).count(), 2 + 4);
+        lora.save_pretrained(&adapter).unwrap_or_else(|e| panic!("{e}"));
+        lora.apply(|model| model.save_pretrained(&merged)).unwrap_or_else(|e| panic!("{e}"));
+        let again = Lora::from_folder(base(), &adapter).unwrap_or_else(|e| panic!("{e}"));
+        let logits = |lora: &Lora<Classifier>| lora.apply(|model| model.forward(&ids, None, None));
+        expected.check(&borrowed(&[
+            ("base", base().forward(&ids, None, None)),
+            ("logits", logits(&lora)),
+            ("logits", logits(&again)),
+            ("logits", classifier(&merged).forward(&ids, None, None)),
+        ]));
+
+        let lora = Lora::new(base(), &["*.query.weight"], 2, 1.0).and_then(|lora| lora.modules_to_save(&["score"]));
+        let text = lora.err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(text.contains("`modules_to_save` names `score`, but the model has no such module"), "{text}");
     }
 
     #[test]
