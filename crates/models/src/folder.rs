@@ -6,8 +6,8 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use fulmen_nn::{Module, Parameter};
 use fulmen_nn::weights::{LoadReport, StateDict, Strictness, save_sharded_weights, save_weights};
+use fulmen_nn::{Module, Parameter};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};

@@ -310,8 +310,8 @@ mod tests {
 
     use super::*;
     use crate::gpt2::Gpt2;
-    use crate::{AutoModelForSequenceClassification, Pretrained};
     use crate::reference::{Expected, borrowed, folder};
+    use crate::{AutoModelForSequenceClassification, Pretrained};
 
     fn gpt2() -> Gpt2 {
         Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"))

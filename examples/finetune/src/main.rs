@@ -77,8 +77,10 @@ impl Args {
                 vocab_size: 100,
                 hidden_size: 16,
                 intermediate_size: 32,
-                num_hidden_layers: 2,
+                num_hidden_layers: 1,
                 num_attention_heads: 2,
+                hidden_dropout_prob: 0.0,
+                attention_probs_dropout_prob: 0.0,
                 ..Config::roberta()
             }),
             false => Ok(Classifier::config_from_folder(self.folder()?)?),

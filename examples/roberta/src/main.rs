@@ -84,9 +84,9 @@ impl Args {
         if self.fake_data {
             let count = if split == Split::Train { 100_000 } else { 1_000 };
             let names = ["input_ids", "labels", "bigram"];
-            let fake = names.into_iter().fold(FakeDataset::new(count), |fake, name| {
-                fake.integers(name, [length], self.vocab_size)
-            });
+            let fake = names
+                .into_iter()
+                .fold(FakeDataset::new(count), |fake, name| fake.integers(name, [length], self.vocab_size));
             return Ok(Box::new(fake));
         }
         text::samples(&self.text, &self.tokenizer()?, length, split)
@@ -190,7 +190,8 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    const SMALL: [&str; 8] = ["--layers", "1", "--heads", "2", "--width", "8", "--length", "16"];
+    /// Without dropout, whose random numbers take most of the time to compile.
+    const SMALL: [&str; 10] = ["--layers", "1", "--heads", "2", "--width", "8", "--length", "16", "--dropout", "0"];
 
     /// Fits, validates and tests in one run, without data and without leaving anything behind.
     #[test]

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use fulmen::cli::Result;
 use fulmen::data::text::{
-    ByteLevelBpe, Encoding, MaskedLanguageModel, TokenArray, TokenBlocks, TokenFile, TokenSamples, TokenStore, Tokenizer,
+    ByteLevelBpe, Encoding, MaskedLanguageModel, TokenArray, TokenBlocks, TokenFile, TokenSamples, TokenStore,
+    Tokenizer,
 };
 use fulmen::data::{DType, Dataset, Field, Source, Subset};
 
