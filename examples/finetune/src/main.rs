@@ -48,7 +48,7 @@ struct Args {
     /// After the test, save the updates of LoRA and the classifier into this folder, as peft reads them.
     #[arg(long, requires = "lora")]
     save_adapter: Option<PathBuf>,
-    /// Tokens of a text at most; longer ones are cut.
+    /// Tokens of a text at most, and at most as many as the model takes; longer texts are cut.
     #[arg(long, default_value_t = 128)]
     max_length: usize,
     /// To how many lengths texts are padded. Each has a program of its own.
@@ -99,18 +99,18 @@ impl Args {
     }
 
     fn samples(&self, texts: Option<&Path>, split: Split) -> cli::Result<Samples> {
-        let labels = self.labels()?;
+        let (labels, config) = (self.labels()?, self.config()?);
+        let max_length = self.max_length.min(config.max_length());
         if self.fake_data {
             let count = if split == Split::Train { 10_000 } else { 200 };
-            return Samples::fake(count, self.config()?.vocab_size, self.max_length, &labels);
+            return Samples::fake(count, config.vocab_size, max_length, &labels);
         }
         let texts: Vec<Text> = match (texts, &self.data) {
             (Some(file), _) => texts::read(file)?,
             (None, Some(data)) => texts::part(texts::read(data)?, split),
             (None, None) => return Err("give texts with --data, or try the program out with --fake-data".into()),
         };
-        let tokenizer = Tokenizer::from_file(self.folder()?.join(TOKENIZER))?.max_length(self.max_length)?;
-        Samples::new(&texts, &tokenizer, &labels)
+        Samples::new(&texts, Tokenizer::from_file(self.folder()?.join(TOKENIZER))?, max_length, &labels)
     }
 
     /// Batches of a few lengths; all classes must be known.

@@ -95,11 +95,13 @@ pub(crate) fn part(texts: Vec<Text>, split: Split) -> Vec<Text> {
 pub(crate) struct Samples {
     rows: Vec<(Encoding, Option<i32>)>,
     tokens: TokenSamples,
+    max_length: usize,
 }
 
 impl Samples {
-    /// Of texts, whose classes are numbered by `labels`.
-    pub(crate) fn new(texts: &[Text], tokenizer: &Tokenizer, labels: &Labels) -> Result<Samples> {
+    /// Of texts, cut to `max_length` tokens, whose classes are numbered by `labels`.
+    pub(crate) fn new(texts: &[Text], tokenizer: Tokenizer, max_length: usize, labels: &Labels) -> Result<Samples> {
+        let tokenizer = tokenizer.max_length(max_length)?;
         let row = |(number, text): (usize, &Text)| {
             let label = match &text.label {
                 None => None,
@@ -112,7 +114,7 @@ impl Samples {
         };
         let rows = texts.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
         let pad = tokenizer.pad_id().ok_or_else(|| format!("{tokenizer:?} has no token that pads"))?;
-        Samples::of_rows(rows, pad)
+        Samples::of_rows(rows, pad, max_length)
     }
 
     /// Random ones, of up to `max_length` tokens.
@@ -124,19 +126,19 @@ impl Samples {
             let ids = (0..length).map(|_| random.in_range(5..vocab_size) as u32).collect();
             (Encoding::from_ids(ids), Some(random.below(labels.len()) as i32))
         };
-        Samples::of_rows((0..count).map(row).collect(), 1)
+        Samples::of_rows((0..count).map(row).collect(), 1, max_length)
     }
 
-    fn of_rows(rows: Vec<(Encoding, Option<i32>)>, pad: u32) -> Result<Samples> {
+    fn of_rows(rows: Vec<(Encoding, Option<i32>)>, pad: u32, max_length: usize) -> Result<Samples> {
         let Some(longest) = rows.iter().map(|(tokens, _)| tokens.len()).max() else {
             return Err("there are no texts; give more of them".into());
         };
-        Ok(Samples { tokens: TokenSamples::new(rounded(longest), pad), rows })
+        Ok(Samples { tokens: TokenSamples::new(rounded(longest, max_length), pad), rows, max_length })
     }
 
     /// How many tokens the samples have, rounded up.
     pub(crate) fn lengths(&self) -> Vec<usize> {
-        self.rows.iter().map(|(tokens, _)| rounded(tokens.len())).collect()
+        self.rows.iter().map(|(tokens, _)| rounded(tokens.len(), self.max_length)).collect()
     }
 
     /// Whether all classes are known.
@@ -146,8 +148,8 @@ impl Samples {
 }
 
 /// A TPU computes with multiples of 8.
-fn rounded(length: usize) -> usize {
-    length.max(1).next_multiple_of(8)
+fn rounded(length: usize, most: usize) -> usize {
+    length.max(1).next_multiple_of(8).min(most)
 }
 
 impl Dataset for Samples {
