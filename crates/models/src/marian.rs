@@ -492,6 +492,8 @@ impl Pretrained for Marian {
 
 #[cfg(test)]
 mod tests {
+    use fulmen_nn::loss::CrossEntropyLoss;
+
     use super::*;
     use crate::reference::{Expected, check_decoder, folder};
 
@@ -505,11 +507,15 @@ mod tests {
     }
 
     #[test]
-    fn a_marian_with_two_vocabularies_gives_transformers_logits() {
+    fn a_marian_with_two_vocabularies_gives_transformers_logits_and_loss() {
         let model = Marian::from_folder(folder("marian-two")).unwrap_or_else(|e| panic!("{e}"));
         let expected = Expected::read("marian-two");
-        let [ids, decoder_ids] = ["input_ids", "decoder_input_ids"].map(|name| expected.tensor(name));
-        expected.check(&[("logits", &model.forward(&ids, None, &decoder_ids))]);
+        let names = ["input_ids", "decoder_input_ids", "labels"];
+        let [ids, decoder_ids, labels] = names.map(|name| expected.tensor(name));
+        let decoding = model.decoding(&ids, None);
+        let logits = decoding.forward(decoding.shift_right(&labels));
+        let loss = CrossEntropyLoss::new().ignore_index(-100).forward(logits, &labels);
+        expected.check(&[("logits", &decoding.forward(&decoder_ids)), ("loss", &loss)]);
     }
 
     #[test]

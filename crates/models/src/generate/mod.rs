@@ -93,8 +93,9 @@ fn token_by_token<M: CausalLm + ?Sized>(
         |carry| {
             let _scope = MODELS.at(line);
             let [tokens, ended, step, logits, inner @ ..] = carry else { return vec![] };
+            let logits = how.restrict(logits, step);
             let next = match how.do_sample {
-                true => how.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), logits),
+                true => how.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), &logits),
                 false => logits.argmax(-1),
             };
             let next = ended.select(&Tensor::full(DType::I32, [], how.padding()), &next);

@@ -1,4 +1,4 @@
-"""Metrics, with scikit-learn, and BLEU with NLTK. `generate.py` runs it; it needs `pip install scikit-learn nltk`.
+"""Metrics, with scikit-learn, and BLEU with NLTK and sacrebleu. `generate.py` runs it; it needs `pip install scikit-learn nltk sacrebleu`.
 
 A case has the inputs of several batches as one, the mask of what counts, and the value over what does: a number, a list
 or a matrix. Scores of curves stand on multiples of 1/199, the thresholds, so that they are exact.
