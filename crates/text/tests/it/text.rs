@@ -112,7 +112,7 @@ fn tokens_are_those_of_the_python_library() {
 fn a_tokenizer_trained_here_is_the_python_librarys() {
     let (reference, python) = (reference(), tokenizer("bpe"));
     // The first 16 are what Python trained on.
-    let corpus: Vec<String> = list::<Vec<String>>(&reference["packing"]["texts"]).into_iter().take(16).collect();
+    let corpus: Vec<String> = list::<String>(&reference["packing"]["texts"]).into_iter().take(16).collect();
     let bpe = ByteLevelBpe::new(420).special_tokens(["<|endoftext|>"]);
     let folder = tempfile::tempdir().unwrap();
     bpe.train(&corpus).unwrap().special_tokens(false).max_length(3).unwrap().save(folder.path().join("own.json")).unwrap();
