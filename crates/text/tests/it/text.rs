@@ -10,9 +10,9 @@ use fulmen_data::{
 };
 use fulmen_tables::{JsonLines, TextFile};
 use fulmen_text::{
-    ByteLevelBpe, CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel, PackedStream,
-    Side, TextInput, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore, Tokenizer,
-    Truncation, choose_boundaries, token_lengths,
+    ByteLevelBpe, CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel,
+    PackedStream, Side, TextInput, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore,
+    Tokenizer, Truncation, choose_boundaries, token_lengths,
 };
 use serde_json::Value;
 
@@ -115,7 +115,13 @@ fn a_tokenizer_trained_here_is_the_python_librarys() {
     let corpus: Vec<String> = list::<String>(&reference["packing"]["texts"]).into_iter().take(16).collect();
     let bpe = ByteLevelBpe::new(420).special_tokens(["<|endoftext|>"]);
     let folder = tempfile::tempdir().unwrap();
-    bpe.train(&corpus).unwrap().special_tokens(false).max_length(3).unwrap().save(folder.path().join("own.json")).unwrap();
+    bpe.train(&corpus)
+        .unwrap()
+        .special_tokens(false)
+        .max_length(3)
+        .unwrap()
+        .save(folder.path().join("own.json"))
+        .unwrap();
     let own = Tokenizer::from_file(folder.path().join("own.json")).unwrap();
     let tokens = |tokenizer: &Tokenizer| (0..420).map(|id| tokenizer.token(id)).collect::<Vec<_>>();
     assert_eq!(tokens(&own), tokens(&python));
