@@ -35,6 +35,7 @@ mod metric;
 mod perplexity;
 mod regression;
 mod scores;
+mod token_bleu;
 
 pub use average::Average;
 pub use bleu::Bleu;
@@ -46,3 +47,4 @@ pub use metric::{Metric, Statistics, Sums, Value};
 pub use perplexity::Perplexity;
 pub use regression::{MeanAbsoluteError, MeanSquaredError, R2Score};
 pub use scores::{Accuracy, F1, JaccardIndex, Precision, Recall};
+pub use token_bleu::TokenBleu;

@@ -1,10 +1,10 @@
-//! Metrics against scikit-learn, and BLEU against NLTK: under a mask, in one batch and in several.
+//! Metrics against scikit-learn, and BLEU against NLTK and sacrebleu: under a mask, in one batch and in several.
 
 use crate::common::assert_close;
 use crate::common::reference::{cases, count, inputs, number, sizes, tensor, word};
 use fulmen_nn::metrics::{
     Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, JaccardIndex, Mean, MeanAbsoluteError,
-    MeanSquaredError, Normalize, Perplexity, Precision, R2Score, Recall, Statistics, Sums, Value,
+    MeanSquaredError, Normalize, Perplexity, Precision, R2Score, Recall, Statistics, Sums, TokenBleu, Value,
 };
 use fulmen_tensor::{Runtime, Tensor};
 use serde_json::Value as Json;
@@ -44,6 +44,7 @@ fn statistics(op: &str, attrs: &Json, inputs: &[Tensor]) -> Statistics {
         "recall" => decided!(Recall, attrs).threshold(threshold).update(x, t),
         "f1" => decided!(F1, attrs).threshold(threshold).update(x, t),
         "jaccard" => decided!(JaccardIndex, attrs).threshold(threshold).update(x, t),
+        "token_bleu" => TokenBleu::new([0]).smooth(attrs["smooth"] == true).update(x, t),
         "auroc" => decided!(Auroc, attrs).update(x, t),
         "average_precision" => decided!(AveragePrecision, attrs).update(x, t),
         "confusion" => {
