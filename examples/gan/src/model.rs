@@ -154,9 +154,6 @@ impl Gan {
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
         let (real, classes) = (self.real(batch), batch.get("label"));
         let drawn = self.generate(&batch.get("noise"), &classes);
-        let fooled = [self.discriminate(&real, &classes), -self.discriminate(&drawn, &classes)];
-        let [real_acc, fake_acc] = fooled.map(|logits| logits.gt(0.0).to_dtype(DType::F32));
-        cx.log_dict([(format!("{stage}_real_acc"), real_acc), (format!("{stage}_fake_acc"), fake_acc)]);
         let [real, drawn] = [real, drawn].map(|pictures| self.without_margin(&pictures));
         let sheet = drawn.narrow(0, 0, batch.size().min(64));
         cx.log_image(format!("{stage}_samples"), (sheet + 1.0) / 2.0);

@@ -26,6 +26,8 @@ use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRandom};
 #[derive(Clone)]
 pub struct FakeDataset {
     beside: Option<Arc<dyn Dataset>>,
+    /// The fields of that dataset.
+    others: Vec<Field>,
     len: usize,
     seed: u64,
     fields: Vec<(Field, Values)>,
@@ -41,7 +43,7 @@ enum Values {
 impl FakeDataset {
     /// So many samples, with no fields yet.
     pub fn new(len: usize) -> FakeDataset {
-        FakeDataset { beside: None, len, seed: 0, fields: vec![] }
+        FakeDataset { beside: None, others: vec![], len, seed: 0, fields: vec![] }
     }
 
     /// The samples of a dataset. Random fields are added to theirs: the noise that a generator is tested with, say.
@@ -56,7 +58,8 @@ impl FakeDataset {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn beside(dataset: impl Dataset) -> FakeDataset {
-        FakeDataset { beside: Some(Arc::new(dataset)), ..FakeDataset::new(0) }
+        let (others, len) = (dataset.fields(), dataset.len());
+        FakeDataset { beside: Some(Arc::new(dataset)), others, ..FakeDataset::new(len) }
     }
 
     /// Other numbers for another seed; 0 at first.
@@ -88,22 +91,20 @@ impl FakeDataset {
 
 impl Dataset for FakeDataset {
     fn len(&self) -> usize {
-        self.beside.as_ref().map_or(self.len, |dataset| dataset.len())
+        self.len
     }
 
     fn fields(&self) -> Vec<Field> {
-        let others = self.beside.as_ref().map_or(vec![], |dataset| dataset.fields());
-        others.into_iter().chain(self.fields.iter().map(|(field, _)| field.clone())).collect()
+        self.others.iter().chain(self.fields.iter().map(|(field, _)| field)).cloned().collect()
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         if let Some(dataset) = &self.beside {
             dataset.read(index, sample)?;
         }
-        let first = sample.fields().len() - self.fields.len();
         // Not the loader's random numbers, which differ from epoch to epoch.
         let mut random = SampleRandom::new(self.seed, 0, index as u64);
-        for (place, (field, values)) in (first..).zip(&self.fields) {
+        for (place, (field, values)) in (self.others.len()..).zip(&self.fields) {
             let count = field.elements()?;
             match *values {
                 Values::Bytes => {
