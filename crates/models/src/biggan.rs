@@ -92,7 +92,10 @@ impl Config {
             256 => &[1, 2, 4, 8, 8, 16, 16],
             other => return Err(Error::config(format!("`resolution` is {other}, not 32, 64, 128 or 256"))),
         };
-        Ok((std::iter::once(self.channels).chain(widths.iter().map(|width| width * self.ch)).collect(), widths.len() - 1))
+        Ok((
+            std::iter::once(self.channels).chain(widths.iter().map(|width| width * self.ch)).collect(),
+            widths.len() - 1,
+        ))
     }
 
     fn conv(&self, inputs: usize, outputs: usize, kernel: usize) -> SpectralNorm<Conv2d> {

@@ -106,15 +106,22 @@ impl Config {
     fn of_weights(weights: &StateDict) -> Option<Config> {
         let dims = |name: &str| weights.iter().find(|(own, _)| *own == name).map(|(_, ty)| ty.shape.to_vec());
         let has = |name: String| dims(&name).is_some();
-        let layers = [1, 2, 3, 4].map(|stage| (0..).take_while(|i| has(format!("layer{stage}.{i}.conv1.weight"))).count());
+        let layers =
+            [1, 2, 3, 4].map(|stage| (0..).take_while(|i| has(format!("layer{stage}.{i}.conv1.weight"))).count());
         let mut channels = [0; 4];
         for (stage, channels) in (1..).zip(&mut channels) {
             *channels = *dims(&format!("layer{stage}.0.conv1.weight"))?.first()?;
         }
-        let architectures =
-            [Architecture::ResNet18, Architecture::ResNet34, Architecture::ResNet50, Architecture::ResNet101, Architecture::ResNet152];
+        let architectures = [
+            Architecture::ResNet18,
+            Architecture::ResNet34,
+            Architecture::ResNet50,
+            Architecture::ResNet101,
+            Architecture::ResNet152,
+        ];
         let bottlenecks = has("layer1.0.conv3.weight".into());
-        let mut known = architectures.into_iter().map(Config::new).filter(|config| config.has_bottlenecks() == bottlenecks);
+        let mut known =
+            architectures.into_iter().map(Config::new).filter(|config| config.has_bottlenecks() == bottlenecks);
         let usual = known.clone().find(|config| config.layers == layers).or_else(|| known.next())?;
         let &[_, in_chans, kernel, _] = &dims("conv1.weight")?[..] else { return None };
         let num_classes = *dims("fc.weight")?.first()?;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use fulmen::cli::{self, clap};
+use fulmen::models::Pretrained;
 use fulmen::models::resnet::ResNet;
 use fulmen::models::unet::{Config, DownBlockType, UNet, UpBlockType};
-use fulmen::models::Pretrained;
 use fulmen::nn::RandomStream;
 use fulmen::nn::metrics::{FrechetDistance, Statistics};
 use fulmen::prelude::*;
@@ -113,7 +113,8 @@ fn judge(path: &Path) -> cli::Result<ResNet> {
     let (channels, classes) = (classifier.config().in_chans, classifier.config().num_classes);
     if (channels, classes) != (1, 10) {
         let path = path.display();
-        let message = format!("--classifier {path}: it tells {classes} classes of pictures with {channels} channels, not digits");
+        let message =
+            format!("--classifier {path}: it tells {classes} classes of pictures with {channels} channels, not digits");
         return Err(message.into());
     }
     classifier.set_requires_grad(false);
@@ -138,8 +139,7 @@ impl TrainingModule for Diffusion {
         let drawn = self.draw(batch);
         cx.log_image("test_samples", (drawn.narrow(0, 0, batch.size().min(64)) + 1.0) / 2.0);
         let Some(classifier) = &self.classifier else { return };
-        let [real, drawn] =
-            [&pixels(batch), &drawn].map(|digits| classifier.forward_features(digits).mean(&[2, 3]));
+        let [real, drawn] = [&pixels(batch), &drawn].map(|digits| classifier.forward_features(digits).mean(&[2, 3]));
         cx.log_metric("test_frechet", Statistics::new(FrechetDistance, &[&real, &drawn], &[batch.size()]));
         let probabilities = classifier.fc.forward(drawn).softmax(-1);
         let sure = probabilities.gather(1, batch.get("label").unsqueeze(1)).squeeze(1).ge(0.9);

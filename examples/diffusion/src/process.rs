@@ -77,7 +77,11 @@ mod tests {
         let ways = [NoiseSchedule::Linear, NoiseSchedule::Cosine].map(|schedule| {
             let process = Process::new(schedule, 100);
             assert!(process.alphas_cumprod.windows(2).all(|two| two[1] < two[0]), "{:?}", process.alphas_cumprod);
-            assert!(process.alphas_cumprod[0] > 0.99 && process.alphas_cumprod[99] < 1e-4, "{:?}", process.alphas_cumprod);
+            assert!(
+                process.alphas_cumprod[0] > 0.99 && process.alphas_cumprod[99] < 1e-4,
+                "{:?}",
+                process.alphas_cumprod
+            );
             let noisy = process.add_noise(&picture, &noise, &Tensor::from_slice(&[99i32], [1]));
             process.sample(&noisy, 7, |_, _| noise.clone())
         });

@@ -73,11 +73,12 @@ impl Pictures {
                 Box::new(fake.integers("label", [], self.classes))
             }
         };
+        if split == Split::Test {
+            return Ok(all);
+        }
         let held_back = all.len() / 10;
-        let [train, validation] = match split {
-            Split::Test => return Ok(all),
-            _ => random_split(all, [all.len() - held_back, held_back], 0)?,
-        };
+        let lengths = [all.len() - held_back, held_back];
+        let [train, validation] = random_split(all, lengths, 0)?;
         Ok(if split == Split::Train { Box::new(train) } else { Box::new(validation) })
     }
 

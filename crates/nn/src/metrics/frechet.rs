@@ -83,8 +83,7 @@ fn moments(n: f64, sum: &[f64], squares: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
 /// The eigenvalues of a symmetric matrix, and an eigenvector for each, by Jacobi's rotations.
 fn eigen(mut a: Vec<Vec<f64>>) -> (Vec<f64>, Vec<Vec<f64>>) {
     let n = a.len();
-    let mut vectors: Vec<Vec<f64>> =
-        (0..n).map(|i| (0..n).map(|j| if i == j { 1.0 } else { 0.0 }).collect()).collect();
+    let mut vectors: Vec<Vec<f64>> = (0..n).map(|i| (0..n).map(|j| if i == j { 1.0 } else { 0.0 }).collect()).collect();
     // Each round about squares what is left beside the diagonal: ten are enough, and NaN ends too.
     for _ in 0..30 {
         let beside = |i: usize| (0..n).filter(move |&j| j != i);
