@@ -127,15 +127,14 @@ mod tests {
 
     use super::*;
 
-    const SMALL: [&str; 6] = ["--width", "8", "--sampling-steps", "2", "--batch-size", "8"];
+    const SMALL: [&str; 6] = ["--channels", "8", "--sampling-steps", "1", "--batch-size", "8"];
 
     /// Fits, validates and tests in one run, without data, judged by a classifier.
     #[test]
     fn the_program_runs_on_fake_data() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("classifier.safetensors");
-        let config =
-            Config { num_classes: 10, in_chans: 1, channels: [2; 4], small_pictures: true, ..Config::resnet18() };
+        let config = Config { num_classes: 10, in_chans: 1, channels: [2; 4], layers: [1; 4], ..Config::resnet18() };
         let classifier = ResNet::new(config).unwrap();
         classifier.initialize(0);
         save_weights(&classifier, &path).unwrap();

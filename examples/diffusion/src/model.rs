@@ -17,9 +17,9 @@ use crate::process::{NoiseSchedule, Process};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// Channels at 28 × 28, a multiple of 8; at 14 × 14 and 7 × 7 there are twice as many.
-    #[arg(long, default_value_t = 16)]
-    width: usize,
+    /// Channels at 28 × 28, 14 × 14 and 7 × 7, multiples of 8; with fewer numbers, the smaller sizes are left out.
+    #[arg(long, value_delimiter = ',', default_value = "16,32,32")]
+    channels: Vec<usize>,
     /// Residual blocks at each size.
     #[arg(long, default_value_t = 1)]
     layers: usize,
@@ -55,19 +55,20 @@ pub(crate) struct Diffusion {
 impl Diffusion {
     /// A network without values, and the classifier with its own.
     pub(crate) fn new(recipe: Recipe, classifier: Option<&Path>) -> cli::Result<Diffusion> {
-        let Recipe { width, layers, timesteps, noise_schedule, sampling_steps, .. } = recipe;
-        if width == 0 || width % 8 != 0 {
-            return Err(format!("--width {width}: give a multiple of 8").into());
+        let Recipe { channels, layers, timesteps, noise_schedule, sampling_steps, .. } = recipe.clone();
+        if channels.iter().any(|&channels| channels == 0 || channels % 8 != 0) || !(1..=3).contains(&channels.len()) {
+            return Err(format!("--channels {channels:?}: give one to three multiples of 8").into());
         }
         if sampling_steps == 0 || sampling_steps > timesteps {
             return Err(format!("--sampling-steps {sampling_steps}: give 1 to --timesteps, {timesteps}").into());
         }
+        let smallest = channels.len() - 1;
         let config = Config {
             in_channels: 1,
             out_channels: 1,
-            block_out_channels: vec![width, 2 * width, 2 * width],
-            down_block_types: vec![DownBlockType::Down, DownBlockType::Down, DownBlockType::AttnDown],
-            up_block_types: vec![UpBlockType::AttnUp, UpBlockType::Up, UpBlockType::Up],
+            down_block_types: [vec![DownBlockType::Down; smallest], vec![DownBlockType::AttnDown]].concat(),
+            up_block_types: [vec![UpBlockType::AttnUp], vec![UpBlockType::Up; smallest]].concat(),
+            block_out_channels: channels,
             layers_per_block: layers,
             norm_num_groups: 8,
             num_class_embeds: Some(10),
@@ -85,13 +86,6 @@ impl Diffusion {
         let noisy = self.process.add_noise(&digits, &noise, timesteps);
         let found = self.unet.forward(noisy, timesteps, Some(&batch.get("label")));
         loss::mse_loss(found, noise, Reduction::None).mean(&[1, 2, 3])
-    }
-
-    /// The losses at time steps that lie evenly over all.
-    fn even_losses(&self, batch: &Batch) -> Tensor {
-        let (rows, all) = (batch.size(), self.process.timesteps());
-        let timesteps: Vec<i32> = (0..rows).map(|row| (row * all / rows) as i32).collect();
-        self.losses(batch, &Tensor::from_slice(&timesteps, [rows]))
     }
 
     /// Digits of the batch's classes, made of its noise: `f32[batch, 1, 28, 28]` from -1 to 1.
@@ -128,14 +122,16 @@ impl TrainingModule for Diffusion {
         self.losses(batch, &timesteps).mean_all()
     }
 
+    /// At time steps that lie evenly over all.
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
-        cx.log("val_loss", self.even_losses(batch));
+        let (rows, all) = (batch.size(), self.process.timesteps());
+        let timesteps: Vec<i32> = (0..rows).map(|row| (row * all / rows) as i32).collect();
+        cx.log("val_loss", self.losses(batch, &Tensor::from_slice(&timesteps, [rows])));
     }
 
     /// Draws digits of the classes of the test digits. By the classifier it logs the share that is surely of the class, and the
     /// Fréchet distance of its features to those of the real ones.
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
-        cx.log("test_loss", self.even_losses(batch));
         let drawn = self.draw(batch);
         cx.log_image("test_samples", (drawn.narrow(0, 0, batch.size().min(64)) + 1.0) / 2.0);
         let Some(classifier) = &self.classifier else { return };

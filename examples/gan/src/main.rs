@@ -126,17 +126,17 @@ mod tests {
 
     use super::*;
 
-    /// Fits, validates and tests in one run, without data: BigGAN, judged by a classifier.
+    /// Fits, validates and tests in one run, without data, judged by a classifier.
     #[test]
     fn the_program_runs_on_fake_data() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("classifier.safetensors");
-        let config = Config { num_classes: 10, channels: [2; 4], small_pictures: true, ..Config::resnet18() };
+        let config = Config { num_classes: 10, channels: [2; 4], layers: [1; 4], ..Config::resnet18() };
         let classifier = ResNet::new(config).unwrap();
         classifier.initialize(0);
         save_weights(&classifier, &path).unwrap();
-        let own = ["gan", "--fake-data", "--fast-dev-run", "--model", "biggan", "--width", "1", "--size", "32"];
-        let judged = ["--batch-size", "8", "--discriminator-steps", "2", "--classifier", path.to_str().unwrap()];
+        let own = ["gan", "--fake-data", "--fast-dev-run", "--width", "2", "--size", "16", "--batch-size", "8"];
+        let judged = ["--discriminator-steps", "2", "--classifier", path.to_str().unwrap()];
         assert_eq!(cli::main_from::<Args>([&own[..], &judged].concat()), ExitCode::SUCCESS);
     }
 

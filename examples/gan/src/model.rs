@@ -229,3 +229,35 @@ impl TrainingModule for Gan {
         Box::new(optimizers)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Recorded and not run: it takes long to compile.
+    #[test]
+    fn both_models_draw_pictures_of_the_size_of_the_data() {
+        for model in [Model::Dcgan, Model::Biggan] {
+            let recipe = Recipe {
+                model,
+                width: 8,
+                loss: None,
+                learning_rate: 1e-4,
+                discriminator_learning_rate: 1e-4,
+                beta1: 0.0,
+                discriminator_steps: 1,
+                ema_decay: 0.0,
+            };
+            for size in [32, 64] {
+                let pictures = Pictures::fake(size);
+                let gan = Gan::new(recipe.clone(), &pictures, None).unwrap();
+                gan.initialize(0);
+                let (noise, classes) = ([3, recipe.noise_size(&pictures)], Tensor::zeros(DType::I32, [3]));
+                let drawn = gan.without_margin(&gan.generate(&Tensor::zeros(DType::F32, noise), &classes));
+                drawn.check().unwrap();
+                assert_eq!(drawn.ty().to_string(), format!("f32[3, 3, {size}, {size}]"));
+                assert_eq!(gan.discriminate(&drawn, &classes).ty().to_string(), "f32[3]");
+            }
+        }
+    }
+}
