@@ -105,8 +105,9 @@ fn eigen(mut a: Vec<Vec<f64>>) -> (Vec<f64>, Vec<Vec<f64>>) {
                     (row[p], row[q]) = turned(row[p], row[q]);
                 }
                 for matrix in [&mut a, &mut vectors] {
-                    for k in 0..n {
-                        (matrix[p][k], matrix[q][k]) = turned(matrix[p][k], matrix[q][k]);
+                    let (before, from_q) = matrix.split_at_mut(q);
+                    for (x, y) in before[p].iter_mut().zip(&mut from_q[0]) {
+                        (*x, *y) = turned(*x, *y);
                     }
                 }
             }
