@@ -131,7 +131,8 @@ mod tests {
     fn the_program_runs_on_fake_data() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("classifier.safetensors");
-        let config = Config { num_classes: 10, channels: [2; 4], layers: [1; 4], ..Config::resnet18() };
+        let config =
+            Config { num_classes: 10, stem_channels: 2, channels: [2; 4], layers: [1; 4], ..Config::resnet18() };
         let classifier = ResNet::new(config).unwrap();
         classifier.initialize(0);
         save_weights(&classifier, &path).unwrap();

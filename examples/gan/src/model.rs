@@ -84,13 +84,13 @@ pub(crate) struct Gan {
 #[derive(Module)]
 enum Generator {
     Dcgan(dcgan::Generator),
-    BigGan(biggan::Generator),
+    BigGan(Box<biggan::Generator>),
 }
 
 #[derive(Module)]
 enum Discriminator {
     Dcgan(dcgan::Discriminator),
-    BigGan(biggan::Discriminator),
+    BigGan(Box<biggan::Discriminator>),
 }
 
 impl Gan {
@@ -114,8 +114,8 @@ impl Gan {
                     attention: (size >= 64).then_some(size / 2),
                     ..biggan::Config::default()
                 };
-                let discriminator = Discriminator::BigGan(biggan::Discriminator::new(&config)?);
-                (Generator::BigGan(biggan::Generator::new(&config)?), discriminator)
+                let discriminator = Discriminator::BigGan(Box::new(biggan::Discriminator::new(&config)?));
+                (Generator::BigGan(Box::new(biggan::Generator::new(&config)?)), discriminator)
             }
         };
         let classifier = classifier.map(|path| judge(path, pictures)).transpose()?;
