@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fulmen::data::TensorDataset;
+use fulmen::models::Pretrained;
 use fulmen::models::marian::Marian;
 use fulmen::models::resnet::Config;
 use fulmen::models::roberta::RobertaForMaskedLm;
-use fulmen::models::Pretrained;
 use fulmen::nn::safetensors;
 use fulmen::nn::weights::{Strictness, load_weights};
 use fulmen::prelude::*;
@@ -101,7 +101,7 @@ fn losses(model: &impl TrainingModule, folder: &Path, batch: usize) -> Result<Ve
     let (arrays, _): (BTreeMap<String, Literal>, _) = safetensors::read(folder.join("batches.safetensors"))?;
     let mut data = TensorDataset::builder();
     for (name, array) in &arrays {
-        let dims = array.ty().shape.clone();
+        let dims = array.ty().shape.dims();
         data = match array.ty().dtype {
             DType::F32 => data.array(name, dims, array.to_vec::<f32>()?),
             _ => data.array(name, dims, array.to_vec::<i32>()?),
@@ -109,7 +109,7 @@ fn losses(model: &impl TrainingModule, folder: &Path, batch: usize) -> Result<Ve
     }
     let loader = DataLoader::builder(data.build()?).batch_size(batch).build()?;
     let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(1);
-    let mut trainer = builder.default_root_dir(folder).enable_checkpointing(false).build()?;
+    let mut trainer = builder.default_root_dir(folder).build()?;
     let mut step = trainer.train_step(model, &loader)?;
     let mut losses = vec![];
     for batch in step.batches() {
@@ -124,5 +124,8 @@ fn apart(a: &[f64], b: &[f64]) -> Result<f64, Box<dyn Error>> {
     if a.is_empty() || a.len() != b.len() {
         return Err(format!("{} losses against {}", a.len(), b.len()).into());
     }
-    Ok(a.iter().zip(b).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, |most, off| if off > most || off.is_nan() { off } else { most }))
+    Ok(a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs() / b.abs())
+        .fold(0.0, |most, off| if off > most || off.is_nan() { off } else { most }))
 }

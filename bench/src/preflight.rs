@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fulmen::data::TensorDataset;
-use fulmen::models::{Pretrained, bert, biggan, decoder, marian, resnet};
+use fulmen::models::{Pretrained, bert, biggan, decoder, marian, resnet, roberta};
 use fulmen::prelude::*;
 use fulmen::trainer::preflight::{Judgement, Slice};
 use fulmen::trainer::{Precision, Strategy};
@@ -88,9 +88,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if let Some(unknown) = args.workloads.iter().find(|name| !names.contains(&name.as_str())) {
         return Err(format!("there is no workload {unknown}; there are {}", names.join(", ")).into());
     }
-    let is_chosen = |workload: &Workload| {
-        args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name)
-    };
+    let is_chosen =
+        |workload: &Workload| args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name);
     let mut lines = vec![];
     for workload in WORKLOADS.iter().filter(|workload| is_chosen(workload)) {
         let Workload { name, batch, strategy, .. } = *workload;
@@ -166,7 +165,7 @@ fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Erro
             judge(&Translator { model, lr: 1e-3 }, &words(batch, 128)?, strategy, slice)
         }
         "roberta-base" => {
-            let model = Pretrained::new(bert::Config::roberta())?;
+            let model = roberta::RobertaForMaskedLm::new(bert::Config::roberta())?;
             judge(&MaskedLanguageModel { model, lr: 6e-4 }, &words(batch, 512)?, strategy, slice)
         }
         "biggan-128" => judge(&Gan::new(&biggan::Config::default())?, &vision(&[3, 128, 128])?, strategy, slice),

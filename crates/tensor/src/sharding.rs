@@ -65,7 +65,7 @@ impl Sharding {
 
     /// How a value lies whose axis `i` is axis `permutation[i]` of one that lies so.
     pub(crate) fn permuted(&self, permutation: &[usize]) -> Sharding {
-        let names = |&axis: &usize| self.0.get(axis).into_iter().flatten().map(String::as_str).collect();
+        let names = |&axis: &usize| self.0.get(axis).into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
         Sharding::over(permutation.iter().map(names))
     }
 

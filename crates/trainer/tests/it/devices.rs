@@ -210,7 +210,8 @@ struct Deep {
 impl TrainingModule for Deep {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
         let x = self.embed.forward(&batch.get("x").flatten(1, -1));
-        let layer = |layer: &Linear, x: &Tensor| checkpoint(|x| vec![&x[0] + layer.forward(&x[0]).tanh()], &[x]).remove(0);
+        let layer =
+            |layer: &Linear, x: &Tensor| checkpoint(|x| vec![&x[0] + layer.forward(&x[0]).tanh()], &[x]).remove(0);
         let x = match self.scan {
             true => scan_layers(&self.layers, &x, layer),
             false => self.layers.iter().fold(x, |x, own| layer(own, &x)),
