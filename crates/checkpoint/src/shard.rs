@@ -2,7 +2,8 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Write};
+use std::thread;
 
 use crc32c::{crc32c, crc32c_append};
 use safetensors::Dtype;
@@ -160,8 +161,8 @@ impl ShardWriter {
             let name = self.next_part().map_or("the shard", Part::name);
             return Err(Error::usage(format!("{}: {} bytes for {name}, which takes {left}", self.place, bytes.len())));
         }
-        self.file.write_all(bytes).map_err(|e| Error::io("write", &self.place, e))?;
-        self.sha256.update(bytes);
+        let ShardWriter { file, sha256, .. } = self;
+        write_and_hash(&mut **file, sha256, bytes).map_err(|e| Error::io("write", &self.place, e))?;
         let Some((_, entry)) = self.parts.get_mut(self.next) else { return Ok(()) };
         while !bytes.is_empty() {
             let filled = self.written % BLOCK;
@@ -200,6 +201,22 @@ impl ShardWriter {
         }
         Ok(WrittenShard { shard: self.entry, tensors })
     }
+}
+
+/// Writes bytes. A thread of its own hashes them meanwhile, where there are enough of them.
+fn write_and_hash(file: &mut dyn NewObject, sha256: &mut Sha256, bytes: &[u8]) -> io::Result<()> {
+    if (bytes.len() as u64) < BLOCK {
+        sha256.update(bytes);
+        return file.write_all(bytes);
+    }
+    let (written, hashed) = thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, || sha256.update(bytes));
+        (file.write_all(bytes), thread.is_ok())
+    });
+    if !hashed {
+        sha256.update(bytes);
+    }
+    written
 }
 
 /// The header of a file of these parts.

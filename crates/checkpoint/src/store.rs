@@ -8,6 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fulmen_durable::NewFile;
@@ -131,7 +132,10 @@ impl Store for LocalStore {
             Ok(file)
         };
         match create() {
-            Ok(file) => Ok(Box::new(NewLocal { file: BufWriter::with_capacity(1 << 20, file), path, bytes })),
+            Ok(file) => {
+                let file = BufWriter::with_capacity(1 << 20, file);
+                Ok(Box::new(NewLocal { file, path, bytes, unsynced: 0, sync: None }))
+            }
             Err(error) => Err(fulmen_durable::explain(error, &path, Some(bytes))),
         }
     }
@@ -168,13 +172,37 @@ impl Store for LocalStore {
     }
 }
 
+/// The disk is handed what was written whenever it is this many bytes, so that little is left to wait for at the end.
+const SYNC_EVERY: usize = 64 << 20;
+
 struct NewLocal {
     file: BufWriter<NewFile>,
     path: PathBuf,
     bytes: u64,
+    /// Bytes that were written since the last sync began.
+    unsynced: usize,
+    sync: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl NewLocal {
+    /// Waits for the sync that is under way. The file system tells an error to one sync alone, so none may be lost.
+    fn wait_for_sync(&mut self) -> io::Result<()> {
+        let panicked = |_| Err(io::Error::other("the thread that syncs a file has panicked"));
+        self.sync.take().map_or(Ok(()), |sync| sync.join().unwrap_or_else(panicked))
+    }
+
+    /// Begins a sync on a thread of its own, unless one is under way.
+    fn begin_sync(&mut self) -> io::Result<()> {
+        if self.sync.as_ref().is_some_and(|sync| !sync.is_finished()) {
+            return Ok(());
+        }
+        self.wait_for_sync()?;
+        let file = self.file.get_ref().file().try_clone()?;
+        self.unsynced = 0;
+        self.sync = Some(thread::Builder::new().spawn(move || file.sync_data())?);
+        Ok(())
+    }
+
     fn explain(&self, error: io::Error) -> io::Error {
         fulmen_durable::explain(error, &self.path, Some(self.bytes))
     }
@@ -182,7 +210,12 @@ impl NewLocal {
 
 impl Write for NewLocal {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes).map_err(|error| self.explain(error))
+        let written = self.file.write(bytes).map_err(|error| self.explain(error))?;
+        self.unsynced += written;
+        if self.unsynced >= SYNC_EVERY {
+            self.begin_sync().map_err(|error| self.explain(error))?;
+        }
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -193,6 +226,7 @@ impl Write for NewLocal {
 impl NewObject for NewLocal {
     fn commit(mut self: Box<Self>) -> io::Result<()> {
         self.flush()?;
+        self.wait_for_sync().map_err(|error| self.explain(error))?;
         self.file.get_ref().keep().map_err(|error| self.explain(error))
     }
 }

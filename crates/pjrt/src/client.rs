@@ -121,7 +121,7 @@ impl Client {
         // SAFETY: the client is alive; program and options live until after the call.
         unsafe { self.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("compiling for {}", self.platform_name())))?;
-        LoadedExecutable::new(self.clone(), given(args.executable, "executable")?)
+        LoadedExecutable::new(self.clone(), given(args.executable, "executable")?, None)
     }
 
     /// Loads what [`Executable::serialize`](crate::Executable::serialize) wrote, without compiling again.
@@ -144,7 +144,7 @@ impl Client {
         // SAFETY: the client is alive, the bytes live until after the call and are, by their checksum, what this very
         // plugin wrote.
         unsafe { self.api().call(&mut args) }.map_err(|error| error.during("loading a stored executable"))?;
-        LoadedExecutable::new(self.clone(), given(args.loaded_executable, "executable")?)
+        LoadedExecutable::new(self.clone(), given(args.loaded_executable, "executable")?, frame.into_header())
     }
 }
 

@@ -12,6 +12,7 @@ use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
 use crate::frame::Frame;
 use crate::hlo;
+use crate::hlo::proto::HeaderWithConfig;
 use crate::plugin::Plugin;
 use crate::signature::Signature;
 use crate::value::read_named;
@@ -25,6 +26,7 @@ pub struct Executable {
     name: String,
     num_replicas: usize,
     num_partitions: usize,
+    header: HeaderWithConfig,
     signature: Signature,
     // Dropped after `raw` was destroyed.
     client: Option<Arc<ClientInner>>,
@@ -36,8 +38,14 @@ unsafe impl Send for Executable {}
 unsafe impl Sync for Executable {}
 
 impl Executable {
-    /// Takes over an executable that the plugin made, and asks it what it takes and gives.
-    pub(crate) fn new(plugin: Plugin, client: Option<Arc<ClientInner>>, raw: NonNull<PJRT_Executable>) -> Result<Self> {
+    /// Takes over an executable that the plugin made. Without a header the plugin is asked for the whole program, which takes
+    /// it tens of milliseconds.
+    pub(crate) fn new(
+        plugin: Plugin,
+        client: Option<Arc<ClientInner>>,
+        raw: NonNull<PJRT_Executable>,
+        header: Option<HeaderWithConfig>,
+    ) -> Result<Self> {
         let api = plugin.api();
         let owned = Owned { api, raw };
         let raw = owned.raw.as_ptr();
@@ -55,8 +63,12 @@ impl Executable {
             text(name.executable_name, name.executable_name_size)
         };
         // SAFETY: the executable is alive.
-        let signature = unsafe {
-            let signature = Signature::decode(&optimized_program(api, owned.raw)?)?;
+        let (header, signature) = unsafe {
+            let header = match header {
+                Some(header) => header,
+                None => Signature::header(&optimized_program(api, owned.raw)?)?,
+            };
+            let signature = Signature::new(&header)?;
             let outputs = output_types(api, owned.raw)?;
             if outputs != signature.outputs {
                 let said = outputs.iter().map(ArrayType::to_string).collect::<Vec<_>>().join(", ");
@@ -64,7 +76,7 @@ impl Executable {
                     "the plugin says two things of the program {name}: that it is {signature}, and that it gives ({said})"
                 )));
             }
-            signature
+            (header, signature)
         };
         Ok(Self {
             raw: owned.release(),
@@ -72,6 +84,7 @@ impl Executable {
             name,
             num_replicas: replicas.num_replicas,
             num_partitions: partitions.num_partitions,
+            header,
             signature,
             client,
         })
@@ -159,7 +172,8 @@ impl Executable {
             self.api().call(&mut args)?;
             let payload = list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size);
             let platform = self.client.as_ref().map_or("", |client| client.platform_name());
-            let frame = Frame::seal(&self.plugin, platform, [self.num_replicas, self.num_partitions], payload);
+            let devices = [self.num_replicas, self.num_partitions];
+            let frame = Frame::seal(&self.plugin, platform, devices, &self.header, payload);
             if let Some(delete) = args.serialized_executable_deleter {
                 crate::api::guarded("the deleter of serialized bytes", || delete(args.serialized_executable));
             }

@@ -5,10 +5,11 @@ use prost::Message;
 
 use crate::error::{Error, Kind, Result};
 use crate::hash;
+use crate::hlo::proto::HeaderWithConfig;
 use crate::plugin::Plugin;
 
 /// Changes when the form of the frame does.
-const MAGIC: &[u8; 8] = b"FULMENX1";
+const MAGIC: &[u8; 8] = b"FULMENX2";
 const DIGEST: usize = 32;
 
 /// A stored executable whose checksum and origin have been verified.
@@ -30,6 +31,9 @@ struct Stored {
     partitions: u64,
     #[prost(bytes = "vec", tag = "6")]
     payload: Vec<u8>,
+    /// What the program takes and gives.
+    #[prost(message, optional, tag = "7")]
+    header: Option<HeaderWithConfig>,
 }
 
 impl Frame {
@@ -38,6 +42,7 @@ impl Frame {
         plugin: &Plugin,
         platform: &str,
         [replicas, partitions]: [usize; 2],
+        header: &HeaderWithConfig,
         payload: &[u8],
     ) -> Result<Vec<u8>> {
         let stored = Stored {
@@ -47,6 +52,7 @@ impl Frame {
             replicas: replicas as u64,
             partitions: partitions as u64,
             payload: payload.to_vec(),
+            header: Some(header.clone()),
         };
         Ok(wrap(&stored))
     }
@@ -71,6 +77,11 @@ impl Frame {
 
     pub(crate) fn payload(&self) -> &[u8] {
         &self.0.payload
+    }
+
+    /// What the program takes and gives.
+    pub(crate) fn into_header(self) -> Option<HeaderWithConfig> {
+        self.0.header
     }
 
     /// How many devices the program runs on.

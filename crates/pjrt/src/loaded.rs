@@ -10,6 +10,7 @@ use crate::client::Client;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::executable::Executable;
+use crate::hlo::proto::HeaderWithConfig;
 
 /// A program loaded on devices, ready to run. What it is, is told by the [`Executable`] that it dereferences to.
 pub struct LoadedExecutable {
@@ -45,7 +46,11 @@ impl Drop for Owned {
 
 impl LoadedExecutable {
     /// Takes over a program that the plugin loaded.
-    pub(crate) fn new(client: Client, raw: NonNull<PJRT_LoadedExecutable>) -> Result<Self> {
+    pub(crate) fn new(
+        client: Client,
+        raw: NonNull<PJRT_LoadedExecutable>,
+        header: Option<HeaderWithConfig>,
+    ) -> Result<Self> {
         let owned = Owned { raw, client };
         let client = &owned.client;
         let mut args = PJRT_LoadedExecutable_GetExecutable_Args::new();
@@ -53,7 +58,7 @@ impl LoadedExecutable {
         // SAFETY: the program is alive. The executable given is ours to destroy.
         unsafe { client.api().call(&mut args) }?;
         let executable = given(args.executable, "executable")?;
-        let executable = Executable::new(client.plugin().clone(), Some(client.inner().clone()), executable)?;
+        let executable = Executable::new(client.plugin().clone(), Some(client.inner().clone()), executable, header)?;
         let mut args = PJRT_LoadedExecutable_AddressableDevices_Args::new();
         args.executable = raw.as_ptr();
         // SAFETY: the program is alive; the list lives as long as it.

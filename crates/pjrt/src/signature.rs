@@ -24,12 +24,14 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// From a `HloModuleProtoWithConfig`.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let module = HeaderWithConfig::decode(bytes)
-            .map_err(|error| Error::broken(format!("the plugin's optimized program cannot be read: {error}")))?
-            .hlo_module
-            .unwrap_or_default();
+    /// The part of a `HloModuleProtoWithConfig` that tells what the program takes and gives.
+    pub(crate) fn header(program: &[u8]) -> Result<HeaderWithConfig> {
+        HeaderWithConfig::decode(program)
+            .map_err(|error| Error::broken(format!("the plugin's optimized program cannot be read: {error}")))
+    }
+
+    pub(crate) fn new(header: &HeaderWithConfig) -> Result<Self> {
+        let module = header.hlo_module.clone().unwrap_or_default();
         let shape = module
             .host_program_shape
             .ok_or_else(|| Error::broken("the plugin's optimized program does not say what it takes and gives"))?;
@@ -106,6 +108,10 @@ mod tests {
         }
     }
 
+    fn decode(program: &[u8]) -> Result<Signature> {
+        Signature::new(&Signature::header(program)?)
+    }
+
     fn module(parameters: &[Shape], result: Option<Shape>, aliases: &[i64], donors: &[i64]) -> Vec<u8> {
         HeaderWithConfig {
             hlo_module: Some(Header {
@@ -125,16 +131,16 @@ mod tests {
     fn reads_what_the_compiler_wrote() {
         let parameters = [shape(11, &[2, 3], &[]), shape(4, &[], &[]), shape(16, &[1], &[])];
         let result = shape(TUPLE, &[], &[shape(11, &[2, 3], &[]), shape(1, &[4], &[])]);
-        let signature = Signature::decode(&module(&parameters, Some(result), &[0], &[2])).unwrap();
+        let signature = decode(&module(&parameters, Some(result), &[0], &[2])).unwrap();
         assert_eq!(signature.to_string(), "(f32[2,3] donated, s32[], bf16[1] donated) -> (f32[2,3], pred[4])");
-        let one = Signature::decode(&module(&[], Some(shape(11, &[5], &[])), &[], &[])).unwrap();
+        let one = decode(&module(&[], Some(shape(11, &[5], &[])), &[], &[])).unwrap();
         assert_eq!(one.to_string(), "() -> (f32[5])");
     }
 
     #[test]
     fn what_makes_no_sense_is_an_error() {
         let check = |bytes: &[u8], expected: &str| {
-            let error = Signature::decode(bytes).unwrap_err();
+            let error = decode(bytes).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
         };
         check(b"\xff\xff", "cannot be read");

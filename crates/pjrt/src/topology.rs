@@ -205,7 +205,7 @@ impl Plugin {
         args.compile_options_size = options.len();
         // SAFETY: program and options live until after the call; no client is given, as the header allows.
         unsafe { self.api().call(&mut args) }.map_err(|error| error.during("compiling for a topology"))?;
-        Executable::new(self.clone(), None, given(args.executable, "executable")?)
+        Executable::new(self.clone(), None, given(args.executable, "executable")?, None)
     }
 }
 

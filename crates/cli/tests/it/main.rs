@@ -3,5 +3,6 @@
 
 mod cache;
 mod checkpoint;
+mod machine;
 mod prepare;
 mod presize;

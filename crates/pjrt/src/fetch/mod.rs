@@ -99,11 +99,12 @@ pub(crate) fn is_published(plugin: &Path) -> bool {
     fetcher_of(plugin).is_some()
 }
 
-/// Fetches a fetched plugin again if its file is damaged, and says so. Gives whether it did.
+/// Fetches a fetched plugin again if its file is damaged, and says so. Gives whether it did. A file that was not fetched is
+/// left alone.
 ///
 /// # Errors
 /// The file is damaged and cannot be fetched, or is libtpu, which is fetched on request only.
-pub(crate) fn mend(plugin: &Path) -> Result<bool> {
+pub fn mend(plugin: &Path) -> Result<bool> {
     fetcher_of(plugin).map_or(Ok(false), |fetcher| fetcher.mend())
 }
 

@@ -20,6 +20,9 @@ use crate::state::names::is_of_training;
 use crate::state::{EntryId, State};
 use crate::{Error, Result};
 
+/// That of the thread that writes: beside a thread of the usual niceness it gets a seventieth of a core.
+const NICENESS: i32 = 19;
+
 /// A tensor of the state, as far as this process saves it.
 pub(crate) struct Saved {
     name: String,
@@ -118,9 +121,14 @@ impl Saving {
 }
 
 impl Job {
-    /// Does it on a thread of its own.
+    /// Does it on a thread of its own, which gives way to those that train.
     pub(crate) fn start(self) -> Result<Saving> {
-        let thread = thread::Builder::new().name("fulmen-checkpoint".into()).spawn(move || self.run());
+        let run = move || {
+            // On Linux this is the niceness of the thread alone. Where it is refused, training shares the cores.
+            let _ = rustix::process::setpriority_process(None, NICENESS);
+            self.run()
+        };
+        let thread = thread::Builder::new().name("fulmen-checkpoint".into()).spawn(run);
         Ok(Saving(thread.map_err(|e| Error::usage(format!("there is no thread to write a checkpoint on: {e}")))?))
     }
 

@@ -1,4 +1,5 @@
-//! The `fulmen` program: what is done with data before a training and with checkpoints after it, without a device.
+//! The `fulmen` program: what is done with data before a training, with machines and hosts during it, and with checkpoints
+//! after it.
 //!
 //! Not here: what the subcommands do, each in its own file, and how; that is the library's.
 
@@ -13,19 +14,23 @@ mod cache;
 mod checkpoint;
 mod compile_cache;
 mod data;
+mod devices;
 mod limits;
+mod plugin;
 mod presize;
 mod progress;
 mod size;
 
 use std::borrow::Cow;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
 use fulmen_data::{Error, shorten};
 
-/// Prepares data for training, and reads checkpoints.
+/// Prepares data for training, runs a program on many hosts, reads checkpoints, and looks after devices.
 #[derive(Debug, Parser)]
 #[command(name = "fulmen", version)]
 struct Arguments {
@@ -37,7 +42,21 @@ struct Arguments {
 enum Command {
     Cache(cache::Arguments),
     Checkpoint(checkpoint::Arguments),
+    /// Prints a shell's completions of this command
+    Completions {
+        /// Whose
+        shell: Shell,
+    },
     Data(data::Arguments),
+    Devices(devices::Arguments),
+    /// Writes a manual page for each subcommand
+    Man {
+        /// The folder of the pages
+        #[arg(long, value_name = "FOLDER")]
+        output: PathBuf,
+    },
+    Plugin(plugin::Arguments),
+    Pod(fulmen_pods::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -48,7 +67,19 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Cache(arguments) => cache::run(arguments),
         Command::Checkpoint(arguments) => checkpoint::run(arguments),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Arguments::command(), "fulmen", &mut std::io::stdout());
+            Ok(())
+        }
         Command::Data(arguments) => data::run(arguments),
+        Command::Devices(arguments) => devices::run(&arguments),
+        Command::Man { output } => manual(&output),
+        Command::Plugin(arguments) => plugin::run(&arguments),
+        Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
+            Err(error) => Err(Error::new(error)),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,6 +89,11 @@ fn main() -> ExitCode {
             failure(&error)
         }
     }
+}
+
+fn manual(folder: &Path) -> fulmen_data::Result<()> {
+    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Arguments::command(), folder));
+    written.map_err(|e| Error::new(format!("cannot write manual pages into {}: {e}", folder.display())))
 }
 
 fn arguments() -> Result<Arguments, clap::Error> {

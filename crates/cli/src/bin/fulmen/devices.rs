@@ -1,0 +1,168 @@
+//! `fulmen devices`: the devices of this machine, and whether they work.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use fulmen_data::{Error, Result};
+use fulmen_pjrt::diagnosis::{Diagnosis, PluginState, device_files, diagnose, explain};
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_pjrt::{Argument, Client, CompileOptions, Device, ElementType, Plugin};
+use serde_json::{Value, json};
+
+/// Shows the devices of this machine and which processes have them open
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// One kind of device [default: the CPU, and the other kinds that the machine has]
+    #[arg(long, value_parser = ["cpu", "cuda", "tpu"])]
+    platform: Option<String>,
+    /// Opens the devices and multiplies two matrices on each. A TPU must not be open in another process
+    #[arg(long = "try")]
+    is_tried: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The side of the square matrices that are multiplied.
+const SIDE: usize = 1024;
+
+/// Products that are timed; the fastest is told.
+const PRODUCTS: usize = 5;
+
+/// What one device did.
+struct Tried {
+    id: i32,
+    kind: String,
+    memory_bytes: Option<u64>,
+    product: Duration,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let platforms = match arguments.platform.as_deref().and_then(Platform::from_name) {
+        Some(platform) => vec![platform],
+        None => [Platform::Cpu, Platform::Cuda, Platform::Tpu]
+            .into_iter()
+            .filter(|&platform| platform == Platform::Cpu || !device_files(platform).is_empty())
+            .collect(),
+    };
+    let (mut lines, mut failed) = (vec![], None);
+    for platform in platforms {
+        let diagnosis = diagnose(platform);
+        let tried = arguments.is_tried.then(|| try_all(platform));
+        if arguments.json {
+            lines.push(as_json(&diagnosis, tried.as_ref()));
+        } else {
+            say!("{diagnosis}");
+            tried.iter().flatten().flatten().for_each(|tried| say!("  {tried}"));
+        }
+        failed = tried.and_then(Result::err).or(failed);
+    }
+    if arguments.json {
+        say!("{}", Value::Array(lines));
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// Multiplies two matrices on each device of a kind.
+fn try_all(platform: Platform) -> Result<Vec<Tried>> {
+    let open = || {
+        let options: &[(&str, fulmen_pjrt::Value)] =
+            if platform == Platform::Cpu { &[("cpu_device_count", fulmen_pjrt::Value::Int(1))] } else { &[] };
+        Plugin::load(locate(platform, None)?)?.create_client(options)
+    };
+    let client = open().map_err(|error| failed(explain(error, platform, None)))?;
+    let devices = client.addressable_devices().iter();
+    devices.map(|device| try_one(&client, device).map_err(failed)?.ok_or_else(|| wrong(device))).collect()
+}
+
+fn failed(error: fulmen_pjrt::Error) -> Error {
+    Error::new(error.to_string())
+}
+
+fn wrong(device: &Device) -> Error {
+    let (id, kind) = (device.id(), device.kind());
+    Error::new(format!("device {id} ({kind}) gives a wrong product of two matrices of ones; do not train on it"))
+}
+
+/// Nothing, if the product is wrong.
+fn try_one(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<Tried>> {
+    let matrix = format!("tensor<{SIDE}x{SIDE}xf32>");
+    let program = format!(
+        "func.func @main(%x: {matrix}) -> {matrix} {{
+           %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : ({matrix}, {matrix}) -> {matrix}
+           return %y : {matrix}
+         }}"
+    );
+    let options = CompileOptions::new().device_assignment(vec![vec![device.id()]]);
+    let product = client.compile(&program, &options)?;
+    // Each sum is exact in every precision that a device may multiply with.
+    let ones = 1.0_f32.to_ne_bytes().repeat(SIDE * SIDE);
+    let x = client.buffer_from_host(&ones, ElementType::F32, &[SIDE, SIDE], device)?;
+    let mut fastest = Duration::MAX;
+    for _ in 0..PRODUCTS {
+        let begin = Instant::now();
+        let run = product.execute(vec![vec![Argument::Borrow(&x)]])?;
+        let bytes = run.outputs[0][0].read()?.wait()?;
+        fastest = fastest.min(begin.elapsed());
+        let expected = (SIDE as f32).to_ne_bytes();
+        if !bytes.chunks_exact(expected.len()).all(|value| value == expected) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(Tried {
+        id: device.id(),
+        kind: device.kind().to_owned(),
+        memory_bytes: device.memory_bytes(),
+        product: fastest,
+    }))
+}
+
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tried { id, kind, memory_bytes, product } = self;
+        let milliseconds = product.as_secs_f64() * 1e3;
+        write!(f, "device {id} ({kind}")?;
+        if let Some(bytes) = memory_bytes {
+            write!(f, ", {:.1} GiB", *bytes as f64 / f64::from(1 << 30))?;
+        }
+        write!(f, "): a product of {SIDE} × {SIDE} matrices took {milliseconds:.1} ms, and is right")
+    }
+}
+
+fn as_json(diagnosis: &Diagnosis, tried: Option<&Result<Vec<Tried>>>) -> Value {
+    let files = diagnosis.device_files.iter().map(|file| {
+        let holders = file.holders.as_ref().map(|holders| {
+            let processes = holders.processes.iter().map(|it| json!({ "pid": it.pid, "name": it.name }));
+            json!({ "processes": processes.collect::<Vec<_>>(), "unseen": holders.unseen })
+        });
+        json!({ "path": file.path, "allowed": file.allowed, "holders": holders })
+    });
+    let devices = tried.map(|tried| match tried {
+        Ok(devices) => devices
+            .iter()
+            .map(|it| {
+                let product = it.product.as_secs_f64() * 1e3;
+                json!({ "id": it.id, "kind": it.kind, "memory_bytes": it.memory_bytes, "product_ms": product })
+            })
+            .collect(),
+        Err(error) => json!({ "error": error.to_string() }),
+    });
+    json!({
+        "platform": diagnosis.platform.name(),
+        "files": files.collect::<Vec<_>>(),
+        "plugin": plugin_json(&diagnosis.plugin),
+        "obsolete_variables": diagnosis.obsolete_variables.iter().map(|it| it.name).collect::<Vec<_>>(),
+        "devices": devices,
+    })
+}
+
+/// The plugin, for `fulmen plugin list` too.
+pub(crate) fn plugin_json(plugin: &PluginState) -> Value {
+    match plugin {
+        PluginState::Usable { path, version } => json!({ "path": path, "api_version": version.to_string() }),
+        PluginState::Unusable { path, why } => json!({ "path": path, "error": why }),
+        PluginState::Missing(why) => json!({ "error": why }),
+        other => json!({ "error": other.to_string() }),
+    }
+}

@@ -1,0 +1,93 @@
+//! `fulmen plugin`: the PJRT plugins of this machine.
+
+use std::path::Path;
+
+use clap::{Args, Subcommand, ValueEnum};
+use fulmen_data::{Error, Result};
+use fulmen_pjrt::diagnosis::{PluginState, diagnose};
+use fulmen_pjrt::locate::Platform;
+use fulmen_pjrt::{Plugin, fetch};
+use serde_json::Value;
+
+use super::devices::plugin_json;
+
+/// Lists, installs and verifies PJRT plugins
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists the plugins that would be used
+    List {
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Fetches a plugin with pip and puts it into the cache folder
+    Install {
+        /// Which
+        which: Installed,
+    },
+    /// Loads the plugins that are installed, fetches damaged ones again, and prints each file's SHA-256
+    Verify,
+}
+
+/// What can be fetched. CUDA's plugin needs NVIDIA's libraries, which its Python package brings: `pip install jax-cuda13-pjrt`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Installed {
+    Cpu,
+    Tpu,
+}
+
+const PLATFORMS: [Platform; 3] = [Platform::Cpu, Platform::Cuda, Platform::Tpu];
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let failed = |error: fulmen_pjrt::Error| Error::new(error.to_string());
+    match arguments.command {
+        Command::List { json } => {
+            let plugins = PLATFORMS.map(|platform| (platform, diagnose(platform).plugin));
+            if json {
+                let object = plugins.iter().map(|(platform, plugin)| (platform.name().to_owned(), plugin_json(plugin)));
+                say!("{}", Value::Object(object.collect()));
+                return Ok(());
+            }
+            for (platform, plugin) in plugins {
+                say!("{platform}: {plugin}");
+            }
+        }
+        Command::Install { which } => {
+            let path = match which {
+                Installed::Cpu => fetch::cpu_plugin(),
+                Installed::Tpu => fetch::libtpu(),
+            };
+            say!("{}", path.map_err(failed)?.display());
+        }
+        Command::Verify => {
+            let mut unusable = vec![];
+            for platform in PLATFORMS {
+                match diagnose(platform).plugin {
+                    PluginState::Usable { path, .. } => match verify(&path) {
+                        Ok(what) => say!("{platform}: {}: {what}", path.display()),
+                        Err(error) => unusable.push(format!("{platform}: {error}")),
+                    },
+                    PluginState::Missing(_) => say!("{platform}: no plugin is installed"),
+                    state => unusable.push(format!("{platform}: {state}")),
+                }
+            }
+            if !unusable.is_empty() {
+                return Err(Error::new(unusable.join("\n")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What there is to say of a plugin's file that can be loaded.
+fn verify(path: &Path) -> fulmen_pjrt::Result<String> {
+    let mended = if fetch::mend(path)? { "was damaged and was fetched again; " } else { "" };
+    let plugin = Plugin::load(path)?;
+    Ok(format!("{mended}PJRT API {}, SHA-256 {}", plugin.api_version(), plugin.identity()?))
+}

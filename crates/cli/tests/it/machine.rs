@@ -1,0 +1,40 @@
+//! `fulmen devices`, `plugin`, `completions` and `man`: what is asked of the machine and of the command itself.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+fn fulmen(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn devices_are_tried() {
+    let cpu: Value = serde_json::from_str(&fulmen(&["devices", "--platform", "cpu", "--try", "--json"])).unwrap();
+    let device = &cpu[0]["devices"][0];
+    assert_eq!((cpu[0]["platform"].as_str(), device["kind"].as_str()), (Some("cpu"), Some("cpu")), "{cpu}");
+    assert!(device["product_ms"].as_f64().unwrap() > 0.0, "{cpu}");
+    let text = fulmen(&["devices", "--platform", "tpu"]);
+    assert!(text.contains("Looked at:") && !text.contains("product"), "{text}");
+}
+
+#[test]
+fn plugins_are_listed_and_verified() {
+    let plugins: Value = serde_json::from_str(&fulmen(&["plugin", "list", "--json"])).unwrap();
+    let path = plugins["cpu"]["path"].as_str().unwrap();
+    assert!(plugins["cpu"]["api_version"].is_string() && plugins["tpu"].is_object(), "{plugins}");
+    let verified = fulmen(&["plugin", "verify"]);
+    assert!(verified.contains(path) && verified.contains("SHA-256"), "{verified}");
+    assert_eq!(fulmen(&["plugin", "install", "cpu"]).trim(), path);
+}
+
+#[test]
+fn the_command_describes_itself() {
+    assert!(fulmen(&["completions", "bash"]).contains("complete -F _fulmen"));
+    let folder = tempfile::tempdir().unwrap();
+    fulmen(&["man", "--output", folder.path().to_str().unwrap()]);
+    let page = std::fs::read_to_string(folder.path().join("fulmen-plugin-verify.1")).unwrap();
+    assert!(page.contains("damaged"), "{page}");
+}
