@@ -33,13 +33,13 @@ def resnet18(folder):
 
 def transformer(folder):
     """From words to the same words in the opposite order."""
-    batch, lr, words = 32, 5e-4, 64
+    batch, lr, words = 32, 2e-3, 64
     config = MarianConfig(
         vocab_size=words, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128, activation_function="relu",
-        scale_embedding=True, dropout=0.0, pad_token_id=0, decoder_start_token_id=0, max_position_embeddings=64,
+        scale_embedding=True, dropout=0.0, pad_token_id=1, decoder_start_token_id=0, max_position_embeddings=64,
     )  # fmt: skip
-    x = torch.randint(1, words, (STEPS * batch, 12))
+    x = torch.randint(2, words, (STEPS * batch, 12))
     y = x.flip(1)
     model = MarianMTModel(config)
     model.save_pretrained(folder)
@@ -54,7 +54,7 @@ def transformer(folder):
 
 def roberta(folder):
     """Words that count upwards, of which some are masked."""
-    batch, lr, words, mask = 32, 5e-4, 64, 3
+    batch, lr, words, mask = 32, 2e-3, 64, 3
     config = RobertaConfig(
         vocab_size=words, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
         max_position_embeddings=40, type_vocab_size=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
