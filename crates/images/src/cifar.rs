@@ -117,6 +117,11 @@ impl Cifar {
         self.kind.classes()
     }
 
+    /// The classes of all pictures.
+    pub(crate) fn labels(&self) -> Vec<i32> {
+        (0..self.len()).map_while(|index| Some(self.record(index).ok()?.0)).collect()
+    }
+
     fn record(&self, index: usize) -> Result<(i32, &[u8])> {
         let size = self.kind.labels() + PICTURE;
         let record = index.checked_mul(size).and_then(|start| self.records.get(start..start.checked_add(size)?));

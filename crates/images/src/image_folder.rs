@@ -117,6 +117,11 @@ impl ImageFolder {
         self.files[index].1
     }
 
+    /// The classes of all pictures.
+    pub(crate) fn labels(&self) -> Vec<i32> {
+        self.files.iter().map(|(_, label)| *label).collect()
+    }
+
     /// The path of picture `index`, which is below [`len`](Source::len).
     pub fn path(&self, index: usize) -> PathBuf {
         self.root.join(&self.files[index].0)
@@ -167,6 +172,13 @@ impl Source for ImageFolder {
             Ok(())
         })
     }
+}
+
+/// The names of the folders in a folder, in the order of their bytes: the classes that [`ImageFolder`] finds there.
+pub(crate) fn class_names(root: &Path) -> Result<Vec<String>> {
+    let is_class = |entry: &Result<DirEntry>| entry.as_ref().map_or(true, |entry| entry.file_type().is_dir());
+    let name = |entry: Result<DirEntry>| entry.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    walk(root, 1).filter(is_class).map(name).collect()
 }
 
 /// What is in a folder and in folders within it, folder by folder in the order of the names' bytes. Links are followed, and

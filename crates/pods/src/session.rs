@@ -130,8 +130,8 @@ impl Session {
         let child = Arc::new(Mutex::new(child));
         self.tell(Event::Opened(Link { child: child.clone(), input }, offset));
         let (mut end, mut said) = (None, String::new());
-        thread::scope(|scope| {
-            scope.spawn(|| self.print(BufReader::new(out)));
+        let rest = thread::scope(|scope| {
+            let print = scope.spawn(|| self.print(BufReader::new(out)));
             for line in BufReader::new(err).split(b'\n').map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).into_owned();
                 let words: Vec<&str> = told(&line).unwrap_or_default().splitn(3, ' ').collect();
@@ -147,18 +147,29 @@ impl Session {
                     _ => said.push_str(&(line + "\n")),
                 }
             }
+            print.join().unwrap_or_default()
         });
+        // A line that a lost connection has cut is read again, whole.
+        if end.is_some() && !rest.is_empty() {
+            self.printed(&rest);
+        }
         let status = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
         let code = status.ok().and_then(|status| status.code());
         self.tell(end.unwrap_or_else(|| Event::Broken(explain(code, &said))));
     }
 
-    fn print(&self, mut out: impl BufRead) {
+    /// Tells of all whole lines, and returns what comes after them.
+    fn print(&self, mut out: impl BufRead) -> Vec<u8> {
         let mut line = vec![];
-        while matches!(out.read_until(b'\n', &mut line), Ok(1..)) {
-            let text = String::from_utf8_lossy(&line);
-            self.tell(Event::Printed(text.trim_end_matches(['\n', '\r']).to_owned(), line.len() as u64));
+        while matches!(out.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
+            self.printed(&line);
             line.clear();
         }
+        line
+    }
+
+    fn printed(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line);
+        self.tell(Event::Printed(text.trim_end_matches(['\n', '\r']).to_owned(), line.len() as u64));
     }
 }

@@ -3,27 +3,38 @@
 mod setup;
 
 use std::error::Error;
-use std::path::Path;
 
+use fulmen::cli::clap::{self, Parser as _};
 use fulmen::prelude::*;
 
-/// Trains, keeps the best state in `folder`, and tests it.
-fn train(folder: &Path) -> Result<LogPoint, Box<dyn Error>> {
-    std::fs::create_dir_all(folder)?;
+/// Trains on handwritten digits with a loop of its own
+#[derive(clap::Parser)]
+struct Args {
+    /// Random pixels in place of the digits.
+    #[arg(long)]
+    fake_data: bool,
+    #[command(flatten)]
+    trainer: TrainerArgs,
+}
+
+/// Trains, keeps the best state in the Trainer's root folder, and tests it.
+fn train(args: Args) -> Result<LogPoint, Box<dyn Error>> {
+    let mut trainer = Trainer::builder().max_epochs(3).gradient_clip_val(1.0).args(args.trainer).build()?;
+    let folder = trainer.options().default_root_dir.clone();
+    std::fs::create_dir_all(&folder)?;
     let best_checkpoint = folder.join("best");
-    let (model, [train, validation, test]) = (setup::model(), setup::loaders()?);
+    let (model, [train, validation, test]) = (setup::model(), setup::loaders(args.fake_data)?);
     let digits = setup::training(&model);
 
-    let mut trainer = Trainer::builder().max_epochs(3).gradient_clip_val(1.0).default_root_dir(folder).build()?;
     let mut step = trainer.train_step(&digits, &train)?;
     let validation = step.eval_step(&validation)?;
-    let mut best = 0.0;
+    let (mut best, steps) = (f64::NEG_INFINITY, step.plan().total_steps);
     for batch in step.batches() {
         let now = step.run(&batch?)?;
         if now.global_step % 50 == 0 {
             println!("{}", step.logs()?.wait()?);
         }
-        if now.batch == now.batches {
+        if now.batch == now.batches || now.global_step == steps {
             let point = validation.run(&step)?;
             println!("validation, {point}");
             if let Some(accuracy) = point.get("val_acc").filter(|&accuracy| accuracy > best) {
@@ -38,8 +49,7 @@ fn train(folder: &Path) -> Result<LogPoint, Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let folder = std::env::args().nth(1).unwrap_or_else(|| "runs".into());
-    println!("test, {}", train(folder.as_ref())?);
+    println!("test, {}", train(Args::parse())?);
     Ok(())
 }
 
@@ -47,11 +57,23 @@ fn main() -> Result<(), Box<dyn Error>> {
 mod tests {
     use super::*;
 
+    /// Trains as the program with these arguments does.
+    fn run(args: &[&str]) -> LogPoint {
+        let folder = tempfile::tempdir().unwrap();
+        let program = ["custom-loop", "--default-root-dir", folder.path().to_str().unwrap()];
+        let point = train(Args::parse_from(program.iter().chain(args))).unwrap();
+        assert!(folder.path().join("best").is_dir());
+        point
+    }
+
     #[test]
     fn the_loop_learns_and_keeps_its_best_state() {
-        let folder = tempfile::tempdir().unwrap();
-        let point = train(folder.path()).unwrap();
+        let point = run(&[]);
         assert!(point.get("test_acc") > Some(0.95), "{point}");
-        assert!(folder.path().join("best").is_dir());
+    }
+
+    #[test]
+    fn the_loop_runs_on_fake_data() {
+        assert!(run(&["--fake-data", "--fast-dev-run"]).get("test_loss") > Some(0.0));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use fulmen::data::{Mnist, Split};
+use fulmen::data::{FakeDataset, Mnist, Split};
 use fulmen::prelude::*;
 
 /// Two blocks of convolution, batch normalization and pooling, then a linear classifier.
@@ -36,13 +36,20 @@ pub(crate) fn training(model: &Sequential) -> TrainingFn<'_, Sequential> {
         .test_step(move |model, batch, cx| log(model, batch, "test", cx))
 }
 
-/// Digits to train on, to choose the best epoch by, and to test with.
-pub(crate) fn loaders() -> Result<[DataLoader; 3], Box<dyn Error>> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data");
-    let digits = Mnist::open(folder, Split::Train)?;
+/// Digits, or random pixels.
+fn digits(fake: bool, split: Split) -> Result<Box<dyn Dataset>, Box<dyn Error>> {
+    if fake {
+        return Ok(Box::new(FakeDataset::new(1000).pixels("image", [1, 28, 28]).integers("label", [], 10)));
+    }
+    Ok(Box::new(Mnist::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data"), split)?))
+}
+
+/// Samples to train on, to choose the best epoch by, and to test with.
+pub(crate) fn loaders(fake: bool) -> Result<[DataLoader; 3], Box<dyn Error>> {
+    let digits = digits(fake, Split::Train)?;
     let lengths = [digits.len() - digits.len() / 10, digits.len() / 10];
     let [train, validation] = random_split(digits, lengths, 0)?;
-    let test = Mnist::open(folder, Split::Test)?;
+    let test = self::digits(fake, Split::Test)?;
     Ok([
         DataLoader::builder(train).batch_size(32).shuffle(true).last_batch(LastBatch::Drop).build()?,
         DataLoader::builder(validation).batch_size(100).build()?,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use fulmen::cli::{self, FitData, Program, clap};
-use fulmen::data::{Mnist, Split};
+use fulmen::data::{FakeDataset, Mnist, Split};
 use fulmen::prelude::*;
 
 use model::Digits;
@@ -17,6 +17,9 @@ struct Args {
     /// A folder with MNIST in IDX format: train-images-idx3-ubyte[.gz] and so on.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data"))]
     data_dir: PathBuf,
+    /// Random pixels in place of --data-dir.
+    #[arg(long)]
+    fake_data: bool,
     /// Samples a step.
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
@@ -40,7 +43,7 @@ impl Program for Args {
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
         // A tenth of the training digits is held back to choose the best epoch by.
-        let digits = Mnist::open(&self.data_dir, Split::Train)?;
+        let digits = self.digits(Split::Train)?;
         let held_back = digits.len() / 10;
         let lengths = [digits.len() - held_back, held_back];
         let [train, validation] = random_split(digits, lengths, 0)?;
@@ -59,7 +62,7 @@ impl Program for Args {
     }
 
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
-        Ok(Some(self.in_order(Mnist::open(&self.data_dir, Split::Test)?)?))
+        Ok(Some(self.in_order(self.digits(Split::Test)?)?))
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
@@ -68,6 +71,14 @@ impl Program for Args {
 }
 
 impl Args {
+    /// The fields `image`, `u8[1, 28, 28]`, and `label`, `i32[]`.
+    fn digits(&self, split: Split) -> cli::Result<Box<dyn Dataset>> {
+        if self.fake_data {
+            return Ok(Box::new(FakeDataset::new(10_000).pixels("image", [1, 28, 28]).integers("label", [], 10)));
+        }
+        Ok(Box::new(Mnist::open(&self.data_dir, split)?))
+    }
+
     /// All samples, each once.
     fn in_order(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
         Ok(DataLoader::builder(dataset).batch_size(self.batch_size).num_workers(self.num_workers).build()?)

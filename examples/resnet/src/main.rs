@@ -18,8 +18,8 @@ use model::{Classifier, Recipe};
 /// Trains a ResNet on CIFAR, on digits, or on folders of pictures
 #[derive(clap::Args)]
 struct Args {
-    /// A folder with CIFAR's binary version, with MNIST's IDX files, or with the folders train, val and perhaps test, each with
-    /// a folder for each class.
+    /// A folder with CIFAR's binary version, with MNIST's IDX files, or with a folder of pictures for each class: at its top, or
+    /// in the folders train, val and perhaps test.
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,
     /// Random pictures in place of those in --data-dir.
@@ -74,7 +74,7 @@ impl Program for Args {
         };
         let pictures = self.pictures()?;
         let config = Config {
-            num_classes: pictures.classes()?,
+            num_classes: pictures.classes(),
             in_chans: pictures.channels(),
             channels: [1, 2, 4, 8].map(|stage| stage * self.width),
             small_pictures: pictures.size() <= 64,

@@ -64,6 +64,12 @@ impl IdxClassification {
     pub fn num_classes(&self) -> usize {
         self.num_classes
     }
+
+    /// The bytes of an image, row by row; none if there is no such sample.
+    fn image(&self, index: usize) -> Option<&[u8]> {
+        let start = index.checked_mul(self.image_bytes)?;
+        self.images.bytes().get(start..start.checked_add(self.image_bytes)?)
+    }
 }
 
 /// The labels as `i32`, each checked to be a class.
@@ -101,11 +107,10 @@ impl Dataset for IdxClassification {
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-        let Some(&label) = self.labels.get(index) else {
+        let (Some(&label), Some(image)) = (self.labels.get(index), self.image(index)) else {
             return Err(Error::usage(format!("there is no sample {index}; the dataset has {}", self.labels.len())));
         };
-        let start = index * self.image_bytes;
-        sample.write(0, &self.images.bytes()[start..start + self.image_bytes])?;
+        sample.write(0, image)?;
         sample.write_value(1, label)
     }
 
@@ -175,6 +180,11 @@ impl Mnist {
     /// The labels of all samples, in order.
     pub fn labels(&self) -> &[i32] {
         self.0.labels()
+    }
+
+    /// The 784 pixels of an image, row by row; none if there is no such sample.
+    pub fn image(&self, index: usize) -> Option<&[u8]> {
+        self.0.image(index)
     }
 
     /// The number of classes: 10.

@@ -131,15 +131,26 @@ impl Hosts {
         shell(&format!("ip -n {} link set eth0 {state}", self.hosts[host].namespace));
     }
 
-    /// The ids, as this machine counts, of the processes of a host but those of `sshd`, which may wait for a client that is
-    /// gone.
-    fn processes(&self, host: usize) -> Vec<u32> {
+    /// The ids, as this machine counts, of the processes of a host: those of `sshd`, or all others. One of `sshd` may wait
+    /// for a client that is gone.
+    fn processes(&self, host: usize, of_sshd: bool) -> Vec<u32> {
         let unshare = self.hosts[host].unshare.id();
         let Ok(namespace) = fs::read_link(format!("/proc/{unshare}/ns/pid_for_children")) else { return vec![] };
         let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         let is_there = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|link| link == namespace);
         let is_sshd = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sshd\n");
-        entries.filter(is_there).filter(|pid| !is_sshd(pid)).collect()
+        entries.filter(is_there).filter(|pid| is_sshd(pid) == of_sshd).collect()
+    }
+
+    /// Ends all connections to a host, and what runs in them.
+    pub(crate) fn disconnect(&self, host: usize) {
+        for pid in self.processes(host, true) {
+            // The first process of the host is its server.
+            let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if !command.contains("[listener]") {
+                shell(&format!("kill -KILL {pid} || true"));
+            }
+        }
     }
 
     /// The program that a worker runs on a host, as soon as it does.
@@ -154,7 +165,7 @@ impl Hosts {
                 let group = stat.rsplit(") ").next().and_then(|fields| fields.split(' ').nth(2)?.parse().ok());
                 group == Some(*pid)
             };
-            self.processes(host).into_iter().filter(is_program).find(leads)
+            self.processes(host, false).into_iter().filter(is_program).find(leads)
         };
         until("the program runs", || find().is_some());
         find().unwrap()
@@ -166,7 +177,7 @@ impl Hosts {
 
     /// Waits until nothing runs on any host but its `sshd`.
     pub(crate) fn are_idle(&self) {
-        until("no process is left", || (0..self.hosts.len()).all(|host| self.processes(host).is_empty()));
+        until("no process is left", || (0..self.hosts.len()).all(|host| self.processes(host, false).is_empty()));
     }
 
     /// A program that runs what its first argument says, and ends on signals as programs of Fulmen do.

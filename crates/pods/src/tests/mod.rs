@@ -140,6 +140,23 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
 
 #[test]
 #[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
+fn a_connection_that_is_lost_is_made_again_and_no_output_is_lost_or_repeated() {
+    let hosts = Hosts::new(["64m"]);
+    let program = hosts.script(0);
+    let counts = "for i in {1..60}; do echo line $i; sleep 0.05; done; printf end; exit 6";
+    let run = hosts.pod("run", &["--", &program, counts]);
+    run.prints("line 3\n", 1);
+    hosts.disconnect(0);
+    let text = run.ends_with(6);
+    assert!(text.contains("[pod] worker 0 (host-a): the connection is lost: "), "{text}");
+    let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("[worker 0] line ")).collect();
+    assert!(text.contains("[worker 0] end\n"), "{text}");
+    assert_eq!(lines, (1..=60).map(|i| i.to_string()).collect::<Vec<_>>(), "{text}");
+    hosts.are_idle();
+}
+
+#[test]
+#[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
 fn a_host_with_a_full_disk_or_an_older_glibc_is_named_before_anything_starts() {
     let hosts = Hosts::new(["64m", "64k", "64m"]);
     let program = hosts.script(200_000);

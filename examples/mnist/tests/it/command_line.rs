@@ -84,6 +84,14 @@ fn flags_win_over_the_file_that_over_the_environment_and_all_is_printed() {
 }
 
 #[test]
+fn fake_data_needs_no_folder_and_a_fast_dev_run_leaves_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = json(&succeeds(folder.path(), &["--fake-data", "--data-dir", "none", "--fast-dev-run", "--json"], &[]));
+    assert!(run["test_accuracy"].as_f64().is_some() && run["steps"].as_u64() == Some(1), "{run}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn preflight_judges_the_step_and_opens_no_device() {
     let Some(libtpu) = libtpu::path() else { return };
     // With an empty cache the CPU plugin would have to be fetched first.
