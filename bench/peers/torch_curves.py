@@ -33,7 +33,7 @@ def resnet18(folder):
 
 def transformer(folder):
     """From words to the same words in the opposite order."""
-    batch, lr, words = 32, 2e-3, 64
+    batch, lr, words = 32, 5e-4, 64
     config = MarianConfig(
         vocab_size=words, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128, activation_function="relu",
@@ -54,7 +54,7 @@ def transformer(folder):
 
 def roberta(folder):
     """Words that count upwards, of which some are masked."""
-    batch, lr, words, mask = 32, 2e-3, 64, 3
+    batch, lr, words, mask = 32, 1e-3, 64, 3
     config = RobertaConfig(
         vocab_size=words, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
         max_position_embeddings=40, type_vocab_size=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
