@@ -96,6 +96,19 @@ def decoded(model, seed, padded=False, beams=None, **given):
     return values
 
 
+def restricted(model, found, **given):
+    """Tokens where one is forbidden and the last is forced, as `opus-mt` folders ask for: greedy, by beams, and by beams whose
+    probabilities are made to sum to 1 again. The forbidden one is what the beams found first."""
+    prompt = given | {"decoder_input_ids": found["ids"]}
+    bad, end = int(found["beams"][0, 0]), int(found["end"])
+    how = dict(do_sample=False, max_new_tokens=6, bad_words_ids=[[bad]], forced_eos_token_id=end, eos_token_id=None, pad_token_id=1)
+    values = {"bad": torch.tensor([bad])}
+    for name, more in {"restricted": {}, "restricted_beams": dict(num_beams=3), "renormalized_beams": dict(num_beams=3, renormalize_logits=True)}.items():
+        values[name] = model.generate(**prompt, **how, **more)[:, found["ids"].shape[1]:]
+        assert (values[name][:, 5] == end).all() and not (values[name] == bad).any()
+    return values
+
+
 def gpt2():
     config = transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=48, n_embd=16, n_layer=1, n_head=4)
     model = settle(transformers.GPT2LMHeadModel(config), 0)
@@ -197,22 +210,29 @@ def roberta():
     write("roberta-classifier", model, encoded(model, 1, kinds=False))
 
 
-def gpt2_lora():
-    """An adapter for the GPT-2 of this folder, as peft writes it."""
-    model = transformers.GPT2LMHeadModel.from_pretrained(HERE / "gpt2").eval()
+def adapter(name, model, base, seed, **how):
+    """An adapter for the model in the folder `base`, as peft writes it; what it trains is random."""
+    model = model.from_pretrained(HERE / base).eval()
     tokens = ids(22)
-    base = model(tokens).logits
-    config = peft.LoraConfig(r=2, lora_alpha=6, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
-    model = peft.get_peft_model(model, config)
-    generator = torch.Generator().manual_seed(23)
-    for name, parameter in model.named_parameters():
-        if "lora" in name:
+    values = {"input_ids": tokens, "base": model(tokens).logits}
+    model = peft.get_peft_model(model, peft.LoraConfig(**how)).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter_name, parameter in model.named_parameters():
+        if "lora" in parameter_name or "modules_to_save" in parameter_name:
             parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator)
-    write("gpt2-lora", model.eval(), {"input_ids": tokens, "base": base, "logits": model(tokens).logits})
-    (HERE / "gpt2-lora" / "README.md").unlink()
+    folder = write(name, model, values | {"logits": model(tokens).logits})
+    (folder / "README.md").unlink()
     # The folder of the base is not the same everywhere.
-    file = HERE / "gpt2-lora" / "adapter_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "gpt2", "target_modules": ["c_attn", "c_fc"]}, indent=2, sort_keys=True) + "\n")
+    file = folder / "adapter_config.json"
+    same = {"base_model_name_or_path": base, "target_modules": how["target_modules"]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | same, indent=2, sort_keys=True) + "\n")
+
+
+def lora():
+    """Of a GPT-2, and of a RoBERTa whose classifier is trained whole."""
+    adapter("gpt2-lora", transformers.GPT2LMHeadModel, "gpt2", 23, r=2, lora_alpha=6, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
+    classifier = transformers.RobertaForSequenceClassification
+    adapter("roberta-lora", classifier, "roberta-classifier", 35, r=2, lora_alpha=6, target_modules=["query"], modules_to_save=["classifier"])
 
 
 def t5():
@@ -243,15 +263,20 @@ def marian():
     model.final_logits_bias.data = 0.5 * torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(30))
     read, mask = ids(31, length=9), torch.ones(2, 9, dtype=torch.int64)
     mask[1, 5:] = 0
-    write("marian", model, decoded(model, 32, beams={}, input_ids=read, attention_mask=mask))
+    values = decoded(model, 32, beams={}, input_ids=read, attention_mask=mask)
+    values |= restricted(model, values, input_ids=read, attention_mask=mask)
+    write("marian", model, values | {"decoder_input_ids": ids(34)})
     sizes |= dict(encoder_layers=1, decoder_layers=1)
     config = transformers.MarianConfig(**sizes, **tokens, decoder_vocab_size=VOCABULARY + 5, share_encoder_decoder_embeddings=False, activation_function="swish")
     model = settle(transformers.MarianMTModel(config), 33)
     values = {"input_ids": read, "decoder_input_ids": ids(34)}
-    write("marian-two", model, values | {"logits": model(**values).logits})
+    labels = ids(35)
+    labels[1, 4:] = -100
+    more = {"labels": labels, "loss": model(read, labels=labels).loss}
+    write("marian-two", model, values | more | {"logits": model(**values).logits})
 
 
-FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, gpt2_lora, t5, marian]
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, lora, t5, marian]
 
 
 def check(folder):

@@ -53,6 +53,7 @@
 //!
 //! | step | map-style | from the beginning to the end |
 //! | --- | --- | --- |
+//! | texts to a tokenizer | [`ByteLevelBpe`] | |
 //! | text to tokens | `Tokenizer::tokenize` | the same |
 //! | many documents, kept | [`TokenArray`] in memory, [`TokenFile`] on disk | [`TokenFileWriter`] |
 //! | many documents, tokenized when they are read | [`IndexedDocuments`] | |
@@ -65,6 +66,7 @@
 
 mod ahead;
 mod boundaries;
+mod bpe;
 mod document_reader;
 mod encoding;
 mod first_fit;
@@ -81,6 +83,7 @@ mod tokenized;
 mod tokenizer;
 
 pub use boundaries::{Boundaries, choose_boundaries, token_lengths};
+pub use bpe::ByteLevelBpe;
 pub use encoding::{Encoding, Side, pad_to};
 pub use first_fit::{FirstFit, LongDocuments};
 pub use indexed_documents::IndexedDocuments;

@@ -1,8 +1,9 @@
 //! Hugging Face's tokenizers: from a `tokenizer.json` to tokens.
 //!
-//! Not here: padding and labels (`samples`); a tokenizer neither pads nor is trained here.
+//! Not here: padding and labels (`samples`), and training one (`bpe`).
 
 use std::fmt;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -124,6 +125,18 @@ impl Tokenizer {
             truncation: Truncation::default(),
             truncation_side: Side::default(),
         })
+    }
+
+    /// Writes the tokenizer as a `tokenizer.json`, which `transformers` reads too. The options set here are not in it.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn save(&self, file: impl AsRef<Path>) -> Result<()> {
+        let mut plain = tokenizers::Tokenizer::clone(&self.inner);
+        plain.with_truncation(None).map_err(Error::new)?;
+        let (file, json) = (file.as_ref(), plain.to_string(true).map_err(Error::new)?);
+        fulmen_durable::write(file, Some(json.len() as u64), |out| out.write_all(json.as_bytes()))
+            .map_err(|e| Error::io(file, "cannot write the tokenizer", e))
     }
 
     /// Whether [`encode`](Tokenizer::encode) adds the special tokens that the file names, such as `[CLS]` and `[SEP]`.

@@ -10,9 +10,9 @@ use fulmen_data::{
 };
 use fulmen_tables::{JsonLines, TextFile};
 use fulmen_text::{
-    CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel, PackedStream,
-    Side, TextInput, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore, Tokenizer,
-    Truncation, choose_boundaries, token_lengths,
+    ByteLevelBpe, CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel,
+    PackedStream, Side, TextInput, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore,
+    Tokenizer, Truncation, choose_boundaries, token_lengths,
 };
 use serde_json::Value;
 
@@ -106,6 +106,43 @@ fn tokens_are_those_of_the_python_library() {
             check(encode(&worded), encode(&tokenizer), &case["encoding"], &case["pair"]);
         }
     }
+}
+
+#[test]
+fn a_tokenizer_trained_here_is_the_python_librarys() {
+    let (reference, python) = (reference(), tokenizer("bpe"));
+    // The first 16 are what Python trained on.
+    let corpus: Vec<String> = list::<String>(&reference["packing"]["texts"]).into_iter().take(16).collect();
+    let bpe = ByteLevelBpe::new(420).special_tokens(["<|endoftext|>"]);
+    let folder = tempfile::tempdir().unwrap();
+    bpe.train(&corpus)
+        .unwrap()
+        .special_tokens(false)
+        .max_length(3)
+        .unwrap()
+        .save(folder.path().join("own.json"))
+        .unwrap();
+    let own = Tokenizer::from_file(folder.path().join("own.json")).unwrap();
+    let tokens = |tokenizer: &Tokenizer| (0..420).map(|id| tokenizer.token(id)).collect::<Vec<_>>();
+    assert_eq!(tokens(&own), tokens(&python));
+    for case in array(&reference["bpe"]["texts"]) {
+        assert_eq!(own.encode(case["text"].as_str().unwrap()).unwrap().ids, list::<u32>(&case["plain"]), "{case}");
+    }
+}
+
+#[test]
+fn a_trained_tokenizer_adds_what_its_template_says_and_spells_numbers() {
+    let texts = ["12345 67 12345", "12345 12345"];
+    let bpe = ByteLevelBpe::new(300).special_tokens(["<pad>", "<s>", "</s>"]).template("<s> $A </s>");
+    let [joined, single] = [false, true].map(|single| bpe.clone().single_digits(single).train(texts).unwrap());
+    let ids = joined.encode("12345").unwrap().ids;
+    assert_eq!((ids.len(), ids[0], ids[2]), (3, 1, 2));
+    assert_eq!(single.encode("12345").unwrap().ids.len(), 7);
+    assert_eq!(single.decode(&single.encode("6 7⚡").unwrap().ids, true).unwrap(), "6 7⚡");
+    let message = ByteLevelBpe::new(258).special_tokens(["a", "b", "c"]).train(texts).unwrap_err().to_string();
+    assert!(message.contains("take 259 or more"), "{message}");
+    let message = bpe.template("$A <end>").train(texts).unwrap_err().to_string();
+    assert!(message.contains("<end>"), "{message}");
 }
 
 #[test]

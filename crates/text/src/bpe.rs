@@ -1,0 +1,116 @@
+//! [`ByteLevelBpe`]: a tokenizer trained on the user's own texts.
+//!
+//! Not here: the tokenizer itself, and files of other kinds of tokenizers, which Hugging Face's libraries train.
+
+use tokenizers::AddedToken;
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::digits::Digits;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::processors::template::TemplateProcessing;
+
+use super::Tokenizer;
+use fulmen_data::{Error, Result};
+
+/// Trains a byte-level BPE tokenizer, GPT-2's and RoBERTa's kind: it begins with the 256 bytes and joins the most frequent
+/// neighbours within words until the vocabulary is full. No text has an unknown token.
+///
+/// The same texts in any order give the same tokenizer: that of Hugging Face's `tokenizers`.
+///
+/// ```
+/// use fulmen_text::ByteLevelBpe;
+///
+/// let texts = ["thunder rolls", "thunder and lightning", "it thunders"];
+/// let bpe = ByteLevelBpe::new(280).special_tokens(["<pad>", "</s>"]).template("$A </s>");
+/// let tokenizer = bpe.train(texts)?;
+/// let ids = tokenizer.encode("thunder")?.ids;
+/// assert_eq!((ids.len(), ids[1]), (2, 1)); // one token for the word, then </s>
+/// assert_eq!(tokenizer.decode(&ids, true)?, "thunder");
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ByteLevelBpe {
+    vocab_size: usize,
+    min_frequency: u64,
+    special_tokens: Vec<String>,
+    template: Option<String>,
+    single_digits: bool,
+}
+
+impl ByteLevelBpe {
+    /// A vocabulary of at most so many tokens, the bytes and the special ones included.
+    pub fn new(vocab_size: usize) -> ByteLevelBpe {
+        ByteLevelBpe { vocab_size, min_frequency: 0, special_tokens: Vec::new(), template: None, single_digits: false }
+    }
+
+    /// Special tokens, which get the numbers from 0 on in this order.
+    pub fn special_tokens<T: Into<String>>(mut self, tokens: impl IntoIterator<Item = T>) -> ByteLevelBpe {
+        self.special_tokens = tokens.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Where special tokens stand around a text, `$A`: `"<s> $A </s>"`. None are added unless set.
+    pub fn template(mut self, template: impl Into<String>) -> ByteLevelBpe {
+        self.template = Some(template.into());
+        self
+    }
+
+    /// How often two neighbours must occur to be joined; once unless set.
+    pub fn min_frequency(mut self, times: u64) -> ByteLevelBpe {
+        self.min_frequency = times;
+        self
+    }
+
+    /// Whether each digit is a token of its own, so that numbers are spelled; no unless set.
+    pub fn single_digits(mut self, single: bool) -> ByteLevelBpe {
+        self.single_digits = single;
+        self
+    }
+
+    /// The tokenizer of these texts.
+    ///
+    /// # Errors
+    /// A vocabulary that has no room for the bytes and the special tokens; a template that names another token.
+    pub fn train<I>(&self, texts: I) -> Result<Tokenizer>
+    where
+        I: IntoIterator<Item: AsRef<str> + Send, IntoIter: Send>,
+    {
+        let least = 256 + self.special_tokens.len();
+        if self.vocab_size < least {
+            return Err(Error::usage(format!(
+                "a vocabulary of {} tokens has no room for 256 bytes and {} special tokens; take {least} or more",
+                self.vocab_size,
+                self.special_tokens.len()
+            )));
+        }
+        let bytes = ByteLevel::new(false, true, true);
+        let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());
+        tokenizer.with_decoder(Some(bytes));
+        match self.single_digits {
+            true => tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![Digits::new(true).into(), bytes.into()]))),
+            false => tokenizer.with_pre_tokenizer(Some(bytes)),
+        };
+        let special: Vec<AddedToken> = self.special_tokens.iter().map(|token| AddedToken::from(token, true)).collect();
+        let trainer = BpeTrainer::builder()
+            .vocab_size(self.vocab_size)
+            .min_frequency(self.min_frequency)
+            .special_tokens(special)
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .show_progress(false)
+            .build();
+        let mut trainer = TrainerWrapper::from(trainer);
+        tokenizer.train(&mut trainer, texts.into_iter()).map_err(Error::new)?;
+        if let Some(template) = &self.template {
+            let ids = (0..).zip(&self.special_tokens).map(|(id, token)| (token.clone(), id));
+            let mut processing = TemplateProcessing::builder();
+            processing.try_single(template.as_str()).map_err(|why| {
+                Error::usage(format!("{template:?} is not a template such as \"<s> $A </s>\": {why}"))
+            })?;
+            let processing = processing.special_tokens(ids.collect::<Vec<(String, u32)>>()).build();
+            let processing = processing.map_err(|why| Error::usage(format!("the template {template:?}: {why}")))?;
+            tokenizer.with_post_processor(Some(processing));
+        }
+        Tokenizer::from_bytes(tokenizer.to_string(false).map_err(Error::new)?.as_bytes())
+    }
+}
