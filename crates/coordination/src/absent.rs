@@ -5,9 +5,23 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::{Error, Process, ProcessInfo, Result, Timeouts};
+
+impl Process {
+    /// As [`Process::from_env`]. With the feature `grpc`, the metadata server of a TPU VM is asked too.
+    ///
+    /// # Errors
+    /// As [`Process::from_env`].
+    pub fn detect(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
+        Process::from_env(env)
+    }
+}
+
+/// Does nothing. With the feature `grpc`, a metadata server is watched.
+pub fn on_preemption(_: impl Fn(&str) -> Option<OsString>, _: impl FnOnce(&str) + Send + 'static) {}
 
 /// How to join a run. Without the feature `grpc`, joining fails.
 #[must_use = "a run is joined by `join`"]
@@ -20,6 +34,10 @@ impl Builder {
     }
 
     pub fn on_listening(self, _: impl FnOnce(&str) + Send + 'static) -> Builder {
+        self
+    }
+
+    pub fn on_refused(self, _: impl Fn(&str) + Send + Sync + 'static) -> Builder {
         self
     }
 

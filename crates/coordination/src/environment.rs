@@ -1,8 +1,9 @@
 //! What the environment says about this process: Fulmen's own variables, else libtpu's, else nothing.
 //!
-//! Not here: asking a cloud's metadata server. Where the environment says nothing, a process is alone.
+//! Not here: asking a cloud's metadata server (`grpc/metadata.rs`).
 
 use std::ffi::OsString;
+use std::fmt;
 
 use crate::{Error, Process, Result};
 
@@ -13,12 +14,14 @@ const COORDINATOR: &str = "FULMEN_COORDINATOR";
 const PROCESS_ID: &str = "FULMEN_PROCESS_ID";
 const NUM_PROCESSES: &str = "FULMEN_NUM_PROCESSES";
 const RUN_ID: &str = "FULMEN_RUN_ID";
+const RUN_TOKEN: &str = "FULMEN_RUN_TOKEN";
 
 impl Process {
     /// What the environment says: `FULMEN_COORDINATOR` (`host:port`), `FULMEN_PROCESS_ID` and `FULMEN_NUM_PROCESSES`;
     /// without them what libtpu reads, `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` (or, for several processes on a host,
     /// `CLOUD_TPU_TASK_ID` and `TPU_PROCESS_ADDRESSES`), with process 0 on the first host and port 8482; without those
-    /// a single process. `FULMEN_RUN_ID` names the run.
+    /// a single process. `FULMEN_RUN_ID` names the run, and `FULMEN_RUN_TOKEN` is its secret
+    /// ([`Process::with_run_token`]).
     ///
     /// ```
     /// use fulmen_coordination::Process;
@@ -41,7 +44,7 @@ impl Process {
             Some(process) => process,
             None => env.of_libtpu()?.unwrap_or_else(Process::single),
         };
-        Ok(process.with_run_id(env.text(RUN_ID)?.unwrap_or_default()))
+        env.of_run(process)
     }
 
     /// As [`Process::from_env`], but without libtpu's variables: for a run on other devices of a TPU host.
@@ -51,7 +54,7 @@ impl Process {
     pub fn from_fulmen_env(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let env = Environment(&env);
         let process = env.of_fulmen()?.unwrap_or_else(Process::single);
-        Ok(process.with_run_id(env.text(RUN_ID)?.unwrap_or_default()))
+        env.of_run(process)
     }
 }
 
@@ -71,6 +74,19 @@ impl Environment<'_> {
     fn number(&self, name: &str, expected: &str) -> Result<Option<usize>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         text.parse().map(Some).map_err(|_| wrong(name, &text, expected))
+    }
+
+    /// The name and the secret of the run.
+    fn of_run(&self, process: Process) -> Result<Process> {
+        let process = process.with_run_id(self.text(RUN_ID)?.unwrap_or_default());
+        let named = |what: &dyn fmt::Display| Error::usage(format!("the environment variable {RUN_TOKEN}: {what}"));
+        // Unlike the other variables, it is never shown.
+        match (self.0)(RUN_TOKEN).map(OsString::into_string) {
+            None => Ok(process),
+            Some(Ok(token)) if token.trim().is_empty() => Ok(process),
+            Some(Ok(token)) => process.with_run_token(&token).map_err(|e| named(&e)),
+            Some(Err(_)) => Err(named(&"its value is not text in UTF-8")),
+        }
     }
 
     fn of_fulmen(&self) -> Result<Option<Process>> {
@@ -219,6 +235,29 @@ mod tests {
         let mut both = vec![("TPU_WORKER_ID", "x"), ("MEGASCALE_NUM_SLICES", "2"), ("FULMEN_RUN_ID", "r1")];
         both.extend(own);
         check(&both, expect!["process 3 of 4 at host-a:99 [] r1"]);
+    }
+
+    #[test]
+    fn the_token_is_never_shown() {
+        let token = "secret-".repeat(6);
+        let with = |token: OsString| Process::from_env(move |name| (name == RUN_TOKEN).then(|| token.clone()));
+        let process = with(format!(" {token}\n").into()).unwrap();
+        assert_eq!(process, Process::single().with_run_token(&token).unwrap());
+        assert_ne!(process, Process::single());
+        assert!(!format!("{process} {process:?}").contains("secret"));
+        assert_eq!(with(" ".into()).unwrap(), Process::single());
+        check(
+            &[(RUN_TOKEN, "secret")],
+            expect![
+                "the environment variable FULMEN_RUN_TOKEN: the token of the run has 6 characters; expected at least 32, drawn at random (`openssl rand -hex 32` prints some)"
+            ],
+        );
+        #[cfg(unix)]
+        {
+            use std::os::unix::ffi::OsStringExt as _;
+            let error = with(OsString::from_vec(b"secret\xff".repeat(8))).unwrap_err().to_string();
+            assert_eq!(error, "the environment variable FULMEN_RUN_TOKEN: its value is not text in UTF-8");
+        }
     }
 
     #[test]

@@ -28,8 +28,11 @@
 //! All of that needs the feature `grpc`, which is on by default. Without it the crate depends on nothing, and
 //! [`Builder::join`] only says what is missing.
 //!
-//! Not here: tensors, devices, collectives (XLA does those), starting processes, authentication or encryption. Anyone
-//! who reaches the coordinator's port can join the run; keep it inside the network of the run.
+//! A run has a secret, its token. Both ends of every connection prove that they have it before anything else is read; without
+//! a token, processes meet on loopback addresses only.
+//!
+//! Not here: tensors, devices, collectives (XLA does those), starting processes, encryption. What travels can be read, and
+//! who can change packets on their way can take a connection over; keep the port inside a network that you trust.
 
 #![cfg_attr(not(feature = "grpc"), allow(dead_code, reason = "only a process that has joined needs all of it"))]
 
@@ -37,15 +40,22 @@
 mod absent;
 mod environment;
 mod error;
+/// What bytes from the network reach, for the fuzz targets alone.
+#[cfg(all(feature = "grpc", any(test, feature = "fuzzing")))]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::grpc::fuzzing::{handshake, requests};
+}
 #[cfg(feature = "grpc")]
 mod grpc;
 mod process;
 mod timeouts;
+mod token;
 
 #[cfg(not(feature = "grpc"))]
-pub use absent::{Builder, Coordination, Halt};
+pub use absent::{Builder, Coordination, Halt, on_preemption};
 pub use error::{Error, Result};
 #[cfg(feature = "grpc")]
-pub use grpc::{Builder, Coordination, Halt};
+pub use grpc::{Builder, Coordination, Halt, on_preemption};
 pub use process::{Process, ProcessInfo};
 pub use timeouts::Timeouts;

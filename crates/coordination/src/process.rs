@@ -3,7 +3,9 @@
 //! Not here: how the environment says it; that is `environment.rs`.
 
 use std::fmt;
+use std::net::IpAddr;
 
+use crate::token::Token;
 use crate::{Error, Result};
 
 /// More than any cluster has; a larger number is a mistake, which must not cost memory.
@@ -28,6 +30,7 @@ pub struct Process {
     /// The host of each process where the environment tells; else empty.
     hosts: Vec<String>,
     run_id: String,
+    token: Option<Token>,
 }
 
 impl Process {
@@ -56,12 +59,13 @@ impl Process {
                  system, process {index} must know it"
             )));
         }
-        Ok(Process { index, count, coordinator, hosts: Vec::new(), run_id: String::new() })
+        Ok(Process { index, count, coordinator, hosts: Vec::new(), run_id: String::new(), token: None })
     }
 
     /// The only process of a run of one.
     pub fn single() -> Process {
-        Process { index: 0, count: 1, coordinator: "127.0.0.1:0".into(), hosts: Vec::new(), run_id: String::new() }
+        let coordinator = "127.0.0.1:0".into();
+        Process { index: 0, count: 1, coordinator, hosts: Vec::new(), run_id: String::new(), token: None }
     }
 
     /// Names the run. Processes of a run with another name are refused, which keeps a process that an earlier run left
@@ -69,6 +73,27 @@ impl Process {
     pub fn with_run_id(mut self, run_id: impl Into<String>) -> Process {
         self.run_id = run_id.into();
         self
+    }
+
+    /// Gives the run a secret, the same in all its processes: 32 random characters or more. A process that has another one, or
+    /// none, is refused.
+    ///
+    /// The secret itself does not cross the network, and no error and no `Debug` output shows it.
+    ///
+    /// ```
+    /// use fulmen_coordination::Process;
+    ///
+    /// let token = "5f0c9c1be2a84f61b90b5a8f33d1f9d0"; // from `openssl rand -hex 16`, say
+    /// let process = Process::new(0, 2, "host-a:8482")?.with_run_token(token)?;
+    /// assert!(!format!("{process:?}").contains(token));
+    /// # Ok::<(), fulmen_coordination::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A secret of less than 32 characters.
+    pub fn with_run_token(mut self, token: &str) -> Result<Process> {
+        self.token = Some(Token::new(token)?);
+        Ok(self)
     }
 
     /// The hosts of all processes, for messages about one that never came.
@@ -104,6 +129,20 @@ impl Process {
 
     pub(crate) fn hosts(&self) -> &[String] {
         &self.hosts
+    }
+
+    /// The secret of the run. Only a run on loopback needs none.
+    pub(crate) fn token(&self) -> Result<Option<&Token>> {
+        let (host, _) = split_address(&self.coordinator)?;
+        if self.token.is_none() && !is_loopback(host) {
+            return Err(Error::usage(format!(
+                "the coordinator's address `{}` can be reached from other machines, and the run has no token to keep \
+                 strangers out; set FULMEN_RUN_TOKEN to the same secret for all its processes, 32 random characters or more \
+                 (`openssl rand -hex 32` prints some)",
+                self.coordinator
+            )));
+        }
+        Ok(self.token.as_ref())
     }
 }
 
@@ -147,6 +186,11 @@ pub(crate) fn host_name() -> String {
         "" => "unknown host".to_owned(),
         name => name.to_owned(),
     }
+}
+
+/// Whether a coordinator at this host is reached from its own machine only. Of names, only `localhost` promises that.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    host.parse().map_or(host.eq_ignore_ascii_case("localhost"), |ip: IpAddr| ip.is_loopback())
 }
 
 /// `host:port` or `[v6]:port`; the host without brackets.

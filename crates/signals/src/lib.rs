@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::exit;
+use signal_hook::low_level::{exit, raise};
 
 /// A signal that asks a program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,27 @@ impl Signal {
     /// ```
     pub fn install_handlers() {
         install();
+    }
+
+    /// Sends the signal to this program.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fulmen_signals::{Guard, Signal};
+    ///
+    /// let guard = Guard::new(Duration::from_secs(30));
+    /// guard.stepped();
+    /// Signal::Terminate.raise();
+    /// while guard.requested().is_none() {
+    ///     std::thread::sleep(Duration::from_millis(1));
+    /// }
+    /// assert_eq!(guard.requested(), Some(Signal::Terminate));
+    /// ```
+    pub fn raise(self) {
+        if let Some(&(_, number, _)) = SIGNALS.iter().find(|row| row.0 == self) {
+            // It fails for the number of no signal alone.
+            let _ = raise(number);
+        }
     }
 
     /// The signal that `Display` shows as `name`.

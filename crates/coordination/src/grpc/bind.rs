@@ -1,8 +1,8 @@
 //! On which address of this machine process 0 listens: the coordinator's own, and no other.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
-use crate::process::split_address;
+use crate::process::{is_loopback, split_address};
 use crate::{Error, Result};
 
 /// Listens on `address`, and says where the others find it, with the port that the system chose for port 0.
@@ -20,8 +20,7 @@ pub(crate) fn listen(address: &str) -> Result<(TcpListener, String)> {
             ))
         })?
         .collect();
-    let is_name = host.parse::<IpAddr>().is_err() && !host.eq_ignore_ascii_case("localhost");
-    let candidates = match is_name && resolved.iter().all(|a| a.ip().is_loopback()) {
+    let candidates = match !is_loopback(host) && resolved.iter().all(|a| a.ip().is_loopback()) {
         true => vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))],
         false => resolved,
     };

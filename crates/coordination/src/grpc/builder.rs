@@ -6,7 +6,7 @@ use super::bind::listen;
 use super::client::Client;
 use super::coordination::{Coordination, Inner};
 use super::run::Run;
-use super::server::Server;
+use super::server::{OnRefused, Server};
 use super::wire::{self, Purpose, method};
 use super::worker::Worker;
 use crate::process::host_name;
@@ -42,11 +42,13 @@ pub struct Builder {
     process: Process,
     timeouts: Timeouts,
     on_listening: Box<dyn FnOnce(&str) + Send>,
+    on_refused: OnRefused,
 }
 
 impl Builder {
     pub(crate) fn new(process: Process) -> Builder {
-        Builder { process, timeouts: Timeouts::default(), on_listening: Box::new(|_| {}) }
+        let timeouts = Timeouts::default();
+        Builder { process, timeouts, on_listening: Box::new(|_| {}), on_refused: Arc::new(|_| {}) }
     }
 
     /// How long the processes wait for each other.
@@ -61,14 +63,23 @@ impl Builder {
         self
     }
 
+    /// Called in process 0, on a thread of its own, when a connection was refused because it did not prove that it has the
+    /// run's token: once for an address, and for the first 16 addresses.
+    pub fn on_refused(mut self, call: impl Fn(&str) + Send + Sync + 'static) -> Builder {
+        self.on_refused = Arc::new(call);
+        self
+    }
+
     /// Joins, and waits until all have.
     ///
     /// # Errors
-    /// An address that cannot be listened at or reached; being refused (an index that is taken, another number of
-    /// processes, another run, another version); a process that has not joined in time, which the message names.
+    /// An address that cannot be listened at or reached, or that other machines can reach while the run has no token; being
+    /// refused (an index that is taken, another token, another number of processes, another run, another version); a
+    /// process that has not joined in time, which the message names.
     pub fn join(self) -> Result<Coordination> {
-        let Builder { process, timeouts, on_listening } = self;
+        let Builder { process, timeouts, on_listening, on_refused } = self;
         timeouts.check()?;
+        let token = process.token()?.cloned();
         let mut address = process.coordinator().to_owned();
         let mut listener = None;
         if process.is_coordinator() {
@@ -82,8 +93,9 @@ impl Builder {
         let (client, server) = worker.run({
             let address = address.clone();
             async move {
-                let server = listener.map(|listener| Server::start(listener, run)).transpose()?;
-                Ok::<_, crate::Error>((Arc::new(Client::new(address, index)?), server))
+                let server =
+                    listener.map(|listener| Server::start(listener, run, token.clone(), on_refused)).transpose()?;
+                Ok::<_, crate::Error>((Arc::new(Client::new(address, index, token)?), server))
             }
         })??;
         // From here on, whatever goes wrong is told to the others when this is dropped.

@@ -15,9 +15,12 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
+use super::connect::Connector;
+use super::handshake::{Distrust, random};
 use super::wire::{self, Caller, LARGEST_MESSAGE, Reply, method};
 use crate::error::Kind;
 use crate::timeouts::{bounded, millis};
+use crate::token::Token;
 use crate::{Error, Result};
 
 /// The coordinator keeps the time that a request may take. Its answer gets this long to arrive.
@@ -39,14 +42,12 @@ pub(crate) struct Client {
 
 impl Client {
     /// Connects when it is first asked for something. To be called on the runtime that it is to run on.
-    pub(crate) fn new(coordinator: String, index: usize) -> Result<Client> {
+    pub(crate) fn new(coordinator: String, index: usize, token: Option<Token>) -> Result<Client> {
         let endpoint = Endpoint::from_shared(format!("http://{coordinator}"))
-            .map_err(|e| Error::usage(format!("the coordinator's address `{coordinator}`: {e}; expected host:port")))?
-            .connect_timeout(Duration::from_secs(5))
-            .tcp_nodelay(true);
+            .map_err(|e| Error::usage(format!("the coordinator's address `{coordinator}`: {e}; expected host:port")))?;
         Ok(Client {
-            channel: endpoint.connect_lazy(),
-            caller: Caller { index: index as u32, session: random() },
+            channel: endpoint.connect_with_connector_lazy(Connector::new(token)),
+            caller: Caller { index: index as u32, session: u64::from_le_bytes(random()?) },
             coordinator,
             coordinator_name: Mutex::new("process 0".into()),
             failure: watch::Sender::new(None),
@@ -112,14 +113,10 @@ impl Client {
             loop {
                 match self.once(method, request(deadline.saturating_duration_since(Instant::now()))).await {
                     Ok(reply) => return Ok(reply),
-                    Err(status) if is_permanent(&status) => {
-                        let what = describe(&status);
-                        let at = &self.coordinator;
-                        return Err(Error::usage(format!(
-                            "what listens at the coordinator's address {at} says: {what}"
-                        )));
-                    }
-                    Err(status) => trouble = describe(&status),
+                    Err(status) => match self.permanent(&status) {
+                        Some(error) => return Err(error),
+                        None => trouble = describe(&status),
+                    },
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(1));
@@ -154,6 +151,39 @@ impl Client {
                     ),
                 ))
             }
+        }
+    }
+
+    /// The error if asking again is of no use.
+    fn permanent(&self, status: &Status) -> Option<Error> {
+        let (index, at) = (self.caller.index as usize, &self.coordinator);
+        let reason = chain(status).find_map(|e| e.downcast_ref::<Distrust>());
+        match reason {
+            Some(Distrust::Refused) => Some(Error::new(
+                Kind::Refused,
+                [index],
+                format!(
+                    "process {index} was not let into the run: the coordinator at {at} has another token, or none; give all \
+                     processes of the run the same FULMEN_RUN_TOKEN"
+                ),
+            )),
+            Some(Distrust::NoProof) => Some(Error::new(
+                Kind::Refused,
+                [0],
+                format!(
+                    "what listens at the coordinator's address {at} does not have the token of this run (FULMEN_RUN_TOKEN); is \
+                     it the address of process 0?"
+                ),
+            )),
+            Some(Distrust::OtherProtocol) => Some(Error::usage(format!(
+                "what listens at the coordinator's address {at} is not a coordinator of this version of Fulmen; give the \
+                 address of process 0, and use one build for all"
+            ))),
+            Some(Distrust::Broken(_) | Distrust::Silent) => None,
+            None => is_permanent(status).then(|| {
+                let what = describe(status);
+                Error::usage(format!("what listens at the coordinator's address {at} says: {what}"))
+            }),
         }
     }
 
@@ -220,18 +250,15 @@ fn is_permanent(status: &Status) -> bool {
 
 /// The innermost reason, which names the system's own error.
 fn describe(status: &Status) -> String {
-    let mut error: &dyn std::error::Error = status;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    match error.downcast_ref::<Status>() {
+    let innermost = chain(status).last();
+    match innermost.and_then(|error| error.downcast_ref::<Status>()) {
         Some(status) => format!("{:?}: {}", status.code(), status.message()),
-        None => error.to_string(),
+        None => innermost.map(ToString::to_string).unwrap_or_default(),
     }
 }
 
-/// From the random keys that the standard library draws for each hash map.
-fn random() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id())
+/// An error, what caused it, what caused that.
+fn chain(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    let first: &(dyn std::error::Error + 'static) = status;
+    std::iter::successors(Some(first), |error| error.source())
 }

@@ -2,12 +2,18 @@
 //!
 //! Not here: who this process is, which the environment says without any of that.
 
+mod accept;
 mod agreement;
 mod bind;
 mod builder;
 mod client;
+mod connect;
 mod coordination;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod halt;
+mod handshake;
+mod metadata;
 mod run;
 mod server;
 mod service;
@@ -17,3 +23,4 @@ mod worker;
 pub use builder::Builder;
 pub use coordination::Coordination;
 pub use halt::Halt;
+pub use metadata::on_preemption;

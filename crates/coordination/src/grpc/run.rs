@@ -18,7 +18,7 @@ pub(crate) struct Run {
     hosts: Vec<String>,
     heartbeat_timeout: Duration,
     members: Vec<Option<Member>>,
-    /// Which processes were refused, for the message when one is missing.
+    /// Why processes were refused, for the message when one is missing.
     refused: Vec<String>,
     values: BTreeMap<String, Value>,
     meetings: BTreeMap<Place, Meeting>,
@@ -70,7 +70,7 @@ impl Run {
         self.heartbeat_timeout
     }
 
-    fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.members.len() as u32
     }
 
@@ -160,11 +160,16 @@ impl Run {
             None => Ok(()),
             Some(reason) => {
                 let message = format!("{newcomer} was not let into the run: {reason}");
-                if self.refused.len() < 8 {
-                    self.refused.push(message.clone());
-                }
+                self.note_refusal(message.clone());
                 Err(Failure::new(kind, vec![index], message))
             }
+        }
+    }
+
+    /// Keeps why a process was refused, for the message when one is missing.
+    pub(crate) fn note_refusal(&mut self, message: String) {
+        if self.refused.len() < 8 {
+            self.refused.push(message);
         }
     }
 

@@ -90,7 +90,7 @@ impl Service {
         }
     }
 
-    async fn join(self, request: wire::Join) -> Result<Reply, Status> {
+    pub(super) async fn join(self, request: wire::Join) -> Result<Reply, Status> {
         if let Some(reason) = self.run().is_ending(request.caller) {
             // What a client tries again, until the next coordinator is there.
             return Err(Status::unavailable(reason));
@@ -101,7 +101,7 @@ impl Service {
         Ok(Reply { members: run.members(), heartbeat_timeout_ms, ..Reply::from(result) })
     }
 
-    async fn meet(self, request: wire::Meet) -> Reply {
+    pub(super) async fn meet(self, request: wire::Meet) -> Reply {
         let index = request.caller.index;
         let timeout = Duration::from_millis(request.timeout_ms);
         let place = (request.purpose(), request.name, request.generation);
@@ -122,7 +122,7 @@ impl Service {
         Reply { members: self.run().members(), ..Reply::from(outcome) }
     }
 
-    async fn put(self, request: wire::Put) -> Reply {
+    pub(super) async fn put(self, request: wire::Put) -> Reply {
         let result = self.change(|run| {
             run.hear(request.caller, Instant::now())?;
             run.put(request.caller.index, &request.key, request.value)
@@ -130,7 +130,7 @@ impl Service {
         result.into()
     }
 
-    async fn get(self, request: wire::Get) -> Reply {
+    pub(super) async fn get(self, request: wire::Get) -> Reply {
         let heard = self.run().hear(request.caller, Instant::now());
         if heard.is_err() {
             return heard.into();
@@ -150,7 +150,7 @@ impl Service {
         }
     }
 
-    async fn heartbeat(self, request: wire::Heartbeat) -> Reply {
+    pub(super) async fn heartbeat(self, request: wire::Heartbeat) -> Reply {
         let heard = self.run().hear(request.caller, Instant::now());
         if heard.is_err() {
             return heard.into();
@@ -168,7 +168,7 @@ impl Service {
         Reply { failure, ..Reply::default() }
     }
 
-    async fn leave(self, request: wire::Leave) -> Reply {
+    pub(super) async fn leave(self, request: wire::Leave) -> Reply {
         let result = self.change(|run| {
             run.hear(request.caller, Instant::now())?;
             run.leave(request.caller.index, &request.reason);

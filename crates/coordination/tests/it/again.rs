@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{PART, Troupe, say};
+use crate::common::{PART, TOKEN, Troupe, say};
 use fulmen_coordination::{Coordination, Process, Result, Timeouts};
 
 const COUNT: usize = 3;
@@ -46,7 +46,7 @@ fn play(go: &Path) -> Result<()> {
             }
         }
         coordination.shutdown(LONG)?;
-        process = Process::new(index, COUNT, coordination.coordinator())?;
+        process = Process::new(index, COUNT, coordination.coordinator())?.with_run_token(TOKEN)?;
     }
     Ok(())
 }

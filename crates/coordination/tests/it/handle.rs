@@ -1,7 +1,6 @@
 //! One process, or two as threads of one: what the handle promises, and what it refuses.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -246,27 +245,6 @@ fn a_taken_address_is_told() {
     let process = Process::new(0, 1, taken.local_addr().unwrap().to_string()).unwrap();
     let error = builder(process).join().unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("listens there"), "{error}");
-}
-
-#[test]
-fn a_stranger_at_the_port_does_no_harm() {
-    let (zero, one) = pair();
-    let strangers = [
-        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        vec![0xff; 1 << 16],
-        vec![],
-    ];
-    for bytes in strangers {
-        let mut stream = std::net::TcpStream::connect(zero.coordinator()).unwrap();
-        // The other side may hang up in the middle of it.
-        let _ = stream.write_all(&bytes);
-    }
-    let other = one.clone();
-    let meets = thread::spawn(move || other.barrier("b", SOON));
-    zero.barrier("b", SOON).unwrap();
-    meets.join().unwrap().unwrap();
-    zero.health().unwrap();
 }
 
 #[test]

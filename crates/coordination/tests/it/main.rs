@@ -5,3 +5,4 @@ mod again;
 mod common;
 mod handle;
 mod processes;
+mod strangers;

@@ -7,19 +7,20 @@ mod runtime;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
-use fulmen_coordination::{Coordination, Halt, Process, Timeouts};
+use fulmen_coordination::{Coordination, Halt, Process, Timeouts, on_preemption};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
 use facts::of_run;
 pub(crate) use facts::{Facts, add_program};
+pub(crate) use runtime::check_alone;
 
 use crate::say::{hush, say};
-use crate::{Error, Options, Result};
+use crate::{Error, Options, Result, Signal};
 
 /// How long a fit may go on after another process is gone. A collective that waits for it never ends.
 const GRACE: Duration = Duration::from_secs(30);
@@ -52,12 +53,19 @@ impl Hosts {
     ///
     /// libtpu's variables count only for a TPU: the hosts of a pod may each train on their own processors.
     pub(crate) fn from_env(options: &Options, runtime: Option<&Runtime>) -> Result<Option<Arc<Hosts>>> {
+        static WATCHED: Once = Once::new();
         let env = |name: &str| std::env::var_os(name);
+        WATCHED.call_once(|| {
+            on_preemption(env, |why| {
+                say(why);
+                Signal::Terminate.raise();
+            });
+        });
         let is_tpu = match runtime {
             Some(runtime) => runtime.client().platform_name() == "tpu",
             None => options.accelerator.candidates().first() == Some(&Platform::Tpu),
         };
-        let process = if is_tpu { Process::from_env(env)? } else { Process::from_fulmen_env(env)? };
+        let process = if is_tpu { Process::detect(env)? } else { Process::from_fulmen_env(env)? };
         if process.count() == 1 {
             return Ok(None);
         }
@@ -75,6 +83,7 @@ impl Hosts {
                 say(&format!("the coordinator listens at {address}"));
             }
         });
+        let join = join.on_refused(say);
         let hosts = Arc::new(Hosts::new(join.join()?, runtime::check));
         *joined = Arc::downgrade(&hosts);
         Ok(Some(hosts))

@@ -103,12 +103,12 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
              processes; train in one process (devices = {count} makes as many of one CPU), or on TPUs or GPUs"
         )));
     }
-    let spanned: BTreeSet<i32> = client.devices().iter().map(|device| device.process_index()).collect();
-    if spanned.len() != count {
+    let spanned = spanned(runtime);
+    if spanned != count {
         return Err(Error::usage(format!(
             "{count} processes have joined, but the plugin `{platform}` sees the devices of {}; its own settings must \
              name the same processes (for a TPU: TPU_WORKER_ID and TPU_WORKER_HOSTNAMES)",
-            spanned.len()
+            spanned
         )));
     }
     if client.process_index() != process.index() as i32 {
@@ -120,10 +120,41 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
     Ok(())
 }
 
+/// Checks that a process that has joined no other has the devices for itself. The devices of a slice of several hosts wait for
+/// all of them.
+pub(crate) fn check_alone(runtime: &Runtime) -> Result<()> {
+    alone(runtime.client().platform_name(), spanned(runtime))
+}
+
+fn alone(platform: &str, hosts: usize) -> Result<()> {
+    if hosts <= 1 {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "the plugin `{platform}` sees the devices of {hosts} hosts, and this process has joined no other; build the program \
+         with the feature `multi-host`, start it on every host, and set FULMEN_COORDINATOR, FULMEN_PROCESS_ID, \
+         FULMEN_NUM_PROCESSES and FULMEN_RUN_TOKEN"
+    )))
+}
+
+/// How many processes have devices that the plugin sees.
+fn spanned(runtime: &Runtime) -> usize {
+    let processes = runtime.client().devices().iter().map(|device| device.process_index()).collect::<BTreeSet<i32>>();
+    processes.len()
+}
+
 #[cfg(test)]
 #[cfg(feature = "multi-host")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_of_other_hosts_are_not_waited_for_alone() {
+        alone("tpu", 1).unwrap();
+        let error = alone("tpu", 4).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("`tpu` sees the devices of 4 hosts"), "{error}");
+        check_alone(&Runtime::open(Accelerator::Cpu, &2.into()).unwrap()).unwrap();
+    }
 
     #[test]
     fn a_plugin_finds_the_coordinations_values() {

@@ -13,17 +13,19 @@ use crate::{Error, Options, Result};
 const PREFIX: &str = "FULMEN_";
 
 /// What is read besides the variables of the Trainer's options.
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 13] = [
     "FULMEN_COMPILE_CACHE",
     "FULMEN_COMPILE_CACHE_MB",
     "FULMEN_COORDINATOR",
     "FULMEN_PROCESS_ID",
     "FULMEN_NUM_PROCESSES",
     "FULMEN_RUN_ID",
+    "FULMEN_RUN_TOKEN",
     "FULMEN_JOIN_TIMEOUT",
     "FULMEN_HEARTBEAT_TIMEOUT",
     "FULMEN_OFFLINE",
     "FULMEN_PJRT_PLUGIN",
+    "FULMEN_PROGRESS_FILE",
     "FULMEN_STORE_GIVE_UP_SECONDS",
 ];
 

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::hosts::{self, Hosts};
 use crate::program::CompiledStep;
+use crate::run::progress_file::step_finished;
 use crate::state::StepState;
 use crate::{Error, Result, Signal};
 
@@ -113,7 +114,9 @@ impl<T> Executor<T> {
         if let Some(hosts) = &self.hosts {
             hosts.wait_until(|| done.is_ready())?;
         }
-        done.wait().map_err(|e| Error::device(failed, e))
+        done.wait().map_err(|e| Error::device(failed, e))?;
+        step_finished();
+        Ok(())
     }
 
     /// Starts to read values.

@@ -1,5 +1,5 @@
 //! What runs compiled steps, for every loop: devices, the other processes, callbacks and loggers (`session.rs`), steps in
-//! flight (`executor.rs`), a pass that does not train (`evaluate.rs`), predictions.
+//! flight (`executor.rs`), what a supervisor reads of them (`progress_file.rs`), a pass that does not train (`evaluate.rs`), predictions.
 
 pub(crate) mod bad_samples;
 pub(crate) mod evaluate;
@@ -7,5 +7,6 @@ pub(crate) mod executor;
 pub(crate) mod hints;
 pub(crate) mod predict;
 pub(crate) mod prediction_writer;
+mod progress_file;
 pub(crate) mod reading;
 pub(crate) mod session;

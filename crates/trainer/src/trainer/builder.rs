@@ -16,7 +16,7 @@ use crate::callbacks::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::checkpoint::places;
 use crate::checkpoint::told::Told;
-use crate::hosts::Hosts;
+use crate::hosts::{Hosts, check_alone};
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::environment;
 use crate::options::{TrainerArgs, option_table};
@@ -176,7 +176,7 @@ impl TrainerBuilder {
     }
 
     /// Decides the options, joins the other processes if the environment tells of any (`FULMEN_COORDINATOR`,
-    /// `FULMEN_PROCESS_ID` and `FULMEN_NUM_PROCESSES`, or on TPUs libtpu's own variables), and opens the devices.
+    /// `FULMEN_PROCESS_ID` and `FULMEN_NUM_PROCESSES`, or on TPUs libtpu's own variables and the metadata server), and opens the devices.
     ///
     /// # Errors
     /// An option that cannot be; no plugin or device for the accelerator; a mesh of another number of devices; a process
@@ -198,6 +198,9 @@ impl TrainerBuilder {
             (None, Some(hosts)) => hosts.open(options.accelerator, &options.devices)?,
             (None, None) => Runtime::open(options.accelerator, &options.devices)?,
         };
+        if hosts.is_none() {
+            check_alone(&runtime)?;
+        }
         say_if_a_tpu_is_idle(options, &runtime);
         let runtime = match &self.mesh {
             Some(mesh) => runtime.with_mesh(mesh)?,

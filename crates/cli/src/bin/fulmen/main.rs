@@ -1,4 +1,5 @@
-//! The `fulmen` program: what is done with data before a training, with checkpoints after it, and with the machine.
+//! The `fulmen` program: what is done with data before a training, with machines and hosts during it, and with checkpoints
+//! after it.
 //!
 //! Not here: what the subcommands do, each in its own file, and how; that is the library's.
 
@@ -29,7 +30,7 @@ use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, Parser, 
 use clap_complete::Shell;
 use fulmen_data::{Error, shorten};
 
-/// Prepares data for training, reads checkpoints, and looks after devices.
+/// Prepares data for training, runs a program on many hosts, reads checkpoints, and looks after devices.
 #[derive(Debug, Parser)]
 #[command(name = "fulmen", version)]
 struct Arguments {
@@ -55,6 +56,7 @@ enum Command {
         output: PathBuf,
     },
     Plugin(plugin::Arguments),
+    Pod(fulmen_pods::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +75,11 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Man { output } => manual(&output),
         Command::Plugin(arguments) => plugin::run(&arguments),
+        Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
+            Err(error) => Err(Error::new(error)),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

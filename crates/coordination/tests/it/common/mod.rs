@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 /// The variable that tells a process its part.
 pub(crate) const PART: &str = "FULMEN_TEST_PART";
 
+/// The secret of their runs.
+pub(crate) const TOKEN: &str = "5f0c9c1be2a84f61b90b5a8f33d1f9d0";
+
 /// Far longer than any case takes; what is not over by then is stuck.
 const STUCK: Duration = Duration::from_secs(300);
 
@@ -48,6 +51,7 @@ impl Troupe {
             .env("FULMEN_COORDINATOR", &self.coordinator)
             .env("FULMEN_PROCESS_ID", index.to_string())
             .env("FULMEN_NUM_PROCESSES", self.count.to_string())
+            .env("FULMEN_RUN_TOKEN", TOKEN)
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

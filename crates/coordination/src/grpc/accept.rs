@@ -1,0 +1,119 @@
+//! Takes connections at the coordinator's port, and lets through those whose handshake proves the token.
+//!
+//! Strangers cost little, however many come: a few wait at a time, each for a few seconds, and each address is reported once.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::Sender;
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::handshake::{Refusal, admit};
+use crate::token::Token;
+
+/// How many connections may be in their handshake, or as many as there are processes. If more come, the oldest has to go: those
+/// that have the token are done within moments, and try again.
+const MOST_UNPROVEN: usize = 128;
+
+/// How many addresses are reported.
+const MOST_REPORTED: usize = 16;
+
+/// Accepts connections until it is dropped.
+pub(crate) async fn accept(
+    listener: TcpListener,
+    token: Option<Token>,
+    processes: usize,
+    admitted: Sender<TcpStream>,
+    strangers: Arc<Strangers>,
+) {
+    let most = MOST_UNPROVEN.max(processes);
+    let mut handshakes = JoinSet::new();
+    let mut waiting: VecDeque<(AbortHandle, IpAddr)> = VecDeque::new();
+    loop {
+        let Ok((mut stream, from)) = listener.accept().await else {
+            // The process has no file descriptor left, say. The system keeps the connection waiting.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let from = from.ip().to_canonical();
+        while handshakes.try_join_next().is_some() {}
+        if waiting.len() >= most {
+            waiting.retain(|(handshake, _)| !handshake.is_finished());
+        }
+        if waiting.len() >= most
+            && let Some((handshake, oldest)) = waiting.pop_front()
+        {
+            handshake.abort();
+            strangers.refuse(oldest, Refusal::Crowded);
+        }
+        let (token, admitted, strangers) = (token.clone(), admitted.clone(), strangers.clone());
+        let handshake = handshakes.spawn(async move {
+            match admit(&mut stream, token.as_ref()).await {
+                Ok(()) => {
+                    let _ = stream.set_nodelay(true);
+                    // It fails when the server is gone, and the connection with it.
+                    let _ = admitted.send(stream).await;
+                }
+                Err(why) => strangers.refuse(from, why),
+            }
+        });
+        waiting.push_back((handshake, from));
+    }
+}
+
+/// Whose connections were refused.
+pub(crate) struct Strangers {
+    addresses: Mutex<BTreeSet<IpAddr>>,
+    report: Box<dyn Fn(String, &'static str) + Send + Sync>,
+}
+
+impl Strangers {
+    /// `report` is given what happened, and which refusals it will not be given.
+    pub(crate) fn new(report: impl Fn(String, &'static str) + Send + Sync + 'static) -> Strangers {
+        Strangers { addresses: Mutex::default(), report: Box::new(report) }
+    }
+
+    /// Reports a refusal, unless one from the same address was reported before.
+    fn refuse(&self, from: IpAddr, why: Refusal) {
+        let mut addresses = self.addresses.lock();
+        if addresses.len() >= MOST_REPORTED || !addresses.insert(from) {
+            return;
+        }
+        let rest = match addresses.len() {
+            MOST_REPORTED => "No further refusal is reported",
+            _ => "Further refusals of this address are not reported",
+        };
+        drop(addresses);
+        (self.report)(format!("the coordinator refused a connection from {from}: {why}"), rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_is_reported_once_and_not_all_of_them() {
+        let (send, reports) = std::sync::mpsc::channel();
+        let strangers = Strangers::new(move |refusal, rest| send.send(format!("{refusal}. {rest}")).unwrap());
+        for round in 0..3 {
+            for last in 1..=200 {
+                let why = if round == 0 { Refusal::WrongProof } else { Refusal::TooLate };
+                strangers.refuse(IpAddr::from([10, 0, 0, last]), why);
+            }
+        }
+        drop(strangers);
+        let reports: Vec<String> = reports.iter().collect();
+        assert_eq!(reports.len(), MOST_REPORTED);
+        assert_eq!(
+            reports[0],
+            "the coordinator refused a connection from 10.0.0.1: it does not have the token of this run \
+             (FULMEN_RUN_TOKEN). Further refusals of this address are not reported"
+        );
+        assert!(reports[MOST_REPORTED - 1].ends_with("No further refusal is reported"));
+    }
+}

@@ -1,0 +1,225 @@
+//! The first bytes of a connection: both ends prove that they have the token of the run.
+//!
+//! | from | bytes |
+//! | --- | --- |
+//! | coordinator | `GREETING`, then its nonce: 32 random bytes |
+//! | process | its nonce, then its proof: 32 bytes each |
+//! | coordinator | 1, then its proof; or 0, and it hangs up |
+//!
+//! A proof is the HMAC-SHA256, under the token, of a label for the end that proves and of both nonces. So the token does not
+//! travel, and what was recorded of one connection proves nothing on another.
+//!
+//! Not here: encryption. After the handshake, the connection is plain HTTP/2.
+
+use std::fmt;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::token::Token;
+use crate::{Error, Result};
+
+const GREETING: [u8; 8] = *b"fulmen/2";
+const LENGTH: usize = 32;
+type Nonce = [u8; LENGTH];
+
+/// How long either end waits for the other.
+pub(crate) const TIME: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy)]
+enum End {
+    Coordinator,
+    Process,
+}
+
+/// The proof of one end. Where there is no token, which is on loopback alone, anyone can make it.
+fn proof(token: Option<&Token>, end: End, coordinator: &Nonce, process: &Nonce) -> Hmac<Sha256> {
+    let label: &[u8] = match end {
+        End::Coordinator => b"fulmen coordinator",
+        End::Process => b"fulmen process",
+    };
+    let key = token.map_or(&[][..], Token::as_bytes);
+    #[expect(clippy::expect_used, reason = "an HMAC takes a key of any length")]
+    let mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
+    mac.chain_update(label).chain_update(coordinator).chain_update(process)
+}
+
+/// Bytes that nobody can foretell.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| Error::system("drawing random numbers", e.into()))?;
+    Ok(bytes)
+}
+
+/// Why the coordinator turned a connection away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    WrongProof,
+    HungUp,
+    TooLate,
+    /// Too many others wait for their handshake.
+    Crowded,
+    /// The system gives no random numbers.
+    NoNonce,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::WrongProof => f.write_str("it does not have the token of this run (FULMEN_RUN_TOKEN)"),
+            Refusal::HungUp => f.write_str("it hung up without showing that it has the token of this run"),
+            Refusal::TooLate => {
+                write!(f, "it did not show within {} s that it has the token of this run", TIME.as_secs())
+            }
+            Refusal::Crowded => f.write_str("too many connections wait to show that they have the token of this run"),
+            Refusal::NoNonce => f.write_str("this machine gives no random numbers"),
+        }
+    }
+}
+
+/// The coordinator's end.
+pub(crate) async fn admit(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    token: Option<&Token>,
+) -> Result<(), Refusal> {
+    let handshake = async {
+        let ours: Nonce = random().map_err(|_| Refusal::NoNonce)?;
+        let hung_up = |_| Refusal::HungUp;
+        stream.write_all(&[&GREETING[..], &ours].concat()).await.map_err(hung_up)?;
+        let (mut theirs, mut proven) = ([0; LENGTH], [0; LENGTH]);
+        stream.read_exact(&mut theirs).await.map_err(hung_up)?;
+        stream.read_exact(&mut proven).await.map_err(hung_up)?;
+        // In a time that does not tell how much of it is right.
+        if proof(token, End::Process, &ours, &theirs).verify_slice(&proven).is_err() {
+            let _ = stream.write_all(&[0]).await;
+            return Err(Refusal::WrongProof);
+        }
+        let own = proof(token, End::Coordinator, &ours, &theirs).finalize().into_bytes();
+        stream.write_all(&[&[1], &own[..]].concat()).await.map_err(hung_up)
+    };
+    tokio::time::timeout(TIME, handshake).await.unwrap_or(Err(Refusal::TooLate))
+}
+
+/// Why a process does not talk to what listens at the coordinator's address.
+#[derive(Debug)]
+pub(crate) enum Distrust {
+    /// It does not begin as a coordinator does.
+    OtherProtocol,
+    /// It does not accept this process's token.
+    Refused,
+    /// It accepts the token and does not have it.
+    NoProof,
+    /// To try again may help.
+    Broken(std::io::Error),
+    Silent,
+}
+
+impl From<std::io::Error> for Distrust {
+    fn from(error: std::io::Error) -> Distrust {
+        Distrust::Broken(error)
+    }
+}
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Distrust::OtherProtocol => f.write_str("it is not a coordinator of this version of Fulmen"),
+            Distrust::Refused => f.write_str("it does not accept this process's token"),
+            Distrust::NoProof => f.write_str("it does not have the token of this run"),
+            Distrust::Broken(error) => write!(f, "it hung up: {error}"),
+            Distrust::Silent => write!(f, "it says nothing for {} s", TIME.as_secs()),
+        }
+    }
+}
+
+impl std::error::Error for Distrust {}
+
+/// The end of every other process.
+pub(crate) async fn present(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    token: Option<&Token>,
+) -> Result<(), Distrust> {
+    let handshake = async {
+        let mut greeting = [0; GREETING.len()];
+        stream.read_exact(&mut greeting).await?;
+        if greeting != GREETING {
+            return Err(Distrust::OtherProtocol);
+        }
+        let mut theirs: Nonce = [0; LENGTH];
+        stream.read_exact(&mut theirs).await?;
+        let ours: Nonce = random().map_err(std::io::Error::other)?;
+        let own = proof(token, End::Process, &theirs, &ours).finalize().into_bytes();
+        stream.write_all(&[&ours[..], &own].concat()).await?;
+        match stream.read_u8().await? {
+            1 => {}
+            0 => return Err(Distrust::Refused),
+            _ => return Err(Distrust::OtherProtocol),
+        }
+        let mut proven = [0; LENGTH];
+        stream.read_exact(&mut proven).await?;
+        let proof = proof(token, End::Coordinator, &theirs, &ours);
+        proof.verify_slice(&proven).map_err(|_| Distrust::NoProof)
+    };
+    tokio::time::timeout(TIME, handshake).await.unwrap_or(Err(Distrust::Silent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(letter: &str) -> Option<Token> {
+        Some(Token::new(&letter.repeat(32)).unwrap())
+    }
+
+    async fn meet(coordinator: Option<Token>, process: Option<Token>) -> (Result<(), Refusal>, Result<(), Distrust>) {
+        let (mut here, mut there) = tokio::io::duplex(1024);
+        tokio::join!(admit(&mut here, coordinator.as_ref()), present(&mut there, process.as_ref()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_same_token_is_let_in() {
+        for (here, there) in [(token("a"), token("a")), (None, None)] {
+            let (admitted, presented) = meet(here, there).await;
+            assert!(admitted.is_ok() && presented.is_ok(), "{admitted:?} {presented:?}");
+        }
+        for (here, there) in [(token("a"), token("b")), (token("a"), None), (None, token("b"))] {
+            let (admitted, presented) = meet(here, there).await;
+            assert_eq!(admitted, Err(Refusal::WrongProof));
+            assert!(matches!(presented, Err(Distrust::Refused)), "{presented:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn half_a_handshake_is_not_waited_for() {
+        for sent in [0, 8, 63] {
+            let (mut here, mut there) = tokio::io::duplex(1024);
+            there.write_all(&vec![7; sent]).await.unwrap();
+            assert_eq!(admit(&mut here, token("a").as_ref()).await, Err(Refusal::TooLate));
+            drop(there);
+            assert_eq!(admit(&mut here, token("a").as_ref()).await, Err(Refusal::HungUp));
+        }
+        let (mut here, mut there) = tokio::io::duplex(1024);
+        there.write_all(&GREETING).await.unwrap();
+        assert!(matches!(present(&mut here, token("a").as_ref()).await, Err(Distrust::Silent)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_impostor_is_not_talked_to() {
+        let (mut here, mut there) = tokio::io::duplex(1024);
+        there.write_all(b"SSH-2.0-OpenSSH").await.unwrap();
+        assert!(matches!(present(&mut here, token("a").as_ref()).await, Err(Distrust::OtherProtocol)));
+        // One that accepts every proof, and sends the process's own proof back as its own.
+        let (mut here, mut there) = tokio::io::duplex(1024);
+        let impostor = async {
+            there.write_all(&[&GREETING[..], &[0; LENGTH]].concat()).await.unwrap();
+            let mut answer = [0; 2 * LENGTH];
+            there.read_exact(&mut answer).await.unwrap();
+            there.write_all(&[&[1], &answer[LENGTH..]].concat()).await.unwrap();
+        };
+        let token = token("a");
+        let (presented, ()) = tokio::join!(present(&mut here, token.as_ref()), impostor);
+        assert!(matches!(presented, Err(Distrust::NoProof)), "{presented:?}");
+    }
+}

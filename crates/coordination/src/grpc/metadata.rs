@@ -1,0 +1,290 @@
+//! What a cloud's metadata server says: who this process is, where no variable says it, so that a program that `gcloud ... ssh
+//! --worker=all` starts on all hosts of a slice is one run; and that the machine is about to be taken away.
+//!
+//! Not here: waiting for a server that does not answer. Its machine is alone.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use parking_lot::Mutex;
+
+use super::worker::Worker;
+use crate::{Error, Process, Result};
+
+/// For an answer.
+const TIME: Duration = Duration::from_secs(1);
+const LARGEST_ANSWER: usize = 1 << 20;
+
+/// If one of these is set, the environment says which devices this process has and with whom.
+const SAY_IT: [&str; 9] = [
+    "FULMEN_NUM_PROCESSES",
+    "TPU_WORKER_ID",
+    "TPU_WORKER_HOSTNAMES",
+    "CLOUD_TPU_TASK_ID",
+    "TPU_PROCESS_ADDRESSES",
+    "TPU_PROCESS_BOUNDS",
+    "TPU_VISIBLE_CHIPS",
+    "TPU_VISIBLE_DEVICES",
+    "TPU_SKIP_MDS_QUERY",
+];
+
+/// libtpu's variables by their names.
+type Variables = BTreeMap<&'static str, String>;
+
+impl Process {
+    /// As [`Process::from_env`]; where no variable says who this process is, the metadata server of a TPU VM is asked, once
+    /// and for a second at most. Of other machines, and with `FULMEN_OFFLINE`, none is asked. `GCE_METADATA_HOST` is the
+    /// `host:port` of another server.
+    ///
+    /// ```
+    /// use fulmen_coordination::Process;
+    ///
+    /// let process = Process::detect(|name| std::env::var_os(name))?;
+    /// assert!(process.index() < process.count());
+    /// # Ok::<(), fulmen_coordination::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Process::from_env`], and what the server says wrong.
+    pub fn detect(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
+        let process = Process::from_env(&env)?;
+        if SAY_IT.iter().any(|name| env(name).is_some_and(|value| !value.is_empty())) {
+            return Ok(process);
+        }
+        let Some(server) = server(&env) else { return Ok(process) };
+        let variables = ask(&server)?;
+        let told = |name: &str| env(name).or_else(|| variables.get(name).map(OsString::from));
+        Process::from_env(told).map_err(|error| {
+            Error::usage(format!(
+                "the metadata server {server}, which was asked because no variable says who this process is, says what \
+                 cannot be: {error}"
+            ))
+        })
+    }
+}
+
+/// Calls `call`, on a thread of its own, once the metadata server says that this machine is preempted or goes down for
+/// maintenance. Nothing is called where [`Process::detect`] would not ask.
+///
+/// ```
+/// fulmen_coordination::on_preemption(|name| std::env::var_os(name), |why| eprintln!("{why}: saving"));
+/// ```
+pub fn on_preemption(env: impl Fn(&str) -> Option<OsString>, call: impl FnOnce(&str) + Send + 'static) {
+    let Some(server) = server(&env) else { return };
+    // Without a thread to spare, the run is not warned.
+    let _ = std::thread::Builder::new().name("fulmen-preemption".into()).spawn(move || {
+        if let Ok(notice) = Worker::start().and_then(|worker| worker.run(async move { notice(&server).await })) {
+            call(notice);
+        }
+    });
+}
+
+async fn notice(server: &str) -> &'static str {
+    let client = client();
+    loop {
+        if get(&client, server, "preempted").await.is_some_and(|answer| answer.trim() == "TRUE") {
+            return "this machine is preempted";
+        }
+        // The other event is a migration, which a run survives.
+        if get(&client, server, "maintenance-event").await.is_some_and(|answer| answer.trim().starts_with("TERMINATE"))
+        {
+            return "this machine goes down for maintenance";
+        }
+        tokio::time::sleep(TIME).await;
+    }
+}
+
+/// Where to ask, if this is a machine of that cloud.
+fn server(env: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    if env("FULMEN_OFFLINE").is_some_and(|value| !value.is_empty() && value != "0") {
+        return None;
+    }
+    if let Some(host) = env("GCE_METADATA_HOST").filter(|host| !host.is_empty()) {
+        return host.into_string().ok();
+    }
+    let product = std::fs::read_to_string("/sys/class/dmi/id/product_name").ok()?;
+    product.starts_with("Google").then(|| "169.254.169.254".to_owned())
+}
+
+/// What a server says, which does not change while a process lives.
+fn ask(server: &str) -> Result<Variables> {
+    static ANSWERS: Mutex<BTreeMap<String, Variables>> = Mutex::new(BTreeMap::new());
+    let mut answers = ANSWERS.lock();
+    if let Some(variables) = answers.get(server) {
+        return Ok(variables.clone());
+    }
+    let asked = server.to_owned();
+    let variables = Worker::start()?.run(async move {
+        let client = client();
+        let (hosts, index, tpu) = tokio::join!(
+            get(&client, &asked, "attributes/worker-network-endpoints"),
+            get(&client, &asked, "attributes/agent-worker-number"),
+            get(&client, &asked, "attributes/tpu-env"),
+        );
+        variables(hosts, index, tpu)
+    })?;
+    answers.insert(server.to_owned(), variables.clone());
+    Ok(variables)
+}
+
+type HttpClient = Client<HttpConnector, Empty<Bytes>>;
+
+fn client() -> HttpClient {
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+/// What the server says of this machine under a name; `None` if it says nothing in time.
+async fn get(client: &HttpClient, server: &str, name: &str) -> Option<String> {
+    const FLAVOR: (&str, &str) = ("Metadata-Flavor", "Google");
+    let address = format!("http://{server}/computeMetadata/v1/instance/{name}");
+    let request = Request::get(address).header(FLAVOR.0, FLAVOR.1).body(Empty::new()).ok()?;
+    let asked = async {
+        let answer = client.request(request).await.ok()?;
+        // Any other server lacks it.
+        if !answer.status().is_success() || answer.headers().get(FLAVOR.0)? != FLAVOR.1 {
+            return None;
+        }
+        let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await.ok()?;
+        String::from_utf8(body.to_bytes().to_vec()).ok()
+    };
+    tokio::time::timeout(TIME, asked).await.ok().flatten()
+}
+
+/// The hosts are `unknown:unknown:10.0.0.2,...`; `tpu-env` has lines such as `MEGASCALE_NUM_SLICES: '2'`.
+fn variables(hosts: Option<String>, index: Option<String>, tpu: Option<String>) -> Variables {
+    let address = |endpoint: &str| endpoint.splitn(3, ':').last().unwrap_or_default().trim().to_owned();
+    let hosts = hosts.map(|hosts| hosts.split(',').map(address).collect::<Vec<_>>().join(","));
+    let tpu = tpu.unwrap_or_default();
+    let setting = |name: &str| {
+        let value = tpu.lines().find_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'))?;
+        Some(value.trim().trim_matches(['\'', '"']).to_owned())
+    };
+    let slices = ["MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS"].map(|name| (name, setting(name)));
+    let worker = [("TPU_WORKER_HOSTNAMES", hosts), ("TPU_WORKER_ID", index)];
+    worker.into_iter().chain(slices).filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A metadata server with these attributes. Gives its address, and how often it was asked.
+    fn metadata(attributes: &'static [(&'static str, &'static str)]) -> (String, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let asked: Arc<AtomicUsize> = Arc::default();
+        let count = asked.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(std::result::Result::ok) {
+                let lines: Vec<String> = BufReader::new(&stream)
+                    .lines()
+                    .map_while(std::result::Result::ok)
+                    .take_while(|l| !l.is_empty())
+                    .collect();
+                assert!(lines.iter().any(|line| line.eq_ignore_ascii_case("metadata-flavor: google")), "{lines:?}");
+                count.fetch_add(1, Ordering::SeqCst);
+                let name = lines[0].split(' ').nth(1).unwrap().rsplit('/').next().unwrap();
+                let (status, body) = match attributes.iter().find(|attribute| attribute.0 == name) {
+                    Some((_, body)) => ("200 OK", *body),
+                    None => ("404 Not Found", ""),
+                };
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 {status}\r\nMetadata-Flavor: Google\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+            }
+        });
+        (address, asked)
+    }
+
+    fn detect(server: &str, others: &[(&str, &str)]) -> Result<Process> {
+        Process::detect(|name| match others.iter().find(|other| other.0 == name) {
+            Some((_, value)) => Some(value.into()),
+            None => (name == "GCE_METADATA_HOST").then(|| server.into()),
+        })
+    }
+
+    const HOSTS: (&str, &str) = ("worker-network-endpoints", "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3");
+    const TPU: (&str, &str) = ("tpu-env", "ACCELERATOR_TYPE: 'v5litepod-16'\nWORKER_ID: '1'\n");
+
+    #[test]
+    fn a_worker_of_a_slice_learns_who_it_is_once() {
+        let (server, asked) = metadata(&[HOSTS, ("agent-worker-number", "1"), TPU]);
+        for _ in 0..3 {
+            let process = detect(&server, &[]).unwrap();
+            assert_eq!((process.index(), process.count(), process.coordinator()), (1, 2, "10.0.0.2:8482"));
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 3, "an attribute each");
+    }
+
+    #[test]
+    fn a_preemption_is_told() {
+        let notices: [(&[_], _); 2] = [
+            (&[("preempted", "TRUE")], "this machine is preempted"),
+            (
+                &[("preempted", "FALSE"), ("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE\n")],
+                "this machine goes down for maintenance",
+            ),
+        ];
+        for (attributes, told) in notices {
+            let (server, _) = metadata(attributes);
+            let (send, notices) = std::sync::mpsc::channel();
+            on_preemption(
+                move |name| (name == "GCE_METADATA_HOST").then(|| server.clone().into()),
+                move |why| send.send(why.to_owned()).unwrap(),
+            );
+            assert_eq!(notices.recv().unwrap(), told);
+        }
+    }
+
+    #[test]
+    fn a_machine_with_one_host_is_alone() {
+        let (server, _) =
+            metadata(&[("worker-network-endpoints", "unknown:unknown:10.0.0.2"), ("agent-worker-number", "0")]);
+        assert_eq!(detect(&server, &[]).unwrap(), Process::single());
+        // A VM without a TPU.
+        let (server, _) = metadata(&[]);
+        assert_eq!(detect(&server, &[]).unwrap(), Process::single());
+    }
+
+    #[test]
+    fn who_is_told_or_offline_does_not_ask() {
+        let (server, asked) = metadata(&[HOSTS, ("agent-worker-number", "1")]);
+        for variable in [("TPU_WORKER_HOSTNAMES", "localhost"), ("TPU_VISIBLE_CHIPS", "0"), ("FULMEN_OFFLINE", "1")] {
+            assert_eq!(detect(&server, &[variable]).unwrap(), Process::single());
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 0);
+        assert_eq!(detect(&server, &[("FULMEN_OFFLINE", "0")]).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_not_waited_for() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(detect(&silent.local_addr().unwrap().to_string(), &[]).unwrap(), Process::single());
+        assert_eq!(detect("no such host", &[]).unwrap(), Process::single());
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_with_its_source() {
+        let (server, _) = metadata(&[HOSTS, ("agent-worker-number", "2"), TPU]);
+        let error = detect(&server, &[]).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("the metadata server {server}, ")), "{error}");
+        assert!(error.contains("TPU_WORKER_ID is `2`; expected 0 to 1"), "{error}");
+        let (server, _) = metadata(&[HOSTS, ("agent-worker-number", "0"), ("tpu-env", "MEGASCALE_NUM_SLICES: '2'\n")]);
+        let error = detect(&server, &[]).unwrap_err().to_string();
+        assert!(error.contains("MEGASCALE_NUM_SLICES is `2`: a run over several TPU slices"), "{error}");
+    }
+}

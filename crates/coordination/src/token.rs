@@ -1,0 +1,39 @@
+//! The secret of a run. Whoever does not have it is not let in.
+//!
+//! Not here: how a process proves that it has it (`grpc/handshake.rs`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Error, Result};
+
+/// A shorter one could be guessed from a recorded handshake.
+const SHORTEST: usize = 32;
+
+/// No error and no `Debug` output shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Token(Arc<str>);
+
+impl Token {
+    pub(crate) fn new(secret: &str) -> Result<Token> {
+        let secret = secret.trim();
+        if secret.len() < SHORTEST {
+            return Err(Error::usage(format!(
+                "the token of the run has {} characters; expected at least {SHORTEST}, drawn at random (`openssl rand -hex \
+                 32` prints some)",
+                secret.chars().count()
+            )));
+        }
+        Ok(Token(secret.into()))
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}

@@ -1,0 +1,357 @@
+//! [`ImageSplits`]: a folder of pictures with classes, divided into training, validation and test.
+//!
+//! Not here: reading each kind of folder (`image_folder`, `cifar`, `mnist`).
+
+use std::path::{Path, PathBuf};
+
+use crate::image_folder::class_names;
+use crate::mnist::MnistPictures;
+use crate::{Cifar, ImageFolder, PictureSize, Pictures};
+use fulmen_data::{Dataset, Error, Fold, Mnist, Result, Split, Subset, stratified_split};
+
+/// Pictures with classes in a folder, divided into those to train on, to validate with and to test with.
+///
+/// What the folder holds tells what it is:
+///
+/// | it holds | it is |
+/// | --- | --- |
+/// | `data_batch_1.bin` … | CIFAR-10, the binary version |
+/// | `train.bin`, `test.bin` | CIFAR-100, the binary version |
+/// | `train-images-idx3-ubyte`, `.gz` too, … | MNIST or a dataset in its form |
+/// | `train/CLASS/…`, perhaps `val` (or `valid`, `validation`) and `test` | pictures by class, already divided |
+/// | `CLASS/…` | pictures by class |
+///
+/// A folder that has nothing to validate with gives a tenth of each class of its training pictures for that, always the
+/// same ones. `CLASS/…` gives another tenth for the test. `train` and `val` without `test` are tested with `val`.
+///
+/// ```
+/// use fulmen_data::Dataset;
+/// use fulmen_images::{Encoding, ImageSplits, Picture, Pictures, encode_picture};
+///
+/// let folder = tempfile::tempdir()?;
+/// for class in ["cat", "dog"] {
+///     std::fs::create_dir(folder.path().join(class))?;
+///     for n in 0..10 {
+///         let picture = encode_picture(&Picture::black(12, 8, 3)?, Encoding::Png)?;
+///         std::fs::write(folder.path().join(class).join(format!("{n}.png")), picture)?;
+///     }
+/// }
+/// let pets = ImageSplits::open(folder.path())?;
+/// assert_eq!(pets.classes(), ["cat", "dog"]);
+/// let train = pets.train(Pictures::rgb().random_resized_crop(8).horizontal_flip(0.5))?;
+/// let eval = Pictures::rgb().resize(10).center_crop(8);
+/// let [validation, test] = [pets.validation(eval.clone())?, pets.test(eval)?];
+/// assert_eq!((train.len(), validation.len(), test.len()), (16, 2, 2));
+/// assert_eq!(train.fields()[0].to_string(), "image u8[3, 8, 8]");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ImageSplits {
+    root: PathBuf,
+    layout: Layout,
+    classes: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+enum Layout {
+    Cifar10,
+    Cifar100,
+    Mnist,
+    /// Folders of classes in the folder `train` and in others.
+    Divided {
+        validation: Option<PathBuf>,
+        test: Option<PathBuf>,
+    },
+    Classes,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Train,
+    Validation,
+    Test,
+}
+
+/// The files that tell a dataset by its name.
+const MARKS: [(&str, Layout); 6] = [
+    ("data_batch_1.bin", Layout::Cifar10),
+    ("train.bin", Layout::Cifar100),
+    ("train-images-idx3-ubyte", Layout::Mnist),
+    ("train-images-idx3-ubyte.gz", Layout::Mnist),
+    ("train-images.idx3-ubyte", Layout::Mnist),
+    ("train-images.idx3-ubyte.gz", Layout::Mnist),
+];
+
+impl ImageSplits {
+    /// Looks at what a folder holds. Pictures are listed and read by the methods that give them.
+    ///
+    /// # Errors
+    /// A folder that cannot be listed or has nothing of what is named above; `val` or `test` with other classes than
+    /// `train`.
+    pub fn open(root: impl AsRef<Path>) -> Result<ImageSplits> {
+        let root = root.as_ref().to_owned();
+        let numbers = |count: usize| (0..count).map(|class| class.to_string()).collect();
+        if let Some((_, layout)) = MARKS.into_iter().find(|(mark, _)| root.join(mark).is_file()) {
+            let classes = numbers(if matches!(layout, Layout::Cifar100) { 100 } else { 10 });
+            return Ok(ImageSplits { root, layout, classes });
+        }
+        let folder = |names: &[&str]| names.iter().map(|name| root.join(name)).find(|folder| folder.is_dir());
+        let Some(train) = folder(&["train"]) else {
+            let classes = class_names(&root)?;
+            if classes.is_empty() {
+                let marks: Vec<&str> = MARKS.iter().take(3).map(|(mark, _)| *mark).collect();
+                return Err(Error::file(
+                    &root,
+                    format!(
+                        "it has no folders of classes (CLASS/picture.jpg or train/CLASS/picture.jpg), and none of the files \
+                         {} of CIFAR and MNIST",
+                        marks.join(", ")
+                    ),
+                ));
+            }
+            return Ok(ImageSplits { root, layout: Layout::Classes, classes });
+        };
+        let classes = class_names(&train)?;
+        let (validation, test) = (folder(&["val", "valid", "validation"]), folder(&["test"]));
+        for other in [&validation, &test].into_iter().flatten() {
+            let found = class_names(other)?;
+            let only = |these: &[String], those: &[String]| these.iter().find(|name| !those.contains(name)).cloned();
+            let difference = match (only(&classes, &found), only(&found, &classes)) {
+                (Some(name), _) => format!("it has no folder {name:?}, which train has"),
+                (None, Some(name)) => format!("train has no folder {name:?}"),
+                (None, None) => continue,
+            };
+            return Err(Error::file(other, format!("{difference}; the classes of both must be the same")));
+        }
+        Ok(ImageSplits { root, layout: Layout::Divided { validation, test }, classes })
+    }
+
+    /// The names of the classes; a label is a place in them. Those of CIFAR and MNIST are numbers.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The size of all pictures, of CIFAR and MNIST; none where each file has its own.
+    pub fn picture_size(&self) -> Option<PictureSize> {
+        match self.layout {
+            Layout::Cifar10 | Layout::Cifar100 => Some(PictureSize::from(32)),
+            Layout::Mnist => Some(PictureSize::from(28)),
+            Layout::Divided { .. } | Layout::Classes => None,
+        }
+    }
+
+    /// Whether all pictures are grey: MNIST's.
+    pub fn is_gray(&self) -> bool {
+        matches!(self.layout, Layout::Mnist)
+    }
+
+    /// The pictures to train on, as a pipeline makes them: the fields `image` and `label`.
+    ///
+    /// # Errors
+    /// Pictures that are not there or cannot be listed; options of the pipeline that make no sense, and one that does not say
+    /// which size pictures of folders get; too few pictures to hold a tenth of each class back.
+    pub fn train(&self, pictures: Pictures) -> Result<Box<dyn Dataset>> {
+        self.part(Part::Train, pictures)
+    }
+
+    /// The pictures to validate with.
+    ///
+    /// # Errors
+    /// As [`train`](ImageSplits::train).
+    pub fn validation(&self, pictures: Pictures) -> Result<Box<dyn Dataset>> {
+        self.part(Part::Validation, pictures)
+    }
+
+    /// The pictures to test with.
+    ///
+    /// # Errors
+    /// As [`train`](ImageSplits::train).
+    pub fn test(&self, pictures: Pictures) -> Result<Box<dyn Dataset>> {
+        self.part(Part::Test, pictures)
+    }
+
+    fn part(&self, part: Part, pictures: Pictures) -> Result<Box<dyn Dataset>> {
+        let files = if part == Part::Test { Split::Test } else { Split::Train };
+        let folder = |folder: &Path, part, held_back| {
+            let folder = ImageFolder::open(folder)?;
+            let labels = folder.labels();
+            self.divide(folder.decode(pictures.clone())?, &labels, part, held_back)
+        };
+        match &self.layout {
+            Layout::Cifar10 | Layout::Cifar100 => {
+                let cifar = match self.layout {
+                    Layout::Cifar10 => Cifar::cifar10(&self.root, files)?,
+                    _ => Cifar::cifar100(&self.root, files)?,
+                };
+                let labels = cifar.labels();
+                self.divide(cifar.augment(pictures)?, &labels, part, HeldBack::of(part))
+            }
+            Layout::Mnist => {
+                let mnist = Mnist::open(&self.root, files)?;
+                let labels = mnist.labels().to_vec();
+                self.divide(MnistPictures::new(mnist, pictures)?, &labels, part, HeldBack::of(part))
+            }
+            Layout::Divided { validation, test } => {
+                let own = match part {
+                    Part::Train => None,
+                    Part::Validation => validation.as_ref(),
+                    Part::Test => test.as_ref().or(validation.as_ref()),
+                };
+                match (own, validation) {
+                    (Some(own), _) => folder(own, part, HeldBack::Nothing),
+                    (None, Some(_)) => folder(&self.root.join("train"), part, HeldBack::Nothing),
+                    // Without a test of its own, it is tested with what is held back.
+                    (None, None) if part == Part::Test => {
+                        folder(&self.root.join("train"), Part::Validation, HeldBack::Validation)
+                    }
+                    (None, None) => folder(&self.root.join("train"), part, HeldBack::Validation),
+                }
+            }
+            Layout::Classes => folder(&self.root, part, HeldBack::ValidationAndTest),
+        }
+    }
+
+    /// A part of samples that are not divided yet.
+    fn divide(
+        &self,
+        dataset: impl Dataset,
+        labels: &[i32],
+        part: Part,
+        held_back: HeldBack,
+    ) -> Result<Box<dyn Dataset>> {
+        let share = match held_back {
+            HeldBack::Nothing => return Ok(Box::new(dataset)),
+            HeldBack::Validation => 0.1,
+            HeldBack::ValidationAndTest => 0.2,
+        };
+        let Fold { train, validation: mut held } = stratified_split(labels, share, 0).map_err(|error| {
+            let advice = "lay them out as train/CLASS/… and val/CLASS/…";
+            Error::file(&self.root, format!("a tenth of its pictures cannot be held back ({error}); {advice}"))
+        })?;
+        // Dealt out in turns, so that both have their share of each class.
+        held.sort_by_key(|&index| labels[index]);
+        let every_second = |first| held.iter().copied().skip(first).step_by(2).collect();
+        let indices = match (part, held_back) {
+            (Part::Train, _) => train,
+            (Part::Validation, HeldBack::ValidationAndTest) => every_second(0),
+            (Part::Test, HeldBack::ValidationAndTest) => every_second(1),
+            (Part::Validation | Part::Test, _) => held,
+        };
+        Ok(Box::new(Subset::new(dataset, indices)?))
+    }
+}
+
+/// What is taken from the pictures to train on.
+#[derive(Clone, Copy)]
+enum HeldBack {
+    Nothing,
+    Validation,
+    ValidationAndTest,
+}
+
+impl HeldBack {
+    /// Of a dataset that has files of its own for the test.
+    fn of(part: Part) -> HeldBack {
+        if part == Part::Test { HeldBack::Nothing } else { HeldBack::Validation }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use fulmen_data::HostBatch;
+
+    use super::*;
+    use crate::{Encoding, Picture, encode_picture};
+
+    /// Pictures of `count` shades of grey, each once over all calls.
+    fn fill(folder: &Path, first: u8, count: u8) {
+        fs::create_dir_all(folder).unwrap();
+        for shade in first..first + count {
+            let picture = Picture::new(4, 4, 1, vec![shade; 16]).unwrap();
+            let file = encode_picture(&picture, Encoding::Png).unwrap();
+            fs::write(folder.join(format!("{shade}.png")), file).unwrap();
+        }
+    }
+
+    /// The shades of the pictures with this label.
+    fn shades(dataset: &dyn Dataset, label: i32) -> BTreeSet<u8> {
+        let all: Vec<usize> = (0..dataset.len()).collect();
+        let batch = HostBatch::collate(dataset, &all).unwrap();
+        let (pixels, labels) = (batch.values::<u8>(0).unwrap(), batch.values::<i32>(1).unwrap());
+        pixels.chunks(16).zip(labels).filter(|(_, own)| **own == label).map(|(pixels, _)| pixels[0]).collect()
+    }
+
+    fn parts(splits: &ImageSplits) -> [Box<dyn Dataset>; 3] {
+        let pictures = || Pictures::gray().resize(4).center_crop(4);
+        [splits.train(pictures()), splits.validation(pictures()), splits.test(pictures())].map(Result::unwrap)
+    }
+
+    #[test]
+    fn folders_of_classes_are_divided_by_class_and_always_in_the_same_way() {
+        let root = tempfile::tempdir().unwrap();
+        fill(&root.path().join("ash"), 0, 30);
+        fill(&root.path().join("oak"), 100, 10);
+        let splits = ImageSplits::open(root.path()).unwrap();
+        assert_eq!((splits.classes(), splits.picture_size()), (&["ash".to_owned(), "oak".to_owned()][..], None));
+        let all = parts(&splits);
+        for (label, expected) in [(0, [24, 3, 3]), (1, [8, 1, 1])] {
+            let shades: Vec<_> = all.iter().map(|part| shades(&**part, label)).collect();
+            assert_eq!([0, 1, 2].map(|part| shades[part].len()), expected, "{shades:?}");
+            // No picture is in two of them.
+            let union: BTreeSet<_> = shades.iter().flatten().collect();
+            assert_eq!(union.len(), expected.iter().sum::<usize>());
+        }
+        let again = parts(&ImageSplits::open(root.path()).unwrap());
+        assert_eq!([0, 1, 2].map(|part| shades(&*all[part], 0)), [0, 1, 2].map(|part| shades(&*again[part], 0)));
+    }
+
+    #[test]
+    fn what_is_divided_already_stays_so() {
+        let root = tempfile::tempdir().unwrap();
+        for (class, first) in [("ash", 0), ("oak", 100)] {
+            fill(&root.path().join("train").join(class), first, 20);
+        }
+        let lengths = || parts(&ImageSplits::open(root.path()).unwrap()).map(|part| part.len());
+        assert_eq!(lengths(), [36, 4, 4], "a tenth is held back, and tested with too");
+        fill(&root.path().join("valid/oak"), 150, 3);
+        let error = ImageSplits::open(root.path()).unwrap_err().to_string();
+        assert!(error.contains("valid: it has no folder \"ash\", which train has"), "{error}");
+        fill(&root.path().join("valid/ash"), 50, 2);
+        assert_eq!(lengths(), [40, 5, 5]);
+        fill(&root.path().join("test/ash"), 60, 1);
+        fill(&root.path().join("test/oak"), 160, 1);
+        assert_eq!(lengths(), [40, 5, 2]);
+        fill(&root.path().join("test/elm"), 200, 1);
+        let error = ImageSplits::open(root.path()).unwrap_err().to_string();
+        assert!(error.contains("train has no folder \"elm\""), "{error}");
+    }
+
+    #[test]
+    fn a_folder_of_something_else_or_of_too_few_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let error = ImageSplits::open(root.path()).unwrap_err().to_string();
+        assert!(error.contains("no folders of classes") && error.contains("data_batch_1.bin"), "{error}");
+        fill(&root.path().join("ash"), 0, 1);
+        fill(&root.path().join("oak"), 100, 9);
+        let error = ImageSplits::open(root.path()).unwrap().train(Pictures::gray().center_crop(4)).err().unwrap();
+        assert!(error.to_string().contains("lay them out as train/CLASS"), "{error}");
+        assert!(ImageSplits::open(root.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn digits_go_through_a_pipeline() {
+        let splits = ImageSplits::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/mnist/data")).unwrap();
+        assert_eq!((splits.classes().len(), splits.is_gray()), (10, true));
+        let plain = splits.validation(Pictures::gray()).unwrap();
+        let turned = splits.validation(Pictures::rgb().horizontal_flip(1.0)).unwrap();
+        let lengths = [splits.train(Pictures::gray()).unwrap().len(), plain.len()];
+        assert_eq!((lengths, splits.test(Pictures::gray()).unwrap().len()), ([8100, 900], 1000));
+        let [plain, turned] = [&plain, &turned].map(|set| HostBatch::collate(&**set, &[7]).unwrap());
+        let (plain, turned) = (plain.values::<u8>(0).unwrap(), turned.values::<u8>(0).unwrap());
+        let expected: Vec<u8> = plain.chunks(28).flat_map(|row| row.iter().rev().copied()).collect();
+        assert_eq!(turned, expected.repeat(3));
+    }
+}

@@ -1,0 +1,167 @@
+//! The arguments of `fulmen pod`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+/// Runs one program on many hosts over ssh
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Copies a program to all hosts, starts it on each, and ends with the first that fails
+    #[command(
+        long_about = "Copies a program to all hosts, starts one process on each as a single run, and prints what they \
+        print, with [worker i] before each line. Ctrl-C and SIGTERM go to all processes; a second Ctrl-C kills them. When \
+        one fails, all end, and its exit code is the command's; 75 if a worker was lost or stuck"
+    )]
+    Run(Box<Run>),
+    /// Shows the runs on the hosts
+    Status(Status),
+    /// Prints what the workers of a run have printed
+    Logs(Logs),
+    /// Ends a run on all hosts: SIGTERM, then SIGKILL
+    Stop(Stop),
+    /// Runs a command on all hosts at the same time
+    Exec(Exec),
+}
+
+/// Which hosts, and how they are reached.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Targets {
+    /// The hosts of this TPU VM, which `gcloud compute tpus tpu-vm describe` lists
+    #[arg(long, value_name = "NAME", conflicts_with = "hosts", required_unless_present = "hosts")]
+    pub(crate) tpu: Option<String>,
+    /// The TPU's zone; by default that of gcloud's configuration
+    #[arg(long, requires = "tpu")]
+    pub(crate) zone: Option<String>,
+    /// The TPU's project; by default that of gcloud's configuration
+    #[arg(long, requires = "tpu")]
+    pub(crate) project: Option<String>,
+    /// The hosts as ssh knows them, separated by commas; the first runs process 0
+    #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
+    pub(crate) hosts: Vec<String>,
+    /// The configuration file that ssh reads instead of ~/.ssh/config
+    #[arg(short = 'F', long, value_name = "FILE")]
+    pub(crate) ssh_config: Option<PathBuf>,
+    /// An option of ssh, Port=2222 say; may be repeated
+    #[arg(long = "ssh-option", value_name = "NAME=VALUE")]
+    pub(crate) ssh_options: Vec<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) targets: Targets,
+    /// Wait until this path exists on each host, as a start-up script may write it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) wait_for: Option<String>,
+    /// How long to wait for the path of --wait-for
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    pub(crate) wait_timeout: Duration,
+    /// Run independent programs, one a chip; {index} in the arguments is the program's index
+    #[arg(long, conflicts_with = "coordinator")]
+    pub(crate) each_chip: bool,
+    /// How many chips a host has, for --each-chip, instead of counting /dev/accel* and /dev/vfio/*
+    #[arg(long, value_name = "NUMBER", requires = "each_chip")]
+    pub(crate) chips: Option<usize>,
+    /// Return once the program has started everywhere; it runs on when this machine is gone
+    #[arg(long, conflicts_with = "max_restarts")]
+    pub(crate) detach: bool,
+    /// How often to start again from the last checkpoint after exit code 75, or after a worker was lost or stuck
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) max_restarts: u32,
+    /// A variable for the program's environment; without a value, this command's own. May be repeated
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
+    /// The run's name; by default made of the time
+    #[arg(long, value_name = "NAME")]
+    pub(crate) run: Option<String>,
+    /// Where process 0 listens; by default the first host's own address, port 8482
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) coordinator: Option<String>,
+    /// How long a host may be silent before it is lost. So long after this machine is gone, the programs end, too
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(crate) lost_timeout: Duration,
+    /// How long a worker may be stopped, or without a further training step after its first, before it is stuck
+    #[arg(long, value_name = "SECONDS", default_value = "900", value_parser = seconds)]
+    pub(crate) stuck_timeout: Duration,
+    /// How long to try to reach the hosts for a restart
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    pub(crate) start_timeout: Duration,
+    /// How long a program may take to save and end before it is killed
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub(crate) grace: Duration,
+    /// Print the commands and run none
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The program, a file of this machine, and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) targets: Targets,
+    /// The run; by default all
+    pub(crate) run: Option<String>,
+    /// Print JSON: an array with an object for each worker
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Logs {
+    #[command(flatten)]
+    pub(crate) targets: Targets,
+    /// The run; by default the newest
+    pub(crate) run: Option<String>,
+    /// Go on until all workers have ended, and end with the exit code of the run. Ctrl-C leaves the run as it is
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Print the last lines only
+    #[arg(long, short = 'n', value_name = "LINES", conflicts_with = "follow")]
+    pub(crate) lines: Option<u64>,
+    /// How long a host may be silent before it is lost
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(crate) lost_timeout: Duration,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Stop {
+    #[command(flatten)]
+    pub(crate) targets: Targets,
+    /// The run; by default the newest
+    pub(crate) run: Option<String>,
+    /// How long the programs may take to save and end before they are killed
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub(crate) grace: Duration,
+    /// Print the commands and run none
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Exec {
+    #[command(flatten)]
+    pub(crate) targets: Targets,
+    /// Print the commands and run none
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
+        _ => Err("expected a whole number of seconds above 0".into()),
+    }
+}

@@ -1,0 +1,239 @@
+//! `pod status`, `logs`, `stop` and `exec`: what is asked of hosts about runs that are there. The hosts remember; this
+//! machine need not.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fulmen_signals::Signal;
+use serde::Serialize;
+
+use crate::arguments::{Exec, Logs, Status, Stop, Targets};
+use crate::plan::{PATIENCE, Worker};
+use crate::run::{Limits, Watch, note};
+use crate::ssh::{Input, LOGS, SIGNAL, STATUS, Ssh, quote};
+use crate::{Error, Result};
+
+/// Each item once, in order.
+pub(crate) fn distinct<'a>(items: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+    let mut found: Vec<String> = vec![];
+    for item in items {
+        if !found.contains(item) {
+            found.push(item.clone());
+        }
+    }
+    found
+}
+
+/// Does the same for all items at the same time.
+///
+/// # Errors
+/// A line for each that failed, with its name.
+pub(crate) fn on_each<T: Sync, R: Send>(
+    items: &[T],
+    name: impl Fn(&T) -> String,
+    work: impl Fn(&T) -> Result<R, String> + Sync,
+) -> Result<Vec<R>> {
+    let work = &work;
+    let results = thread::scope(|scope| {
+        let threads: Vec<_> = items.iter().map(|item| scope.spawn(move || work(item))).collect();
+        let results = threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        results.collect::<Vec<_>>()
+    });
+    let failed = |(item, result): (&T, &Result<R, String>)| Some(format!("{}: {}", name(item), result.as_ref().err()?));
+    let failures: Vec<String> = items.iter().zip(&results).filter_map(failed).collect();
+    match failures.is_empty() {
+        true => Ok(results.into_iter().filter_map(Result::ok).collect()),
+        false => Err(Error::new(failures.join("\n"))),
+    }
+}
+
+/// Sends a signal to workers, as far as they are reached.
+pub(crate) fn signal_all(ssh: &Ssh, run: &str, workers: &[Worker], signal: &str) {
+    let send = |worker: &Worker| {
+        let command = SIGNAL.with(&[run, &worker.index.to_string(), signal]);
+        ssh.ask(&worker.host, &command, Input::Text(""), PATIENCE).result()
+    };
+    // Whether they have ended is asked afterwards.
+    drop(on_each(workers, Worker::to_string, send));
+}
+
+/// A worker as its host knows it.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    run: String,
+    worker: usize,
+    host: String,
+    /// `running`, `stopped`, `ended`, or `lost`: it has ended, and nobody knows how.
+    state: String,
+    exit_code: Option<u8>,
+    pid: Option<u32>,
+    /// When it was started, in seconds since 1970, by the host's clock.
+    started: u64,
+    log_bytes: u64,
+    step: Option<String>,
+}
+
+impl Row {
+    fn parse(host: &str, line: &str) -> Option<Row> {
+        let mut words = line.split(' ');
+        let (run, worker) = words.next()?.rsplit_once('/')?;
+        let (run, host, worker) = (run.to_owned(), host.to_owned(), worker.parse().ok()?);
+        let state = words.next()?;
+        let exit_code = words.next()?.parse().ok();
+        let pid = words.next()?.parse().ok();
+        let (started, log_bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let step = words.next().filter(|step| !step.is_empty()).map(str::to_owned);
+        let state = if state == "ended" && exit_code.is_none() { "lost" } else { state }.to_owned();
+        Some(Row { run, worker, host, state, exit_code, pid, started, log_bytes, step })
+    }
+
+    fn runs(&self) -> bool {
+        self.state == "running" || self.state == "stopped"
+    }
+}
+
+/// The workers of all runs, or of one.
+fn rows(ssh: &Ssh, hosts: &[String], run: Option<&str>) -> Result<Vec<Row>> {
+    let arguments: Vec<&str> = run.into_iter().collect();
+    let ask = |host: &String| ssh.ask(host, &STATUS.with(&arguments), Input::Text(""), PATIENCE).result();
+    let hosts = distinct(hosts);
+    let said = on_each(&hosts, String::clone, ask)?;
+    let of_host =
+        |(host, text): (&String, &String)| text.lines().filter_map(|l| Row::parse(host, l)).collect::<Vec<_>>();
+    let mut rows: Vec<Row> = hosts.iter().zip(&said).flat_map(of_host).collect();
+    rows.sort_by(|a, b| (&a.run, a.worker).cmp(&(&b.run, b.worker)));
+    Ok(rows)
+}
+
+/// The workers of a run, or of the newest.
+fn rows_of_one(targets: &Targets, run: Option<&str>) -> Result<(Ssh, Vec<Row>)> {
+    let (hosts, ssh) = targets.resolve()?;
+    let mut rows = rows(&ssh, &hosts, run)?;
+    let newest = rows.iter().max_by_key(|row| row.started).map(|row| row.run.clone());
+    let Some(run) = newest else {
+        let which = run.map_or("no run".into(), |run| format!("no run {run}"));
+        return Err(Error::new(format!("there is {which} on {}", hosts.join(", "))));
+    };
+    rows.retain(|row| row.run == run);
+    Ok((ssh, rows))
+}
+
+pub(crate) fn status(arguments: &Status, out: &mut dyn Write) -> Result<u8> {
+    let (hosts, ssh) = arguments.targets.resolve()?;
+    let rows = rows(&ssh, &hosts, arguments.run.as_deref())?;
+    if arguments.json {
+        let text = serde_json::to_string_pretty(&rows).map_err(|e| Error::new(e.to_string()))?;
+        note(out, &text);
+        return Ok(0);
+    }
+    for row in &rows {
+        let code = row.exit_code.filter(|_| !row.runs()).map(|code| format!(" with code {code}")).unwrap_or_default();
+        let step = row.step.as_ref().map(|step| format!(", step {step}")).unwrap_or_default();
+        note(out, &format!("{} worker {} ({}): {}{code}{step}", row.run, row.worker, row.host, row.state));
+    }
+    Ok(0)
+}
+
+pub(crate) fn logs(
+    arguments: &Logs,
+    out: &mut dyn Write,
+    signals: impl FnOnce() -> Result<Receiver<Signal>>,
+) -> Result<u8> {
+    let (ssh, rows) = rows_of_one(&arguments.targets, arguments.run.as_deref())?;
+    let run = rows[0].run.clone();
+    let workers: Vec<Worker> = rows.iter().map(|row| Worker::seen(row.worker, &row.host)).collect();
+    if arguments.follow {
+        let never = Duration::from_secs(u32::MAX.into());
+        let limits = Limits { lost: arguments.lost_timeout, stuck: never, start: never, grace: never };
+        return Ok(Watch::new(ssh, run, limits, None, 0, out).run(vec![workers], &signals()?));
+    }
+    let lines = arguments.lines.map_or("+1".to_owned(), |lines| lines.to_string());
+    let ask = |worker: &Worker| {
+        ssh.ask(&worker.host, &LOGS.with(&[&run, &worker.index.to_string(), &lines]), Input::Text(""), PATIENCE)
+            .result()
+    };
+    let texts = on_each(&workers, Worker::to_string, ask)?;
+    for (worker, text) in workers.iter().zip(&texts) {
+        text.lines().for_each(|line| note(out, &format!("[worker {}] {line}", worker.index)));
+    }
+    Ok(0)
+}
+
+pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
+    let (ssh, rows) = rows_of_one(&arguments.targets, arguments.run.as_deref())?;
+    let run = rows[0].run.clone();
+    let mut running: Vec<Row> = rows.into_iter().filter(Row::runs).collect();
+    let workers = |rows: &[Row]| rows.iter().map(|row| Worker::seen(row.worker, &row.host)).collect::<Vec<_>>();
+    if arguments.dry_run {
+        for worker in workers(&running) {
+            let command = SIGNAL.with(&[&run, &worker.index.to_string(), "TERM"]);
+            note(out, &ssh.spell(&worker.host, &command));
+        }
+        return Ok(0);
+    }
+    for (signal, patience) in [("TERM", arguments.grace), ("KILL", Duration::from_secs(10))] {
+        signal_all(&ssh, &run, &workers(&running), signal);
+        let end = Instant::now() + patience;
+        while !running.is_empty() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(300));
+            let hosts: Vec<String> = running.iter().map(|row| row.host.clone()).collect();
+            running = self::rows(&ssh, &hosts, Some(&run))?.into_iter().filter(Row::runs).collect();
+        }
+    }
+    if let Some(row) = running.first() {
+        return Err(Error::new(format!("{run}: worker {} ({}) still runs after SIGKILL", row.worker, row.host)));
+    }
+    note(out, &format!("[pod] {run}: all workers have ended"));
+    Ok(0)
+}
+
+/// A line of a worker's, or its exit code at the end.
+type Said = (usize, Result<String, u8>);
+
+pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
+    let (hosts, ssh) = arguments.targets.resolve()?;
+    let words: Vec<String> = arguments.command.iter().map(|word| quote(word)).collect();
+    let command = words.join(" ");
+    if arguments.dry_run {
+        hosts.iter().for_each(|host| note(out, &ssh.spell(host, &command)));
+        return Ok(0);
+    }
+    let (send, said) = channel();
+    for (index, host) in hosts.iter().enumerate() {
+        let mut command = ssh.command(host, &command);
+        let failed = |e| Error::new(format!("the program ssh: {e}"));
+        let mut child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
+        let send: Sender<Said> = send.clone();
+        thread::spawn(move || {
+            let (out, err) = (child.stdout.take(), child.stderr.take());
+            thread::scope(|scope| {
+                scope.spawn(|| lines(out, index, &send));
+                lines(err, index, &send);
+            });
+            let code = child.wait().ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
+            let _ = send.send((index, Err(code.unwrap_or(1))));
+        });
+    }
+    drop(send);
+    let mut codes = vec![0; hosts.len()];
+    for (worker, what) in said {
+        match what {
+            Ok(line) => note(out, &format!("[worker {worker}] {line}")),
+            Err(code) => codes[worker] = code,
+        }
+    }
+    for (worker, code) in codes.iter().enumerate().filter(|(_, code)| **code != 0) {
+        note(out, &format!("[pod] {} exited with code {code}", Worker::seen(worker, &hosts[worker])));
+    }
+    Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
+}
+
+fn lines(pipe: Option<impl Read>, worker: usize, send: &Sender<Said>) {
+    let lines = pipe.into_iter().flat_map(|pipe| BufReader::new(pipe).split(b'\n').map_while(std::io::Result::ok));
+    for line in lines {
+        let _ = send.send((worker, Ok(String::from_utf8_lossy(&line).into_owned())));
+    }
+}

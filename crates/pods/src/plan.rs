@@ -1,0 +1,284 @@
+//! What each worker of a run is told: its host, its place, its environment, its arguments.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::arguments::Run;
+use crate::manage::distinct;
+use crate::program::{Program, Version};
+use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
+use crate::{Error, Result};
+
+/// Where process 0 of a run listens unless told otherwise, as in `fulmen-coordination`.
+const PORT: u16 = 8482;
+
+/// How long a host may take to answer a short script.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What all workers of a run have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) run: String,
+    pub(crate) program: Program,
+    pub(crate) ssh: Ssh,
+    /// Seconds, or 0 for a program that outlives this one.
+    lease: u64,
+    grace: u64,
+    wait_for: String,
+    wait_timeout: Duration,
+}
+
+/// One worker. Its environment has the secret of the run, so it has no `Debug`.
+#[derive(Clone)]
+pub(crate) struct Worker {
+    pub(crate) index: usize,
+    pub(crate) host: String,
+    environment: Vec<(String, String)>,
+    arguments: Vec<String>,
+}
+
+/// What a host says of itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Host {
+    machine: String,
+    glibc: Option<Version>,
+    /// Its own address, as it sees the connection.
+    address: String,
+    chips: usize,
+    present: bool,
+}
+
+impl Plan {
+    pub(crate) fn new(arguments: &Run, ssh: Ssh, program: Program) -> Result<Plan> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let run = match &arguments.run {
+            Some(name) => name.clone(),
+            None => format!("run-{now}-{}", random(2)?),
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if run.is_empty() || run.starts_with(['.', '-']) || !run.chars().all(plain) {
+            return Err(Error::usage(format!("--run: `{run}` is not a name; use letters, digits, -, _ and .")));
+        }
+        let lease = if arguments.detach { 0 } else { arguments.lost_timeout.as_secs() };
+        let wait_for = arguments.wait_for.clone().unwrap_or_default();
+        let (grace, wait_timeout) = (arguments.grace.as_secs(), arguments.wait_timeout);
+        Ok(Plan { run, program, ssh, lease, grace, wait_for, wait_timeout })
+    }
+
+    fn check_command(&self) -> String {
+        CHECK.with(&[&self.program.hash, &self.wait_for, &self.wait_timeout.as_secs().to_string()])
+    }
+
+    fn start_command(&self, worker: &Worker) -> String {
+        let numbers = [worker.index, self.lease as usize, self.grace as usize].map(|number| number.to_string());
+        let [index, lease, grace] = &numbers;
+        let supervise = SUPERVISE.text();
+        let fixed = [&self.run, index, &self.program.hash, lease, grace, &supervise];
+        START.with(&fixed.into_iter().chain(&worker.arguments).collect::<Vec<_>>())
+    }
+
+    /// Checks a host, and copies the program to it unless it is there.
+    ///
+    /// # Errors
+    /// Why the host cannot run the program.
+    pub(crate) fn prepare(&self, host: &str) -> Result<Host, String> {
+        let patience = PATIENCE + if self.wait_for.is_empty() { Duration::ZERO } else { self.wait_timeout };
+        let said = self.ssh.ask(host, &self.check_command(), Input::Text(""), patience).result()?;
+        let found = Host::parse(&said);
+        if let Some(why) = self.program.refused_by(&found.machine, found.glibc) {
+            return Err(why);
+        }
+        if !found.present {
+            let path = self.program.path.display();
+            let file = File::open(&self.program.path).map_err(|e| format!("{path}: {e}"))?;
+            let copy = COPY.with(&[&self.program.hash]);
+            // A slow line is no failure; ssh notices a dead one.
+            let copied = self.ssh.ask(host, &copy, Input::File(file), Duration::from_secs(24 * 3600)).result();
+            copied.map_err(|why| format!("{path} cannot be copied: {why}"))?;
+        }
+        Ok(found)
+    }
+
+    /// Starts a worker's program, and returns where its output begins in the log.
+    ///
+    /// # Errors
+    /// Why it did not start.
+    pub(crate) fn start(&self, worker: &Worker, resume: bool) -> Result<u64, String> {
+        let mut environment: String =
+            worker.environment.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        if resume {
+            environment += "FULMEN_RESUME=auto\n";
+        }
+        environment += "\n";
+        let said = self.ssh.ask(&worker.host, &self.start_command(worker), Input::Text(&environment), PATIENCE);
+        let started = said.err.lines().find_map(|line| crate::ssh::told(line)?.strip_prefix("started ")?.parse().ok());
+        match (said.code, started) {
+            (Some(0), Some(offset)) => Ok(offset),
+            _ => Err(said.result().err().unwrap_or_else(|| "its answer is not understood".into())),
+        }
+    }
+
+    /// What [`prepare`](Plan::prepare) and [`start`](Plan::start) run.
+    pub(crate) fn spell(&self, workers: &[Worker]) -> Vec<String> {
+        let mut lines = vec![];
+        for host in distinct(workers.iter().map(|worker| &worker.host)) {
+            let host = host.as_str();
+            lines.push(self.ssh.spell(host, &self.check_command()));
+            let copy = self.ssh.spell(host, &COPY.with(&[&self.program.hash]));
+            lines.push(format!("{copy} <{}", crate::ssh::quote(&self.program.path.to_string_lossy())));
+        }
+        for worker in workers {
+            let names: Vec<&str> = worker.environment.iter().map(|variable| variable.0.as_str()).collect();
+            lines.push(format!("# standard input: {}", names.join(", ")));
+            lines.push(self.ssh.spell(&worker.host, &self.start_command(worker)));
+        }
+        lines
+    }
+
+    /// One process on each host, which train one model together.
+    ///
+    /// # Errors
+    /// A variable of `--env` that cannot be one; hosts without an address for the coordinator.
+    pub(crate) fn together(&self, arguments: &Run, hosts: &[String], first: &Host) -> Result<Vec<Worker>> {
+        let coordinator = match &arguments.coordinator {
+            Some(address) => address.clone(),
+            None if hosts.len() == 1 => "127.0.0.1:0".into(),
+            None if first.address.contains(':') => format!("[{}]:{PORT}", first.address),
+            None => format!("{}:{PORT}", first.address),
+        };
+        let more = environment(arguments)?;
+        let worker = |(index, host): (usize, &String)| {
+            let place = [
+                ("FULMEN_COORDINATOR", coordinator.clone()),
+                ("FULMEN_PROCESS_ID", index.to_string()),
+                ("FULMEN_NUM_PROCESSES", hosts.len().to_string()),
+            ];
+            self.worker(index, host, &place, &more, arguments.command[1..].to_vec())
+        };
+        let workers: Vec<Worker> = hosts.iter().enumerate().map(worker).collect();
+        self.with_secret(workers, true)
+    }
+
+    /// One program on each chip of each host, each alone.
+    ///
+    /// # Errors
+    /// As [`together`](Plan::together); a host without chips.
+    pub(crate) fn each_chip(&self, arguments: &Run, hosts: &[(String, usize)]) -> Result<Vec<Worker>> {
+        let more = environment(arguments)?;
+        let chips = hosts.iter().flat_map(|(host, chips)| (0..*chips).map(move |chip| (host, chip)));
+        let worker = |(index, (host, chip)): (usize, (&String, usize))| {
+            let place = [
+                ("FULMEN_COORDINATOR", "127.0.0.1:0".to_owned()),
+                ("FULMEN_PROCESS_ID", "0".to_owned()),
+                ("FULMEN_NUM_PROCESSES", "1".to_owned()),
+                ("TPU_VISIBLE_CHIPS", chip.to_string()),
+                ("TPU_CHIPS_PER_PROCESS_BOUNDS", "1,1,1".to_owned()),
+                ("TPU_PROCESS_BOUNDS", "1,1,1".to_owned()),
+                ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1".to_owned()),
+            ];
+            let command = arguments.command[1..].iter().map(|word| word.replace("{index}", &index.to_string()));
+            self.worker(index, host, &place, &more, command.collect())
+        };
+        let workers = chips.enumerate().map(worker).collect();
+        self.with_secret(workers, false)
+    }
+
+    fn worker(
+        &self,
+        index: usize,
+        host: &str,
+        place: &[(&str, String)],
+        more: &[(String, String)],
+        arguments: Vec<String>,
+    ) -> Worker {
+        let mut environment: Vec<(String, String)> =
+            place.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        environment.push(("FULMEN_RUN_ID".into(), self.run.clone()));
+        // The user's come last, and win.
+        environment.extend_from_slice(more);
+        Worker { index, host: host.to_owned(), environment, arguments }
+    }
+
+    /// Gives the workers a secret that nobody else knows, one for all or one each.
+    fn with_secret(&self, mut workers: Vec<Worker>, shared: bool) -> Result<Vec<Worker>> {
+        let common = random(32)?;
+        for worker in &mut workers {
+            let secret = if shared { common.clone() } else { random(32)? };
+            worker.environment.insert(0, ("FULMEN_RUN_TOKEN".into(), secret));
+        }
+        Ok(workers)
+    }
+}
+
+impl Worker {
+    /// One that was started before.
+    pub(crate) fn seen(index: usize, host: &str) -> Worker {
+        Worker { index, host: host.to_owned(), environment: vec![], arguments: vec![] }
+    }
+}
+
+/// As in messages.
+impl fmt::Display for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "worker {} ({})", self.index, self.host)
+    }
+}
+
+impl Host {
+    /// One that was not asked.
+    pub(crate) fn unseen(host: &str) -> Host {
+        let address = host.rsplit_once('@').map_or(host, |(_, name)| name);
+        Host { address: address.to_owned(), ..Host::default() }
+    }
+
+    pub(crate) fn chips(&self) -> usize {
+        self.chips
+    }
+
+    fn parse(said: &str) -> Host {
+        let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or("");
+        Host {
+            machine: value("machine").into(),
+            glibc: Version::parse(value("glibc")),
+            address: value("address").into(),
+            chips: value("chips").parse().unwrap_or(0),
+            present: value("present") == "yes",
+        }
+    }
+}
+
+/// The variables of `--env`.
+fn environment(arguments: &Run) -> Result<Vec<(String, String)>> {
+    let one = |text: &String| {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, value.to_owned()),
+            None => match std::env::var(text) {
+                Ok(value) => (text.as_str(), value),
+                Err(_) => {
+                    return Err(Error::usage(format!(
+                        "--env {text}: there is no such variable here; give {text}=VALUE"
+                    )));
+                }
+            },
+        };
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(word) {
+            return Err(Error::usage(format!("--env: `{name}` is not the name of a variable")));
+        }
+        if value.contains(['\n', '\0']) {
+            return Err(Error::usage(format!("--env {name}: its value has more than one line")));
+        }
+        Ok((name.to_owned(), value))
+    };
+    arguments.env.iter().map(one).collect()
+}
+
+/// Random bytes in hexadecimal.
+fn random(bytes: usize) -> Result<String> {
+    let mut buffer = vec![0; bytes];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut buffer));
+    read.map_err(|e| Error::new(format!("/dev/urandom: {e}")))?;
+    Ok(buffer.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,525 @@
+//! `pod run`: workers are started, watched, ended and started again.
+//!
+//! Workers that train together are one group, which ends and restarts as a whole. Independent programs are a group each.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fulmen_signals::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::arguments::Run;
+use crate::manage::{distinct, on_each, signal_all};
+use crate::plan::{Host, Plan, Worker};
+use crate::program::Program;
+use crate::session::{Event, Link, Message, PAUSE, Session, Start};
+use crate::ssh::Ssh;
+use crate::verdict::{End, TEMPORARY, Verdict, verdict};
+use crate::{Error, Result};
+
+/// The signals that this process gets from now on: Ctrl-C, SIGTERM and SIGHUP. They no longer end it.
+///
+/// # Errors
+/// The operating system refuses.
+pub fn signals() -> Result<Receiver<Signal>> {
+    let failed = |e| Error::new(format!("no handler can be set for signals: {e}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let (send, receive) = channel();
+    thread::spawn(move || {
+        for number in signals.forever() {
+            let signal = match number {
+                SIGINT => Signal::Interrupt,
+                SIGTERM => Signal::Terminate,
+                _ => Signal::HangUp,
+            };
+            if send.send(signal).is_err() {
+                break;
+            }
+        }
+    });
+    Ok(receive)
+}
+
+pub(crate) fn run(arguments: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) -> Result<u8> {
+    let program = Program::open(Path::new(&arguments.command[0]))?;
+    if let (true, Some(line)) = (arguments.dry_run, arguments.targets.spell()) {
+        note(out, &line);
+    }
+    let (hosts, ssh) = arguments.targets.resolve()?;
+    let plan = Plan::new(arguments, ssh, program)?;
+    if arguments.dry_run {
+        return dry_run(&plan, arguments, &hosts, out);
+    }
+    let unique = distinct(&hosts);
+    let prepare = || {
+        let name = |host: &String| {
+            let index = hosts.iter().position(|other| other == host).unwrap_or_default();
+            Worker::seen(index, host).to_string()
+        };
+        on_each(&unique, name, |host| plan.prepare(host))
+    };
+    let found = match interruptible(&plan.ssh, signals, prepare) {
+        Ok(found) => found?,
+        Err(signal) => return Ok(signal.exit_code()),
+    };
+    let workers = if arguments.each_chip {
+        let chips = |at: usize| arguments.chips.unwrap_or_else(|| found[at].chips());
+        let chips: Vec<(String, usize)> =
+            unique.iter().enumerate().map(|(at, host)| (host.clone(), chips(at))).collect();
+        if let Some((host, _)) = chips.iter().find(|row| row.1 == 0) {
+            return Err(Error::new(format!("{host} has no TPU chip: no /dev/accel0 or /dev/vfio/0; give --chips")));
+        }
+        plan.each_chip(arguments, &chips)?
+    } else {
+        plan.together(arguments, &hosts, &found[0])?
+    };
+    note(out, &format!("[pod] {}: {} workers on {}", plan.run, workers.len(), unique.join(", ")));
+    if arguments.detach {
+        return detach(&plan, &workers, out);
+    }
+    let limits = Limits {
+        lost: arguments.lost_timeout,
+        stuck: arguments.stuck_timeout,
+        start: arguments.start_timeout,
+        grace: arguments.grace,
+    };
+    let groups: Vec<Vec<Worker>> =
+        if arguments.each_chip { workers.into_iter().map(|worker| vec![worker]).collect() } else { vec![workers] };
+    let (ssh, run) = (plan.ssh.clone(), plan.run.clone());
+    Ok(Watch::new(ssh, run, limits, Some(plan), arguments.max_restarts, out).run(groups, signals))
+}
+
+fn dry_run(plan: &Plan, arguments: &Run, hosts: &[String], out: &mut dyn Write) -> Result<u8> {
+    let workers = if arguments.each_chip {
+        let chips: Vec<(String, usize)> =
+            distinct(hosts).into_iter().map(|host| (host, arguments.chips.unwrap_or(1))).collect();
+        plan.each_chip(arguments, &chips)?
+    } else {
+        plan.together(arguments, hosts, &Host::unseen(&hosts[0]))?
+    };
+    plan.spell(&workers).iter().for_each(|line| note(out, line));
+    if !arguments.detach {
+        let (events, _) = channel();
+        for worker in &workers {
+            let session = session(&plan.ssh, &plan.run, worker, 0, true, &events);
+            note(out, &plan.ssh.spell(&worker.host, &session.command(0)));
+        }
+    }
+    Ok(0)
+}
+
+/// Starts the workers, all or none.
+fn detach(plan: &Plan, workers: &[Worker], out: &mut dyn Write) -> Result<u8> {
+    if let Err(error) = on_each(workers, Worker::to_string, |worker| plan.start(worker, false)) {
+        signal_all(&plan.ssh, &plan.run, workers, "KILL");
+        return Err(error);
+    }
+    let hosts = distinct(workers.iter().map(|worker| &worker.host)).join(",");
+    note(out, &format!("[pod] it runs on by itself. fulmen pod logs --follow --hosts {hosts} {}", plan.run));
+    Ok(0)
+}
+
+/// Does what asks hosts, which a signal ends.
+fn interruptible<T: Send>(
+    ssh: &Ssh,
+    signals: &Receiver<Signal>,
+    work: impl FnOnce() -> T + Send,
+) -> std::result::Result<T, Signal> {
+    let mut asked = None;
+    thread::scope(|scope| {
+        let work = scope.spawn(work);
+        while !work.is_finished() {
+            thread::sleep(Duration::from_millis(20));
+            if let Ok(signal) = signals.try_recv() {
+                ssh.cancelled.store(true, Ordering::Relaxed);
+                asked.get_or_insert(signal);
+            }
+        }
+        let done = work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        asked.map_or(Ok(done), Err)
+    })
+}
+
+/// A line for the user. Where nobody reads it any more, the run still goes on.
+pub(crate) fn note(out: &mut dyn Write, line: &str) {
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}
+
+fn session(ssh: &Ssh, run: &str, worker: &Worker, attempt: u32, owns: bool, events: &Sender<Message>) -> Session {
+    Session {
+        ssh: ssh.clone(),
+        run: run.to_owned(),
+        host: worker.host.clone(),
+        worker: worker.index,
+        attempt,
+        owns,
+        events: events.clone(),
+        cancelled: Arc::default(),
+    }
+}
+
+/// How long to wait for what.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) lost: Duration,
+    pub(crate) stuck: Duration,
+    pub(crate) start: Duration,
+    pub(crate) grace: Duration,
+}
+
+/// A worker's present attempt.
+struct Seat {
+    worker: Worker,
+    link: Option<Link>,
+    cancelled: Arc<AtomicBool>,
+    /// How much of the log has been read.
+    offset: u64,
+    /// When something was last heard; nothing is expected before the program has started.
+    heard: Option<Instant>,
+    state: char,
+    step: String,
+    /// Since when its state and its step are what they are.
+    since: Instant,
+    /// When to connect again.
+    reopen: Option<Instant>,
+    /// Why it counts as stuck, and will when it has ended.
+    stuck: Option<String>,
+    end: Option<End>,
+}
+
+/// Workers that end and restart together.
+struct Group {
+    seats: Vec<Seat>,
+    attempt: u32,
+    /// The seats in the order in which they ended.
+    order: Vec<usize>,
+    /// The signal that was last sent to all, also for a worker that is reached later.
+    sent: Option<&'static str>,
+    /// What is done next to workers that still run.
+    next: Option<(Instant, Next)>,
+    verdict: Option<Verdict>,
+}
+
+#[derive(Clone, Copy)]
+enum Next {
+    Send(&'static str),
+    GiveUp,
+}
+
+/// Watches the groups of a run.
+pub(crate) struct Watch<'a> {
+    ssh: Ssh,
+    run: String,
+    limits: Limits,
+    /// How workers are started; without it, they are only followed.
+    plan: Option<Arc<Plan>>,
+    max_restarts: u32,
+    out: &'a mut dyn Write,
+    events: Sender<Message>,
+    received: Receiver<Message>,
+    asked: Option<Signal>,
+    ticked: Instant,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(
+        ssh: Ssh,
+        run: String,
+        limits: Limits,
+        plan: Option<Plan>,
+        max_restarts: u32,
+        out: &'a mut dyn Write,
+    ) -> Watch<'a> {
+        let (events, received) = channel();
+        let plan = plan.map(Arc::new);
+        Watch { ssh, run, limits, plan, max_restarts, out, events, received, asked: None, ticked: Instant::now() }
+    }
+
+    /// Runs to the end, and returns the exit code.
+    pub(crate) fn run(mut self, groups: Vec<Vec<Worker>>, signals: &Receiver<Signal>) -> u8 {
+        let mut groups: Vec<Group> = groups.into_iter().map(|workers| self.group(workers, 0)).collect();
+        let mut first_failure = 0;
+        while groups.iter().any(|group| group.verdict.is_none()) {
+            match self.received.recv_timeout(Duration::from_millis(100)) {
+                Ok(message) => self.receive(&mut groups, message),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            while let Ok(signal) = signals.try_recv() {
+                if self.plan.is_none() {
+                    note(self.out, &format!("[pod] {signal}: the run goes on"));
+                    return 0;
+                }
+                self.forward(&mut groups, signal);
+            }
+            let tick = self.ticked.elapsed() >= Duration::from_secs(1);
+            if tick {
+                self.ticked = Instant::now();
+            }
+            for group in groups.iter_mut().filter(|group| group.verdict.is_none()) {
+                self.watch(group, tick);
+                if group.order.len() == group.seats.len() {
+                    self.conclude(group);
+                }
+                if let (0, Some(verdict)) = (first_failure, &group.verdict) {
+                    first_failure = verdict.code;
+                }
+            }
+        }
+        first_failure
+    }
+
+    /// Starts workers, or begins to follow them.
+    fn group(&self, workers: Vec<Worker>, attempt: u32) -> Group {
+        let retry = (attempt > 0).then(|| Instant::now() + self.limits.start);
+        let seat = |worker: Worker| {
+            let session = session(&self.ssh, &self.run, &worker, attempt, self.plan.is_some(), &self.events);
+            let cancelled = session.cancelled.clone();
+            let heard = match &self.plan {
+                Some(plan) => {
+                    session.start(Start { plan: plan.clone(), worker: worker.clone(), resume: retry });
+                    None
+                }
+                None => {
+                    session.open(0);
+                    Some(Instant::now())
+                }
+            };
+            Seat {
+                worker,
+                link: None,
+                cancelled,
+                offset: 0,
+                heard,
+                state: '?',
+                step: String::new(),
+                since: Instant::now(),
+                reopen: None,
+                stuck: None,
+                end: None,
+            }
+        };
+        let seats = workers.into_iter().map(seat).collect();
+        Group { seats, attempt, order: vec![], sent: None, next: None, verdict: None }
+    }
+
+    fn receive(&mut self, groups: &mut [Group], Message { worker, attempt, event }: Message) {
+        let seats = groups.iter_mut().filter(|group| group.attempt == attempt && group.verdict.is_none());
+        let found = seats.into_iter().find_map(|group| {
+            let at = group.seats.iter().position(|seat| seat.worker.index == worker)?;
+            Some((group, at))
+        });
+        let Some((group, at)) = found else { return };
+        let (asked, seat) = (group.sent.is_some(), &mut group.seats[at]);
+        if seat.end.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let end = match event {
+            Event::Opened(mut link, offset) => {
+                if seat.heard.is_none() {
+                    (seat.heard, seat.since) = (Some(now), now);
+                }
+                group.sent.iter().for_each(|signal| link.send(signal));
+                link.send(".");
+                (seat.link, seat.offset) = (Some(link), offset);
+                return;
+            }
+            Event::Printed(text, bytes) => {
+                (seat.heard, seat.offset) = (Some(now), seat.offset + bytes);
+                return note(self.out, &format!("[worker {worker}] {text}"));
+            }
+            Event::Alive(state, step) => {
+                seat.heard = Some(now);
+                // All states but that of a stopped process are alike.
+                let state = if state == 'T' { 'T' } else { 'R' };
+                if seat.state != state || seat.step != step {
+                    (seat.state, seat.step, seat.since) = (state, step, now);
+                }
+                return;
+            }
+            Event::Broken(why) => {
+                seat.link = None;
+                seat.reopen = Some(now + PAUSE);
+                let text = format!("[pod] {}: the connection is lost: {why}; trying again", seat.worker);
+                return note(self.out, &text);
+            }
+            Event::Exited(code) => match seat.stuck.take() {
+                Some(why) => End::Stuck(why),
+                None => End::Exited { code, asked },
+            },
+            Event::Gone(why) => End::Lost(why),
+        };
+        group.end(at, end);
+    }
+
+    /// A signal of the user, for all workers.
+    fn forward(&mut self, groups: &mut [Group], signal: Signal) {
+        let again = self.asked.is_some();
+        let (name, next) = match signal {
+            Signal::Interrupt if again => ("KILL", Some((Instant::now() + self.limits.lost, Next::GiveUp))),
+            // The user decides how long to wait.
+            Signal::Interrupt => ("INT", None),
+            Signal::Terminate | Signal::HangUp if again => return,
+            Signal::Terminate | Signal::HangUp => {
+                ("TERM", Some((Instant::now() + self.limits.grace, Next::Send("KILL"))))
+            }
+        };
+        self.asked.get_or_insert(signal);
+        let what = match name {
+            "KILL" => "killing all workers",
+            "INT" => "all workers save and end; once more to kill them",
+            _ => "all workers save and end",
+        };
+        note(self.out, &format!("[pod] {signal}: {what}"));
+        for group in groups.iter_mut().filter(|group| group.verdict.is_none()) {
+            group.send(name);
+            group.next = next;
+        }
+    }
+
+    /// What time brings: workers that are silent or stuck, connections to try again, the end of patience.
+    fn watch(&mut self, group: &mut Group, tick: bool) {
+        let now = Instant::now();
+        for at in 0..group.seats.len() {
+            let seat = &mut group.seats[at];
+            if seat.end.is_some() {
+                continue;
+            }
+            if tick && let Some(link) = &mut seat.link {
+                link.send(".");
+            }
+            if let Some(silent) =
+                seat.heard.map(|heard| now.saturating_duration_since(heard)).filter(|s| *s > self.limits.lost)
+            {
+                group.end(at, End::Lost(format!("nothing was heard from it for {} s", silent.as_secs())));
+            } else if seat.reopen.is_some_and(|due| now >= due) {
+                seat.reopen = None;
+                let owns = self.plan.is_some();
+                session(&self.ssh, &self.run, &seat.worker, group.attempt, owns, &self.events).open(seat.offset);
+            }
+        }
+        if self.plan.is_none() {
+            return;
+        }
+        if group.sent.is_none() {
+            self.begin_to_end(group, now);
+        }
+        match group.next {
+            Some((due, next)) if now >= due => {
+                group.next = match next {
+                    Next::Send("KILL") => Some((now + self.limits.lost, Next::GiveUp)),
+                    Next::Send(_) => Some((now + self.limits.grace, Next::Send("KILL"))),
+                    Next::GiveUp => None,
+                };
+                match next {
+                    Next::Send(name) => group.send(name),
+                    Next::GiveUp => {
+                        for at in (0..group.seats.len()).filter(|at| group.seats[*at].end.is_none()).collect::<Vec<_>>()
+                        {
+                            note(self.out, &format!("[pod] {} still runs after it was killed", group.seats[at].worker));
+                            group.end(at, End::Remains);
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a worker has failed, or is stuck, so that the others have to end.
+    fn begin_to_end(&mut self, group: &mut Group, now: Instant) {
+        let failed = group.seats.iter().find_map(|seat| match seat.end.as_ref()? {
+            End::Exited { code: 0, .. } => None,
+            End::Exited { code, .. } => Some((*code == TEMPORARY, format!("{} ended with code {code}", seat.worker))),
+            End::Remains => Some((false, format!("{} still runs", seat.worker))),
+            End::Lost(why) | End::Stuck(why) => Some((false, format!("{} is lost: {why}", seat.worker))),
+        });
+        let stopped = |seat: &Seat| seat.end.is_none() && seat.state == 'T';
+        let overdue = |seat: &Seat| {
+            let waits = seat.state == 'T' || !seat.step.is_empty();
+            seat.end.is_none() && waits && now.saturating_duration_since(seat.since) > self.limits.stuck
+        };
+        // All stand still if one does: the one that is stopped, or furthest behind, holds them up.
+        let stuck = failed.is_none() && group.seats.iter().any(overdue);
+        let behind = |seat: &&mut Seat| (seat.state != 'T', seat.step.parse::<u64>().unwrap_or(u64::MAX));
+        let limit = self.limits.stuck.as_secs();
+        if stuck && let Some(seat) = group.seats.iter_mut().filter(|seat| seat.end.is_none()).min_by_key(behind) {
+            let step = if seat.step.is_empty() { String::new() } else { format!(", at step {}", seat.step) };
+            let what = if seat.state == 'T' { "its process is stopped (SIGSTOP)" } else { "it does not go on" };
+            seat.stuck = Some(format!("{what} for {limit} s{step}"));
+        }
+        let Some((saves, text)) = failed.or_else(|| {
+            let seat = group.seats.iter().find(|seat| seat.stuck.is_some())?;
+            Some((false, format!("{} is stuck: {}", seat.worker, seat.stuck.as_deref().unwrap_or_default())))
+        }) else {
+            return;
+        };
+        for seat in group.seats.iter_mut().filter(|seat| stopped(seat)) {
+            seat.stuck.get_or_insert("its process is stopped (SIGSTOP)".into());
+        }
+        if group.seats.iter().all(|seat| seat.end.is_some()) {
+            return;
+        }
+        note(self.out, &format!("[pod] {text}; ending the others"));
+        if saves {
+            // They save and end, too.
+            group.sent = Some("");
+            group.next = Some((now + self.limits.grace, Next::Send("TERM")));
+        } else {
+            group.send("TERM");
+            group.next = Some((now + self.limits.grace, Next::Send("KILL")));
+        }
+    }
+
+    /// All workers have ended: the run begins again, or not.
+    fn conclude(&mut self, group: &mut Group) {
+        let ends: Vec<(usize, End)> =
+            group.order.iter().filter_map(|at| Some((*at, group.seats[*at].end.clone()?))).collect();
+        let verdict = verdict(&ends, self.asked, |at| group.seats[at].worker.to_string());
+        let again = verdict.again && self.plan.is_some() && group.attempt < self.max_restarts;
+        if !verdict.text.is_empty() {
+            let what = match (again, self.max_restarts) {
+                (true, all) => format!("; restart {} of {all}, from the last checkpoint", group.attempt + 1),
+                (false, 1..) if verdict.again => format!("; after {} restarts", group.attempt),
+                _ => String::new(),
+            };
+            note(self.out, &format!("[pod] {}{what}", verdict.text));
+        }
+        if again {
+            let workers = group.seats.drain(..).map(|seat| seat.worker).collect();
+            *group = self.group(workers, group.attempt + 1);
+        } else {
+            group.verdict = Some(verdict);
+        }
+    }
+}
+
+impl Group {
+    /// A worker has ended, once.
+    fn end(&mut self, at: usize, end: End) {
+        let seat = &mut self.seats[at];
+        if seat.end.is_none() {
+            (seat.end, seat.link, seat.reopen) = (Some(end), None, None);
+            seat.cancelled.store(true, Ordering::Relaxed);
+            self.order.push(at);
+        }
+    }
+
+    /// Sends a signal to all that run, now or when they are reached.
+    fn send(&mut self, signal: &'static str) {
+        self.sent = Some(signal);
+        for seat in self.seats.iter_mut().filter(|seat| seat.end.is_none()) {
+            seat.cancelled.store(true, Ordering::Relaxed);
+            if let Some(link) = &mut seat.link {
+                link.send(signal);
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+# supervise.sh FOLDER LEASE GRACE PROGRAM ARGUMENTS…: waits for the program and keeps its exit code. If LEASE is not 0, and
+# nobody renews the lease for so many seconds, whoever started the program is gone, and it ends.
+cd "$1" || exit 1
+lease=$2 grace=$3
+shift 3
+set -m
+(cd "$HOME" && exec "$@") </dev/null >>log 2>&1 &
+child=$!
+born $$ && own=$time
+born $child || time=0
+echo "$$ $own $child $time" >pids.new && mv pids.new pids || { kill -KILL -- -$child; exit 1; }
+uptime
+seen="" since=$up end=""
+while kill -0 $child 2>/dev/null; do
+  uptime
+  renewed=$(stat -c %y lease)
+  [ "$renewed" != "$seen" ] && seen=$renewed since=$up
+  if [ "$lease" -gt 0 ] && [ -z "$end" ] && [ $((up - since)) -gt "$lease" ]; then
+    kill -TERM -- -$child
+    end=$((up + grace))
+  fi
+  [ -n "$end" ] && [ "$up" -ge "$end" ] && kill -KILL -- -$child
+  sleep 0.2
+done
+wait $child
+code=$?
+kill -KILL -- -$child 2>/dev/null
+# In place: the disk may be full.
+printf '%-8s' $code 1<>exit

@@ -1,0 +1,175 @@
+//! A worker's connection: it starts the program if asked to, and says what becomes of it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::plan::{Plan, Worker};
+use crate::ssh::{FOLLOW, Ssh, explain, told};
+
+/// Between two attempts to reach a host.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+
+/// What happened to a worker.
+pub(crate) enum Event {
+    /// The program runs, and this is the way to it. Its output is read from this byte of the log on.
+    Opened(Link, u64),
+    /// A line of output, and how many bytes of the log it is.
+    Printed(String, u64),
+    /// The state of its process, as `ps` says it, and the training step, if it tells it.
+    Alive(char, String),
+    /// The program has ended.
+    Exited(u8),
+    /// The program has ended, or never ran, and nobody knows its exit code. Why.
+    Gone(String),
+    /// The connection has ended, and the program may run on. Why.
+    Broken(String),
+}
+
+/// An event, and of which worker; of an attempt that is over, it counts no more.
+pub(crate) struct Message {
+    pub(crate) worker: usize,
+    pub(crate) attempt: u32,
+    pub(crate) event: Event,
+}
+
+/// The way to a program. When it is dropped, the connection ends.
+pub(crate) struct Link {
+    child: Arc<Mutex<Child>>,
+    input: ChildStdin,
+}
+
+impl Link {
+    /// Sends a line: the name of a signal, or a dot. Where nobody reads it, the connection's end tells.
+    pub(crate) fn send(&mut self, line: &str) {
+        let _ = self.input.write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = self.child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+    }
+}
+
+/// One attempt of one worker.
+#[derive(Clone)]
+pub(crate) struct Session {
+    pub(crate) ssh: Ssh,
+    pub(crate) run: String,
+    pub(crate) host: String,
+    pub(crate) worker: usize,
+    pub(crate) attempt: u32,
+    /// Whether the program ends when nobody listens any more.
+    pub(crate) owns: bool,
+    pub(crate) events: Sender<Message>,
+    /// Nobody wants the program any more, if it has not started.
+    pub(crate) cancelled: Arc<AtomicBool>,
+}
+
+/// How a program is started.
+pub(crate) struct Start {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) worker: Worker,
+    /// From the last checkpoint. Until then, a host that cannot be reached is tried again.
+    pub(crate) resume: Option<Instant>,
+}
+
+impl Session {
+    /// Starts the program, and follows it, on a thread of its own.
+    pub(crate) fn start(self, start: Start) {
+        thread::spawn(move || {
+            let resume = start.resume.is_some();
+            loop {
+                // A host may have come back without its disk.
+                let ready = if resume { start.plan.prepare(&start.worker.host).map(drop) } else { Ok(()) };
+                match ready.and_then(|()| start.plan.start(&start.worker, resume)) {
+                    Ok(offset) => return self.follow(offset),
+                    Err(why) if self.gives_up(start.resume) => return self.tell(Event::Gone(why)),
+                    Err(_) => thread::sleep(PAUSE),
+                }
+            }
+        });
+    }
+
+    fn gives_up(&self, end: Option<Instant>) -> bool {
+        self.cancelled.load(Ordering::Relaxed) || end.is_none_or(|end| Instant::now() >= end)
+    }
+
+    /// Follows the program from a byte of its log on, on a thread of its own.
+    pub(crate) fn open(self, offset: u64) {
+        thread::spawn(move || self.follow(offset));
+    }
+
+    fn tell(&self, event: Event) {
+        // Nobody listens once the run is over.
+        let _ = self.events.send(Message { worker: self.worker, attempt: self.attempt, event });
+    }
+
+    /// The command that [`open`](Session::open) runs.
+    pub(crate) fn command(&self, offset: u64) -> String {
+        let owns = if self.owns { "1" } else { "0" };
+        FOLLOW.with(&[&self.run, &self.worker.to_string(), &offset.to_string(), owns])
+    }
+
+    fn follow(&self, offset: u64) {
+        let failed = |why: std::io::Error| self.tell(Event::Gone(format!("the program ssh: {why}")));
+        // In a group of its own, where Ctrl-C in the terminal does not reach it.
+        let mut child = match self.ssh.command(&self.host, &self.command(offset)).process_group(0).spawn() {
+            Ok(child) => child,
+            Err(error) => return failed(error),
+        };
+        let (Some(input), Some(out), Some(err)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
+            return;
+        };
+        let child = Arc::new(Mutex::new(child));
+        self.tell(Event::Opened(Link { child: child.clone(), input }, offset));
+        let (mut end, mut said) = (None, String::new());
+        let rest = thread::scope(|scope| {
+            let print = scope.spawn(|| self.print(BufReader::new(out)));
+            for line in BufReader::new(err).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                let words: Vec<&str> = told(&line).unwrap_or_default().splitn(3, ' ').collect();
+                match words.as_slice() {
+                    ["alive", state, step] => {
+                        self.tell(Event::Alive(state.chars().next().unwrap_or('?'), (*step).to_owned()));
+                    }
+                    ["exit", code] => {
+                        let killed = || Event::Gone("its supervisor was killed".into());
+                        end = Some(code.parse().map_or_else(|_| killed(), Event::Exited));
+                    }
+                    ["error", ..] => end = Some(Event::Gone(explain(None, &line))),
+                    _ => said.push_str(&(line + "\n")),
+                }
+            }
+            print.join().unwrap_or_default()
+        });
+        // A line that a lost connection has cut is read again, whole.
+        if end.is_some() && !rest.is_empty() {
+            self.printed(&rest);
+        }
+        let status = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
+        let code = status.ok().and_then(|status| status.code());
+        self.tell(end.unwrap_or_else(|| Event::Broken(explain(code, &said))));
+    }
+
+    /// Tells of all whole lines, and returns what comes after them.
+    fn print(&self, mut out: impl BufRead) -> Vec<u8> {
+        let mut line = vec![];
+        while matches!(out.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
+            self.printed(&line);
+            line.clear();
+        }
+        line
+    }
+
+    fn printed(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line);
+        self.tell(Event::Printed(text.trim_end_matches(['\n', '\r']).to_owned(), line.len() as u64));
+    }
+}

@@ -1,0 +1,223 @@
+//! Scripts on hosts, through the program `ssh`.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A script with what all scripts begin with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Script(&'static str);
+
+const COMMON: &str = include_str!("scripts/common.sh");
+pub(crate) const CHECK: Script = Script(include_str!("scripts/check.sh"));
+pub(crate) const COPY: Script = Script(include_str!("scripts/copy.sh"));
+pub(crate) const START: Script = Script(include_str!("scripts/start.sh"));
+pub(crate) const SUPERVISE: Script = Script(include_str!("scripts/supervise.sh"));
+pub(crate) const FOLLOW: Script = Script(include_str!("scripts/follow.sh"));
+pub(crate) const SIGNAL: Script = Script(include_str!("scripts/signal.sh"));
+pub(crate) const STATUS: Script = Script(include_str!("scripts/status.sh"));
+pub(crate) const LOGS: Script = Script(include_str!("scripts/logs.sh"));
+
+/// What a script's lines for this program begin with.
+const MARK: &str = "fulmen-pod: ";
+
+impl Script {
+    pub(crate) fn text(self) -> String {
+        format!("{COMMON}\n{}", self.0)
+    }
+
+    /// The command for the host's shell.
+    pub(crate) fn with(self, arguments: &[impl AsRef<str>]) -> String {
+        let arguments: Vec<String> = arguments.iter().map(|a| format!(" {}", quote(a.as_ref()))).collect();
+        format!("exec bash -c {} fulmen-pod{}", quote(&self.text()), arguments.concat())
+    }
+}
+
+/// What a script says to this program, in a line of its standard error.
+pub(crate) fn told(line: &str) -> Option<&str> {
+    line.strip_prefix(MARK)
+}
+
+/// As a POSIX shell reads it as one word.
+pub(crate) fn quote(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// How hosts are reached.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ssh {
+    /// They come before the defaults, and ssh takes the first value of an option.
+    pub(crate) options: Vec<String>,
+    /// Once set, what is [asked](Ssh::ask) ends without an answer.
+    pub(crate) cancelled: Arc<AtomicBool>,
+}
+
+/// Nobody is there to answer questions; a connection that is gone is noticed; the process that a first connection leaves
+/// for later ones would keep its standard error open.
+const DEFAULTS: [&str; 5] = [
+    "-oBatchMode=yes",
+    "-oConnectTimeout=10",
+    "-oServerAliveInterval=5",
+    "-oServerAliveCountMax=3",
+    "-oControlMaster=no",
+];
+
+/// What a command reads.
+pub(crate) enum Input<'a> {
+    Text(&'a str),
+    File(File),
+}
+
+/// What a command that has ended said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    /// `None` if a signal or the time-out ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ssh {
+    fn arguments(&self, host: &str, remote: &str) -> Vec<String> {
+        let options = self.options.iter().cloned().chain(DEFAULTS.map(str::to_owned));
+        options.chain(["--".into(), host.into(), remote.into()]).collect()
+    }
+
+    /// As a shell would run it.
+    pub(crate) fn spell(&self, host: &str, remote: &str) -> String {
+        let words: Vec<String> = self.arguments(host, remote).iter().map(|word| quote(word)).collect();
+        format!("ssh {}", words.join(" "))
+    }
+
+    pub(crate) fn command(&self, host: &str, remote: &str) -> Command {
+        let mut command = Command::new("ssh");
+        command.args(self.arguments(host, remote));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs a command on a host to its end, at most for `limit`.
+    pub(crate) fn ask(&self, host: &str, remote: &str, input: Input, limit: Duration) -> Said {
+        let failed = |e: std::io::Error| Said { code: None, out: String::new(), err: format!("the program ssh: {e}") };
+        let mut command = self.command(host, remote);
+        // In a group of its own, where Ctrl-C in the terminal does not reach it.
+        command.process_group(0);
+        let text = match input {
+            Input::Text(text) => text,
+            Input::File(file) => {
+                command.stdin(file);
+                ""
+            }
+        };
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => return failed(error),
+        };
+        if let Some(mut stdin) = child.stdin.take() {
+            // What a host that is gone has not read, its exit code tells.
+            let _ = stdin.write_all(text.as_bytes());
+        }
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        std::thread::scope(|scope| {
+            let (out, err) = (scope.spawn(|| text_of(out)), scope.spawn(|| text_of(err)));
+            let end = Instant::now() + limit;
+            let (status, late) = loop {
+                match child.try_wait() {
+                    Ok(Some(status)) => break (Some(status), false),
+                    Ok(None) if Instant::now() < end && !self.cancelled.load(Ordering::Relaxed) => {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    Ok(None) | Err(_) => {
+                        let _ = child.kill();
+                        let _ = child.wait();
+                        break (None, true);
+                    }
+                }
+            };
+            let (out, mut err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
+            if late {
+                err = format!("no answer within {} s\n{err}", limit.as_secs());
+            }
+            Said { code: status.and_then(|status| status.code()), out, err }
+        })
+    }
+}
+
+fn text_of(pipe: Option<impl Read>) -> String {
+    let mut bytes = vec![];
+    // What was read before a failure counts.
+    let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Said {
+    /// Its standard output if it succeeded.
+    ///
+    /// # Errors
+    /// What went wrong, in a line, and what to do where that is known.
+    pub(crate) fn result(self) -> Result<String, String> {
+        match self.code {
+            Some(0) => Ok(self.out),
+            code => Err(explain(code, &self.err)),
+        }
+    }
+}
+
+/// Why a command failed, from what it wrote to standard error.
+pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
+    let lines = err.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines: Vec<&str> = lines.map(|l| told(l).map_or(l, |l| l.strip_prefix("error ").unwrap_or(l))).collect();
+    let text = match lines.as_slice() {
+        [] => code.map_or("it was ended".to_owned(), |code| format!("exit code {code}")),
+        lines => lines[lines.len().saturating_sub(3)..].join("; "),
+    };
+    let advice = [
+        (
+            "Host key verification failed",
+            "connect with `ssh` by hand once, or give --ssh-option StrictHostKeyChecking=accept-new",
+        ),
+        ("Permission denied (", "give your key to the host, or to ssh with --ssh-option IdentityFile=PATH"),
+        ("No space left on device", "free space in its home directory, ~/.fulmen/pods say"),
+    ];
+    let advice = advice.iter().find(|row| text.contains(row.0)).map(|row| format!("; {}", row.1));
+    text + &advice.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_quoted_words_as_they_were() {
+        for word in ["a", "", "it's", "a b", "$HOME `x` \\ \"y\"\n*", "--lr=0.1"] {
+            let output = Command::new("sh").args(["-c", &format!("printf %s {}", quote(word))]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
+        }
+    }
+
+    #[test]
+    fn a_users_options_come_before_the_defaults() {
+        let ssh = Ssh { options: vec!["-oConnectTimeout=3".into()], ..Ssh::default() };
+        let words = ssh.arguments("host-a", "ls");
+        let place = |word: &str| words.iter().position(|w| w == word).unwrap();
+        assert!(place("-oConnectTimeout=3") < place("-oConnectTimeout=10"), "{words:?}");
+        assert_eq!(words[words.len() - 3..], ["--", "host-a", "ls"]);
+    }
+
+    #[test]
+    fn a_failure_is_told_in_a_line_with_what_to_do() {
+        let text = explain(Some(1), "fulmen-pod: error /ready does not exist after 3 s\n");
+        assert_eq!(text, "/ready does not exist after 3 s");
+        assert_eq!(explain(Some(3), " \n"), "exit code 3");
+        let text = explain(Some(255), "Host key verification failed.\r\n");
+        assert!(text.contains("accept-new"), "{text}");
+    }
+}

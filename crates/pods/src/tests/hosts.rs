@@ -1,0 +1,313 @@
+//! Real hosts for tests: a network namespace each, with a process table, a home directory and an `sshd` of its own.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use fulmen_signals::Signal;
+use tempfile::TempDir;
+
+use crate::{Arguments, Result};
+
+/// Nothing that a test waits for takes so long, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The hosts `host-a`, `host-b` and so on, behind one bridge. They share all files but those of the home directory.
+pub(crate) struct Hosts {
+    folder: TempDir,
+    bridge: String,
+    hosts: Vec<Host>,
+}
+
+struct Host {
+    namespace: String,
+    /// Its first process is in a new process namespace, which ends with it.
+    unshare: Child,
+}
+
+fn shell(script: &str) {
+    let output = Command::new("sh").args(["-euc", script]).output().unwrap();
+    assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+impl Hosts {
+    /// So many hosts as home directories are named by size.
+    pub(crate) fn new<const N: usize>(homes: [&str; N]) -> Hosts {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let pid = std::process::id() as usize;
+        // The addresses for benchmarks, 198.18.0.0/15: 512 networks.
+        let net = (pid * 16 + count) % 512;
+        let net = format!("198.{}.{}", 18 + net / 256, net % 256);
+        let bridge = format!("fp{pid}b{count}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display().to_string();
+        shell(&format!(
+            "ssh-keygen -q -t ed25519 -N '' -f {path}/host_key; ssh-keygen -q -t ed25519 -N '' -f {path}/client_key
+             ip link add {bridge} type bridge; ip addr add {net}.254/24 dev {bridge}; ip link set {bridge} up"
+        ));
+        let mut hosts = Hosts { folder, bridge, hosts: vec![] };
+        let key = fs::read_to_string(format!("{path}/host_key.pub")).unwrap();
+        let (mut config, mut known) = (String::new(), String::new());
+        for (index, size) in homes.into_iter().enumerate() {
+            let letter = char::from(b'a' + index as u8);
+            let address = format!("{net}.{}", index + 1);
+            writeln!(config, "Host host-{letter}\n  HostName {address}").unwrap();
+            writeln!(known, "{address} {key}").unwrap();
+            hosts.add(index, &address, size);
+        }
+        write!(
+            config,
+            "Host *\n  User root\n  IdentityFile {path}/client_key\n  IdentitiesOnly yes\n  LogLevel ERROR\n  \
+             UserKnownHostsFile {path}/known_hosts\n  StrictHostKeyChecking yes\n"
+        )
+        .unwrap();
+        fs::write(hosts.folder.path().join("ssh_config"), config).unwrap();
+        fs::write(hosts.folder.path().join("known_hosts"), known).unwrap();
+        hosts
+    }
+
+    fn add(&mut self, index: usize, address: &str, size: &str) {
+        let (path, bridge) = (self.folder.path().display().to_string(), &self.bridge);
+        let (namespace, veth) = (format!("{bridge}n{index}"), format!("{bridge}v{index}"));
+        let bin = self.bin(index);
+        fs::create_dir(&bin).unwrap();
+        let config = format!("{path}/sshd_config{index}");
+        let text = format!(
+            "ListenAddress {address}:22\nHostKey {path}/host_key\nAuthorizedKeysFile {path}/client_key.pub\n\
+             StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\nMaxStartups 200\n\
+             SetEnv PATH={}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin\n",
+            bin.display()
+        );
+        fs::write(&config, text).unwrap();
+        shell(&format!(
+            "ip netns add {namespace}; ip link add {veth} type veth peer name eth0 netns {namespace}
+             ip link set {veth} master {bridge} up
+             ip -n {namespace} addr add {address}/24 dev eth0; ip -n {namespace} link set eth0 up
+             ip -n {namespace} link set lo up"
+        ));
+        let script = format!(
+            "mount -t tmpfs -o size={size} tmpfs ~root && mount -t tmpfs tmpfs /run && mkdir /run/sshd && \
+             exec /usr/sbin/sshd -D -e -f {config} 2>>{path}/sshd.log"
+        );
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &namespace, "unshare", "--pid", "--fork", "--mount", "--mount-proc"]);
+        command.args(["--kill-child", "sh", "-c", &script]).stdin(Stdio::null());
+        let unshare = command.spawn().unwrap();
+        self.hosts.push(Host { namespace, unshare });
+        let address: SocketAddr = format!("{address}:22").parse().unwrap();
+        until("sshd listens", || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok());
+    }
+
+    /// A file or folder that all hosts share.
+    pub(crate) fn shared(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A folder whose programs a host finds first.
+    pub(crate) fn bin(&self, host: usize) -> PathBuf {
+        self.shared(&format!("bin{host}"))
+    }
+
+    /// Connects a host, or takes it off the network.
+    pub(crate) fn connect(&self, host: usize, up: bool) {
+        let state = if up { "up" } else { "down" };
+        shell(&format!("ip -n {} link set eth0 {state}", self.hosts[host].namespace));
+    }
+
+    /// The ids, as this machine counts, of the processes of a host: those of `sshd`, or all others. One of `sshd` may wait
+    /// for a client that is gone.
+    fn processes(&self, host: usize, of_sshd: bool) -> Vec<u32> {
+        let unshare = self.hosts[host].unshare.id();
+        let Ok(namespace) = fs::read_link(format!("/proc/{unshare}/ns/pid_for_children")) else { return vec![] };
+        let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let is_there = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|link| link == namespace);
+        let is_sshd = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sshd\n");
+        entries.filter(is_there).filter(|pid| is_sshd(pid) == of_sshd).collect()
+    }
+
+    /// Ends all connections to a host, and what runs in them.
+    pub(crate) fn disconnect(&self, host: usize) {
+        for pid in self.processes(host, true) {
+            // The first process of the host is its server.
+            let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if !command.contains("[listener]") {
+                shell(&format!("kill -KILL {pid} || true"));
+            }
+        }
+    }
+
+    /// The program that a worker runs on a host, as soon as it does.
+    pub(crate) fn program(&self, host: usize) -> u32 {
+        let find = || {
+            let command = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let is_program =
+                |pid: &u32| command(pid).split('\0').nth(1).is_some_and(|word| word.contains("/.fulmen/pods/bin/"));
+            // What it starts is in its group, and looks as it does at first.
+            let leads = |pid: &u32| {
+                let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                let group = stat.rsplit(") ").next().and_then(|fields| fields.split(' ').nth(2)?.parse().ok());
+                group == Some(*pid)
+            };
+            self.processes(host, false).into_iter().filter(is_program).find(leads)
+        };
+        until("the program runs", || find().is_some());
+        find().unwrap()
+    }
+
+    pub(crate) fn signal(&self, host: usize, signal: &str) {
+        shell(&format!("kill -{signal} {}", self.program(host)));
+    }
+
+    /// Waits until nothing runs on any host but its `sshd`.
+    pub(crate) fn are_idle(&self) {
+        until("no process is left", || (0..self.hosts.len()).all(|host| self.processes(host, false).is_empty()));
+    }
+
+    /// A program that runs what its first argument says, and ends on signals as programs of Fulmen do.
+    pub(crate) fn script(&self, padding: usize) -> String {
+        let path = self.shared("train.sh");
+        let text = r#"#!/bin/bash
+trap 'echo saving; exit 130' INT
+trap 'echo saving; exit 75' TERM
+[ ${#FULMEN_RUN_TOKEN} = 64 ] || exit 99
+me=$FULMEN_PROCESS_ID
+forever() { while :; do sleep 0.05; done; }
+echo "process $me of $FULMEN_NUM_PROCESSES at $FULMEN_COORDINATOR, resume ${FULMEN_RESUME-never}"
+eval "$1"
+"#;
+        fs::write(&path, format!("{text}exit\n{}", "#".repeat(padding))).unwrap();
+        path.display().to_string()
+    }
+
+    /// Runs `fulmen pod` with these arguments, on all hosts.
+    pub(crate) fn pod(&self, subcommand: &str, arguments: &[&str]) -> Pod {
+        let names: Vec<String> =
+            (0..self.hosts.len()).map(|i| format!("host-{}", char::from(b'a' + i as u8))).collect();
+        let config = self.shared("ssh_config").display().to_string();
+        let names = names.join(",");
+        let all = [&[subcommand, "--hosts", &names, "-F", &config], arguments].concat();
+        let pod = parse(&all);
+        let (signals, received) = channel();
+        let text = Text::default();
+        let mut out = text.clone();
+        let thread = thread::spawn(move || crate::run(pod, &mut out, move || Ok(received)));
+        Pod { thread, signals, text }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for (index, host) in self.hosts.iter_mut().enumerate() {
+            let _ = host.unshare.kill();
+            let _ = host.unshare.wait();
+            // What was never delivered keeps a namespace without a name for minutes, and so its end of the cable.
+            let _ = Command::new("ip").args(["link", "del", &format!("{}v{index}", self.bridge)]).status();
+            let _ = Command::new("ip").args(["netns", "del", &host.namespace]).status();
+        }
+        let _ = Command::new("ip").args(["link", "del", &self.bridge]).status();
+        if thread::panicking() {
+            eprintln!("{}", fs::read_to_string(self.shared("sshd.log")).unwrap_or_default());
+        }
+    }
+}
+
+pub(crate) fn parse(arguments: &[&str]) -> Arguments {
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        pod: Arguments,
+    }
+    Program::try_parse_from(["pod"].iter().chain(arguments)).unwrap().pod
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Text(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A `fulmen pod` that runs.
+pub(crate) struct Pod {
+    thread: JoinHandle<Result<u8>>,
+    pub(crate) signals: Sender<Signal>,
+    text: Text,
+}
+
+impl Pod {
+    fn text(&self) -> String {
+        String::from_utf8(self.text.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Waits until a text was printed so often.
+    pub(crate) fn prints(&self, text: &str, times: usize) {
+        until(text, || {
+            let printed = self.text();
+            assert!(
+                !self.thread.is_finished() || printed.matches(text).count() >= times,
+                "it ended without `{text}`:\n{printed}"
+            );
+            printed.matches(text).count() >= times
+        });
+    }
+
+    /// Waits for the end: the exit code or the error, and what was printed.
+    pub(crate) fn end(self) -> (Result<u8>, String) {
+        let began = Instant::now();
+        while !self.thread.is_finished() {
+            assert!(began.elapsed() < PATIENCE, "it does not end:\n{}", self.text());
+            thread::sleep(Duration::from_millis(20));
+        }
+        let text = self.text();
+        (self.thread.join().unwrap(), text)
+    }
+
+    /// As [`end`](Pod::end), with what must be the exit code.
+    pub(crate) fn ends_with(self, code: u8) -> String {
+        let (ended, text) = self.end();
+        assert_eq!(ended.as_ref().ok(), Some(&code), "{ended:?}\n{text}");
+        text
+    }
+}
+
+/// The secret that a process was given, from its environment.
+pub(crate) fn secret_of(pid: u32) -> String {
+    let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    let secret = environment.split('\0').find_map(|variable| variable.strip_prefix("FULMEN_RUN_TOKEN="));
+    secret.unwrap().to_owned()
+}
+
+/// Whether the arguments of any process of this machine have a text.
+pub(crate) fn is_an_argument(text: &str) -> bool {
+    let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
+    entries.into_iter().any(|line| String::from_utf8_lossy(&line).contains(text))
+}
+
+/// Whether a file below a folder has a text.
+pub(crate) fn is_in_a_file(folder: &Path, text: &str) -> bool {
+    let output = Command::new("grep").args(["-rqF", text]).arg(folder).status().unwrap();
+    output.success()
+}

@@ -1,0 +1,99 @@
+//! What became of workers that ran together: whose fault it was, the exit code, whether to start again.
+
+use fulmen_signals::Signal;
+
+/// `EX_TEMPFAIL`: the work is not done, and may be started again. Programs of Fulmen exit with it after SIGTERM.
+pub(crate) const TEMPORARY: u8 = 75;
+
+/// How a worker ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With an exit code.
+    Exited {
+        code: u8,
+        /// Whether it had been asked to end before.
+        asked: bool,
+    },
+    /// Nothing is heard from it, and why.
+    Lost(String),
+    /// It did not go on, and was killed, and why.
+    Stuck(String),
+    /// Not at all: it still ran after it was killed, as far as is known.
+    Remains,
+}
+
+/// What became of the workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) code: u8,
+    pub(crate) text: String,
+    /// Whether it makes sense to start again.
+    pub(crate) again: bool,
+}
+
+/// Judges the ends of workers, in the order in which they were seen. `name` is that of a worker.
+///
+/// A lost worker is why the others fail, and so is one that is stuck. Of the others, the first that failed without having
+/// been asked to end counts.
+pub(crate) fn verdict(ends: &[(usize, End)], signal: Option<Signal>, name: impl Fn(usize) -> String) -> Verdict {
+    if let Some(signal) = signal {
+        let whole = ends.iter().all(|(_, end)| matches!(end, End::Exited { code: 0, .. }));
+        let code = if whole { 0 } else { signal.exit_code() };
+        return Verdict { code, text: format!("{signal}: all workers have ended"), again: false };
+    }
+    let lost = ends.iter().find(|(_, end)| matches!(end, End::Lost(_)));
+    let stuck = || ends.iter().find(|(_, end)| matches!(end, End::Stuck(_)));
+    let remains = || ends.iter().find(|(_, end)| *end == End::Remains);
+    let failed = |was_asked: bool| {
+        ends.iter().find(move |(_, end)| matches!(end, End::Exited { code: 1.., asked } if *asked == was_asked))
+    };
+    let Some((worker, end)) = lost.or_else(stuck).or_else(|| failed(false)).or_else(|| failed(true)).or_else(remains)
+    else {
+        return Verdict { code: 0, text: String::new(), again: false };
+    };
+    let (code, what) = match end {
+        End::Exited { code, .. } if *code > 128 => {
+            (*code, format!("was killed by signal {}, exit code {code}", code - 128))
+        }
+        End::Exited { code, .. } => (*code, format!("exited with code {code}")),
+        End::Lost(why) => (TEMPORARY, format!("is lost: {why}")),
+        End::Stuck(why) => (TEMPORARY, format!("is stuck: {why}")),
+        End::Remains => (TEMPORARY, "still runs after it was killed".into()),
+    };
+    Verdict { code, text: format!("{} {what}", name(*worker)), again: code == TEMPORARY }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(ends: &[End], signal: Option<Signal>, code: u8, text: &str, again: bool) {
+        let ends: Vec<(usize, End)> = ends.iter().cloned().enumerate().collect();
+        let verdict = verdict(&ends, signal, |worker| format!("worker {worker}"));
+        assert_eq!(verdict, Verdict { code, text: text.into(), again });
+    }
+
+    fn exited(code: u8) -> End {
+        End::Exited { code, asked: false }
+    }
+
+    #[test]
+    fn the_worker_that_is_to_blame_is_named() {
+        let asked = |code| End::Exited { code, asked: true };
+        check(&[exited(0), exited(0)], None, 0, "", false);
+        check(&[exited(0), exited(3), exited(1)], None, 3, "worker 1 exited with code 3", false);
+        check(&[asked(143), exited(75)], None, 75, "worker 1 exited with code 75", true);
+        check(&[asked(137), exited(137)], None, 137, "worker 1 was killed by signal 9, exit code 137", false);
+        let (lost, stuck) = (End::Lost("no route".into()), End::Stuck("stopped".into()));
+        check(&[exited(1), stuck.clone(), lost], None, 75, "worker 2 is lost: no route", true);
+        check(&[exited(1), stuck], None, 75, "worker 1 is stuck: stopped", true);
+        check(&[End::Remains, exited(1)], None, 1, "worker 1 exited with code 1", false);
+    }
+
+    #[test]
+    fn a_run_that_the_user_ends_is_not_started_again() {
+        check(&[exited(75)], Some(Signal::Terminate), 75, "SIGTERM: all workers have ended", false);
+        check(&[exited(1)], Some(Signal::Interrupt), 130, "Ctrl-C: all workers have ended", false);
+        check(&[exited(0)], Some(Signal::Interrupt), 0, "Ctrl-C: all workers have ended", false);
+    }
+}

@@ -1,0 +1,58 @@
+//! `FULMEN_PROGRESS_FILE`: how many steps this process has finished, for whoever supervises it (`fulmen pod run`).
+
+use std::ffi::OsString;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// In all loops of this process.
+static STEPS: AtomicU64 = AtomicU64::new(0);
+
+/// A step has finished on the device.
+pub(crate) fn step_finished() {
+    static BEGIN: Once = Once::new();
+    STEPS.fetch_add(1, Ordering::Relaxed);
+    BEGIN.call_once(|| {
+        std::env::var_os("FULMEN_PROGRESS_FILE").filter(|path| !path.is_empty()).into_iter().for_each(keep_written);
+    });
+}
+
+/// Writes the number to a file about once a second, as long as the process lives.
+fn keep_written(path: OsString) {
+    let write = move || {
+        let mut written = 0;
+        loop {
+            let steps = STEPS.load(Ordering::Relaxed);
+            if steps != written {
+                // A supervisor that cannot read it goes by the process alone.
+                let _ = std::fs::write(&path, steps.to_string());
+                written = steps;
+            }
+            thread::sleep(Duration::from_secs(1));
+        }
+    };
+    drop(thread::Builder::new().name("fulmen-progress".into()).spawn(write));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_supervisor_reads_how_many_steps_have_finished() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("progress");
+        keep_written(path.clone().into());
+        let read = || {
+            thread::sleep(Duration::from_millis(20));
+            std::fs::read_to_string(&path).ok()?.parse::<u64>().ok()
+        };
+        let wait_for_more_than = |steps: u64| {
+            step_finished();
+            std::iter::repeat_with(read).map(|steps| steps.unwrap_or(0)).find(|read| *read > steps).unwrap()
+        };
+        let first = wait_for_more_than(0);
+        assert!(wait_for_more_than(first) > first);
+    }
+}

@@ -1,0 +1,168 @@
+//! What the columns of a table are, and its rows as samples.
+
+use std::collections::BTreeSet;
+
+use fulmen::cli::{Result, clap};
+use fulmen::data::tables::{Csv, Table};
+use fulmen::data::{Dataset, FakeDataset, HostBatch, Source, Subset};
+use fulmen::prelude::*;
+
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
+pub(crate) enum Task {
+    Classification,
+    Regression,
+}
+
+/// The columns that are used.
+pub(crate) struct Columns {
+    /// Those of numbers.
+    pub(crate) numbers: Vec<String>,
+    /// Those of categories, with their names in order.
+    pub(crate) categories: Vec<(String, Vec<String>)>,
+    target: String,
+    /// The classes of the target; none in regression.
+    pub(crate) classes: Option<Vec<String>>,
+    /// The rows that have a target.
+    labelled: Vec<usize>,
+}
+
+/// What stands in for a category that is missing.
+const MISSING: &str = "(missing)";
+
+impl Columns {
+    /// Looks at all rows. A column whose values are all numbers is one of numbers, unless `categorical` names it.
+    pub(crate) fn find(
+        table: &Csv,
+        (target, task): (&str, Task),
+        categorical: &[String],
+        ignored: &[String],
+    ) -> Result<Columns> {
+        let names: Vec<String> = table.column_names().into_iter().map(str::to_owned).collect();
+        for name in std::iter::once(target).chain(categorical.iter().chain(ignored).map(String::as_str)) {
+            if !names.iter().any(|known| known == name) {
+                return Err(format!("the table has no column `{name}`; it has {}", names.join(", ")).into());
+            }
+        }
+        let mut values = vec![BTreeSet::new(); names.len()];
+        let mut labelled = vec![];
+        for index in 0..table.len() {
+            let row = table.get(index)?;
+            for (name, values) in names.iter().zip(&mut values) {
+                if let Some(value) = row.get::<Option<String>>(name)? {
+                    values.insert(value);
+                    if name == target {
+                        labelled.push(index);
+                    }
+                }
+            }
+        }
+        let mut columns =
+            Columns { numbers: vec![], categories: vec![], target: target.to_owned(), classes: None, labelled };
+        for (name, values) in names.into_iter().zip(values) {
+            let numbers = values.iter().all(|value| value.trim().parse::<f64>().is_ok());
+            if name == target {
+                let (count, rows) = (values.len(), columns.labelled.len());
+                match task {
+                    Task::Regression if numbers => {}
+                    Task::Regression => {
+                        return Err(format!("--task regression: `{name}` is no column of numbers").into());
+                    }
+                    Task::Classification if numbers && 10 * count > rows => {
+                        let message =
+                            format!("`{name}` has {count} different numbers in {rows} rows, too many for classes");
+                        return Err((message + "; give --task regression").into());
+                    }
+                    Task::Classification => columns.classes = Some(values.into_iter().collect()),
+                }
+            } else if ignored.contains(&name) || values.is_empty() {
+            } else if numbers && !categorical.contains(&name) {
+                columns.numbers.push(name);
+            } else {
+                columns.categories.push((name, [MISSING.to_owned()].into_iter().chain(values).collect()));
+            }
+        }
+        Ok(columns)
+    }
+
+    /// Those of `--fake-data`.
+    pub(crate) fn fake(task: Task) -> Columns {
+        let names = |count: usize| (0..count).map(|name| name.to_string()).collect::<Vec<_>>();
+        Columns {
+            numbers: names(8),
+            categories: names(2).into_iter().map(|name| (name, names(5))).collect(),
+            target: String::new(),
+            classes: (task == Task::Classification).then(|| names(3)),
+            labelled: vec![],
+        }
+    }
+
+    /// Random rows of these columns.
+    pub(crate) fn fake_rows(&self, count: usize) -> Box<dyn Dataset> {
+        let mut rows = FakeDataset::new(count).normal("numbers", [self.numbers.len()]);
+        for (place, (_, names)) in self.categories.iter().enumerate() {
+            rows = rows.integers(category(place), [], names.len());
+        }
+        Box::new(match &self.classes {
+            Some(classes) => rows.integers("target", [], classes.len()),
+            None => rows.normal("target", []),
+        })
+    }
+
+    /// The rows of a table that have a target.
+    pub(crate) fn labelled_rows(&self, table: Csv) -> Result<Box<dyn Dataset>> {
+        Ok(Box::new(Subset::new(self.rows(table, true)?, &*self.labelled)?))
+    }
+
+    /// All rows, without the target. The fields are `numbers`, `f32[columns]` with NaN where there is none, and for each column of
+    /// categories an `i32[]`, which is 0 where there is none; with the target `target`, a class `i32[]` or a number `f32[]`.
+    pub(crate) fn all_rows(&self, table: Csv) -> Result<Box<dyn Dataset>> {
+        self.rows(table, false)
+    }
+
+    fn rows(&self, table: Csv, with_target: bool) -> Result<Box<dyn Dataset>> {
+        if self.numbers.is_empty() {
+            return Err("there is no column of numbers but the target; at least one is needed".into());
+        }
+        let mut rows = table.columns("numbers", &self.numbers, DType::F32).fill(f64::NAN);
+        for (place, (name, categories)) in self.categories.iter().enumerate() {
+            rows = rows.label_of(name, categories).named(category(place)).fill(0.0);
+        }
+        let rows = match &self.classes {
+            _ if !with_target => rows,
+            Some(classes) => rows.label_of(&self.target, classes).named("target"),
+            None => rows.column(&self.target, DType::F32).named("target"),
+        };
+        Ok(Box::new(rows.build()?))
+    }
+}
+
+/// The field of a column of categories.
+pub(crate) fn category(place: usize) -> String {
+    format!("category_{place}")
+}
+
+/// The mean and the standard deviation of each number of a field, over the samples that have it.
+pub(crate) fn mean_and_deviation(dataset: &dyn Dataset, field: &str) -> Result<[Vec<f32>; 2]> {
+    let mut sums: Vec<(f64, f64, f64)> = vec![];
+    let samples: Vec<usize> = (0..dataset.len()).collect();
+    for samples in samples.chunks(4096) {
+        let batch = HostBatch::collate(dataset, samples)?;
+        let place = batch.field_index(field).ok_or_else(|| format!("there is no field `{field}`"))?;
+        let values = batch.values::<f32>(place)?;
+        sums.resize(values.len() / samples.len(), (0.0, 0.0, 0.0));
+        for row in values.chunks(sums.len().max(1)) {
+            for ((count, mean, squares), &value) in sums.iter_mut().zip(row).filter(|(_, value)| value.is_finite()) {
+                // Welford's: a sum of squares would lose small deviations from a large mean.
+                *count += 1.0;
+                let before = f64::from(value) - *mean;
+                *mean += before / *count;
+                *squares += before * (f64::from(value) - *mean);
+            }
+        }
+    }
+    let deviation = |&(count, _, squares): &(f64, f64, f64)| match squares {
+        0.0 => 1.0,
+        squares => (squares / count).sqrt() as f32,
+    };
+    Ok([sums.iter().map(|(_, mean, _)| *mean as f32).collect(), sums.iter().map(deviation).collect()])
+}

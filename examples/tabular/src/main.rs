@@ -1,0 +1,172 @@
+//! Trains a network on the rows of a CSV table, which tells a class or a number from numbers and categories.
+
+mod columns;
+mod model;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::data::tables::Csv;
+use fulmen::prelude::*;
+
+use columns::{Columns, Task, mean_and_deviation};
+use model::{Recipe, Standardization, Tabular};
+
+/// Trains a network on the rows of a CSV table
+#[derive(clap::Args)]
+struct Args {
+    /// A .csv or .tsv whose first line names the columns.
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data/penguins.csv"))]
+    table: PathBuf,
+    /// The column to tell from the others. Rows without it are left out.
+    #[arg(long, default_value = "species")]
+    target: String,
+    /// Whether the target is a class or a number.
+    #[arg(long, value_enum, default_value_t = Task::Classification)]
+    task: Task,
+    /// Columns of numbers that are categories, codes say. What is no number is a category in any case.
+    #[arg(long, value_delimiter = ',')]
+    categorical: Vec<String>,
+    /// Columns to leave out: names, row numbers, what nobody knows before the target.
+    #[arg(long, value_delimiter = ',')]
+    ignore: Vec<String>,
+    /// A table to predict for, with or without the target; without it the test rows.
+    #[arg(long)]
+    predict_table: Option<PathBuf>,
+    /// Random rows in place of --table.
+    #[arg(long)]
+    fake_data: bool,
+    /// Rows a step.
+    #[arg(long, default_value_t = 32)]
+    batch_size: usize,
+    /// Worker threads that read data.
+    #[arg(long, default_value_t = 1)]
+    num_workers: usize,
+    #[command(flatten)]
+    recipe: Recipe,
+}
+
+impl Args {
+    fn columns(&self) -> cli::Result<Columns> {
+        if self.fake_data {
+            return Ok(Columns::fake(self.task));
+        }
+        let found = Columns::find(&Csv::open(&self.table)?, (&self.target, self.task), &self.categorical, &self.ignore);
+        Ok(found.map_err(|error| format!("{}: {error}", self.table.display()))?)
+    }
+
+    /// Eight tenths of the rows to train on, a tenth to validate with and a tenth to test with.
+    fn parts(&self, columns: &Columns) -> cli::Result<[impl Dataset + use<>; 3]> {
+        let rows = match self.fake_data {
+            true => columns.fake_rows(10_000),
+            false => columns.labelled_rows(Csv::open(&self.table)?)?,
+        };
+        let len = rows.len();
+        Ok(random_split(rows, [len - 2 * (len / 10), len / 10, len / 10], 0)?)
+    }
+
+    /// All rows, each once.
+    fn in_order(&self, rows: impl Dataset) -> cli::Result<DataLoader> {
+        Ok(DataLoader::builder(rows).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
+    }
+}
+
+impl Program for Args {
+    type Module = Tabular;
+
+    fn module(&self) -> cli::Result<Tabular> {
+        let columns = self.columns()?;
+        let [train, ..] = self.parts(&columns)?;
+        let numbers = Standardization::new(mean_and_deviation(&train, "numbers")?);
+        let target = match self.task {
+            Task::Classification => None,
+            Task::Regression => Some(Standardization::new(mean_and_deviation(&train, "target")?)),
+        };
+        Ok(Tabular::new(&columns, numbers, target, self.recipe.clone()))
+    }
+
+    fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
+        let [train, validation, _] = self.parts(&self.columns()?)?;
+        let train = DataLoader::builder(train)
+            .batch_size(self.batch_size)
+            .shuffle(true)
+            .seed(options.seed)
+            .num_workers(self.num_workers)
+            .build()?;
+        Ok(FitData { train, validation: (&self.in_order(validation)?).into() })
+    }
+
+    fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
+        let [_, _, test] = self.parts(&self.columns()?)?;
+        Ok((&self.in_order(test)?).into())
+    }
+
+    fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
+        let columns = self.columns()?;
+        Ok(Some(match &self.predict_table {
+            Some(path) => self.in_order(columns.all_rows(Csv::open(path)?)?)?,
+            None => {
+                let [_, _, test] = self.parts(&columns)?;
+                self.in_order(test)?
+            }
+        }))
+    }
+
+    fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
+        builder.callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min))
+    }
+}
+
+fn main() -> ExitCode {
+    cli::main::<Args>()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use fulmen::data::HostBatch;
+
+    use super::*;
+
+    /// Fits, validates and tests in one run, without data and without leaving anything behind.
+    #[test]
+    fn the_program_runs_on_fake_data() {
+        for task in ["classification", "regression"] {
+            let args = ["tabular", "--fake-data", "--fast-dev-run", "--task", task, "--hidden", "8"];
+            assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
+        }
+    }
+
+    /// The penguins have numbers, categories and gaps.
+    #[test]
+    fn columns_are_told_apart_and_gaps_are_marked() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/data/penguins.csv"));
+        let table = || Csv::open(path).unwrap();
+        let find =
+            |target: &str, task| Columns::find(&table(), (target, task), &["year".to_owned()], &["island".to_owned()]);
+        let columns = find("species", Task::Classification).unwrap();
+        assert_eq!(columns.numbers, ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"]);
+        let categories = [("sex", ["female", "male"].to_vec()), ("year", ["2007", "2008", "2009"].to_vec())];
+        let categories = categories.map(|(name, names)| (name.to_owned(), [&["(missing)"], &names[..]].concat()));
+        let found = columns.categories.iter().map(|(name, names)| (name.clone(), names.iter().map(|n| &**n).collect()));
+        assert_eq!(found.collect::<Vec<(String, Vec<&str>)>>(), categories);
+        let rows = columns.labelled_rows(table()).unwrap();
+        let batch = HostBatch::collate(&rows, &[3, 4]).unwrap();
+        let numbers = batch.values::<f32>(0).unwrap();
+        assert!(numbers[..4].iter().all(|x| x.is_nan()) && numbers[4..] == [36.7, 19.3, 193.0, 3450.0], "{numbers:?}");
+        let codes = [1, 2, 3].map(|field| batch.values::<i32>(field).unwrap());
+        assert_eq!(codes, [[0, 1], [1, 1], [0, 0]]); // sex, year, species
+        let [mean, deviation] = mean_and_deviation(&rows, "numbers").unwrap();
+        assert!((mean[3] - 4201.754).abs() < 1e-2 && (deviation[0] - 5.4516).abs() < 1e-3, "{mean:?} {deviation:?}");
+        // Rows without a target are left out.
+        let mass = find("body_mass_g", Task::Regression).unwrap();
+        assert_eq!((rows.len(), mass.labelled_rows(table()).unwrap().len()), (344, 342));
+        for (target, task) in
+            [("sex", Task::Regression), ("mass", Task::Regression), ("body_mass_g", Task::Classification)]
+        {
+            assert!(find(target, task).is_err(), "{target}");
+        }
+    }
+}

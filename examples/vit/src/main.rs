@@ -1,0 +1,164 @@
+//! Trains a Vision Transformer on folders of pictures, from nothing or from a model that was downloaded.
+
+mod data;
+mod model;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::models::Pretrained;
+use fulmen::models::vit::{Config, ViT};
+use fulmen::prelude::*;
+use fulmen::trainer::TrainDuration;
+use fulmen::trainer::callbacks::BackboneFinetuning;
+
+use data::{Data, Split};
+use model::{Classifier, Recipe};
+
+/// Trains a Vision Transformer on folders of pictures
+#[derive(clap::Args)]
+struct Args {
+    /// A folder that was downloaded from Hugging Face (config.json, model.safetensors) to begin with, with a new head.
+    #[arg(long)]
+    from: Option<PathBuf>,
+    /// Height and width that pictures get; without it 224 with --from, and else 64.
+    #[arg(long)]
+    size: Option<usize>,
+    /// Samples a step.
+    #[arg(long, default_value_t = 64)]
+    batch_size: usize,
+    /// Worker threads that read data.
+    #[arg(long, default_value_t = 2)]
+    num_workers: usize,
+    /// Compute each block again in the backward pass, which keeps less in memory.
+    #[arg(long)]
+    gradient_checkpointing: bool,
+    #[command(flatten)]
+    data: Data,
+    #[command(flatten)]
+    network: Network,
+    #[command(flatten)]
+    recipe: Recipe,
+}
+
+/// The model without --from.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Network")]
+struct Network {
+    /// Height and width of a patch. --from, where it is given, says this and what follows.
+    #[arg(long, default_value_t = 8)]
+    patch_size: usize,
+    /// Features of a patch.
+    #[arg(long, default_value_t = 192)]
+    hidden_size: usize,
+    /// Blocks.
+    #[arg(long, default_value_t = 6)]
+    layers: usize,
+    /// Heads of attention.
+    #[arg(long, default_value_t = 3)]
+    heads: usize,
+    /// Dropout.
+    #[arg(long, default_value_t = 0.0)]
+    dropout: f64,
+}
+
+impl Args {
+    fn vit(&self) -> cli::Result<ViT> {
+        let labels = self.data.labels()?;
+        let mut vit = match &self.from {
+            Some(folder) => ViT::from_folder_with(folder, |config| config.labels = labels)?,
+            None => ViT::new(Config {
+                image_size: self.size(),
+                patch_size: self.network.patch_size,
+                hidden_size: self.network.hidden_size,
+                intermediate_size: 4 * self.network.hidden_size,
+                num_hidden_layers: self.network.layers,
+                num_attention_heads: self.network.heads,
+                hidden_dropout_prob: self.network.dropout,
+                labels,
+                ..Config::default()
+            })?,
+        };
+        vit.gradient_checkpointing = self.gradient_checkpointing;
+        Ok(vit)
+    }
+
+    /// All samples, each once.
+    fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
+        let dataset = self.data.open(split, self.size())?;
+        Ok(DataLoader::builder(dataset).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
+    }
+
+    /// Height and width of the pictures.
+    fn size(&self) -> usize {
+        self.size.unwrap_or(if self.from.is_some() { 224 } else { 64 })
+    }
+}
+
+impl Program for Args {
+    type Module = Classifier;
+
+    fn module(&self) -> cli::Result<Classifier> {
+        Ok(Classifier::new(self.vit()?, self.recipe.clone()))
+    }
+
+    fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
+        let train = DataLoader::builder(self.data.open(Split::Train, self.size())?)
+            .batch_size(self.batch_size)
+            .shuffle(true)
+            .seed(options.seed)
+            .num_workers(self.num_workers)
+            .last_batch(LastBatch::Drop)
+            .build()?;
+        Ok(FitData { train, validation: (&self.in_order(Split::Validation)?).into() })
+    }
+
+    fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
+        Ok(self.predict_data(options)?.as_ref().into())
+    }
+
+    fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
+        Ok(Some(self.in_order(Split::Test)?))
+    }
+
+    fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
+        let best = ModelCheckpoint::new().monitor("val_acc", Mode::Max);
+        let builder = builder.gradient_clip_val(1.0).callback(best);
+        match self.recipe.freeze_epochs {
+            0 => builder,
+            epochs => builder.callback(BackboneFinetuning::new("vit.*", TrainDuration::Epochs(epochs))),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    cli::main::<Args>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fits, validates and tests in one run, from a folder as Hugging Face has them, and leaves nothing behind.
+    #[test]
+    fn the_program_runs_on_fake_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let (hidden_size, intermediate_size) = (8, 16);
+        let vit = ViT::new(Config {
+            image_size: 16,
+            patch_size: 8,
+            hidden_size,
+            intermediate_size,
+            num_hidden_layers: 1,
+            num_attention_heads: 2,
+            ..Config::default()
+        });
+        let vit = vit.unwrap();
+        vit.initialize(0);
+        vit.save_pretrained(folder.path()).unwrap();
+        let args = "vit --fake-data --fast-dev-run --batch-size 8 --size 16 --from".split(' ');
+        let args = args.chain([folder.path().to_str().unwrap()]);
+        assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
+    }
+}
