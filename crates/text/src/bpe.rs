@@ -2,13 +2,13 @@
 //!
 //! Not here: the tokenizer itself, and files of other kinds of tokenizers, which Hugging Face's libraries train.
 
+use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::processors::template::TemplateProcessing;
-use tokenizers::AddedToken;
 
 use super::Tokenizer;
 use fulmen_data::{Error, Result};
@@ -41,13 +41,7 @@ pub struct ByteLevelBpe {
 impl ByteLevelBpe {
     /// A vocabulary of at most so many tokens, the bytes and the special ones included.
     pub fn new(vocab_size: usize) -> ByteLevelBpe {
-        ByteLevelBpe {
-            vocab_size,
-            min_frequency: 0,
-            special_tokens: Vec::new(),
-            template: None,
-            single_digits: false,
-        }
+        ByteLevelBpe { vocab_size, min_frequency: 0, special_tokens: Vec::new(), template: None, single_digits: false }
     }
 
     /// Special tokens, which get the numbers from 0 on in this order.

@@ -10,9 +10,9 @@ use fulmen_data::{
 };
 use fulmen_tables::{JsonLines, TextFile};
 use fulmen_text::{
-    ByteLevelBpe, CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel, PackedStream,
-    Side, TextInput, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore, Tokenizer,
-    Truncation, choose_boundaries, token_lengths,
+    ByteLevelBpe, CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel,
+    PackedStream, Side, TextInput, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore,
+    Tokenizer, Truncation, choose_boundaries, token_lengths,
 };
 use serde_json::Value;
 
@@ -112,10 +112,16 @@ fn tokens_are_those_of_the_python_library() {
 fn a_tokenizer_trained_here_is_the_python_librarys() {
     let (reference, python) = (reference(), tokenizer("bpe"));
     // The first 16 are what Python trained on.
-    let corpus: Vec<String> = list::<Vec<String>>(&reference["packing"]["texts"]).into_iter().take(16).collect();
+    let corpus: Vec<String> = list::<String>(&reference["packing"]["texts"]).into_iter().take(16).collect();
     let bpe = ByteLevelBpe::new(420).special_tokens(["<|endoftext|>"]);
     let folder = tempfile::tempdir().unwrap();
-    bpe.train(&corpus).unwrap().special_tokens(false).max_length(3).unwrap().save(folder.path().join("own.json")).unwrap();
+    bpe.train(&corpus)
+        .unwrap()
+        .special_tokens(false)
+        .max_length(3)
+        .unwrap()
+        .save(folder.path().join("own.json"))
+        .unwrap();
     let own = Tokenizer::from_file(folder.path().join("own.json")).unwrap();
     let tokens = |tokenizer: &Tokenizer| (0..420).map(|id| tokenizer.token(id)).collect::<Vec<_>>();
     assert_eq!(tokens(&own), tokens(&python));
