@@ -2,7 +2,7 @@
 
 Prints one line of JSON: what libtpu's compiler says of one device. Nothing runs. The step is the one of the workload of
 the same name on our side: products in bf16, parameters, statistics, loss and optimizer in f32, the state donated, the
-batch split over all devices and the state on each of them.
+batch split over all devices, and the state on each of them or split too.
 
     python jax_cost.py --workload resnet50 --topology v3:2x2 --batch 1024
 """
@@ -32,6 +32,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 jax.config.update("jax_optimization_level", "O1")
 
 HALF = jnp.bfloat16
+# How a batch lies.
+ROWS = None
 WORDS, LENGTH, WIDTH, HEADS, LAYERS = 4096, 128, 256, 4, 4
 
 
@@ -178,6 +180,299 @@ def gpt_loss(params, stats, x, y):
     return cross_entropy(logits.reshape(-1, WORDS), y.reshape(-1)), stats
 
 
+# --- what the models below share: as PyTorch's autocast, products in bf16 and what they are added to in f32 -----------
+
+
+def dropout(x, p, key):
+    return jnp.where(jax.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), jnp.zeros_like(x)) if p else x
+
+
+def attend(q, k, v, heads, causal=False, drop=lambda weights: weights):
+    """Of `[batch, length, width]`; keys and values may have fewer heads."""
+    b, n, width = q.shape
+    size = width // heads
+    split = lambda t: t.reshape(b, t.shape[1], t.shape[2] // size, size)  # noqa: E731
+    return attend_heads(split(q), split(k), split(v), causal, drop).reshape(b, n, width)
+
+
+def attend_heads(q, k, v, causal, drop=lambda weights: weights):
+    b, n, heads, size = q.shape
+    q = q.reshape(b, n, k.shape[2], heads // k.shape[2], size)
+    scores = jnp.einsum("bqhgd,bkhd->bhgqk", q, k).astype(jnp.float32) / size**0.5
+    if causal:
+        scores = jnp.where(jnp.tril(jnp.ones((n, n), bool)), scores, -jnp.inf)
+    weights = drop(jax.nn.softmax(scores).astype(HALF))
+    return jnp.einsum("bhgqk,bkhd->bqhgd", weights, v).reshape(b, n, heads, size)
+
+
+def norm_shape(width):
+    return {"scale": array(width), "bias": array(width)}
+
+
+# --- Transformer-big: 6 + 6 layers, one embedding ---------------------------------------------------------------------
+
+BIG_WORDS, BIG, BIG_INNER, BIG_HEADS, BIG_LAYERS, BIG_DROP = 32768, 1024, 4096, 16, 6, 0.3
+
+
+def transformer_shapes():
+    attention = {name: dense_shape(BIG, BIG) for name in "qkvo"}
+    network = {"up": dense_shape(BIG, BIG_INNER), "down": dense_shape(BIG_INNER, BIG), "norm": norm_shape(BIG)}
+    encoder = {"self": attention, "self_norm": norm_shape(BIG), **network}
+    decoder = {**encoder, "cross": attention, "cross_norm": norm_shape(BIG)}
+    params = {"words": array(BIG_WORDS, BIG), "encoder": [encoder] * BIG_LAYERS, "decoder": [decoder] * BIG_LAYERS}
+    return params, {}
+
+
+def transformer_loss(params, stats, key, x, y):
+    keys = iter(jax.random.split(key, 2 + 5 * BIG_LAYERS))
+    drop = lambda x: dropout(x, BIG_DROP, next(keys))  # noqa: E731
+    rates = 10000.0 ** (-2 * jnp.arange(BIG // 2) / BIG)
+
+    def embed(ids):
+        angles = jnp.arange(ids.shape[1])[:, None] * rates
+        return drop(params["words"][ids] * BIG**0.5 + jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1))
+
+    def mix(p, norm, x, memory, causal):
+        found = attend(dense(p["q"], x), dense(p["k"], memory), dense(p["v"], memory), BIG_HEADS, causal)
+        return layer_norm(norm, x + drop(dense(p["o"], found)))
+
+    def network(p, x):
+        return layer_norm(p["norm"], x + drop(dense(p["down"], jax.nn.relu(dense(p["up"], x)))))
+
+    memory = embed(x)
+    for p in params["encoder"]:
+        memory = network(p, mix(p["self"], p["self_norm"], memory, memory, False))
+    h = embed(jnp.concatenate([jnp.zeros_like(y[:, :1]), y[:, :-1]], 1))
+    for p in params["decoder"]:
+        h = mix(p["self"], p["self_norm"], h, h, True)
+        h = network(p, mix(p["cross"], p["cross_norm"], h, memory, False))
+    logits = h.astype(HALF) @ params["words"].T.astype(HALF)
+    logp = jax.nn.log_softmax(logits.reshape(-1, BIG_WORDS).astype(jnp.float32))
+    losses = -jnp.take_along_axis(logp, y.reshape(-1, 1), axis=1)[:, 0]
+    return (0.9 * losses - 0.1 * logp.mean(-1)).mean(), stats
+
+
+# --- RoBERTa-base -----------------------------------------------------------------------------------------------------
+
+BASE_WORDS, BASE, BASE_INNER, BASE_HEADS, BASE_LAYERS, BASE_DROP = 50265, 768, 3072, 12, 12, 0.1
+
+
+def roberta_shapes():
+    layer = {name: dense_shape(BASE, BASE) for name in "qkvo"}
+    layer |= {"up": dense_shape(BASE, BASE_INNER), "down": dense_shape(BASE_INNER, BASE)}
+    layer |= {"norm1": norm_shape(BASE), "norm2": norm_shape(BASE)}
+    params = {"words": array(BASE_WORDS, BASE), "positions": array(514, BASE), "kinds": array(1, BASE)}
+    params |= {"norm": norm_shape(BASE), "layers": [layer] * BASE_LAYERS}
+    return params | {"head": dense_shape(BASE, BASE), "head_norm": norm_shape(BASE), "bias": array(BASE_WORDS)}, {}
+
+
+def roberta_loss(params, stats, key, x, y):
+    keys = iter(jax.random.split(key, 1 + 3 * BASE_LAYERS))
+    drop = lambda x: dropout(x, BASE_DROP, next(keys))  # noqa: E731
+    is_word = (x != 1).astype(jnp.int32)
+    places = jnp.cumsum(is_word, 1) * is_word + 1
+    h = params["words"][x] + params["kinds"][jnp.zeros_like(x)] + params["positions"][places]
+    h = drop(layer_norm(params["norm"], h))
+    for p in params["layers"]:
+        found = attend(dense(p["q"], h), dense(p["k"], h), dense(p["v"], h), BASE_HEADS, drop=drop)
+        h = layer_norm(p["norm1"], drop(dense(p["o"], found)) + h)
+        inner = jax.nn.gelu(dense(p["up"], h), approximate=False)
+        h = layer_norm(p["norm2"], drop(dense(p["down"], inner)) + h)
+    h = layer_norm(params["head_norm"], jax.nn.gelu(dense(params["head"], h), approximate=False))
+    logits = h.astype(HALF) @ params["words"].T.astype(HALF) + params["bias"].astype(HALF)
+    logp, y = jax.nn.log_softmax(logits.reshape(-1, BASE_WORDS).astype(jnp.float32)), y.reshape(-1)
+    masked = y != -100
+    losses = -jnp.take_along_axis(logp, jnp.where(masked, y, 0)[:, None], axis=1)[:, 0]
+    return jnp.where(masked, losses, 0).sum() / masked.sum(), stats
+
+
+# --- Llama-3-8B: a scan over rematerialized layers --------------------------------------------------------------------
+
+LLAMA_WORDS, LLAMA, LLAMA_INNER, LLAMA_HEADS, LLAMA_KEY_HEADS, LLAMA_LAYERS = 128256, 4096, 14336, 32, 8, 32
+
+
+def llama_shapes():
+    size = LLAMA // LLAMA_HEADS
+    shapes = {"q": (LLAMA, LLAMA), "k": (LLAMA, LLAMA_KEY_HEADS * size), "v": (LLAMA, LLAMA_KEY_HEADS * size)}
+    shapes |= {"o": (LLAMA, LLAMA), "gate": (LLAMA, LLAMA_INNER), "up": (LLAMA, LLAMA_INNER)}
+    shapes |= {"down": (LLAMA_INNER, LLAMA), "norm1": (LLAMA,), "norm2": (LLAMA,)}
+    layers = {name: array(LLAMA_LAYERS, *shape) for name, shape in shapes.items()}
+    return {"words": array(LLAMA_WORDS, LLAMA), "layers": layers, "norm": array(LLAMA), "head": array(LLAMA, LLAMA_WORDS)}, {}
+
+
+def llama_loss(params, stats, key, x, y):
+    size, n = LLAMA // LLAMA_HEADS, x.shape[1]
+    angles = jnp.arange(n)[:, None] * 500000.0 ** (-2 * jnp.arange(size // 2) / size)
+    cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+
+    def rms(scale, x):
+        return x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
+
+    def rotate(x):
+        a, b = jnp.split(x.astype(jnp.float32), 2, -1)
+        return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(HALF)
+
+    def product(w, x):
+        return x.astype(HALF) @ w.astype(HALF)
+
+    @jax.checkpoint
+    def layer(h, p):
+        h = lax.with_sharding_constraint(h, ROWS) if ROWS else h
+        h1 = rms(p["norm1"], h)
+        heads = lambda w: product(w, h1).reshape(*x.shape, -1, size)  # noqa: E731
+        found = attend_heads(rotate(heads(p["q"])), rotate(heads(p["k"])), heads(p["v"]), True)
+        h = h + product(p["o"], found.reshape(*x.shape, LLAMA))
+        h2 = rms(p["norm2"], h)
+        return h + product(p["down"], jax.nn.silu(product(p["gate"], h2)) * product(p["up"], h2)), None
+
+    h, _ = lax.scan(layer, params["words"][x], params["layers"])
+    logits = product(params["head"], rms(params["norm"], h))
+    return cross_entropy(logits.reshape(-1, LLAMA_WORDS), y.reshape(-1)), stats
+
+
+# --- BigGAN-128, channels last ----------------------------------------------------------------------------------------
+
+CH, CLASSES, CHUNK, SHARED = 96, 1000, 20, 128
+UP = [(16, 16), (16, 8), (8, 4), (4, 2), (2, 1)]
+DOWN = [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16), (16, 16)]
+ATTENTION = 64
+
+
+class Nets:
+    """Collects shapes when it is called with none, and computes with parameters and statistics when it has them."""
+
+    def __init__(self, params=None, stats=None):
+        self.shapes, self.params, self.stats, self.new = ({}, {}), params, stats, dict(stats or {})
+
+    def param(self, name, *shape):
+        if self.params is None:
+            self.shapes[0][name] = array(*shape)
+            return jnp.zeros(shape)
+        return self.params[name]
+
+    def stat(self, name, *shape):
+        if self.params is None:
+            self.shapes[1][name] = array(*shape)
+            return jnp.zeros(shape)
+        return self.new[name]
+
+    def spectral(self, name, *shape, out=-1):
+        """A weight, divided by its largest singular value; `out` is the axis of what goes out."""
+        w = self.param(name, *shape)
+        matrix = jnp.moveaxis(w, out, 0).reshape(shape[out], -1)
+        fixed, u = lax.stop_gradient(matrix), self.stat(name + ".u", shape[out])
+        self.stat(name + ".v", matrix.shape[1])
+        unit = lambda x: x / jnp.maximum(jnp.sqrt((x * x).sum()), 1e-6)  # noqa: E731
+        v = unit((fixed * u[:, None]).sum(0))
+        u = unit((fixed * v).sum(1))
+        self.new[name + ".u"], self.new[name + ".v"] = u, v
+        return w / (matrix * u[:, None] * v).sum()
+
+    def dense(self, name, x, outputs, bias=True):
+        y = x.astype(HALF) @ self.spectral(name, x.shape[-1], outputs).astype(HALF)
+        return y + self.param(name + ".b", outputs).astype(HALF) if bias else y
+
+    def conv(self, name, x, outputs, size, bias=True):
+        y = conv(self.spectral(name, size, size, x.shape[-1], outputs), x)
+        return y + self.param(name + ".b", outputs).astype(HALF) if bias else y
+
+    def batch_norm(self, name, x, p):
+        c = x.shape[-1]
+        running = {kind: self.stat(f"{name}.{kind}", c) for kind in ("mean", "var")}
+        y, new = batch_norm(p, running, x)
+        self.new |= {f"{name}.{kind}": value for kind, value in new.items()}
+        return y
+
+    def conditional(self, name, x, condition):
+        gain, bias = (self.dense(f"{name}.{part}", condition, x.shape[-1], False) for part in ("gain", "bias"))
+        y = self.batch_norm(name, x, {"scale": 1.0, "bias": 0.0})
+        return y * (gain[:, None, None] + 1) + bias[:, None, None]
+
+    def attention(self, x):
+        b, h, w, c = x.shape
+        pool = lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")  # noqa: E731
+        flat = lambda x: x.reshape(b, -1, x.shape[-1])  # noqa: E731
+        theta = flat(self.conv("theta", x, c // 8, 1, False))
+        phi = flat(pool(self.conv("phi", x, c // 8, 1, False)))
+        g = flat(pool(self.conv("g", x, c // 2, 1, False)))
+        weights = jax.nn.softmax(jnp.einsum("bqc,bkc->bqk", theta, phi).astype(jnp.float32)).astype(HALF)
+        found = jnp.einsum("bqk,bkc->bqc", weights, g).reshape(b, h, w, c // 2)
+        return self.param("gamma").astype(x.dtype) * self.conv("o", found, c, 1, False) + x
+
+    def generator(self, z, classes):
+        shared = self.param("shared", CLASSES, SHARED)[classes]
+        x = self.dense("linear", z[:, :CHUNK], 16 * 16 * CH).reshape(-1, 4, 4, 16 * CH)
+        double = lambda x: x.repeat(2, 1).repeat(2, 2)  # noqa: E731
+        for i, (_, outputs) in enumerate(UP):
+            condition = jnp.concatenate([shared, z[:, (i + 1) * CHUNK : (i + 2) * CHUNK]], -1)
+            y = double(jax.nn.relu(self.conditional(f"{i}.bn1", x, condition)))
+            y = self.conv(f"{i}.conv1", y, outputs * CH, 3)
+            y = self.conv(f"{i}.conv2", jax.nn.relu(self.conditional(f"{i}.bn2", y, condition)), outputs * CH, 3)
+            x = y + self.conv(f"{i}.short", double(x), outputs * CH, 1)
+            x = self.attention(x) if x.shape[1] == ATTENTION else x
+        norm = {"scale": self.param("scale", CH), "bias": self.param("bias", CH)}
+        return jnp.tanh(self.conv("out", jax.nn.relu(self.batch_norm("bn", x, norm)), 3, 3))
+
+    def discriminator(self, x, classes):
+        for i, (inputs, outputs) in enumerate(DOWN):
+            down = i + 1 < len(DOWN)
+
+            def halve(x):
+                window = (1, 2, 2, 1)
+                return lax.reduce_window(x, 0.0, lax.add, window, window, "VALID") / 4 if down else x
+
+            def short(x):
+                return self.conv(f"{i}.short", x, outputs * CH, 1) if down or inputs != outputs else x
+
+            y = self.conv(f"{i}.conv1", jax.nn.relu(x) if i else x, outputs * CH, 3)
+            y = halve(self.conv(f"{i}.conv2", jax.nn.relu(y), outputs * CH, 3))
+            x = y + (halve(short(x)) if i else short(halve(x)))
+            x = self.attention(x) if down and x.shape[1] == ATTENTION else x
+        features = jax.nn.relu(x).astype(jnp.float32).sum((1, 2))
+        of_class = (self.spectral("embed", CLASSES, 16 * CH, out=0)[classes] * features).sum(-1)
+        return self.dense("linear", features, 1)[:, 0] + of_class
+
+
+def gan_shapes():
+    z, picture, y = jnp.zeros((1, 6 * CHUNK)), jnp.zeros((1, 128, 128, 3)), jnp.zeros((1,), jnp.int32)
+    g, d = Nets(), Nets()
+    jax.eval_shape(lambda: (g.generator(z, y), d.discriminator(picture, y)))
+    return {"g": g.shapes[0], "d": d.shapes[0]}, {"g": g.shapes[1], "d": d.shapes[1]}
+
+
+def gan_step(state, x, y):
+    params, stats, key = state["params"], state["stats"], jax.random.fold_in(jax.random.key(0), state["step"])
+    z = jax.random.normal(key, (x.shape[0], 6 * CHUNK))
+
+    def generate(g):
+        nets = Nets(g, stats["g"])
+        return nets.generator(z, y), nets.new
+
+    def judge(d, stats, x, y):
+        nets = Nets(d, stats)
+        return nets.discriminator(x, y), nets.new
+
+    def d_loss(d):
+        pictures = jnp.concatenate([x.astype(HALF), lax.stop_gradient(fake)])
+        logits, new = judge(d, stats["d"], pictures, jnp.concatenate([y, y]))
+        real, made = jnp.split(logits.astype(jnp.float32), 2)
+        return jax.nn.relu(1 - real).mean() + jax.nn.relu(1 + made).mean(), new
+
+    def g_loss(fake):
+        logits, new = judge(d, d_stats, fake, y)
+        return -logits.astype(jnp.float32).mean(), new
+
+    fake, backward, g_stats = jax.vjp(generate, params["g"], has_aux=True)
+    (loss, d_stats), d_grads = jax.value_and_grad(d_loss, has_aux=True)(params["d"])
+    first, second = state["moments"]
+    d, (first_d, second_d) = adam(4e-4, 0.0, 0.999, 1e-8)(params["d"], d_grads, (first["d"], second["d"]), state["step"])
+    of_fake, d_stats = jax.grad(g_loss, has_aux=True)(fake)
+    (g_grads,) = backward(of_fake)
+    g, (first_g, second_g) = adam(1e-4, 0.0, 0.999, 1e-8)(params["g"], g_grads, (first["g"], second["g"]), state["step"])
+    moments = ({"g": first_g, "d": first_d}, {"g": second_g, "d": second_d})
+    return {"params": {"g": g, "d": d}, "stats": {"g": g_stats, "d": d_stats}, "moments": moments, "step": state["step"] + 1}, loss
+
+
 # --- optimizers -----------------------------------------------------------------------------------------------------
 
 
@@ -186,21 +481,70 @@ def sgd(p, g, m, _):
     return jax.tree.map(lambda p, m: p - 0.1 * m, p, m), m
 
 
-def adamw(p, g, state, step):
-    first, second = state
-    first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, g)
-    second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, second, g)
-    t = (step + 1).astype(jnp.float32)
-    a, b = 1 - 0.9**t, 1 - 0.999**t
-    move = lambda p, m, v: p * (1 - 3e-4 * 0.01) - 3e-4 * (m / a) / (jnp.sqrt(v / b) + 1e-8)  # noqa: E731
-    return jax.tree.map(move, p, first, second), (first, second)
+def adam(lr, beta1, beta2, eps, decay=0.0):
+    """Adam, or AdamW with a decay."""
+
+    def update(p, g, state, step):
+        first, second = state
+        first = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, first, g)
+        second = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, second, g)
+        t = (step + 1).astype(jnp.float32)
+        a, b = 1 - beta1**t, 1 - beta2**t
+        move = lambda p, m, v: p * (1 - lr * decay) - lr * (m / a) / (jnp.sqrt(v / b) + eps)  # noqa: E731
+        return jax.tree.map(move, p, first, second), (first, second)
+
+    return update
 
 
+# --- workloads --------------------------------------------------------------------------------------------------------
+
+
+def training(loss, optimizer):
+    """The step of a loss and an optimizer; a loss of five arguments gets a random key."""
+
+    def step(state, *batch):
+        keys = (jax.random.fold_in(jax.random.key(0), state["step"]),) if loss.__code__.co_argcount == 5 else ()
+        (value, stats), grads = jax.value_and_grad(loss, has_aux=True)(state["params"], state["stats"], *keys, *batch)
+        params, moments = optimizer(state["params"], grads, state["moments"], state["step"])
+        return {"params": params, "stats": stats, "moments": moments, "step": state["step"] + 1}, value
+
+    return step
+
+
+def words(length):
+    return lambda b: (jax.ShapeDtypeStruct((b, length), jnp.int32),) * 2
+
+
+def pictures(*shape):
+    return lambda b: (array(b, *shape), jax.ShapeDtypeStruct((b,), jnp.int32))
+
+
+LLAMA_STEP = training(llama_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01))
+# Shapes, the step, moments of the optimizer, the batch, and axes that count layers.
 WORKLOADS = {
-    "mlp": (mlp_shapes, mlp_loss, sgd, 1, lambda b: (array(b, 784), jax.ShapeDtypeStruct((b,), jnp.int32))),
-    "resnet50": (resnet_shapes, resnet_loss, sgd, 1, lambda b: (array(b, 224, 224, 3), jax.ShapeDtypeStruct((b,), jnp.int32))),
-    "gpt": (gpt_shapes, gpt_loss, adamw, 2, lambda b: (jax.ShapeDtypeStruct((b, LENGTH), jnp.int32),) * 2),
+    "mlp": (mlp_shapes, training(mlp_loss, sgd), 1, pictures(784)),
+    "gpt": (gpt_shapes, training(gpt_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01)), 2, words(LENGTH)),
+    "resnet50": (resnet_shapes, training(resnet_loss, sgd), 1, pictures(224, 224, 3)),
+    "transformer-big": (transformer_shapes, training(transformer_loss, adam(1e-3, 0.9, 0.98, 1e-9)), 2, words(128)),
+    "roberta-base": (roberta_shapes, training(roberta_loss, adam(6e-4, 0.9, 0.98, 1e-8, 0.01)), 2, words(512)),
+    "biggan-128": (gan_shapes, gan_step, 2, pictures(128, 128, 3)),
+    "llama-3-8b": (llama_shapes, LLAMA_STEP, 2, words(4096)),
+    "llama-3-8b-v5p": (llama_shapes, LLAMA_STEP, 2, words(8192)),
 }
+
+
+def placed(mesh, strategy, state):
+    """How the state lies: under FSDP split along the largest axis of a layer that the devices divide."""
+
+    def place(path, leaf):
+        first = 1 if any(getattr(key, "key", None) == "layers" for key in path) and leaf.ndim > 1 else 0
+        axes = [i for i in range(first, leaf.ndim) if leaf.shape[i] % mesh.size == 0]
+        if strategy == "ddp" or not axes:
+            return NamedSharding(mesh, PartitionSpec())
+        largest = max(axes, key=lambda i: leaf.shape[i])
+        return NamedSharding(mesh, PartitionSpec(*("data" if i == largest else None for i in range(leaf.ndim))))
+
+    return jax.tree_util.tree_map_with_path(place, state)
 
 
 def main():
@@ -208,31 +552,35 @@ def main():
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
     parser.add_argument("--topology", required=True)
     parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--strategy", choices=["ddp", "fsdp"], default="ddp")
     parser.add_argument("--dump", help="a folder for XLA's own dump")
     args = parser.parse_args()
-    shapes, loss, optimizer, moments, batch = WORKLOADS[args.workload]
+    shapes, step, moments, batch = WORKLOADS[args.workload]
     params, stats = shapes()
-
-    def step(state, x, y):
-        (value, stats), grads = jax.value_and_grad(loss, has_aux=True)(state["params"], state["stats"], x, y)
-        params, moments = optimizer(state["params"], grads, state["moments"], state["step"])
-        return {"params": params, "stats": stats, "moments": moments, "step": state["step"] + 1}, value
-
     options = {"chip_config_name": "megacore"} if args.topology.startswith("v4") else {}
     devices = topologies.get_topology_desc(platform="tpu", topology_name=args.topology, **options).devices
     mesh = Mesh(np.array(devices), ("data",))
     whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+    global ROWS
+    ROWS = rows
     state = {
         "params": params,
         "stats": stats,
         "moments": params if moments == 1 else (params, params),
         "step": jax.ShapeDtypeStruct((), jnp.int32),
     }
-    jitted = jax.jit(step, donate_argnums=0, in_shardings=(whole, rows, rows), out_shardings=(whole, whole))
+    place = placed(mesh, args.strategy, state)
+    jitted = jax.jit(step, donate_argnums=0, in_shardings=(place, rows, rows), out_shardings=(place, whole))
     lowered = jitted.lower(state, *batch(args.batch))
     dump = {"xla_dump_to": args.dump, "xla_dump_hlo_as_text": True} if args.dump else None
     start = time.perf_counter()
-    compiled = lowered.compile(compiler_options=dump)
+    try:
+        compiled = lowered.compile(compiler_options=dump)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print(json.dumps({"misfit": str(error)[:400]}))
+        return
     compile_s = time.perf_counter() - start
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     needed = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes

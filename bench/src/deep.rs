@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use fulmen::models::Pretrained;
 use fulmen::models::decoder::{Config, Decoder};
-use fulmen::nn::loss::{Reduction, cross_entropy};
-use fulmen::prelude::*;
+use fulmen::trainer::Strategy;
 use fulmen::trainer::preflight::Slice;
 use serde_json::json;
 
-use crate::preflight::judge;
+use crate::models::LanguageModel;
+use crate::preflight::{judge, words};
 use crate::stats::median;
 
 #[derive(clap::Args)]
@@ -36,41 +36,26 @@ pub(crate) struct Args {
 const LENGTH: usize = 256;
 const VOCABULARY: usize = 4096;
 
-#[derive(Module)]
-struct LanguageModel(Decoder);
-
-impl LanguageModel {
-    fn new(layers: usize, scan: bool) -> Result<LanguageModel, Box<dyn Error>> {
-        let config = Config {
-            vocab_size: VOCABULARY,
-            hidden_size: 512,
-            intermediate_size: 1536,
-            num_hidden_layers: layers,
-            num_attention_heads: 8,
-            num_key_value_heads: Some(4),
-            ..Config::default()
-        };
-        let mut decoder = Decoder::new(config)?;
-        decoder.scan_layers = scan;
-        Ok(LanguageModel(decoder))
-    }
-}
-
-impl TrainingModule for LanguageModel {
-    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let logits = self.0.forward(batch.get("x"));
-        cross_entropy(&logits.flatten(0, 1), &batch.get("y").flatten(0, -1), Reduction::Mean)
-    }
-
-    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
-        Box::new(optim::AdamW::new(3e-4))
-    }
+fn model(layers: usize, scan: bool) -> Result<LanguageModel, Box<dyn Error>> {
+    let config = Config {
+        vocab_size: VOCABULARY,
+        hidden_size: 512,
+        intermediate_size: 1536,
+        num_hidden_layers: layers,
+        num_attention_heads: 8,
+        num_key_value_heads: Some(4),
+        ..Config::default()
+    };
+    let mut decoder = Decoder::new(config)?;
+    decoder.scan_layers = scan;
+    Ok(LanguageModel(decoder))
 }
 
 /// Seconds to record and compile the step, of which so many the compiler took, and bytes of HBM.
 fn cost(layers: usize, scan: bool, args: &Args) -> Result<[f64; 3], Box<dyn Error>> {
     let (start, batch) = (Instant::now(), 8 * args.topology.num_devices());
-    let cost = judge(&LanguageModel::new(layers, scan)?, &[LENGTH], true, batch, &args.topology)?;
+    let cost = judge(&model(layers, scan)?, &words(batch, LENGTH)?, Strategy::Ddp, &args.topology)?;
+    let cost = cost.ok_or("the step does not fit")?;
     Ok([start.elapsed().as_secs_f64(), cost.compile_s, cost.hbm_bytes])
 }
 

@@ -5,6 +5,7 @@ mod bigram;
 mod cache;
 mod callbacks;
 mod checkpoint;
+mod curves;
 mod custom_loop;
 mod deep;
 mod learn;
@@ -47,6 +48,8 @@ enum Command {
     Loader(loader::Args),
     /// What libtpu's compiler says of training steps, against JAX's; needs libtpu, and no TPU.
     Preflight(preflight::Args),
+    /// The losses of 200 steps of training, against PyTorch's from the same weights and batches.
+    Curves(curves::Args),
     /// Time to compile many layers, as a scan against one after the other; libtpu needs no TPU.
     Scan(scan::Args),
     /// Time to compile a deep decoder's step with `scan_layers`, against a few layers; needs libtpu, and no TPU.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Memory(args) => memory::run(&args),
         Command::Loader(args) => loader::run(&args),
         Command::Preflight(args) => preflight::run(&args),
+        Command::Curves(args) => curves::run(&args),
         Command::Scan(args) => scan::run(&args),
         Command::Deep(args) => deep::run(&args),
         Command::Remat(args) => remat::run(&args),

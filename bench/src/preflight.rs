@@ -2,35 +2,67 @@
 //! compiled for the same slice of TPUs by the same libtpu. No TPU is needed, and nothing is measured but time to compile.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fulmen::data::TensorDataset;
-use fulmen::models::resnet::Config;
+use fulmen::models::{Pretrained, bert, biggan, decoder, marian, resnet, roberta};
 use fulmen::prelude::*;
-use fulmen::trainer::Precision;
 use fulmen::trainer::preflight::{Judgement, Slice};
+use fulmen::trainer::{Precision, Strategy};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::models::{Gpt, Mlp, ResNetClassifier};
+use crate::models::{Gan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator};
 use crate::peer::{PEERS, python};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of mlp, gpt and resnet50, separated by commas.
-    #[arg(long, default_value = "mlp,gpt,resnet50", value_delimiter = ',')]
+    /// Which workloads, separated by commas; all by default.
+    #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
-    /// The slice to compile for.
-    #[arg(long, default_value = "v3:2x2")]
-    topology: Slice,
+    /// The slice to compile for, instead of each workload's own.
+    #[arg(long)]
+    topology: Option<Slice>,
     /// Leave out the peer.
     #[arg(long)]
     no_peer: bool,
+    /// Write the rows into this chapter of the book, between its two markers.
+    #[arg(long, conflicts_with = "no_peer")]
+    book: Option<PathBuf>,
     /// End with one line of JSON.
     #[arg(long)]
     json: bool,
 }
+
+/// A training step, for a slice.
+struct Workload {
+    name: &'static str,
+    /// As the book calls it.
+    title: &'static str,
+    batch: usize,
+    topology: &'static str,
+    strategy: Strategy,
+}
+
+const fn ddp(name: &'static str, title: &'static str, batch: usize, topology: &'static str) -> Workload {
+    Workload { name, title, batch, topology, strategy: Strategy::Ddp }
+}
+
+const fn fsdp(name: &'static str, title: &'static str, batch: usize, topology: &'static str) -> Workload {
+    Workload { strategy: Strategy::Fsdp, ..ddp(name, title, batch, topology) }
+}
+
+const WORKLOADS: [Workload; 8] = [
+    ddp("mlp", "MLP 784-512-256-10, SGD", 1024, "v3:2x2"),
+    ddp("gpt", "GPT of 4 layers, 128 tokens, AdamW", 64, "v3:2x2"),
+    ddp("resnet50", "ResNet-50, SGD", 1024, "v3:2x2"),
+    ddp("transformer-big", "Transformer-big, 128 tokens to 128, Adam", 256, "v5e:2x4"),
+    ddp("roberta-base", "RoBERTa-base, 512 tokens, AdamW", 256, "v5e:4x4"),
+    ddp("biggan-128", "BigGAN-128, two Adams", 256, "v5e:4x4"),
+    fsdp("llama-3-8b", "Llama-3-8B, 4096 tokens, AdamW, scan, remat", 256, "v5e:16x16"),
+    fsdp("llama-3-8b-v5p", "Llama-3-8B, 8192 tokens, AdamW, scan, remat", 64, "v5p:4x4x4"),
+];
 
 /// What the compiler says of one device.
 #[derive(Debug, Deserialize)]
@@ -43,46 +75,60 @@ pub(crate) struct Cost {
     pub(crate) compile_s: f64,
 }
 
+/// What the peer says: the cost, or what the compiler says of a step that does not fit.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    Fits(Cost),
+    Misfit { misfit: String },
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let names = WORKLOADS.map(|workload| workload.name);
+    if let Some(unknown) = args.workloads.iter().find(|name| !names.contains(&name.as_str())) {
+        return Err(format!("there is no workload {unknown}; there are {}", names.join(", ")).into());
+    }
+    let is_chosen =
+        |workload: &Workload| args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name);
     let mut lines = vec![];
-    for workload in &args.workloads {
-        let batch = match workload.as_str() {
-            "mlp" | "resnet50" => 1024,
-            "gpt" => 64,
-            _ => return Err(format!("there is no workload {workload}; there are mlp, gpt, resnet50").into()),
-        };
-        let ours = ours(workload, batch, &args.topology)?;
-        println!(
-            "{workload}, batch {batch}, {}: {:.4e} FLOPs, {:.4e} bytes, {:.1} MiB HBM, compiled in {:.1} s",
-            args.topology,
-            ours.flops,
-            ours.bytes_accessed,
-            ours.hbm_bytes / f64::from(1 << 20),
-            ours.compile_s
-        );
-        let mut line = json!({ "workload": workload, "batch": batch, "topology": args.topology.name(),
-            "flops": ours.flops, "bytes_accessed": ours.bytes_accessed, "hbm_bytes": ours.hbm_bytes,
-            "optimal_seconds": ours.optimal_seconds, "compile_s": ours.compile_s, "parameters": ours.parameters });
-        if !args.no_peer {
-            let peer = peer(workload, batch, &args.topology)?;
-            if ours.parameters != peer.parameters {
-                let (a, b) = (ours.parameters, peer.parameters);
-                return Err(format!("the models differ: {a} parameters here, {b} there").into());
+    for workload in WORKLOADS.iter().filter(|workload| is_chosen(workload)) {
+        let Workload { name, batch, strategy, .. } = *workload;
+        let slice = args.topology.clone().map_or_else(|| workload.topology.parse(), Ok)?;
+        let ours = ours(workload, &slice)?;
+        let mut line = json!({ "workload": name, "batch": batch, "topology": slice.name(), "strategy": strategy.to_string(),
+            "fits": ours.is_some() });
+        if let Some(ours) = &ours {
+            println!(
+                "{name}, batch {batch}, {slice}, {strategy}: {:.4e} FLOPs, {:.4e} bytes, {:.1} MiB HBM, compiled in {:.1} s",
+                ours.flops,
+                ours.bytes_accessed,
+                ours.hbm_bytes / f64::from(1 << 20),
+                ours.compile_s
+            );
+            for (what, value) in ours.named() {
+                line[what] = json!(value);
             }
-            let seconds = ours.optimal_seconds.zip(peer.optimal_seconds).map(|(a, b)| a / b);
-            let ratios = [
-                ("flops", Some(ours.flops / peer.flops)),
-                ("bytes_accessed", Some(ours.bytes_accessed / peer.bytes_accessed)),
-                ("hbm_bytes", Some(ours.hbm_bytes / peer.hbm_bytes)),
-                ("optimal_seconds", seconds),
-                ("compile_s", Some(ours.compile_s / peer.compile_s)),
-            ];
-            for (what, ratio) in ratios {
-                match ratio {
-                    Some(ratio) => println!("  {what:<16} {ratio:.4} × JAX's"),
-                    None => println!("  {what:<16} unknown"),
+            line["parameters"] = json!(ours.parameters);
+        }
+        if !args.no_peer {
+            let peer = peer(workload, &slice)?;
+            line["jax_fits"] = json!(peer.is_some());
+            if let Some((ours, peer)) = ours.as_ref().zip(peer.as_ref()) {
+                if ours.parameters != peer.parameters {
+                    let (a, b) = (ours.parameters, peer.parameters);
+                    return Err(format!("the models differ: {a} parameters here, {b} there").into());
                 }
-                line["ratio"][what] = json!(ratio);
+                for ((what, ours), (_, peer)) in ours.named().into_iter().zip(peer.named()) {
+                    let ratio = ours.zip(peer).map(|(ours, peer)| ours / peer);
+                    match ratio {
+                        Some(ratio) => println!("  {what:<16} {ratio:.4} × JAX's"),
+                        None => println!("  {what:<16} unknown"),
+                    }
+                    line["ratio"][what] = json!(ratio);
+                }
+            }
+            if let Some(book) = &args.book {
+                write_row(book, &row(workload, &slice, [&ours, &peer]))?;
             }
         }
         lines.push(line);
@@ -93,53 +139,159 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn ours(workload: &str, batch: usize, slice: &Slice) -> Result<Cost, Box<dyn Error>> {
-    match workload {
-        "mlp" => judge(&Mlp::new(), &[784], false, batch, slice),
-        "gpt" => judge(&Gpt::new(DType::Bf16), &[Gpt::LENGTH], true, batch, slice),
-        _ => judge(&ResNetClassifier::new(Config::resnet50(), 0.1), &[3, 224, 224], false, batch, slice),
+impl Cost {
+    fn named(&self) -> [(&'static str, Option<f64>); 5] {
+        [
+            ("flops", Some(self.flops)),
+            ("bytes_accessed", Some(self.bytes_accessed)),
+            ("hbm_bytes", Some(self.hbm_bytes)),
+            ("optimal_seconds", self.optimal_seconds),
+            ("compile_s", Some(self.compile_s)),
+        ]
     }
 }
 
-/// Judges the step on batches of inputs of this shape: numbers with a class each, or words with the next ones.
+fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
+    let &Workload { name, batch, strategy, .. } = workload;
+    let vision = |shape: &[usize]| pictures(batch, shape);
+    match name {
+        "mlp" => judge(&Mlp::new(), &vision(&[784])?, strategy, slice),
+        "gpt" => judge(&Gpt::new(DType::Bf16), &words(batch, Gpt::LENGTH)?, strategy, slice),
+        "resnet50" => {
+            judge(&ResNetClassifier::new(resnet::Config::resnet50(), 0.1), &vision(&[3, 224, 224])?, strategy, slice)
+        }
+        "transformer-big" => {
+            let model = marian::Marian::new(marian::Config::big(32768))?;
+            judge(&Translator { model, lr: 1e-3 }, &words(batch, 128)?, strategy, slice)
+        }
+        "roberta-base" => {
+            let model = roberta::RobertaForMaskedLm::new(bert::Config::roberta())?;
+            judge(&MaskedLanguageModel { model, lr: 6e-4 }, &words(batch, 512)?, strategy, slice)
+        }
+        "biggan-128" => judge(&Gan::new(&biggan::Config::default())?, &vision(&[3, 128, 128])?, strategy, slice),
+        _ => {
+            let length = if name == "llama-3-8b" { 4096 } else { 8192 };
+            judge(&LanguageModel(llama_3_8b()?), &words(batch, length)?, strategy, slice)
+        }
+    }
+}
+
+fn llama_3_8b() -> Result<decoder::Decoder, Box<dyn Error>> {
+    let config = decoder::Config {
+        vocab_size: 128_256,
+        intermediate_size: 14336,
+        num_key_value_heads: Some(8),
+        max_position_embeddings: 8192,
+        rms_norm_eps: 1e-5,
+        rope_theta: Some(500_000.0),
+        ..decoder::Config::default()
+    };
+    let mut model = decoder::Decoder::new(config)?;
+    (model.scan_layers, model.gradient_checkpointing) = (true, true);
+    Ok(model)
+}
+
+// Only shapes matter; one batch is enough.
+
+/// Numbers of this shape, with a class each.
+fn pictures(batch: usize, shape: &[usize]) -> Result<DataLoader, Box<dyn Error>> {
+    let dims = [&[batch], shape].concat();
+    let zeros = vec![0_f32; dims.iter().product()];
+    loader(TensorDataset::builder().array("x", dims, zeros).array("y", [batch], vec![0_i32; batch]).build()?, batch)
+}
+
+/// Words, with as many others.
+pub(crate) fn words(batch: usize, length: usize) -> Result<DataLoader, Box<dyn Error>> {
+    let zeros = vec![0_i32; batch * length];
+    let data = TensorDataset::builder().array("x", [batch, length], zeros.clone()).array("y", [batch, length], zeros);
+    loader(data.build()?, batch)
+}
+
+fn loader(data: TensorDataset, batch: usize) -> Result<DataLoader, Box<dyn Error>> {
+    Ok(DataLoader::builder(data).batch_size(batch).last_batch(LastBatch::Drop).build()?)
+}
+
+/// Judges the step on the batches of a loader. Nothing, with a report, if it does not fit.
 pub(crate) fn judge<M: TrainingModule>(
     module: &M,
-    shape: &[usize],
-    words: bool,
-    batch: usize,
+    loader: &DataLoader,
+    strategy: Strategy,
     slice: &Slice,
-) -> Result<Cost, Box<dyn Error>> {
-    // Only shapes matter; one batch is enough.
-    let (n, dims) = (batch * shape.iter().product::<usize>(), [&[batch], shape].concat());
-    let data = TensorDataset::builder();
-    let data = match words {
-        true => data.array("x", dims.clone(), vec![0_i32; n]).array("y", dims, vec![0_i32; n]),
-        false => data.array("x", dims, vec![0_f32; n]).array("y", [batch], vec![0_i32; batch]),
-    };
-    let loader = DataLoader::builder(data.build()?).batch_size(batch).last_batch(LastBatch::Drop).build()?;
-    let builder = Trainer::builder().precision(Precision::Bf16Mixed);
-    let report = builder.preflight(module, &loader, std::slice::from_ref(slice), None)?;
+) -> Result<Option<Cost>, Box<dyn Error>> {
+    let builder = Trainer::builder().precision(Precision::Bf16Mixed).strategy(strategy);
+    let report = builder.preflight(module, loader, std::slice::from_ref(slice), None)?;
     let judgement: &Judgement = report.slices.first().ok_or("there is no judgement")?;
-    let Some(step) = &judgement.step else { return Err(format!("{judgement}").into()) };
-    Ok(Cost {
+    let Some(step) = &judgement.step else {
+        println!("{judgement}");
+        return Ok(None);
+    };
+    Ok(Some(Cost {
         flops: step.counted_once.0,
         bytes_accessed: step.counted_once.1,
         hbm_bytes: judgement.hbm_needed_bytes.unwrap_or_default() as f64,
         optimal_seconds: step.optimal_seconds,
         parameters: module.num_parameters() as u64,
         compile_s: judgement.compile_s,
-    })
+    }))
 }
 
-fn peer(workload: &str, batch: usize, slice: &Slice) -> Result<Cost, Box<dyn Error>> {
+fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
+    let Workload { name, batch, strategy, .. } = workload;
     let script = PathBuf::from(PEERS).join("jax_cost.py");
     let mut command = Command::new(python()?);
-    command.arg(script).args(["--workload", workload, "--batch", &batch.to_string(), "--topology", slice.name()]);
+    command.arg(script).args(["--workload", name, "--batch", &batch.to_string(), "--topology", slice.name()]);
+    command.args(["--strategy", &strategy.to_string()]);
     if let Ok(libtpu) = fulmen::pjrt::locate::locate(fulmen::pjrt::locate::Platform::Tpu, None) {
         command.env("TPU_LIBRARY_PATH", libtpu);
     }
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    serde_json::from_str(line).map_err(|e| format!("the peer said `{line}`: {e}").into())
+    match serde_json::from_str(line).map_err(|e| format!("the peer said `{line}`: {e}"))? {
+        Answer::Fits(cost) => Ok(Some(cost)),
+        Answer::Misfit { misfit } => {
+            println!("  JAX's does not fit: {misfit}");
+            Ok(None)
+        }
+    }
+}
+
+/// The markers in the book around the rows.
+const MARKERS: [&str; 2] = ["<!-- bench preflight -->", "<!-- end of bench preflight -->"];
+
+/// A row of the book's table.
+fn row(workload: &Workload, slice: &Slice, [ours, peer]: [&Option<Cost>; 2]) -> String {
+    let Workload { title, batch, strategy, .. } = workload;
+    let hbm = |cost: &Option<Cost>| match cost {
+        Some(cost) => format!("{:.2}", cost.hbm_bytes / f64::from(1 << 30)),
+        None => "does not fit".into(),
+    };
+    let ratios = ours.as_ref().zip(peer.as_ref()).map(|(ours, peer)| {
+        ours.named().into_iter().zip(peer.named()).take(3).map(|((_, a), (_, b))| match a.zip(b) {
+            Some((a, b)) => format!("{:.3}", a / b),
+            None => "unknown".into(),
+        })
+    });
+    let cells = [format!("{title}, batch {batch}"), format!("{slice}, {strategy}"), hbm(ours), hbm(peer)].into_iter();
+    let cells: Vec<String> = match ratios {
+        Some(ratios) => cells.chain(ratios).collect(),
+        None => cells.chain(["–"; 3].map(String::from)).collect(),
+    };
+    format!("| {} |", cells.join(" | "))
+}
+
+/// Puts a row into the table between the markers, in place of the one of the same step if there is one.
+fn write_row(book: &Path, row: &str) -> Result<(), Box<dyn Error>> {
+    let text = std::fs::read_to_string(book)?;
+    let missing = || format!("{}: not a chapter with the lines `{}` and `{}`", book.display(), MARKERS[0], MARKERS[1]);
+    let (before, rest) = text.split_once(MARKERS[0]).ok_or_else(missing)?;
+    let (table, after) = rest.split_once(MARKERS[1]).ok_or_else(missing)?;
+    let key = |row: &str| row.split(" | ").next().unwrap_or_default().to_owned();
+    let mut rows: Vec<&str> = table.lines().filter(|line| !line.is_empty()).collect();
+    match rows.iter().position(|other| key(other) == key(row)) {
+        Some(i) => rows[i] = row,
+        None => rows.push(row),
+    }
+    let [start, end] = MARKERS;
+    Ok(std::fs::write(book, format!("{before}{start}\n\n{}\n\n{end}{after}", rows.join("\n")))?)
 }

@@ -4,11 +4,12 @@
 use std::error::Error;
 
 use fulmen::tensor::DType;
+use fulmen::trainer::Strategy;
 use fulmen::trainer::preflight::Slice;
 use serde_json::json;
 
 use crate::models::Gpt;
-use crate::preflight::judge;
+use crate::preflight::{Cost, judge, words};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -27,9 +28,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let cost = |checkpointed| {
+    let cost = |checkpointed| -> Result<Cost, Box<dyn Error>> {
         let gpt = Gpt::deep(args.layers, DType::Bf16, checkpointed);
-        judge(&gpt, &[Gpt::LENGTH], true, args.batch, &args.topology)
+        let cost = judge(&gpt, &words(args.batch, Gpt::LENGTH)?, Strategy::Ddp, &args.topology)?;
+        cost.ok_or_else(|| "the step does not fit".into())
     };
     let (kept, again) = (cost(false)?, cost(true)?);
     let saved = 1.0 - again.hbm_bytes / kept.hbm_bytes;

@@ -1,9 +1,15 @@
 //! The models that are compared with a peer's, as a user would write them.
 
+mod gan;
 mod gpt;
+mod language;
 mod mlp;
 mod resnet;
+mod translator;
 
+pub(crate) use gan::Gan;
 pub(crate) use gpt::Gpt;
+pub(crate) use language::{LanguageModel, MaskedLanguageModel};
 pub(crate) use mlp::Mlp;
 pub(crate) use resnet::ResNetClassifier;
+pub(crate) use translator::Translator;

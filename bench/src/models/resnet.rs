@@ -8,7 +8,7 @@ use fulmen::prelude::*;
 /// A ResNet on pictures `x` that are numbers already, with classes `y`.
 #[derive(Module)]
 pub(crate) struct ResNetClassifier {
-    resnet: ResNet,
+    pub(crate) resnet: ResNet,
     lr: f64,
 }
 

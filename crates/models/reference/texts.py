@@ -96,6 +96,19 @@ def decoded(model, seed, padded=False, beams=None, **given):
     return values
 
 
+def restricted(model, found, **given):
+    """Tokens where one is forbidden and the last is forced, as `opus-mt` folders ask for: greedy, by beams, and by beams whose
+    probabilities are made to sum to 1 again. The forbidden one is what the beams found first."""
+    prompt = given | {"decoder_input_ids": found["ids"]}
+    bad, end = int(found["beams"][0, 0]), int(found["end"])
+    how = dict(do_sample=False, max_new_tokens=6, bad_words_ids=[[bad]], forced_eos_token_id=end, eos_token_id=None, pad_token_id=1)
+    values = {"bad": torch.tensor([bad])}
+    for name, more in {"restricted": {}, "restricted_beams": dict(num_beams=3), "renormalized_beams": dict(num_beams=3, renormalize_logits=True)}.items():
+        values[name] = model.generate(**prompt, **how, **more)[:, found["ids"].shape[1]:]
+        assert (values[name][:, 5] == end).all() and not (values[name] == bad).any()
+    return values
+
+
 def gpt2():
     config = transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=48, n_embd=16, n_layer=1, n_head=4)
     model = settle(transformers.GPT2LMHeadModel(config), 0)
@@ -250,12 +263,17 @@ def marian():
     model.final_logits_bias.data = 0.5 * torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(30))
     read, mask = ids(31, length=9), torch.ones(2, 9, dtype=torch.int64)
     mask[1, 5:] = 0
-    write("marian", model, decoded(model, 32, beams={}, input_ids=read, attention_mask=mask))
+    values = decoded(model, 32, beams={}, input_ids=read, attention_mask=mask)
+    values |= restricted(model, values, input_ids=read, attention_mask=mask)
+    write("marian", model, values | {"decoder_input_ids": ids(34)})
     sizes |= dict(encoder_layers=1, decoder_layers=1)
     config = transformers.MarianConfig(**sizes, **tokens, decoder_vocab_size=VOCABULARY + 5, share_encoder_decoder_embeddings=False, activation_function="swish")
     model = settle(transformers.MarianMTModel(config), 33)
     values = {"input_ids": read, "decoder_input_ids": ids(34)}
-    write("marian-two", model, values | {"logits": model(**values).logits})
+    labels = ids(35)
+    labels[1, 4:] = -100
+    more = {"labels": labels, "loss": model(read, labels=labels).loss}
+    write("marian-two", model, values | more | {"logits": model(**values).logits})
 
 
 FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, lora, t5, marian]

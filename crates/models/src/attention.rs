@@ -1,9 +1,18 @@
 //! What the attention of all these models shares: heads split and joined, and which token sees which.
 
+use fulmen_nn::Linear;
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_tensor::{DType, Tensor};
 
-use crate::StaticCache;
+use crate::{Error, Result, StaticCache};
+
+/// Refuses heads that do not divide the features: two keys of a config, and what they are.
+pub(crate) fn check_heads((key, heads): (&str, usize), (other, features): (&str, usize)) -> Result<()> {
+    match heads == 0 || features == 0 || !features.is_multiple_of(heads) {
+        true => Err(Error::config(format!("`{key}` is {heads}, which does not divide `{other}`, {features}"))),
+        false => Ok(()),
+    }
+}
 
 /// `[batch, length, heads·width]` to `[batch, heads, length, width]`.
 pub(crate) fn split_heads(x: &Tensor, heads: usize) -> Tensor {
@@ -91,4 +100,10 @@ pub(crate) fn attend(
             (join_heads(&how.forward(q, cache.keys(), cache.values())), Some(cache))
         }
     }
+}
+
+/// Attention of tokens `[batch, length, features]` to each other, by the layers that make queries, keys and values.
+pub(crate) fn self_attention(how: Attention, projections: [&Linear; 3], x: &Tensor, heads: usize) -> Tensor {
+    let [q, k, v] = projections.map(|projection| split_heads(&projection.forward(x), heads));
+    join_heads(&how.forward(q, k, v))
 }

@@ -10,9 +10,9 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{attend, padding_mask, split_heads};
+use crate::attention::{check_heads, padding_mask, self_attention};
 use crate::layers::{LayerOptions, run_layers};
-use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
+use crate::{Activation, Labels, MODELS, Pretrained, Result, init};
 
 /// The settings, with the names of `config.json`; by default BERT-base's, of 110 million parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -250,8 +250,7 @@ impl Layer {
     fn forward(&self, x: &Tensor, how: &Attention) -> Tensor {
         let SelfAttention { projections, output, dropout, heads } = &self.attention;
         let Projections { query, key, value } = projections;
-        let [q, k, v] = [query, key, value].map(|projection| split_heads(&projection.forward(x), *heads));
-        let (found, _) = attend(how.clone().dropout(dropout), [&q, &k, &v], None);
+        let found = self_attention(how.clone().dropout(dropout), [query, key, value], x, *heads);
         let x = output.forward(&found, x);
         let inner = self.activation.forward(&self.intermediate.dense.forward(&x));
         self.output.forward(&inner, &x)
@@ -260,11 +259,8 @@ impl Layer {
 
 impl Encoder {
     pub(crate) fn new(config: &Config) -> Result<Encoder> {
-        let Config { hidden_size: features, num_attention_heads: heads, .. } = *config;
-        if heads == 0 || features % heads != 0 {
-            let message = format!("`num_attention_heads` is {heads}, which does not divide `hidden_size`, {features}");
-            return Err(Error::config(message));
-        }
+        let features = config.hidden_size;
+        check_heads(("num_attention_heads", config.num_attention_heads), ("hidden_size", features))?;
         let embedding = |rows| Embedding::new(rows, features);
         let embeddings = Embeddings {
             word_embeddings: embedding(config.vocab_size),

@@ -36,6 +36,8 @@ use crate::{Error, MODELS, Result};
 pub struct Config {
     /// Height and width of the pictures: 32, 64, 128 or 256.
     pub resolution: usize,
+    /// Channels of a picture.
+    pub channels: usize,
     /// The unit of channels: the widest layers have 16 times as many.
     pub ch: usize,
     /// The classes.
@@ -56,6 +58,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             resolution: 128,
+            channels: 3,
             ch: 96,
             n_classes: 1000,
             dim_z: 120,
@@ -83,13 +86,16 @@ impl Config {
     /// the first ones, halve height and width.
     fn discriminator_widths(&self) -> Result<(Vec<usize>, usize)> {
         let widths: &[usize] = match self.resolution {
-            32 => return Ok((vec![3, 4 * self.ch, 4 * self.ch, 4 * self.ch, 4 * self.ch], 2)),
+            32 => return Ok(([&[self.channels][..], &[4 * self.ch; 4]].concat(), 2)),
             64 => &[1, 2, 4, 8, 16],
             128 => &[1, 2, 4, 8, 16, 16],
             256 => &[1, 2, 4, 8, 8, 16, 16],
             other => return Err(Error::config(format!("`resolution` is {other}, not 32, 64, 128 or 256"))),
         };
-        Ok((std::iter::once(3).chain(widths.iter().map(|width| width * self.ch)).collect(), widths.len() - 1))
+        Ok((
+            std::iter::once(self.channels).chain(widths.iter().map(|width| width * self.ch)).collect(),
+            widths.len() - 1,
+        ))
     }
 
     fn conv(&self, inputs: usize, outputs: usize, kernel: usize) -> SpectralNorm<Conv2d> {
@@ -102,7 +108,7 @@ impl Config {
     }
 }
 
-/// Random numbers `[batch, dim_z]` and classes `[batch]` to pictures `[batch, 3, resolution, resolution]` from -1 to 1.
+/// Random numbers `[batch, dim_z]` and classes `[batch]` to pictures `[batch, channels, resolution, resolution]` from -1 to 1.
 #[derive(Debug, Module)]
 pub struct Generator {
     /// The classes' embedding, `[classes, shared_dim]`.
@@ -142,7 +148,7 @@ struct SelfAttention {
     gamma: Parameter,
 }
 
-/// Pictures `[batch, 3, resolution, resolution]` and classes `[batch]` to logits `[batch]`, positive for real ones.
+/// Pictures `[batch, channels, resolution, resolution]` and classes `[batch]` to logits `[batch]`, positive for real ones.
 #[derive(Debug, Module)]
 pub struct Discriminator {
     blocks: Vec<(DiscriminatorBlock, Option<SelfAttention>)>,
@@ -190,7 +196,7 @@ impl Generator {
             shared: Embedding::new(config.n_classes, config.shared_dim),
             linear: SpectralNorm::new(Linear::new(chunk, 16 * widths[0] * config.ch)).eps(config.sn_eps),
             blocks: blocks.collect(),
-            output_layer: (BatchNorm2d::new(last).eps(config.bn_eps), config.conv(last, 3, 3)),
+            output_layer: (BatchNorm2d::new(last).eps(config.bn_eps), config.conv(last, config.channels, 3)),
             dim_z,
         };
         orthogonal(&generator);
@@ -293,7 +299,7 @@ impl Discriminator {
         Ok(discriminator)
     }
 
-    /// The logits of pictures `[batch, 3, resolution, resolution]` of integer classes `[batch]`.
+    /// The logits of pictures `[batch, channels, resolution, resolution]` of integer classes `[batch]`.
     #[track_caller]
     pub fn forward(&self, pictures: impl AsTensor, classes: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();

@@ -10,7 +10,7 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, attend, split_heads};
+use crate::attention::{Span, attend, check_heads, split_heads};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Result, StaticCache, init};
 
@@ -249,17 +249,15 @@ impl Config {
         Ok(RotaryEmbedding::new(self.width()).theta(theta.unwrap_or(10_000.0)).scaling(rule))
     }
 
-    /// Why there is no such model, if there is none.
-    fn misfit(&self) -> Option<String> {
+    /// Refuses what is no model.
+    fn check(&self) -> Result<()> {
         let Config { num_attention_heads: heads, num_hidden_layers: layers, .. } = *self;
-        if heads == 0 || self.key_heads() == 0 || heads % self.key_heads() != 0 {
-            let keys = self.key_heads();
-            return Some(format!(
-                "`num_key_value_heads` is {keys}, which does not divide `num_attention_heads`, {heads}"
-            ));
-        }
+        check_heads(("num_key_value_heads", self.key_heads()), ("num_attention_heads", heads))?;
         let types = self.layer_types.as_ref().map_or(layers, Vec::len);
-        (types != layers).then(|| format!("`layer_types` has {types} entries, `num_hidden_layers` is {layers}"))
+        match types == layers {
+            true => Ok(()),
+            false => Err(Error::config(format!("`layer_types` has {types} entries, `num_hidden_layers` is {layers}"))),
+        }
     }
 }
 
@@ -546,9 +544,7 @@ impl Pretrained for Decoder {
     const IGNORED: &'static [&'static str] = &["rotary_emb.inv_freq"];
 
     fn new(config: Config) -> Result<Decoder> {
-        if let Some(message) = config.misfit() {
-            return Err(Error::config(message));
-        }
+        config.check()?;
         let Config { vocab_size, hidden_size, .. } = config;
         let embed_tokens = Embedding::new(vocab_size, hidden_size);
         let mut lm_head = Linear::new(hidden_size, vocab_size).bias(false);

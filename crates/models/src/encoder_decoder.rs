@@ -1,7 +1,7 @@
 //! [`Decoding`]: what decoders that read an encoder's features have in common.
 
 use fulmen_nn::attention::Attention;
-use fulmen_tensor::{AsTensor, Refusal, Tensor};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 
 use crate::attention::{join_heads, padding_mask};
 use crate::{CausalLm, MODELS, Prompt, StaticCache};
@@ -108,6 +108,22 @@ impl<'m> Decoding<'m> {
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor) -> Tensor {
         MODELS.record(self.model.name(), || Ok(self.model.head(self.features(ids.as_tensor(), None)?.0)))
+    }
+
+    /// The decoder's ids for labels, integers `[batch, length]`: each label moved one place to the right, behind the token that
+    /// decoders begin with. So `decoding.forward(decoding.shift_right(&labels))` are the logits of the labels. Labels that a
+    /// loss leaves out, below 0, become token 0.
+    #[track_caller]
+    pub fn shift_right(&self, labels: impl AsTensor) -> Tensor {
+        MODELS.record("shift_right", || {
+            let labels = labels.as_tensor().live()?;
+            if labels.rank() != 2 || labels.size(1) == 0 || !labels.dtype().is_integer() {
+                return Err(format!("the labels {} are not integers [batch, length]", labels.ty()).into());
+            }
+            let start = Tensor::full(DType::I32, [labels.size(0), 1], f64::from(self.model.start_token()));
+            let before = labels.narrow(1, 0, labels.size(1) - 1).to_dtype(DType::I32);
+            Ok(Tensor::concatenate(&[&start, &before.maximum(0.0)], 1))
+        })
     }
 
     fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {

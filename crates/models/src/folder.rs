@@ -294,6 +294,7 @@ mod tests {
     use crate::bert::BertForSequenceClassification;
     use crate::decoder::Decoder;
     use crate::gpt2::Gpt2;
+    use crate::marian::Marian;
     use crate::reference::{Expected, folder};
     use crate::roberta::RobertaForMaskedLm;
     use crate::t5::T5;
@@ -403,6 +404,13 @@ mod tests {
             let [ids, decoder_ids] = names.map(|name| expected.tensor(name));
             (model.forward(ids, None, decoder_ids), names.to_vec())
         });
+        for name in ["marian", "marian-two"] {
+            save::<Marian>(name, &to, |model, expected| {
+                let names = ["input_ids", "decoder_input_ids"];
+                let [ids, decoder_ids] = names.map(|name| expected.tensor(name));
+                (model.forward(ids, None, decoder_ids), names.to_vec())
+            });
+        }
         save::<BertForSequenceClassification>("bert-classifier", &to, |model, expected| {
             let names = ["input_ids", "token_type_ids", "attention_mask"];
             let [ids, kinds, mask] = names.map(|name| expected.tensor(name));

@@ -10,9 +10,9 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, attend, split_heads};
+use crate::attention::{Span, attend, check_heads, split_heads};
 use crate::layers::{LayerOptions, run_layers};
-use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Result, StaticCache};
+use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache};
 
 /// The settings, with the names of `config.json`; by default the smallest GPT-2, of 124 million parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -293,9 +293,7 @@ impl Pretrained for Gpt2 {
 
     fn new(config: Config) -> Result<Gpt2> {
         let Config { vocab_size, n_positions, n_embd, n_head, initializer_range, .. } = config;
-        if n_head == 0 || n_embd % n_head != 0 {
-            return Err(Error::config(format!("`n_head` is {n_head}, which does not divide `n_embd`, {n_embd}")));
-        }
+        check_heads(("n_head", n_head), ("n_embd", n_embd))?;
         let embedding = |rows| {
             let mut embedding = Embedding::new(rows, n_embd);
             embedding.weight = Parameter::new([rows, n_embd], Init::normal(0.0, initializer_range));

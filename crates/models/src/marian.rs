@@ -10,7 +10,7 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{Span, attend, split_heads};
+use crate::attention::{Span, attend, check_heads, split_heads};
 use crate::encoder_decoder::{Decoding, EncoderDecoder, Memory};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache, init};
@@ -134,16 +134,17 @@ impl Config {
         LayerNorm::new([self.d_model])
     }
 
-    /// Why there is no such model, if there is none.
-    fn misfit(&self) -> Option<String> {
-        let Config { d_model, encoder_attention_heads, decoder_attention_heads, .. } = *self;
-        let heads = [("encoder", encoder_attention_heads), ("decoder", decoder_attention_heads)];
-        let misfit = heads.into_iter().find(|&(_, heads)| heads == 0 || d_model % heads != 0);
-        if let Some((which, heads)) = misfit {
-            return Some(format!("`{which}_attention_heads` is {heads}, which does not divide `d_model`, {d_model}"));
+    /// Refuses what is no model.
+    fn check(&self) -> Result<()> {
+        let width = self.d_model;
+        check_heads(("encoder_attention_heads", self.encoder_attention_heads), ("d_model", width))?;
+        check_heads(("decoder_attention_heads", self.decoder_attention_heads), ("d_model", width))?;
+        match width % 2 {
+            0 => Ok(()),
+            _ => Err(Error::config(format!(
+                "`d_model` is {width}, expected an even number: half are sines, half cosines"
+            ))),
         }
-        (d_model % 2 != 0)
-            .then(|| format!("`d_model` is {d_model}, expected an even number: half are sines, half cosines"))
     }
 }
 
@@ -438,9 +439,7 @@ impl Pretrained for Marian {
     const IGNORED: &'static [&'static str] = &["embed_positions.weight"];
 
     fn new(config: Config) -> Result<Marian> {
-        if let Some(message) = config.misfit() {
-            return Err(Error::config(message));
-        }
+        config.check()?;
         let Config { d_model, share_encoder_decoder_embeddings: is_shared, .. } = config;
         let target = config.target_vocab_size();
         let source = Embedding::new(config.vocab_size, d_model);
@@ -492,6 +491,8 @@ impl Pretrained for Marian {
 
 #[cfg(test)]
 mod tests {
+    use fulmen_nn::loss::CrossEntropyLoss;
+
     use super::*;
     use crate::reference::{Expected, check_decoder, folder};
 
@@ -505,11 +506,15 @@ mod tests {
     }
 
     #[test]
-    fn a_marian_with_two_vocabularies_gives_transformers_logits() {
+    fn a_marian_with_two_vocabularies_gives_transformers_logits_and_loss() {
         let model = Marian::from_folder(folder("marian-two")).unwrap_or_else(|e| panic!("{e}"));
         let expected = Expected::read("marian-two");
-        let [ids, decoder_ids] = ["input_ids", "decoder_input_ids"].map(|name| expected.tensor(name));
-        expected.check(&[("logits", &model.forward(&ids, None, &decoder_ids))]);
+        let names = ["input_ids", "decoder_input_ids", "labels"];
+        let [ids, decoder_ids, labels] = names.map(|name| expected.tensor(name));
+        let decoding = model.decoding(&ids, None);
+        let logits = decoding.forward(decoding.shift_right(&labels));
+        let loss = CrossEntropyLoss::new().ignore_index(-100).forward(logits, &labels);
+        expected.check(&[("logits", &decoding.forward(&decoder_ids)), ("loss", &loss)]);
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub(crate) fn without_cache(expected: &Expected, forward: impl Fn(&Tensor) -> Te
 }
 
 /// Checks what a decoder gives without a cache and with it: greedy tokens, those of a padded prompt, those of a beam
-/// search.
+/// search, those where some are forbidden and forced.
 #[track_caller]
 pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&Tensor) -> Tensor) {
     let expected = Expected::read(name);
@@ -88,8 +88,22 @@ pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&
         found.push(("padded", generate(model, &Prompt::new(&[&rows[0][..], &rows[1][3..]]), &ending)));
     }
     if expected.has("beams") {
-        let beams = GenerationConfig { num_beams: 3, ..ending };
+        let beams = GenerationConfig { num_beams: 3, ..ending.clone() };
         found.push(("beams", generate(model, &Prompt::from(&ids), &beams)));
+    }
+    if expected.has("restricted") {
+        let bad = expected.rows("bad")[0][0] as i32;
+        let restricted = GenerationConfig {
+            max_new_tokens: 6,
+            eos_token_id: vec![],
+            forced_eos_token_id: vec![end],
+            bad_words_ids: vec![vec![bad]],
+            ..ending
+        };
+        let beams = GenerationConfig { num_beams: 3, ..restricted.clone() };
+        let renormalized = GenerationConfig { renormalize_logits: true, ..beams.clone() };
+        let all = [("restricted", restricted), ("restricted_beams", beams), ("renormalized_beams", renormalized)];
+        found.extend(all.map(|(name, how)| (name, generate(model, &Prompt::from(&ids), &how))));
     }
     expected.check(&borrowed(&found));
 }

@@ -20,13 +20,17 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use fulmen_nn::init::{Fan, Nonlinearity};
+use fulmen_nn::weights::{StateDict, Strictness};
 use fulmen_nn::{AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Init, Linear, MaxPool2d, Module};
 use fulmen_tensor::{AsTensor, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{MODELS, Pretrained, Result};
+use crate::{Error, MODELS, Pretrained, Result};
 
 /// The settings; `config.json` has them as timm writes them.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -99,6 +103,32 @@ impl Config {
     /// ResNet-50 for ImageNet.
     pub fn resnet50() -> Config {
         Config::new(Architecture::ResNet50)
+    }
+
+    /// The settings of the ResNet that weights are of, as their names and shapes tell them; none if they are of no ResNet.
+    fn of_weights(weights: &StateDict) -> Option<Config> {
+        let dims = |name: &str| weights.iter().find(|(own, _)| *own == name).map(|(_, ty)| ty.shape.to_vec());
+        let has = |name: String| dims(&name).is_some();
+        let layers =
+            [1, 2, 3, 4].map(|stage| (0..).take_while(|i| has(format!("layer{stage}.{i}.conv1.weight"))).count());
+        let mut channels = [0; 4];
+        for (stage, channels) in (1..).zip(&mut channels) {
+            *channels = *dims(&format!("layer{stage}.0.conv1.weight"))?.first()?;
+        }
+        let architectures = [
+            Architecture::ResNet18,
+            Architecture::ResNet34,
+            Architecture::ResNet50,
+            Architecture::ResNet101,
+            Architecture::ResNet152,
+        ];
+        let bottlenecks = has("layer1.0.conv3.weight".into());
+        let mut known =
+            architectures.into_iter().map(Config::new).filter(|config| config.has_bottlenecks() == bottlenecks);
+        let usual = known.clone().find(|config| config.layers == layers).or_else(|| known.next())?;
+        let &[stem_channels, in_chans, kernel, _] = &dims("conv1.weight")?[..] else { return None };
+        let num_classes = *dims("fc.weight")?.first()?;
+        Some(Config { num_classes, in_chans, stem_channels, channels, layers, small_pictures: kernel == 3, ..usual })
     }
 
     fn has_bottlenecks(&self) -> bool {
@@ -198,6 +228,39 @@ pub struct ResNet {
 }
 
 impl ResNet {
+    /// The model of weights without a `config.json`: torchvision's `resnet50-….pth`, or a checkpoint of the Trainer. Their names
+    /// and shapes tell which ResNet it is. What is under other names, such as a training state, is left out.
+    ///
+    /// ```
+    /// use fulmen_models::Pretrained;
+    /// use fulmen_models::resnet::{Config, ResNet};
+    /// use fulmen_nn::{Module, weights::save_weights};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("model.safetensors");
+    /// let config = Config { num_classes: 10, stem_channels: 8, channels: [8, 16, 32, 64], ..Config::resnet18() };
+    /// let model = ResNet::new(config)?;
+    /// model.initialize(0);
+    /// save_weights(&model, &path)?;
+    /// assert_eq!(ResNet::from_weights(&path)?.config(), model.config());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`StateDict::read`]; the weights are of no ResNet, or not all of its are there.
+    pub fn from_weights(path: impl AsRef<Path>) -> Result<ResNet> {
+        let weights = StateDict::read(path.as_ref())?;
+        let config = Config::of_weights(&weights).ok_or_else(|| {
+            let message = "not the weights of a ResNet: they need torchvision's names, conv1.weight to fc.bias";
+            Error::config(message).in_file(path.as_ref())
+        })?;
+        let model = ResNet::new(config)?;
+        let names: BTreeSet<String> = model.state().into_iter().map(|(name, _)| name).collect();
+        let own = weights.rename_with(|name| names.contains(name).then(|| name.to_owned()))?;
+        own.load_into(&model, Strictness::Strict)?;
+        Ok(model)
+    }
+
     /// Pictures `[batch, channels, height, width]` to logits `[batch, classes]`.
     #[track_caller]
     pub fn forward(&self, pictures: impl AsTensor) -> Tensor {

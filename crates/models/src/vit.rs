@@ -13,7 +13,7 @@ use fulmen_tensor::{AsTensor, Interpolation, Refusal, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::attention::{join_heads, split_heads};
+use crate::attention::{check_heads, self_attention};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
 
@@ -262,8 +262,8 @@ impl Block {
 impl AttentionWithOutput {
     fn forward(&self, x: &Tensor) -> Tensor {
         let SelfAttention { query, key, value, dropout, heads } = &self.attention;
-        let [q, k, v] = [query, key, value].map(|projection| split_heads(&projection.forward(x), *heads));
-        self.output.dense.forward(join_heads(&Attention::new().dropout(dropout).forward(q, k, v)))
+        let how = Attention::new().dropout(dropout);
+        self.output.dense.forward(self_attention(how, [query, key, value], x, *heads))
     }
 }
 
@@ -276,12 +276,8 @@ impl Pretrained for ViT {
     const IGNORED: &'static [&'static str] = &["pooler."];
 
     fn new(config: Config) -> Result<ViT> {
-        let Config { hidden_size, num_attention_heads: heads, image_size, patch_size, num_channels, .. } = config;
-        if heads == 0 || hidden_size % heads != 0 {
-            let message =
-                format!("`num_attention_heads` is {heads}, which does not divide `hidden_size`, {hidden_size}");
-            return Err(Error::config(message));
-        }
+        let Config { hidden_size, image_size, patch_size, num_channels, .. } = config;
+        check_heads(("num_attention_heads", config.num_attention_heads), ("hidden_size", hidden_size))?;
         if patch_size == 0 || image_size < patch_size {
             let message = format!("`patch_size` is {patch_size}; a picture of `image_size` {image_size} has no patch");
             return Err(Error::config(message));

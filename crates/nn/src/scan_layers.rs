@@ -3,7 +3,7 @@
 //! The modules stay what they are. While the body is recorded, the first of them holds one slice of the stacked values of
 //! all; afterwards each holds its own again.
 
-use fulmen_tensor::{Tensor, Variable, scan};
+use fulmen_tensor::{Sharding, Tensor, Variable, scan};
 
 use crate::random_stream::State;
 use crate::record::NN;
@@ -14,8 +14,8 @@ use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visito
 /// those of `layers.fold(x, |x, layer| f(layer, x))`.
 ///
 /// The layers keep their parameters, with their names. The program stacks the values before the loop, which takes the
-/// memory of the layers' parameters once more. Parameters that a strategy such as FSDP splits between steps are gathered
-/// for all layers at once.
+/// memory of the layers' parameters once more. Parameters that a strategy such as FSDP splits between steps stay split there:
+/// the loop gathers those of one layer at a time, in the backward pass again.
 ///
 /// The layers must be equal but for their values: the same names, dtypes and shapes, all in training or all in evaluation
 /// mode. Settings that are no parameters, such as a stride, must be equal too, and are not compared. Layers that differ in
@@ -48,8 +48,8 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         for (number, other) in contents.iter().enumerate().skip(1) {
             first.compare(number, other)?;
         }
-        let mut xs: Vec<Tensor> =
-            (0..first.cells.len()).map(|i| stack(contents.iter().map(|own| &own.values[i]))).collect();
+        let (mut xs, parts): (Vec<Tensor>, Vec<Option<Sharding>>) =
+            (0..first.cells.len()).map(|i| stack_parts(contents.iter().map(|own| &own.values[i]))).unzip();
         // A stream that some layers have no key for gives none.
         let drawn: Vec<u32> = (0..first.streams.len())
             .map(|i| contents.iter().map(|own| own.states[i].drawn).max().unwrap_or_default())
@@ -64,7 +64,12 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         let restore = Restore(first);
         let (last, ys) = scan(&[x], &xs.iter().collect::<Vec<_>>(), |carry, slices| {
             let (values, keys) = slices.split_at(first.cells.len());
-            first.cells.iter().zip(values).for_each(|(cell, value)| cell.set(value.clone()));
+            let gather = |(value, parts): (&Tensor, &Option<Sharding>)| match parts {
+                Some(parts) => value.all_gather(parts),
+                None => value.clone(),
+            };
+            let values: Vec<Tensor> = values.iter().zip(&parts).map(gather).collect();
+            first.cells.iter().zip(&values).for_each(|(cell, value)| cell.set(value.clone()));
             for (i, (stream, &drawn)) in first.streams.iter().zip(&drawn).enumerate() {
                 stream.set_state(State { key: keys.get(i).cloned(), drawn });
             }
@@ -91,6 +96,19 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
 
 fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
     Tensor::stack(&tensors.collect::<Vec<_>>(), 0)
+}
+
+/// The values of all layers, stacked. Where each is gathered from parts that lie alike, the stacked parts, and how those of
+/// one layer lie.
+fn stack_parts<'a>(values: impl Iterator<Item = &'a Tensor> + Clone) -> (Tensor, Option<Sharding>) {
+    let gathered: Option<Vec<_>> = values.clone().map(Tensor::gathered_from).collect();
+    match gathered.as_deref() {
+        Some([(_, sharding), ..]) if gathered.iter().flatten().all(|(_, other)| other == sharding) => {
+            let parts = stack(gathered.iter().flatten().map(|(parts, _)| *parts));
+            (parts.with_sharding(&sharding.stacked()), Some((*sharding).clone()))
+        }
+        _ => (stack(values), None),
+    }
 }
 
 /// What a layer holds.
@@ -215,6 +233,17 @@ mod tests {
         let y = scan_layers(&layers, &Tensor::ones(DType::F32, [2, 4]), |layer, x| layer.0.forward(x));
         let depends: Vec<bool> = layers.parameters().iter().map(|(_, p)| y.depends_on(&p.get())).collect();
         assert_eq!(depends, [true, true, false, false, true, true, false, false]);
+    }
+
+    #[test]
+    fn values_that_lie_split_are_stacked_as_they_lie() {
+        let layers: Vec<Linear> = (0..2).map(|_| Linear::new(4, 4)).collect();
+        layers.initialize(0);
+        let parts: Vec<Tensor> = layers.parameters().iter().map(|(_, parameter)| parameter.get()).collect();
+        let whole: Vec<Tensor> = parts.iter().map(|t| t.all_gather(&Sharding::new([Some("data")]))).collect();
+        layers.parameters().iter().zip(&whole).for_each(|((_, p), whole)| p.variable().set(whole.clone()));
+        let y = scan_layers(&layers, &Tensor::ones(DType::F32, [2, 4]), |layer, x| layer.forward(x));
+        assert!(parts.iter().all(|t| y.depends_on(t)) && !whole.iter().any(|t| y.depends_on(t)));
     }
 
     #[test]

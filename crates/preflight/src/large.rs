@@ -91,6 +91,7 @@ fn is_made_anew(operation: &str) -> bool {
             | "iota"
             | "reshape"
             | "with_sharding"
+            | "all_gather"
             | "full"
             | "zeros"
             | "ones"
@@ -106,7 +107,11 @@ fn first_use(step: &Step, value: usize) -> Option<String> {
         if let Some((_, user)) = users(at).find(|(_, user)| !(step.is_internal)(user.location.file())) {
             return Some(user.location.to_string());
         }
-        at = users(at).find(|(_, user)| matches!(user.operation, Some("with_sharding" | "to_dtype")))?.0;
+        at = users(at)
+            .find(|(_, user)| {
+                matches!(user.operation, Some("with_sharding" | "all_gather" | "to_dtype" | "transpose"))
+            })?
+            .0;
     }
 }
 

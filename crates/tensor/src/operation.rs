@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::lower::Lowering;
 use crate::region::Region;
-use crate::{Mesh, Tensor, TensorType};
+use crate::{Mesh, Sharding, Tensor, TensorType};
 
 pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     /// The name in error messages: that of the method the user called.
@@ -48,6 +48,11 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     /// The body that stands in a program instead of this operation, if it is only a name for what it contains: its
     /// parameters are the operands. What sets it apart is its derivative.
     fn inlined(&self) -> Option<&Region> {
+        None
+    }
+
+    /// How the operand's parts lie that the operation gathers, if it does nothing else.
+    fn gathers(&self) -> Option<&Sharding> {
         None
     }
 

@@ -53,6 +53,22 @@ impl Sharding {
         self.0.is_empty()
     }
 
+    /// How values that lie so lie when they are stacked along a new first axis.
+    ///
+    /// ```
+    /// use fulmen_tensor::Sharding;
+    /// assert_eq!(Sharding::new([Some("data")]).stacked().to_string(), "[-, data]");
+    /// ```
+    pub fn stacked(&self) -> Sharding {
+        Sharding(std::iter::once(&vec![]).chain(&*self.0).cloned().collect())
+    }
+
+    /// How a value lies whose axis `i` is axis `permutation[i]` of one that lies so.
+    pub(crate) fn permuted(&self, permutation: &[usize]) -> Sharding {
+        let names = |&axis: &usize| self.0.get(axis).into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
+        Sharding::over(permutation.iter().map(names))
+    }
+
     /// The shape of what one device has.
     ///
     /// # Errors

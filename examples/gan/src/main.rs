@@ -1,66 +1,155 @@
-//! Trains a generator of handwritten digits and its discriminator, each with an optimizer of its own, in one program; then
-//! draws a sheet of digits. The options of the Trainer are in the environment: `FULMEN_MAX_EPOCHS=20 cargo run --release -p gan`.
+//! Trains DCGAN or BigGAN on digits or on folders of pictures; `predict --output samples.png` draws.
 
+mod data;
 mod model;
 
-use std::error::Error;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use fulmen::data::{Mnist, Split};
+use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::data::FakeDataset;
 use fulmen::prelude::*;
-use fulmen::tensor::random;
+use fulmen::trainer::{self, Picture, PredictionWriter};
 
-use model::Gan;
+use data::{Pictures, Split};
+use model::{Gan, Recipe};
 
-/// Digits of the sheet, along each side.
-const SIDE: usize = 8;
+/// Trains DCGAN or BigGAN on digits or on folders of pictures; `predict --output samples.png` draws
+#[derive(clap::Args)]
+struct Args {
+    /// A folder with MNIST's IDX files, or with the folders train and val, each with a folder of pictures for each class.
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data"))]
+    data_dir: PathBuf,
+    /// Random pictures in place of those in --data-dir.
+    #[arg(long)]
+    fake_data: bool,
+    /// Height and width of pictures from folders and of --fake-data.
+    #[arg(long, default_value_t = 64)]
+    size: usize,
+    /// Pictures a step.
+    #[arg(long, default_value_t = 64)]
+    batch_size: usize,
+    /// Worker threads that read data.
+    #[arg(long, default_value_t = 1)]
+    num_workers: usize,
+    /// A checkpoint of examples/resnet on the same data: its classifier judges what is drawn.
+    #[arg(long)]
+    classifier: Option<PathBuf>,
+    /// How many pictures `predict` draws; --seed draws others.
+    #[arg(long, default_value_t = 64)]
+    samples: usize,
+    #[command(flatten)]
+    recipe: Recipe,
+}
 
-/// Writes digits, `f32[64, 784]`, as a picture in the format PGM.
-fn write_sheet(path: &Path, digits: &[f32]) -> std::io::Result<()> {
-    let width = SIDE * 28;
-    let mut picture = format!("P5 {width} {width} 255\n").into_bytes();
-    for (y, x) in (0..width).flat_map(|y| (0..width).map(move |x| (y, x))) {
-        let digit = y / 28 * SIDE + x / 28;
-        let value = digits[digit * 784 + y % 28 * 28 + x % 28];
-        picture.push(((value + 1.0) * 127.5).round() as u8);
+impl Args {
+    fn pictures(&self) -> cli::Result<Pictures> {
+        match self.fake_data {
+            true => Ok(Pictures::fake(self.size)),
+            false => Pictures::find(&self.data_dir, self.size),
+        }
     }
-    std::fs::write(path, picture)
+
+    /// All samples, each once and with noise to draw from: a step that does not train draws the same random numbers for each
+    /// batch.
+    fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
+        let pictures = self.pictures()?;
+        let noise = [self.recipe.noise_size(&pictures)];
+        let data = FakeDataset::beside(pictures.open(split)?).normal("noise", noise);
+        Ok(DataLoader::builder(data).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
+    }
 }
 
-/// Trains, and gives the sheet that was drawn.
-fn train(mut trainer: Trainer) -> Result<(FitSummary, PathBuf), Box<dyn Error>> {
-    let digits = Mnist::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data"), Split::Train)?;
-    let loader = DataLoader::builder(digits).batch_size(64).shuffle(true).last_batch(LastBatch::Drop).build()?;
-    let gan = Gan::new();
-    let summary = trainer.fit(&gan, &loader, None)?;
+impl Program for Args {
+    type Module = Gan;
 
-    gan.eval();
-    let drawn = gan.draw(&random::key(1), SIDE * SIDE).eval()?.to_vec::<f32>()?;
-    let sheet = trainer.run_dir().unwrap_or(Path::new(".")).join("digits.pgm");
-    write_sheet(&sheet, &drawn)?;
-    Ok((summary, sheet))
+    fn module(&self) -> cli::Result<Gan> {
+        Gan::new(self.recipe.clone(), &self.pictures()?, self.classifier.as_deref())
+    }
+
+    fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
+        let train = DataLoader::builder(self.pictures()?.open(Split::Train)?)
+            .batch_size(self.batch_size)
+            .shuffle(true)
+            .seed(options.seed)
+            .num_workers(self.num_workers)
+            .last_batch(LastBatch::Drop)
+            .build()?;
+        Ok(FitData { train, validation: (&self.in_order(Split::Validation)?).into() })
+    }
+
+    fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
+        Ok((&self.in_order(Split::Test)?).into())
+    }
+
+    /// Noise, and classes in turn.
+    fn predict_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
+        let pictures = self.pictures()?;
+        let noise = [self.recipe.noise_size(&pictures)];
+        let data = FakeDataset::beside(pictures.labels(self.samples)?).seed(options.seed).normal("noise", noise);
+        // In one batch, which is one picture.
+        Ok(Some(DataLoader::builder(data).per_device_batch_size(self.samples.max(1)).build()?))
+    }
+
+    /// A `.png` has all pictures side by side.
+    fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
+        PredictionWriter::with_format(output, "png", |file, batch| {
+            let Some(images) = batch.get("image") else { return Ok(()) };
+            let &[n, channels, height, width] = images.ty().shape.dims() else { return Ok(()) };
+            let pixels = images.to_vec::<u8>().map_err(io::Error::other)?;
+            file.write_all(&Picture { shape: [n, channels, height, width], pixels }.png()?)
+        })
+    }
+
+    fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
+        let builder = match self.classifier {
+            Some(_) => builder.callback(ModelCheckpoint::new().monitor("val_frechet", Mode::Min)),
+            None => builder,
+        };
+        match self.recipe.ema_decay {
+            0.0 => builder,
+            decay => builder.weight_averaging(WeightAveraging::ema(decay).warmup(true)),
+        }
+    }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let (summary, sheet) = train(Trainer::builder().build()?)?;
-    println!("{} steps, {} compilation; {}", summary.global_step, summary.train_compilations, sheet.display());
-    Ok(())
+fn main() -> ExitCode {
+    cli::main::<Args>()
 }
 
 #[cfg(test)]
 mod tests {
+    use fulmen::models::Pretrained;
+    use fulmen::models::resnet::{Config, ResNet};
+    use fulmen::nn::weights::save_weights;
+
     use super::*;
 
+    /// Fits, validates and tests in one run, without data, judged by a classifier.
     #[test]
-    fn a_few_steps_draw_a_sheet_of_digits() {
-        let runs = tempfile::tempdir().unwrap();
-        let trainer = Trainer::builder().max_steps(20).default_root_dir(runs.path()).build().unwrap();
-        let (summary, sheet) = train(trainer).unwrap();
-        assert_eq!((summary.global_step, summary.train_compilations), (20, 1));
-        let picture = std::fs::read(sheet).unwrap();
-        let header = b"P5 224 224 255\n";
-        assert!(picture.starts_with(header) && picture.len() == header.len() + 224 * 224);
-        let metrics = std::fs::read_to_string(runs.path().join("version_0/metrics.csv")).unwrap();
-        assert!(metrics.lines().next().unwrap().contains("loss-generator"), "{metrics}");
+    fn the_program_runs_on_fake_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("classifier.safetensors");
+        let config =
+            Config { num_classes: 10, stem_channels: 2, channels: [2; 4], layers: [1; 4], ..Config::resnet18() };
+        let classifier = ResNet::new(config).unwrap();
+        classifier.initialize(0);
+        save_weights(&classifier, &path).unwrap();
+        let own = ["gan", "--fake-data", "--fast-dev-run", "--width", "2", "--size", "16", "--batch-size", "8"];
+        let judged = ["--discriminator-steps", "2", "--classifier", path.to_str().unwrap()];
+        assert_eq!(cli::main_from::<Args>([&own[..], &judged].concat()), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn predict_draws_a_sheet_of_digits() {
+        let folder = tempfile::tempdir().unwrap();
+        let sheet = folder.path().join("samples.png");
+        let args = ["gan", "predict", "--fast-dev-run", "--width", "2", "--samples", "9", "--output"];
+        assert_eq!(cli::main_from::<Args>([&args[..], &[sheet.to_str().unwrap()]].concat()), ExitCode::SUCCESS);
+        let png = std::fs::read(sheet).unwrap();
+        // The header's width and height: three digits of 28 and two borders of 2.
+        let [width, height] = [16, 20].map(|at| u32::from_be_bytes(png[at..at + 4].try_into().unwrap()));
+        assert!(png.starts_with(b"\x89PNG") && (width, height) == (88, 88), "{width} × {height}");
     }
 }

@@ -1,103 +1,263 @@
-//! The two networks and how they are trained.
+//! The two networks, how they are trained, and how what they draw is judged.
 
+use std::path::Path;
+
+use fulmen::cli::{self, clap};
+use fulmen::models::resnet::ResNet;
+use fulmen::models::{Pretrained, biggan, dcgan};
 use fulmen::nn::RandomStream;
+use fulmen::nn::loss::GanLoss;
+use fulmen::nn::metrics::{FrechetDistance, Statistics};
 use fulmen::prelude::*;
-use fulmen::tensor::random;
+use fulmen::tensor::{PadMode, random};
 
-/// Numbers that a digit is drawn from.
-const NOISE: usize = 64;
+use crate::data::Pictures;
 
-/// Draws digits from noise.
-#[derive(Module)]
-struct Generator {
-    fc1: Linear,
-    bn1: BatchNorm1d,
-    fc2: Linear,
-    bn2: BatchNorm1d,
-    out: Linear,
+/// The networks and how they are trained.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Recipe")]
+pub(crate) struct Recipe {
+    /// Which networks. BigGAN's are told the class.
+    #[arg(long, value_enum, default_value_t = Model::Dcgan)]
+    model: Model,
+    /// The unit of channels: ngf and ndf of DCGAN, ch of BigGAN.
+    #[arg(long, default_value_t = 16)]
+    width: usize,
+    /// The game that the two play; without it bce for DCGAN, hinge for BigGAN.
+    #[arg(long, value_enum)]
+    loss: Option<Loss>,
+    /// The learning rate of the generator.
+    #[arg(long, default_value_t = 2e-4)]
+    learning_rate: f64,
+    /// The learning rate of the discriminator.
+    #[arg(long, default_value_t = 2e-4)]
+    discriminator_learning_rate: f64,
+    /// The decay of Adam's first moment; BigGAN's paper has 0.
+    #[arg(long, default_value_t = 0.5)]
+    beta1: f64,
+    /// Steps of the discriminator to one of the generator.
+    #[arg(long, default_value_t = 1)]
+    discriminator_steps: u64,
+    /// Decay of the average of the weights that draws, is validated and saved; 0 for no average.
+    #[arg(long, default_value_t = 0.999)]
+    pub(crate) ema_decay: f64,
 }
 
-impl Generator {
-    /// From noise `f32[batch, 64]` to pixels `f32[batch, 784]` between -1 and 1.
-    fn forward(&self, noise: &Tensor) -> Tensor {
-        let x = self.bn1.forward(self.fc1.forward(noise)).relu();
-        let x = self.bn2.forward(self.fc2.forward(x)).relu();
-        self.out.forward(x).tanh()
+impl Recipe {
+    /// How many random numbers a picture is made of.
+    pub(crate) fn noise_size(&self, pictures: &Pictures) -> usize {
+        match self.model {
+            Model::Dcgan => 100,
+            // 20 for the first layer and as many for each doubling of 4 × 4.
+            Model::Biggan => 20 * (pictures.size.next_power_of_two().ilog2() as usize - 1),
+        }
     }
 }
 
-/// Tells real digits from drawn ones.
-#[derive(Module)]
-struct Discriminator {
-    fc1: Linear,
-    fc2: Linear,
-    dropout: Dropout,
-    out: Linear,
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
+enum Model {
+    Dcgan,
+    Biggan,
 }
 
-impl Discriminator {
-    /// From pixels `f32[batch, 784]` to logits `f32[batch]`, above 0 for what looks real.
-    fn forward(&self, pixels: &Tensor) -> Tensor {
-        let x = activation::leaky_relu(&self.fc1.forward(pixels), 0.2);
-        let x = activation::leaky_relu(&self.fc2.forward(self.dropout.forward(x)), 0.2);
-        self.out.forward(self.dropout.forward(x)).squeeze(-1)
-    }
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Loss {
+    Bce,
+    Hinge,
 }
 
-/// Both networks, and the noise that training draws from.
+/// Both networks, the random numbers that training draws from, and the classifier that judges.
 #[derive(Module)]
 pub(crate) struct Gan {
     generator: Generator,
     discriminator: Discriminator,
     noise: RandomStream,
+    classifier: Option<ResNet>,
+    /// Random numbers of a picture.
+    noise_size: usize,
+    /// How many places wider the networks' pictures are on each side than those of the data.
+    margin: i64,
+    #[module(skip)]
+    recipe: Recipe,
+}
+
+#[derive(Module)]
+enum Generator {
+    Dcgan(dcgan::Generator),
+    BigGan(Box<biggan::Generator>),
+}
+
+#[derive(Module)]
+enum Discriminator {
+    Dcgan(dcgan::Discriminator),
+    BigGan(Box<biggan::Discriminator>),
 }
 
 impl Gan {
-    /// Networks without values; the Trainer initializes them.
-    pub(crate) fn new() -> Gan {
-        Gan {
-            generator: Generator {
-                fc1: Linear::new(NOISE, 128),
-                bn1: BatchNorm1d::new(128),
-                fc2: Linear::new(128, 256),
-                bn2: BatchNorm1d::new(256),
-                out: Linear::new(256, 784),
-            },
-            discriminator: Discriminator {
-                fc1: Linear::new(784, 256),
-                fc2: Linear::new(256, 128),
-                dropout: Dropout::new(0.3),
-                out: Linear::new(128, 1),
-            },
-            noise: RandomStream::new(),
+    /// Networks without values, and the classifier with its own.
+    pub(crate) fn new(recipe: Recipe, pictures: &Pictures, classifier: Option<&Path>) -> cli::Result<Gan> {
+        let (size, channels, width) = (pictures.size.next_power_of_two(), pictures.channels, recipe.width);
+        let noise_size = recipe.noise_size(pictures);
+        let (generator, discriminator) = match recipe.model {
+            Model::Dcgan => {
+                let config = dcgan::Config { image_size: size, nc: channels, nz: noise_size, ngf: width, ndf: width };
+                let discriminator = Discriminator::Dcgan(dcgan::Discriminator::new(&config)?);
+                (Generator::Dcgan(dcgan::Generator::new(&config)?), discriminator)
+            }
+            Model::Biggan => {
+                let config = biggan::Config {
+                    resolution: size,
+                    channels,
+                    ch: width,
+                    n_classes: pictures.classes,
+                    dim_z: noise_size,
+                    attention: (size >= 64).then_some(size / 2),
+                    ..biggan::Config::default()
+                };
+                let discriminator = Discriminator::BigGan(Box::new(biggan::Discriminator::new(&config)?));
+                (Generator::BigGan(Box::new(biggan::Generator::new(&config)?)), discriminator)
+            }
+        };
+        let classifier = classifier.map(|path| judge(path, pictures)).transpose()?;
+        let (noise, margin) = (RandomStream::new(), (size - pictures.size) as i64 / 2);
+        Ok(Gan { generator, discriminator, noise, classifier, noise_size, margin, recipe })
+    }
+
+    /// The batch's pictures from -1 to 1, with a margin: `f32[batch, channels, size, size]`.
+    fn real(&self, batch: &Batch) -> Tensor {
+        let pictures = batch.get("image").to_dtype(DType::F32) / 127.5 - 1.0;
+        pictures.pad_mode(&[(self.margin, self.margin); 2], PadMode::Constant(-1.0))
+    }
+
+    fn generate(&self, noise: &Tensor, classes: &Tensor) -> Tensor {
+        match &self.generator {
+            Generator::Dcgan(generator) => generator.forward(noise),
+            Generator::BigGan(generator) => generator.forward(noise, classes),
         }
     }
 
-    /// So many digits as pixels between -1 and 1: `f32[count, 784]`.
-    pub(crate) fn draw(&self, key: &Tensor, count: usize) -> Tensor {
-        self.generator.forward(&random::normal(key, DType::F32, [count, NOISE]))
+    /// Logits `f32[batch]`, above 0 for what looks real.
+    fn discriminate(&self, pictures: &Tensor, classes: &Tensor) -> Tensor {
+        match &self.discriminator {
+            Discriminator::Dcgan(discriminator) => discriminator.forward(pictures),
+            Discriminator::BigGan(discriminator) => discriminator.forward(pictures, classes),
+        }
     }
 
-    fn loss(&self, pixels: &Tensor, real: bool) -> Tensor {
-        let logits = self.discriminator.forward(pixels);
-        let target = if real { logits.ones_like() } else { logits.zeros_like() };
-        loss::binary_cross_entropy_with_logits(logits, target, Reduction::Mean)
+    /// As the data's pictures are, without the margin.
+    fn without_margin(&self, pictures: &Tensor) -> Tensor {
+        pictures.pad_mode(&[(-self.margin, -self.margin); 2], PadMode::Zeros)
     }
+
+    /// Draws from the batch's noise, and logs a sheet of what was drawn. By the classifier it logs the Fréchet distance of its
+    /// features to those of the real pictures and, of BigGAN, the share of pictures that are surely of their class.
+    fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
+        let (real, classes) = (self.real(batch), batch.get("label"));
+        let drawn = self.generate(&batch.get("noise"), &classes);
+        let [real, drawn] = [real, drawn].map(|pictures| self.without_margin(&pictures));
+        let sheet = drawn.narrow(0, 0, batch.size().min(64));
+        cx.log_image(format!("{stage}_samples"), (sheet + 1.0) / 2.0);
+        let Some(classifier) = &self.classifier else { return };
+        let [real, drawn] = [real, drawn].map(|pictures| classifier.forward_features(pictures).mean(&[2, 3]));
+        let distance = Statistics::new(FrechetDistance, &[&real, &drawn], &[batch.size()]);
+        cx.log_metric(format!("{stage}_frechet"), distance);
+        // A classifier is sure of almost anything; only whether it finds the class that was to be drawn says something.
+        if self.recipe.model == Model::Biggan {
+            let probabilities = classifier.fc.forward(drawn).softmax(-1);
+            let sure = probabilities.gather(1, classes.unsqueeze(1)).squeeze(1).ge(0.9);
+            cx.log(format!("{stage}_recognized"), sure.to_dtype(DType::F32));
+        }
+    }
+}
+
+/// The classifier of a checkpoint of `examples/resnet`, which nothing trains here.
+fn judge(path: &Path, pictures: &Pictures) -> cli::Result<ResNet> {
+    let classifier = ResNet::from_weights(path)?;
+    let (channels, classes) = (classifier.config().in_chans, classifier.config().num_classes);
+    if (channels, classes) != (pictures.channels, pictures.classes) {
+        let message = format!(
+            "--classifier {}: it tells {classes} classes of pictures with {channels} channels; the data has {} classes and {} \
+             channels",
+            path.display(),
+            pictures.classes,
+            pictures.channels
+        );
+        return Err(message.into());
+    }
+    classifier.set_requires_grad(false);
+    Ok(classifier)
 }
 
 impl TrainingModule for Gan {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let real = batch.get("image").flatten(1, -1).to_dtype(DType::F32) / 127.5 - 1.0;
-        let fake = self.draw(&self.noise.next_key(), batch.size());
-        let loss = cx.minimize("discriminator", |_| self.loss(&real, true) + self.loss(&fake.detach(), false));
+        let game = match (self.recipe.loss, self.recipe.model) {
+            (Some(Loss::Bce), _) | (None, Model::Dcgan) => GanLoss::NonSaturating,
+            (Some(Loss::Hinge), _) | (None, Model::Biggan) => GanLoss::Hinge,
+        };
+        let (real, classes) = (self.real(batch), batch.get("label"));
+        let noise = random::normal(self.noise.next_key(), DType::F32, [batch.size(), self.noise_size]);
+        let drawn = self.generate(&noise, &classes);
+        let loss = cx.minimize("discriminator", |_| {
+            let [real, drawn] = [&real, &drawn.detach()].map(|pictures| self.discriminate(pictures, &classes));
+            game.discriminator(real, drawn, Reduction::Mean)
+        });
         // What the generator's step alone needs stands in its closure; the steps that skip it do not compute that.
-        cx.minimize("generator", |_| self.loss(&fake, true));
+        cx.minimize("generator", |_| game.generator(self.discriminate(&drawn, &classes), Reduction::Mean));
         loss
     }
 
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        self.evaluate("val", batch, cx);
+    }
+
+    fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
+        self.evaluate("test", batch, cx);
+    }
+
+    fn predict_step(&self, batch: &Batch) -> Predictions {
+        let drawn = self.without_margin(&self.generate(&batch.get("noise"), &batch.get("label")));
+        [("image", ((drawn + 1.0) * 127.5).round().to_dtype(DType::U8))].into()
+    }
+
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
-        let adam = || optim::Adam::new(2e-4).betas(0.5, 0.999);
-        let optimizers = Optimizers::new().add("discriminator", ["discriminator.*"], adam());
-        Box::new(optimizers.add("generator", ["generator.*"], adam()))
+        let Recipe { learning_rate, discriminator_learning_rate, beta1, discriminator_steps, .. } = self.recipe;
+        let adam = |learning_rate: f64| optim::Adam::new(learning_rate).betas(beta1, 0.999);
+        let optimizers = Optimizers::new()
+            .add("discriminator", ["discriminator.*"], adam(discriminator_learning_rate))
+            .add("generator", ["generator.*"], adam(learning_rate))
+            .every("generator", discriminator_steps);
+        Box::new(optimizers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Recorded and not run: it takes long to compile.
+    #[test]
+    fn both_models_draw_pictures_of_the_size_of_the_data() {
+        for model in [Model::Dcgan, Model::Biggan] {
+            let recipe = Recipe {
+                model,
+                width: 8,
+                loss: None,
+                learning_rate: 1e-4,
+                discriminator_learning_rate: 1e-4,
+                beta1: 0.0,
+                discriminator_steps: 1,
+                ema_decay: 0.0,
+            };
+            for size in [32, 64] {
+                let pictures = Pictures::fake(size);
+                let gan = Gan::new(recipe.clone(), &pictures, None).unwrap();
+                gan.initialize(0);
+                let (noise, classes) = ([3, recipe.noise_size(&pictures)], Tensor::zeros(DType::I32, [3]));
+                let drawn = gan.without_margin(&gan.generate(&Tensor::zeros(DType::F32, noise), &classes));
+                drawn.check().unwrap();
+                assert_eq!(drawn.ty().to_string(), format!("f32[3, 3, {size}, {size}]"));
+                assert_eq!(gan.discriminate(&drawn, &classes).ty().to_string(), "f32[3]");
+            }
+        }
     }
 }

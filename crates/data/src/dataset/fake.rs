@@ -1,6 +1,8 @@
-//! [`FakeDataset`]: random samples of a given form, for a program whose data is not there yet.
+//! [`FakeDataset`]: random samples of a given form, for a program whose data is not there yet, or beside data that is.
 //!
 //! Not here: arrays that the user has (`tensor_dataset`).
+
+use std::sync::Arc;
 
 use bytemuck::NoUninit;
 use fulmen_tensor::{DType, Element};
@@ -21,9 +23,13 @@ use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRandom};
 /// assert!(batch.values::<i32>(1)?.iter().all(|label| (0..1000).contains(label)));
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FakeDataset {
+    beside: Option<Arc<dyn Dataset>>,
+    /// The fields of that dataset.
+    others: Vec<Field>,
     len: usize,
+    seed: u64,
     fields: Vec<(Field, Values)>,
 }
 
@@ -37,7 +43,28 @@ enum Values {
 impl FakeDataset {
     /// So many samples, with no fields yet.
     pub fn new(len: usize) -> FakeDataset {
-        FakeDataset { len, fields: vec![] }
+        FakeDataset { beside: None, others: vec![], len, seed: 0, fields: vec![] }
+    }
+
+    /// The samples of a dataset. Random fields are added to theirs: the noise that a generator is tested with, say.
+    ///
+    /// ```
+    /// use fulmen_data::{Dataset, FakeDataset, TensorDataset};
+    ///
+    /// let digits = TensorDataset::builder().array("digit", [10], (0..10).collect::<Vec<i32>>()).build()?;
+    /// let data = FakeDataset::beside(digits).normal("noise", [64]);
+    /// let fields: Vec<String> = data.fields().iter().map(ToString::to_string).collect();
+    /// assert_eq!((data.len(), fields), (10, vec!["digit i32[]".into(), "noise f32[64]".into()]));
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    pub fn beside(dataset: impl Dataset) -> FakeDataset {
+        let (others, len) = (dataset.fields(), dataset.len());
+        FakeDataset { beside: Some(Arc::new(dataset)), others, ..FakeDataset::new(len) }
+    }
+
+    /// Other numbers for another seed; 0 at first.
+    pub fn seed(self, seed: u64) -> FakeDataset {
+        FakeDataset { seed, ..self }
     }
 
     /// Adds a field of bytes from 0 to 255, `u8[shape]`.
@@ -68,13 +95,16 @@ impl Dataset for FakeDataset {
     }
 
     fn fields(&self) -> Vec<Field> {
-        self.fields.iter().map(|(field, _)| field.clone()).collect()
+        self.others.iter().chain(self.fields.iter().map(|(field, _)| field)).cloned().collect()
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        if let Some(dataset) = &self.beside {
+            dataset.read(index, sample)?;
+        }
         // Not the loader's random numbers, which differ from epoch to epoch.
-        let mut random = SampleRandom::new(0, 0, index as u64);
-        for (place, (field, values)) in self.fields.iter().enumerate() {
+        let mut random = SampleRandom::new(self.seed, 0, index as u64);
+        for (place, (field, values)) in (self.others.len()..).zip(&self.fields) {
             let count = field.elements()?;
             match *values {
                 Values::Bytes => {
@@ -94,9 +124,13 @@ impl Dataset for FakeDataset {
         Ok(())
     }
 
+    fn origin(&self, index: usize) -> Option<String> {
+        self.beside.as_ref()?.origin(index)
+    }
+
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("fake", format!("{self:?}"));
-        Ok(())
+        fingerprint.add("fake", format!("{} {} {:?}", self.len, self.seed, self.fields));
+        self.beside.as_ref().map_or(Ok(()), |dataset| dataset.fingerprint(fingerprint))
     }
 }
 
@@ -113,7 +147,7 @@ fn fill<T: Element + NoUninit>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DataLoader, HostBatch};
+    use crate::{DataLoader, HostBatch, TensorDataset};
 
     #[test]
     fn a_sample_is_the_same_in_every_epoch_and_differs_from_others() {
@@ -127,6 +161,19 @@ mod tests {
         let x = first.values::<f32>(2).unwrap();
         assert!(x.iter().any(|x| *x < 0.0) && x.iter().any(|x| *x > 0.0) && x.iter().all(|x| x.abs() < 7.0), "{x:?}");
         assert_eq!(HostBatch::collate(&data, &[5]).unwrap().values::<f32>(2).unwrap(), &x[35..]);
+    }
+
+    #[test]
+    fn random_fields_stand_behind_those_of_a_dataset_and_differ_by_the_seed() {
+        let data = TensorDataset::builder().array("x", [3], vec![7i32, 8, 9]).build().unwrap();
+        let noise = |seed| {
+            let noisy = FakeDataset::beside(data.clone()).seed(seed).normal("noise", [2]);
+            let batch = HostBatch::collate(&noisy, &[2, 0]).unwrap();
+            assert_eq!((noisy.len(), batch.values::<i32>(0).unwrap()), (3, &[9, 7][..]));
+            batch.values::<f32>(1).unwrap().to_vec()
+        };
+        assert_eq!(noise(1), noise(1));
+        assert_ne!(noise(1), noise(2));
     }
 
     #[test]

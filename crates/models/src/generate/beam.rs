@@ -92,7 +92,8 @@ fn step<M: CausalLm + ?Sized>(model: &M, at: Beams, cache: &StaticCache, how: &G
     let vocabulary = at.logits.size(-1);
     // The likeliest continuations; enough of them that `beams` stay open, whichever end.
     let candidates = beams * (1 + how.eos_token_id.len()).max(2);
-    let scores = at.logits.log_softmax(-1).reshape([batch, beams, vocabulary]) + at.open_scores.unsqueeze(-1);
+    let scores = how.restrict(&at.logits.log_softmax(-1), &at.step).reshape([batch, beams, vocabulary])
+        + at.open_scores.unsqueeze(-1);
     let (scores, places) = scores.flatten(1, 2).topk(candidates, -1, true);
     let beam = &places / vocabulary as f64;
     let token = &places - &beam * vocabulary as f64;

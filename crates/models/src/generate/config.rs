@@ -32,6 +32,13 @@ pub struct GenerationConfig {
     /// The tokens that end a sequence.
     #[serde(deserialize_with = "one_or_many")]
     pub eos_token_id: Vec<i32>,
+    /// The token that the last of `max_new_tokens` is, if the sequence has not ended before; several compete.
+    #[serde(deserialize_with = "one_or_many")]
+    pub forced_eos_token_id: Vec<i32>,
+    /// Tokens that are never written, each as a list of its own: `[[7], [8]]`. One that ends a sequence may be.
+    pub bad_words_ids: Vec<Vec<i32>>,
+    /// Whether a beam search makes the probabilities of the tokens that are left sum to 1 again.
+    pub renormalize_logits: bool,
     /// What stands behind the end; the first that ends if it is not said.
     pub pad_token_id: Option<i32>,
     /// The first token of a decoder behind an encoder.
@@ -52,6 +59,9 @@ impl Default for GenerationConfig {
             length_penalty: 1.0,
             early_stopping: false,
             eos_token_id: vec![],
+            forced_eos_token_id: vec![],
+            bad_words_ids: vec![],
+            renormalize_logits: false,
             pad_token_id: None,
             decoder_start_token_id: None,
             seed: 0,
@@ -67,7 +77,7 @@ const FIXED: [(&str, &str); 8] = [
     ("num_beam_groups", "1"),
     ("penalty_alpha", "0.0"),
     ("suppress_tokens", "[]"),
-    ("bad_words_ids", "[]"),
+    ("forced_bos_token_id", "null"),
     ("min_length", "0"),
 ];
 
@@ -98,7 +108,8 @@ impl GenerationConfig {
                 format!("`temperature` is above 0 and `top_p` from 0 to 1; they are {temperature} and {top_p}");
             return Some(message);
         }
-        None
+        let words = self.bad_words_ids.iter().find(|tokens| tokens.len() != 1);
+        words.map(|tokens| format!("`bad_words_ids` has {tokens:?}; only single tokens can be forbidden"))
     }
 
     /// What stands behind the end of a sequence.
@@ -108,8 +119,25 @@ impl GenerationConfig {
 
     /// Whether each token ends its sequence.
     pub(super) fn ends(&self, tokens: &Tensor) -> Tensor {
-        let none = Tensor::zeros(DType::Bool, tokens.shape());
-        self.eos_token_id.iter().fold(none, |ends, &id| ends.or(tokens.eq(f64::from(id))))
+        is_one_of(tokens, &self.eos_token_id)
+    }
+
+    /// The logits or log-probabilities `[…, vocabulary]` of what follows `step` new tokens, an i32 scalar, with those of
+    /// forbidden tokens at -∞.
+    pub(super) fn restrict(&self, scores: &Tensor, step: &Tensor) -> Tensor {
+        let tokens = Tensor::arange(DType::I32, scores.size(-1));
+        let mut scores = scores.clone();
+        let bad: Vec<i32> =
+            self.bad_words_ids.concat().into_iter().filter(|id| !self.eos_token_id.contains(id)).collect();
+        if !bad.is_empty() {
+            scores = scores.masked_fill(is_one_of(&tokens, &bad), f64::NEG_INFINITY);
+        }
+        if !self.forced_eos_token_id.is_empty() {
+            let forced = Tensor::full(DType::F32, tokens.shape(), f64::NEG_INFINITY);
+            let forced = forced.masked_fill(is_one_of(&tokens, &self.forced_eos_token_id), 0.0);
+            scores = step.ge(self.max_new_tokens as f64 - 1.0).select(&forced, &scores);
+        }
+        if self.renormalize_logits { scores.log_softmax(-1) } else { scores }
     }
 
     /// A token for each row of logits `[batch, vocabulary]`.
@@ -133,6 +161,12 @@ impl GenerationConfig {
         }
         random::categorical(key, &logits, -1)
     }
+}
+
+/// Where tokens are one of these.
+fn is_one_of(tokens: &Tensor, ids: &[i32]) -> Tensor {
+    let none = Tensor::zeros(DType::Bool, tokens.shape());
+    ids.iter().fold(none, |found, &id| found.or(tokens.eq(f64::from(id))))
 }
 
 /// A number, or a list of them.

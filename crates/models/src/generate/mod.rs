@@ -93,8 +93,9 @@ fn token_by_token<M: CausalLm + ?Sized>(
         |carry| {
             let _scope = MODELS.at(line);
             let [tokens, ended, step, logits, inner @ ..] = carry else { return vec![] };
+            let logits = how.restrict(logits, step);
             let next = match how.do_sample {
-                true => how.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), logits),
+                true => how.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), &logits),
                 false => logits.argmax(-1),
             };
             let next = ended.select(&Tensor::full(DType::I32, [], how.padding()), &next);
@@ -134,6 +135,11 @@ mod tests {
                 "a beam search draws nothing",
             ),
             (&prompt, GenerationConfig { temperature: 0.0, ..plain.clone() }, "`temperature` is above 0"),
+            (
+                &prompt,
+                GenerationConfig { bad_words_ids: vec![vec![1], vec![2, 3]], ..plain.clone() },
+                "`bad_words_ids` has [2, 3]; only single tokens can be forbidden",
+            ),
             (&Prompt::new(&[vec![1], vec![]]), plain.clone(), "row 1 has no token"),
             (&Prompt::from(&Tensor::zeros(DType::I32, [4])), plain, "the ids i32[4] are not [batch, length]"),
         ] {

@@ -1,6 +1,6 @@
 //! What timm and torchvision gave for the same weights.
 
-use fulmen_nn::weights::{StateDict, Strictness};
+use fulmen_nn::weights::save_weights;
 
 use super::*;
 use crate::reference::{Expected, compare_in_python, folder};
@@ -26,6 +26,34 @@ fn a_checkpoint_of_torchvision_gives_its_logits_and_statistics() {
     let train_logits = model.forward(&pictures);
     let running_mean = model.layer4[0].bn2.buffers()[0].1.get();
     expected.check(&[("logits", &logits), ("train_logits", &train_logits), ("running_mean", &running_mean)]);
+}
+
+#[test]
+fn weights_tell_which_resnet_they_are_of() {
+    /// As a checkpoint has it: other values stand beside the model's.
+    #[derive(Module)]
+    struct Training {
+        #[module(flatten)]
+        model: ResNet,
+        trainer: Linear,
+    }
+    let saved = tempfile::tempdir().unwrap();
+    let path = saved.path().join("weights.safetensors");
+    for name in ["resnet_basic", "resnet_bottleneck"] {
+        let model = ResNet::from_folder(folder(name)).unwrap();
+        let training = Training { model: model.clone(), trainer: Linear::new(1, 1) };
+        training.initialize(0);
+        save_weights(&training, &path).unwrap();
+        let again = ResNet::from_weights(&path).unwrap();
+        assert_eq!(*again.config(), Config { pretrained_cfg: Map::new(), ..model.config().clone() });
+        let weight = |model: &ResNet| model.fc.weight.get().eval().unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(weight(&again), weight(&model));
+    }
+    let linear = Linear::new(1, 1);
+    linear.initialize(0);
+    save_weights(&linear, &path).unwrap();
+    let text = ResNet::from_weights(&path).unwrap_err().to_string();
+    assert!(text.contains("weights.safetensors: not the weights of a ResNet"), "{text}");
 }
 
 #[test]

@@ -33,6 +33,15 @@ impl Bleu {
         Bleu { smooth: false, n_gram: 4, matches: vec![], possible: vec![], candidate: 0, reference: 0 }
     }
 
+    /// What has been counted elsewhere: `matches` and `possible` by length of the n-grams, the lengths of all candidates and
+    /// of their references.
+    pub(super) fn from_counts(matches: &[u64], possible: &[u64], lengths: &[u64]) -> Bleu {
+        let length = |which: usize| lengths.get(which).copied().unwrap_or(0);
+        let (candidate, reference) = (length(0), length(1));
+        let (matches, possible) = (matches.to_vec(), possible.to_vec());
+        Bleu { smooth: false, n_gram: matches.len(), matches, possible, candidate, reference }
+    }
+
     /// The length of the longest n-grams, at least 1. What was counted so far is forgotten.
     pub fn n_gram(self, n: usize) -> Bleu {
         Bleu { smooth: self.smooth, n_gram: n.max(1), ..Bleu::new() }

@@ -1,10 +1,11 @@
-//! Metrics against scikit-learn, and BLEU against NLTK: under a mask, in one batch and in several.
+//! Metrics against scikit-learn, and BLEU against NLTK and sacrebleu: under a mask, in one batch and in several.
 
 use crate::common::assert_close;
 use crate::common::reference::{cases, count, inputs, number, sizes, tensor, word};
 use fulmen_nn::metrics::{
-    Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, JaccardIndex, Mean, MeanAbsoluteError,
-    MeanSquaredError, Normalize, Perplexity, Precision, R2Score, Recall, Statistics, Sums, Value,
+    Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, FrechetDistance, JaccardIndex, Mean,
+    MeanAbsoluteError, MeanSquaredError, Normalize, Perplexity, Precision, R2Score, Recall, Statistics, Sums,
+    TokenBleu, Value,
 };
 use fulmen_tensor::{Runtime, Tensor};
 use serde_json::Value as Json;
@@ -44,6 +45,7 @@ fn statistics(op: &str, attrs: &Json, inputs: &[Tensor]) -> Statistics {
         "recall" => decided!(Recall, attrs).threshold(threshold).update(x, t),
         "f1" => decided!(F1, attrs).threshold(threshold).update(x, t),
         "jaccard" => decided!(JaccardIndex, attrs).threshold(threshold).update(x, t),
+        "token_bleu" => TokenBleu::new([0]).smooth(attrs["smooth"] == true).update(x, t),
         "auroc" => decided!(Auroc, attrs).update(x, t),
         "average_precision" => decided!(AveragePrecision, attrs).update(x, t),
         "confusion" => {
@@ -64,6 +66,7 @@ fn statistics(op: &str, attrs: &Json, inputs: &[Tensor]) -> Statistics {
         "rmse" => MeanSquaredError::new().squared(false).update(x, t),
         "mae" => MeanAbsoluteError::new().update(x, t),
         "r2" => R2Score::new().update(x, t),
+        "frechet" => Statistics::new(FrechetDistance, &[x, t], &[x.size(0)]),
         "perplexity" => Perplexity::new().update(x, t),
         other => panic!("no metric {other}"),
     }
@@ -120,7 +123,7 @@ fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
             merged.merge(&part).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         // What is counted is exact; what is summed is summed as f32.
-        let summed = ["mean", "mse", "rmse", "mae", "r2", "perplexity"].contains(&word(&case["op"], "op"));
+        let summed = ["mean", "mse", "rmse", "mae", "r2", "frechet", "perplexity"].contains(&word(&case["op"], "op"));
         let (relative, absolute) = if summed { (2e-6, 1e-7) } else { (1e-12, 1e-15) };
         for (value, how) in [(whole, "whole"), (Some(merged.compute()), "merged")] {
             let value = value.unwrap_or(Value::Vector(vec![]));

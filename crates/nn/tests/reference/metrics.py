@@ -1,4 +1,4 @@
-"""Metrics, with scikit-learn, and BLEU with NLTK. `generate.py` runs it; it needs `pip install scikit-learn nltk`.
+"""Metrics, with scikit-learn, and BLEU with NLTK and sacrebleu. `generate.py` runs it; it needs `pip install scikit-learn nltk sacrebleu`.
 
 A case has the inputs of several batches as one, the mask of what counts, and the value over what does: a number, a list
 or a matrix. Scores of curves stand on multiples of 1/199, the thresholds, so that they are exact.
@@ -8,6 +8,7 @@ import math
 
 import nltk
 import numpy as np
+import sacrebleu
 import sklearn
 import sklearn.metrics as M
 import torch
@@ -95,11 +96,26 @@ def metrics():
     add("mae", "mae", [x, t], M.mean_absolute_error(tm, xm))
     add("r2", "r2_outputs", [x, t], M.r2_score(tm, xm))
     add("r2", "r2", [x[:, 0], t[:, 0]], M.r2_score(tm[:, 0], xm[:, 0]))
+    a, b = np.cov(xm, rowvar=False), np.cov(tm, rowvar=False)
+    roots = np.sqrt(np.linalg.eigvals(a @ b)).sum()
+    add("frechet", "frechet", [x, t], ((xm.mean(0) - tm.mean(0)) ** 2).sum() + np.trace(a) + np.trace(b) - 2 * roots)
     logits = np.round(rng("metrics/tokens").normal(size=(ROWS, 4, 6)), 3).astype(np.float32)
     tokens = rng("metrics/tokens").integers(0, 6, (ROWS, 4))
     log_p = torch.tensor(logits[mask], dtype=torch.float64).log_softmax(-1)
     nll = M.log_loss(tokens[mask].ravel(), log_p.exp().numpy().reshape(-1, 6), labels=range(6))
     add("perplexity", "perplexity", [logits, tokens], math.exp(nll))
+
+    # Few tokens, so that n-grams repeat. 0 ends a candidate, and what stands behind it does not count.
+    random = rng("metrics/token_bleu")
+    length = lambda: int(random.integers(1, 10))
+    references = [random.integers(1, 5, length()).tolist() for _ in range(ROWS)]
+    candidates = [[w if random.uniform() < 0.8 else int(random.integers(1, 5)) for w in text[: length()]] for text in references]
+    candidates[0] = []
+    ended = [text + [0] + random.integers(1, 5, 10 - len(text)).tolist() for text in candidates]
+    texts = lambda rows: [" ".join(map(str, row)) for row, kept in zip(rows, mask) if kept]
+    for smooth, method in ((False, "none"), (True, "add-k")):
+        value = sacrebleu.corpus_bleu(texts(candidates), [texts(references)], smooth_method=method, smooth_value=1 if smooth else None, tokenize="none", force=True)
+        add("token_bleu", f"token_bleu_{smooth}", [ended, [text + [-100] * (9 - len(text)) for text in references]], value.score / 100, smooth=smooth)
 
     # NLTK takes a candidate without any n-gram for one with one that has no match; here each has some.
     random = rng("metrics/bleu")
@@ -110,6 +126,6 @@ def metrics():
         method = SmoothingFunction().method2 if smooth else SmoothingFunction().method0
         value = corpus_bleu(references, candidates, weights=[1 / n] * n, smoothing_function=method)
         cases.append({"op": "bleu", "name": f"bleu_{n}_{smooth}", "attrs": {"n_gram": n, "smooth": smooth}, "candidates": candidates, "references": references, "value": value})
-    MADE_WITH.update(sklearn=sklearn.__version__, nltk=nltk.__version__)
+    MADE_WITH.update(sklearn=sklearn.__version__, nltk=nltk.__version__, sacrebleu=sacrebleu.__version__)
     write("metrics", cases)
-    del MADE_WITH["sklearn"], MADE_WITH["nltk"]
+    del MADE_WITH["sklearn"], MADE_WITH["nltk"], MADE_WITH["sacrebleu"]

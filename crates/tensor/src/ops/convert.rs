@@ -104,6 +104,11 @@ impl Tensor {
             if dtype == DType::Bool {
                 return Ok(self.ne(0.0));
             }
+            if let Some((parts, sharding)) = self.gathered_from()
+                && dtype.size_in_bytes() < from.size_in_bytes()
+            {
+                return Ok(parts.to_dtype(dtype).all_gather(sharding));
+            }
             // Compilers convert to complex numbers from floats of the same width only.
             let real = dtype.is_complex() && !from.is_complex();
             let from = if real { self.to_dtype(dtype.real()) } else { self.clone() };

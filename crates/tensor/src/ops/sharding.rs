@@ -2,7 +2,8 @@
 
 use super::unary::methods;
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
+use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::tensor::Kind;
 use crate::{Mesh, Sharding, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -13,10 +14,7 @@ impl Operation for ShardingConstraint {
         "with_sharding"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        if self.0.axes().len() > inputs[0].shape.rank() {
-            return Err(format!("the sharding {} has more axes than {}", self.0, inputs[0]));
-        }
-        one(inputs[0].clone())
+        infer(&self.0, inputs[0])
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![Some(cx.cotangent().with_sharding(&self.0))]
@@ -25,12 +23,52 @@ impl Operation for ShardingConstraint {
         self.0.shard_shape(mesh, &inputs[0].shape).map(drop)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        if !cx.is_partitioned() {
-            return format!("stablehlo.reshape {} : {}", cx.operand(0), cx.signature());
-        }
-        let sharding = self.0.attribute(cx.result().shape.rank());
-        format!("sdy.sharding_constraint {} {sharding} : {}", cx.operand(0), cx.result().stablehlo())
+        lower(&self.0, cx)
     }
+}
+
+/// Whole on every device, of parts that lie so.
+#[derive(Debug)]
+struct AllGather(Sharding);
+
+impl Operation for AllGather {
+    fn name(&self) -> &'static str {
+        "all_gather"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        infer(&self.0, inputs[0])
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        vec![Some(cx.cotangent().with_sharding(&self.0))]
+    }
+    fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<(), String> {
+        self.0.shard_shape(mesh, &inputs[0].shape).map(drop)
+    }
+    /// A loop's derivative keeps the parts and gathers again.
+    fn repeated(&self) -> Repeated {
+        Repeated::Always
+    }
+    fn gathers(&self) -> Option<&Sharding> {
+        Some(&self.0)
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        lower(&Sharding::replicated(), cx)
+    }
+}
+
+fn infer(sharding: &Sharding, input: &TensorType) -> Result<Vec<TensorType>, String> {
+    match sharding.axes().len() > input.shape.rank() {
+        true => Err(format!("the sharding {sharding} has more axes than {input}")),
+        false => one(input.clone()),
+    }
+}
+
+fn lower(sharding: &Sharding, cx: &Lowering<'_>) -> String {
+    if !cx.is_partitioned() {
+        return format!("stablehlo.reshape {} : {}", cx.operand(0), cx.signature());
+    }
+    let sharding = sharding.attribute(cx.result().shape.rank());
+    format!("sdy.sharding_constraint {} {sharding} : {}", cx.operand(0), cx.result().stablehlo())
 }
 
 methods! {
@@ -47,4 +85,31 @@ methods! {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     with_sharding(sharding: &Sharding) -> Tensor, |x| Tensor::try_apply(ShardingConstraint(sharding.clone()), &[x]);
+
+    /// The same value, whole on every device, of parts that lie as `sharding` says; its gradient lies in such parts again. So
+    /// fully sharded training (FSDP) sees a parameter. A transposed or narrower copy is made of the parts and gathered then:
+    /// in mixed precision devices send 16-bit numbers. On one device it does nothing.
+    ///
+    /// Poisoned, or an error when the program is compiled, as [`Tensor::with_sharding`].
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Sharding, Tensor};
+    /// let rows = Sharding::new([Some("data")]);
+    /// let parts = Tensor::from_slice(&[1.0f32, 2.0], [2]);
+    /// let half = parts.all_gather(&rows).to_dtype(DType::Bf16);
+    /// let (gathered, sharding) = half.gathered_from().unwrap();
+    /// assert_eq!((gathered.dtype(), sharding), (DType::Bf16, &rows));
+    /// assert_eq!(half.eval()?.to_f64(), [1.0, 2.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    all_gather(sharding: &Sharding) -> Tensor, |x| Tensor::try_apply(AllGather(sharding.clone()), &[x]);
+}
+
+impl Tensor {
+    /// What [`Tensor::all_gather`] made this of, and how that lies. A loop over stacked values uses it to gather one slice at
+    /// a time.
+    pub fn gathered_from(&self) -> Option<(&Tensor, &Sharding)> {
+        let Kind::Operation(operation) = &self.node.kind else { return None };
+        Some((self.node.inputs.first()?, operation.gathers()?))
+    }
 }

@@ -112,6 +112,10 @@ impl Tensor {
         if permutation.iter().copied().eq(0..self.rank()) {
             return Ok(self.clone());
         }
+        if let Some((parts, sharding)) = self.gathered_from() {
+            let sharding = sharding.permuted(&permutation);
+            return Ok(parts.permuted(permutation).all_gather(&sharding));
+        }
         Tensor::try_apply(Transpose { permutation }, &[self])
     }
 }

@@ -43,6 +43,28 @@ fn a_value_is_split_as_its_sharding_says_and_read_back_whole() {
 }
 
 #[test]
+fn what_is_gathered_has_a_gradient_that_lies_in_parts() {
+    let runtime = cpu(8).with_mesh(&Mesh::new([("data", 8)]).unwrap()).unwrap();
+    let step = Function::trace("step", &[f32s([16, 3])], |w| {
+        let whole = w[0].all_gather(&rows());
+        let half = whole.t().to_dtype(DType::Bf16);
+        let (parts, sharding) = half.gathered_from().unwrap();
+        assert_eq!((parts.ty().to_string(), sharding.to_string()), ("bf16[3, 16]".into(), "[-, data]".into()));
+        let loss = half.to_dtype(DType::F32).sum_all() + (&whole * &whole).sum_all();
+        vec![grad(&loss, &[&w[0]]).remove(0), whole]
+    })
+    .shard_parameter(0, rows());
+    let value = numbers([16, 3]);
+    let w = runtime.to_devices(&value, &rows()).unwrap();
+    let outputs = runtime.compile(&step).unwrap().call(vec![Argument::Borrow(&w)]).unwrap();
+    let found = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+    let value = value.to_vec::<f32>().unwrap();
+    assert_eq!(found[1].to_vec::<f32>().unwrap(), value);
+    let expected: Vec<f32> = value.iter().map(|x| 2.0 * x + 1.0).collect();
+    assert_eq!(found[0].to_vec::<f32>().unwrap(), expected);
+}
+
+#[test]
 fn one_chosen_device_runs_the_program_and_no_other() {
     let runtime = cpu([5]);
     assert_eq!(runtime.devices().len(), 1);

@@ -19,7 +19,7 @@ pub(super) struct Param<'a> {
     pub(super) slots: &'a ParamSlots,
     /// Its value.
     pub(super) value: Tensor,
-    /// What the model saw of it, which the loss is computed from.
+    /// The values that the model saw, before they were gathered: the loss is computed from them.
     pub(super) used: Vec<Tensor>,
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct Recorded {
     pub(crate) done: Option<Tensor>,
 }
 
-/// A parameter's value, and what the model sees of it.
+/// A parameter's value, and those that the model sees, before they are gathered.
 type Seen = (Tensor, Vec<Tensor>);
 
 impl fmt::Debug for Recorder {
@@ -116,7 +116,7 @@ impl Recorder {
     /// The parameters of an optimizer as they are now.
     pub(crate) fn seen(&self, optimizer: usize) -> Vec<Seen> {
         let params = self.values.layout.optimizers[optimizer].params.iter();
-        params.map(|p| (self.values.after(p.param).clone(), vec![self.cells.used(p.param).clone()])).collect()
+        params.map(|p| (self.values.after(p.param).clone(), vec![self.cells.value(p.param).clone()])).collect()
     }
 
     /// Takes up what the model itself has put into its variables.

@@ -16,17 +16,21 @@ struct Cell {
     variable: Variable,
     before: Tensor,
     placeholder: Tensor,
-    gathered: bool,
-    /// What the model sees: the placeholder or a later value, gathered if it lies split between steps.
+    /// How it lies between steps, if it lies split.
+    parts: Option<Sharding>,
+    /// The placeholder or a later value.
+    value: Tensor,
+    /// What the model sees of it: the value, gathered if it lies split.
     used: Tensor,
 }
 
 impl Cell {
     /// Lets the model see a value from now on.
     fn show(&mut self, value: &Tensor) {
-        self.used = match self.gathered {
-            true => value.with_sharding(&Sharding::replicated()),
-            false => value.clone(),
+        self.value = value.clone();
+        self.used = match &self.parts {
+            Some(parts) => value.all_gather(parts),
+            None => value.clone(),
         };
         self.variable.set(self.used.clone());
     }
@@ -44,13 +48,14 @@ impl Placeholders {
     pub(crate) fn with(module: &dyn Module, entries: &[Entry], placeholders: &[Tensor]) -> Placeholders {
         let mut cells = vec![];
         let variables = entries.iter().filter_map(|entry| match &entry.origin {
-            Origin::Module { variable, gathered } => Some((variable, *gathered)),
+            Origin::Module { variable, gathered } => Some((variable, gathered.then(|| entry.sharding.clone()))),
             _ => None,
         });
-        for ((variable, gathered), placeholder) in variables.zip(placeholders.iter().cloned()) {
-            let (variable, before, used) = (variable.clone(), variable.get(), placeholder.clone());
-            let mut cell = Cell { variable, before, placeholder, gathered, used };
-            cell.show(&cell.placeholder.clone());
+        for ((variable, parts), placeholder) in variables.zip(placeholders) {
+            let [value, used] = [(); 2].map(|()| placeholder.clone());
+            let (variable, before) = (variable.clone(), variable.get());
+            let mut cell = Cell { variable, before, placeholder: placeholder.clone(), parts, value, used };
+            cell.show(placeholder);
             cells.push(cell);
         }
         let mut modes = Modes(vec![]);
@@ -63,9 +68,9 @@ impl Placeholders {
         self.cells.iter().map(|cell| cell.placeholder.clone()).collect()
     }
 
-    /// What the model sees of one of them.
-    pub(crate) fn used(&self, id: EntryId) -> &Tensor {
-        &self.cells[id.index()].used
+    /// What the model sees one of them as, before it is gathered: what its gradient is with respect to.
+    pub(crate) fn value(&self, id: EntryId) -> &Tensor {
+        &self.cells[id.index()].value
     }
 
     /// Lets the model see a value from now on, which gradients end at.
@@ -74,18 +79,19 @@ impl Placeholders {
     }
 
     /// Gathers again what lies split, of these values: in a branch, so that only what runs it gathers. Gives what the model
-    /// saw before.
-    pub(crate) fn gather_again(&mut self, values: &[Tensor]) -> Vec<Tensor> {
-        let before = self.cells.iter().map(|cell| cell.used.clone()).collect();
-        self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.gathered).for_each(|(cell, value)| cell.show(value));
+    /// saw before, and the values of that.
+    pub(crate) fn gather_again(&mut self, values: &[Tensor]) -> Vec<[Tensor; 2]> {
+        let before = self.cells.iter().map(|cell| [cell.value.clone(), cell.used.clone()]).collect();
+        let split = self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.parts.is_some());
+        split.for_each(|(cell, value)| cell.show(&value.detach()));
         before
     }
 
     /// Lets the model see again what it saw before.
-    pub(crate) fn show_again(&mut self, used: Vec<Tensor>) {
-        for (cell, used) in self.cells.iter_mut().zip(used) {
+    pub(crate) fn show_again(&mut self, before: Vec<[Tensor; 2]>) {
+        for (cell, [value, used]) in self.cells.iter_mut().zip(before) {
             cell.variable.set(used.clone());
-            cell.used = used;
+            (cell.value, cell.used) = (value, used);
         }
     }
 
@@ -94,7 +100,7 @@ impl Placeholders {
         let changed = |cell: &mut Cell| {
             let value = cell.variable.get();
             (!value.is(&cell.used)).then(|| {
-                cell.used = value.clone();
+                (cell.value, cell.used) = (value.clone(), value.clone());
                 value
             })
         };

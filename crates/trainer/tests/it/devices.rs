@@ -10,8 +10,8 @@ use fulmen_nn::activation::gelu;
 use fulmen_nn::attention::Attention;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, Sgd};
-use fulmen_nn::{BatchNorm2d, Conv2d, LayerNorm, Linear, Module, MultiheadAttention};
-use fulmen_tensor::{Accelerator, Devices, Mesh, Sharding, Tensor};
+use fulmen_nn::{BatchNorm2d, Conv2d, LayerNorm, Linear, Module, MultiheadAttention, scan_layers};
+use fulmen_tensor::{Accelerator, Devices, Mesh, Sharding, Tensor, checkpoint};
 use fulmen_trainer::{
     Actions, Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule, Weights,
 };
@@ -160,21 +160,26 @@ fn train<M: TrainingModule>(module: &M, devices: usize, strategy: Strategy) -> (
 }
 
 fn agrees_on_all_devices<M: TrainingModule>(make: impl Fn() -> M) {
-    let (losses, values) = train(&make(), 1, Strategy::Ddp);
+    let strategies = [Strategy::Ddp, Strategy::Fsdp];
+    let on = [2, 4, 8].into_iter().flat_map(|devices| strategies.map(|strategy| (make(), devices, strategy)));
+    train_alike(&make(), on);
+}
+
+/// Checks that modules on so many devices have the losses and values of one that is trained on one device.
+fn train_alike<M: TrainingModule>(one: &M, others: impl IntoIterator<Item = (M, usize, Strategy)>) {
+    let (losses, values) = train(one, 1, Strategy::Ddp);
     assert_eq!(losses.len(), STEPS);
     assert!(losses.iter().all(|loss| loss.is_finite()));
-    for devices in [2, 4, 8] {
-        for strategy in [Strategy::Ddp, Strategy::Fsdp] {
-            let (other_losses, other_values) = train(&make(), devices, strategy);
-            for (step, (a, b)) in losses.iter().zip(&other_losses).enumerate() {
-                assert!((a - b).abs() <= 1e-5 * a.abs(), "{strategy} on {devices}, step {step}: {a} and {b}");
-            }
-            for (i, (a, b)) in values.iter().zip(&other_values).enumerate() {
-                // Relative to the tensor: single elements near zero carry no more than its rounding.
-                let scale = a.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-                let far = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-                assert!(far <= 1e-5 * scale.max(1e-3), "{strategy} on {devices}, tensor {i}: off by {far} of {scale}");
-            }
+    for (other, devices, strategy) in others {
+        let (other_losses, other_values) = train(&other, devices, strategy);
+        for (step, (a, b)) in losses.iter().zip(&other_losses).enumerate() {
+            assert!((a - b).abs() <= 1e-5 * a.abs(), "{strategy} on {devices}, step {step}: {a} and {b}");
+        }
+        for (i, (a, b)) in values.iter().zip(&other_values).enumerate() {
+            // Relative to the tensor: single elements near zero carry no more than its rounding.
+            let scale = a.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+            let far = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(far <= 1e-5 * scale.max(1e-3), "{strategy} on {devices}, tensor {i}: off by {far} of {scale}");
         }
     }
 }
@@ -192,6 +197,41 @@ fn a_net_with_batch_norm_trains_alike_on_any_number_of_devices() {
 #[test]
 fn a_transformer_block_trains_alike_on_any_number_of_devices() {
     agrees_on_all_devices(transformer);
+}
+
+#[derive(Module)]
+struct Deep {
+    embed: Linear,
+    layers: Vec<Linear>,
+    head: Linear,
+    scan: bool,
+}
+
+impl TrainingModule for Deep {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let x = self.embed.forward(&batch.get("x").flatten(1, -1));
+        let layer =
+            |layer: &Linear, x: &Tensor| checkpoint(|x| vec![&x[0] + layer.forward(&x[0]).tanh()], &[x]).remove(0);
+        let x = match self.scan {
+            true => scan_layers(&self.layers, &x, layer),
+            false => self.layers.iter().fold(x, |x, own| layer(own, &x)),
+        };
+        cross_entropy(&self.head.forward(&x), &batch.get("y"), Reduction::Mean)
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.05).momentum(0.9))
+    }
+}
+
+#[test]
+fn layers_as_a_scan_train_as_one_after_the_other_on_one_device_and_split_over_eight() {
+    let deep = |scan| Deep {
+        embed: Linear::new(128, 16),
+        layers: (0..3).map(|_| Linear::new(16, 16)).collect(),
+        head: Linear::new(16, 8),
+        scan,
+    };
+    train_alike(&deep(false), [(deep(true), 1, Strategy::Ddp), (deep(true), 8, Strategy::Fsdp)]);
 }
 
 #[test]

@@ -1,0 +1,47 @@
+//! BigGAN with the hinge loss: a step of the discriminator and one of the generator.
+
+use fulmen::models::biggan::{Config, Discriminator, Generator};
+use fulmen::nn::RandomStream;
+use fulmen::nn::loss::GanLoss;
+use fulmen::prelude::*;
+use fulmen::tensor::random;
+
+/// On pictures `x` of the classes `y`.
+#[derive(Module)]
+pub(crate) struct Gan {
+    generator: Generator,
+    discriminator: Discriminator,
+    noise: RandomStream,
+    dim_z: usize,
+}
+
+impl Gan {
+    pub(crate) fn new(config: &Config) -> fulmen::models::Result<Gan> {
+        let (generator, discriminator) = (Generator::new(config)?, Discriminator::new(config)?);
+        Ok(Gan { generator, discriminator, noise: RandomStream::new(), dim_z: config.dim_z })
+    }
+}
+
+impl TrainingModule for Gan {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        let (real, classes, count) = (batch.get("x"), batch.get("y"), batch.size());
+        let z = random::normal(&self.noise.next_key(), DType::F32, [count, self.dim_z]);
+        let fake = self.generator.forward(z, &classes);
+        let loss = cx.minimize("discriminator", |_| {
+            let pictures = Tensor::concatenate(&[&real.to_dtype(fake.dtype()), &fake.detach()], 0);
+            let logits = self.discriminator.forward(pictures, Tensor::concatenate(&[&classes, &classes], 0));
+            let (of_real, of_fake) = (logits.narrow(0, 0, count), logits.narrow(0, count, count));
+            GanLoss::Hinge.discriminator(of_real, of_fake, Reduction::Mean)
+        });
+        cx.minimize("generator", |_| {
+            GanLoss::Hinge.generator(self.discriminator.forward(&fake, &classes), Reduction::Mean)
+        });
+        loss
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        let adam = |lr| optim::Adam::new(lr).betas(0.0, 0.999);
+        let optimizers = Optimizers::new().add("discriminator", ["discriminator.*"], adam(4e-4));
+        Box::new(optimizers.add("generator", ["generator.*"], adam(1e-4)))
+    }
+}

@@ -1,0 +1,40 @@
+//! Language models of the library on tokens `x`: the next token `y`, or those that were masked.
+
+use fulmen::models::decoder::Decoder;
+use fulmen::models::roberta::RobertaForMaskedLm;
+use fulmen::nn::loss::{CrossEntropyLoss, Reduction, cross_entropy};
+use fulmen::prelude::*;
+
+/// A decoder that says the next token, with AdamW.
+#[derive(Module)]
+pub(crate) struct LanguageModel(pub(crate) Decoder);
+
+impl TrainingModule for LanguageModel {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let logits = self.0.forward(batch.get("x"));
+        cross_entropy(&logits.flatten(0, 1), &batch.get("y").flatten(0, -1), Reduction::Mean)
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(optim::AdamW::new(3e-4))
+    }
+}
+
+/// RoBERTa with AdamW; where `y` is -100, nothing is masked.
+#[derive(Module)]
+pub(crate) struct MaskedLanguageModel {
+    pub(crate) model: RobertaForMaskedLm,
+    pub(crate) lr: f64,
+}
+
+impl TrainingModule for MaskedLanguageModel {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let logits = self.model.forward(batch.get("x"), None);
+        let loss = CrossEntropyLoss::new().ignore_index(-100);
+        loss.forward(logits.flatten(0, 1), batch.get("y").flatten(0, -1))
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(optim::AdamW::new(self.lr).betas(0.9, 0.98))
+    }
+}

@@ -1,0 +1,26 @@
+//! The encoder-decoder Transformer, trained as Vaswani et al. did: Adam, smoothed labels.
+
+use fulmen::models::marian::Marian;
+use fulmen::nn::loss::CrossEntropyLoss;
+use fulmen::prelude::*;
+
+/// From tokens `x` to tokens `y`, of which the decoder is given those before.
+#[derive(Module)]
+pub(crate) struct Translator {
+    pub(crate) model: Marian,
+    pub(crate) lr: f64,
+}
+
+impl TrainingModule for Translator {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let (x, y) = (batch.get("x"), batch.get("y"));
+        let start = y.narrow(1, 0, 1).zeros_like();
+        let before = Tensor::concatenate(&[&start, &y.narrow(1, 0, y.size(1) - 1)], 1);
+        let logits = self.model.forward(x, None, before);
+        CrossEntropyLoss::new().label_smoothing(0.1).forward(logits.flatten(0, 1), y.flatten(0, -1))
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(optim::Adam::new(self.lr).betas(0.9, 0.98).eps(1e-9))
+    }
+}

@@ -1,0 +1,90 @@
+//! Where pictures come from: digits, folders by class, or nowhere.
+
+use std::path::{Path, PathBuf};
+
+use fulmen::cli::Result;
+use fulmen::data::images::{ImageFolder, Pictures as Pipeline};
+use fulmen::data::{self, Dataset, FakeDataset, Mnist};
+use fulmen::prelude::{TensorDataset, random_split};
+
+/// Pictures of classes.
+pub(crate) struct Pictures {
+    kind: Kind,
+    /// Channels.
+    pub(crate) channels: usize,
+    /// Height and width.
+    pub(crate) size: usize,
+    pub(crate) classes: usize,
+}
+
+enum Kind {
+    Digits(PathBuf),
+    Folders(PathBuf),
+    Fake,
+}
+
+/// Which of them.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Split {
+    Train,
+    Validation,
+    Test,
+}
+
+impl Pictures {
+    /// Those in a folder; of folders by class, `size` is the height and width that they get.
+    pub(crate) fn find(folder: &Path, size: usize) -> Result<Pictures> {
+        let path = folder.to_owned();
+        if ["", ".gz"].iter().any(|end| folder.join(format!("train-images-idx3-ubyte{end}")).exists()) {
+            return Ok(Pictures { kind: Kind::Digits(path), channels: 1, size: 28, classes: 10 });
+        }
+        if folder.join("train").is_dir() {
+            let classes = ImageFolder::open(folder.join("train"))?.classes().len();
+            return Ok(Pictures { kind: Kind::Folders(path), channels: 3, size, classes });
+        }
+        let message = format!(
+            "--data-dir {}: there is neither train-images-idx3-ubyte nor the folder train; give a folder with MNIST's IDX \
+             files or with folders of pictures by class, or try the program out with --fake-data",
+            folder.display()
+        );
+        Err(message.into())
+    }
+
+    /// Random ones in colour, of ten classes.
+    pub(crate) fn fake(size: usize) -> Pictures {
+        Pictures { kind: Kind::Fake, channels: 3, size, classes: 10 }
+    }
+
+    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. A tenth of what there is to train on is held back
+    /// for validation.
+    pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
+        let all: Box<dyn Dataset> = match &self.kind {
+            Kind::Digits(folder) => {
+                let files = if split == Split::Test { data::Split::Test } else { data::Split::Train };
+                Box::new(Mnist::open(folder, files)?)
+            }
+            Kind::Folders(folder) => {
+                let name = if split == Split::Test { "val" } else { "train" };
+                let pipeline = Pipeline::rgb().resize(self.size).center_crop(self.size);
+                Box::new(ImageFolder::open(folder.join(name))?.decode(pipeline)?)
+            }
+            Kind::Fake => {
+                let fake = FakeDataset::new(10_000).pixels("image", [self.channels, self.size, self.size]);
+                Box::new(fake.integers("label", [], self.classes))
+            }
+        };
+        if split == Split::Test {
+            return Ok(all);
+        }
+        let held_back = all.len() / 10;
+        let lengths = [all.len() - held_back, held_back];
+        let [train, validation] = random_split(all, lengths, 0)?;
+        Ok(if split == Split::Train { Box::new(train) } else { Box::new(validation) })
+    }
+
+    /// Classes to draw pictures of, in turn: the field `label`.
+    pub(crate) fn labels(&self, count: usize) -> Result<TensorDataset> {
+        let labels: Vec<i32> = (0..count).map(|i| (i % self.classes) as i32).collect();
+        Ok(TensorDataset::builder().array("label", [count], labels).build()?)
+    }
+}
