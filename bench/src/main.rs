@@ -1,15 +1,18 @@
 //! Races Fulmen against its peers: both run on this machine in turns, block by block, and what is reported is the
 //! ratio of the medians.
 
+mod bigram;
 mod cache;
 mod callbacks;
 mod checkpoint;
 mod custom_loop;
 mod deep;
+mod learn;
 mod loader;
 mod memory;
 mod models;
 mod peer;
+mod plot;
 mod preflight;
 mod remat;
 mod scan;
@@ -52,6 +55,8 @@ enum Command {
     Remat(remat::Args),
     /// What a checkpoint of a large state costs training, and how fast it is written, beside `dd`.
     Checkpoint(checkpoint::Args),
+    /// What the examples learn, against the targets of their READMEs.
+    Learn(learn::Args),
     /// Cached datasets: beside decoding, beside copying memory, and in a training that is input-bound.
     Cache(cache::Args),
 }
@@ -69,6 +74,7 @@ fn main() -> ExitCode {
         Command::Deep(args) => deep::run(&args),
         Command::Remat(args) => remat::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),
+        Command::Learn(args) => learn::run(&args),
         Command::Cache(args) => cache::run(&args),
     };
     match result {

@@ -210,22 +210,29 @@ def roberta():
     write("roberta-classifier", model, encoded(model, 1, kinds=False))
 
 
-def gpt2_lora():
-    """An adapter for the GPT-2 of this folder, as peft writes it."""
-    model = transformers.GPT2LMHeadModel.from_pretrained(HERE / "gpt2").eval()
+def adapter(name, model, base, seed, **how):
+    """An adapter for the model in the folder `base`, as peft writes it; what it trains is random."""
+    model = model.from_pretrained(HERE / base).eval()
     tokens = ids(22)
-    base = model(tokens).logits
-    config = peft.LoraConfig(r=2, lora_alpha=6, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
-    model = peft.get_peft_model(model, config)
-    generator = torch.Generator().manual_seed(23)
-    for name, parameter in model.named_parameters():
-        if "lora" in name:
+    values = {"input_ids": tokens, "base": model(tokens).logits}
+    model = peft.get_peft_model(model, peft.LoraConfig(**how)).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter_name, parameter in model.named_parameters():
+        if "lora" in parameter_name or "modules_to_save" in parameter_name:
             parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator)
-    write("gpt2-lora", model.eval(), {"input_ids": tokens, "base": base, "logits": model(tokens).logits})
-    (HERE / "gpt2-lora" / "README.md").unlink()
+    folder = write(name, model, values | {"logits": model(tokens).logits})
+    (folder / "README.md").unlink()
     # The folder of the base is not the same everywhere.
-    file = HERE / "gpt2-lora" / "adapter_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "gpt2", "target_modules": ["c_attn", "c_fc"]}, indent=2, sort_keys=True) + "\n")
+    file = folder / "adapter_config.json"
+    same = {"base_model_name_or_path": base, "target_modules": how["target_modules"]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | same, indent=2, sort_keys=True) + "\n")
+
+
+def lora():
+    """Of a GPT-2, and of a RoBERTa whose classifier is trained whole."""
+    adapter("gpt2-lora", transformers.GPT2LMHeadModel, "gpt2", 23, r=2, lora_alpha=6, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
+    classifier = transformers.RobertaForSequenceClassification
+    adapter("roberta-lora", classifier, "roberta-classifier", 35, r=2, lora_alpha=6, target_modules=["query"], modules_to_save=["classifier"])
 
 
 def t5():
@@ -269,7 +276,7 @@ def marian():
     write("marian-two", model, values | more | {"logits": model(**values).logits})
 
 
-FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, gpt2_lora, t5, marian]
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, lora, t5, marian]
 
 
 def check(folder):

@@ -96,8 +96,14 @@ impl Config {
         }
     }
 
-    fn is_roberta(&self) -> bool {
-        self.model_type == "roberta"
+    /// How many tokens a text can have.
+    pub fn max_length(&self) -> usize {
+        self.max_position_embeddings.saturating_sub(self.first_position().unwrap_or(0))
+    }
+
+    /// The row of the first token in RoBERTa's table of positions.
+    fn first_position(&self) -> Option<usize> {
+        (self.model_type == "roberta").then(|| self.pad_token_id.unwrap_or(1) + 1)
     }
 
     /// The dropout before a classifier.
@@ -255,8 +261,6 @@ impl Encoder {
     pub(crate) fn new(config: &Config) -> Result<Encoder> {
         let features = config.hidden_size;
         check_heads(("num_attention_heads", config.num_attention_heads), ("hidden_size", features))?;
-        let first_position = config.is_roberta().then(|| config.pad_token_id.unwrap_or(1) + 1);
-        let max_positions = config.max_position_embeddings.saturating_sub(first_position.unwrap_or(0));
         let embedding = |rows| Embedding::new(rows, features);
         let embeddings = Embeddings {
             word_embeddings: embedding(config.vocab_size),
@@ -264,13 +268,13 @@ impl Encoder {
             token_type_embeddings: embedding(config.type_vocab_size),
             layer_norm: config.norm(),
             dropout: Dropout::new(config.hidden_dropout_prob),
-            max_positions,
+            max_positions: config.max_length(),
         };
         let layer = (0..config.num_hidden_layers).map(|_| Layer::new(config)).collect();
         Ok(Encoder {
             embeddings,
             encoder: Layers { layer, gradient_checkpointing: false, scan_layers: false },
-            first_position,
+            first_position: config.first_position(),
         })
     }
 

@@ -6,8 +6,8 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use fulmen_nn::Module;
 use fulmen_nn::weights::{LoadReport, StateDict, Strictness, save_sharded_weights, save_weights};
+use fulmen_nn::{Module, Parameter};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -81,6 +81,19 @@ pub trait Pretrained: Module + Sized {
         String::new()
     }
 
+    /// The parameters of the head, by their names: what is trained where the rest is frozen.
+    fn head_parameters(&self) -> Vec<(String, Parameter)> {
+        self.parameters().into_iter().filter(|(name, _)| is_of_head::<Self>(name)).collect()
+    }
+
+    /// The settings of a folder as it is downloaded from Hugging Face.
+    ///
+    /// # Errors
+    /// The config is missing, is of another model, or asks for what is not built here: the message names the key.
+    fn config_from_folder(folder: impl AsRef<Path>) -> Result<Self::Config> {
+        read_config::<Self>(folder.as_ref())
+    }
+
     /// Loads a folder as it is downloaded from Hugging Face: `config.json`, and the weights as `model.safetensors`,
     /// `pytorch_model.bin`, or an index of several such files.
     ///
@@ -112,9 +125,9 @@ pub trait Pretrained: Module + Sized {
         change(&mut config);
         let model = Self::new(config)?;
         let report = load(&model, folder, Strictness::Lenient)?;
-        let in_head = |name: &str| Self::HEAD.iter().any(|head| name.starts_with(head));
         let misshapen = report.misshapen.iter().map(|misfit| &misfit.name);
-        let mut others = report.missing.iter().chain(&report.unexpected).chain(misshapen).filter(|name| !in_head(name));
+        let all = report.missing.iter().chain(&report.unexpected).chain(misshapen);
+        let mut others = all.filter(|name| !is_of_head::<Self>(name));
         if others.next().is_some() || !report.conflicting.is_empty() {
             load(&model, folder, Strictness::Strict)?;
         }
@@ -160,6 +173,10 @@ pub trait Pretrained: Module + Sized {
         let (file, text) = (folder.join(CONFIG), format!("{:#}\n", Value::Object(config)));
         fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes())).map_err(|e| Error::io("write", &file, e))
     }
+}
+
+fn is_of_head<M: Pretrained>(name: &str) -> bool {
+    M::HEAD.iter().any(|head| name.starts_with(head))
 }
 
 /// The config of a folder.

@@ -17,6 +17,7 @@
 //! | [`vit`] | Vision Transformer | transformers |
 //!
 //! [`Pretrained`] loads a downloaded folder, with a new head if the task is another, and saves one.
+//! [`AutoModelForSequenceClassification`] is of the family that the folder names.
 
 // One family alone leaves some of what they share unused.
 #![cfg_attr(
@@ -33,6 +34,8 @@
 
 mod activation;
 mod attention;
+#[cfg(feature = "bert")]
+mod auto;
 #[cfg(feature = "bert")]
 pub mod bert;
 #[cfg(feature = "biggan")]
@@ -70,6 +73,8 @@ pub mod unet;
 pub mod vit;
 
 pub use activation::Activation;
+#[cfg(feature = "bert")]
+pub use auto::AutoModelForSequenceClassification;
 #[cfg(any(feature = "marian", feature = "t5"))]
 pub use encoder_decoder::Decoding;
 pub use error::{Error, Result};

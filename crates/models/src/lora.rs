@@ -21,14 +21,13 @@ const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Settings that would make it another adapter, with the only value that is built here.
-const FIXED: [(&str, &str); 8] = [
+const FIXED: [(&str, &str); 7] = [
     ("peft_type", "\"LORA\""),
     ("bias", "\"none\""),
     ("use_rslora", "false"),
     ("use_dora", "false"),
     ("rank_pattern", "{}"),
     ("alpha_pattern", "{}"),
-    ("modules_to_save", "null"),
     ("layers_to_transform", "null"),
 ];
 
@@ -38,13 +37,15 @@ struct Config {
     r: usize,
     lora_alpha: f64,
     target_modules: Vec<String>,
+    #[serde(default)]
+    modules_to_save: Option<Vec<String>>,
 }
 
 /// A model whose weights stay, and updates of some of them that are trained instead: a weight `W [out, in]` acts as
 /// `W + alpha/r·B·A` with `A [r, in]` and `B [out, r]`. At first `B` is 0, so that the model is what it was.
 ///
-/// All parameters of the model are frozen. To train some of them too, such as a new classifier, call
-/// [`set_requires_grad`](Module::set_requires_grad) on that part.
+/// All parameters of the model are frozen. To train some of them too, such as a new classifier, name them with
+/// [`modules_to_save`](Lora::modules_to_save).
 ///
 /// The update is added to the weight before the model runs, so it is not dropped out (`lora_dropout`).
 ///
@@ -74,6 +75,8 @@ pub struct Lora<M> {
     adapters: Adapters,
     r: usize,
     alpha: f64,
+    #[module(skip)]
+    modules_to_save: Vec<String>,
 }
 
 /// The updates, by the names of their layers.
@@ -94,6 +97,21 @@ impl Module for Adapters {
         for (layer, adapter) in &self.0 {
             visit.child(&format!("base_model.model.{layer}.lora_A.weight"), &adapter.a);
             visit.child(&format!("base_model.model.{layer}.lora_B.weight"), &adapter.b);
+        }
+    }
+}
+
+/// What files hold: the updates, and what is trained whole.
+struct Saved<'a> {
+    adapters: &'a Adapters,
+    whole: Vec<(String, Parameter)>,
+}
+
+impl Module for Saved<'_> {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        self.adapters.visit(visit);
+        for (name, parameter) in &self.whole {
+            visit.child(&format!("base_model.model.{name}"), parameter);
         }
     }
 }
@@ -153,7 +171,40 @@ impl<M: Module> Lora<M> {
             adapters.insert(layer.to_owned(), Adapter::new(weight.clone(), transposed, r));
         }
         model.set_requires_grad(false);
-        Ok(Lora { model, adapters: Adapters(adapters), r, alpha })
+        Ok(Lora { model, adapters: Adapters(adapters), r, alpha, modules_to_save: vec![] })
+    }
+
+    /// Trains parts of the model whole, such as a new classifier, and saves them beside the updates: peft's
+    /// `modules_to_save`. Each is named by the name of a module, or the last parts of it.
+    ///
+    /// ```
+    /// use fulmen_models::bert::Config;
+    /// use fulmen_models::{AutoModelForSequenceClassification, Lora, Pretrained};
+    /// use fulmen_nn::Module;
+    ///
+    /// let config = Config { hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, ..Config::roberta() };
+    /// let model = AutoModelForSequenceClassification::new(config)?;
+    /// let lora = Lora::new(model, &["*.query.weight"], 2, 4.0)?.modules_to_save(&["classifier"])?;
+    /// // The matrices A and B, and the weights and biases of the classifier's two layers.
+    /// assert_eq!(lora.parameters().iter().filter(|(_, parameter)| parameter.requires_grad()).count(), 6);
+    /// # Ok::<(), fulmen_models::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The model has no such module.
+    pub fn modules_to_save(mut self, names: &[&str]) -> Result<Lora<M>> {
+        self.modules_to_save = names.iter().map(|&name| name.to_owned()).collect();
+        if let Some(name) = names.iter().find(|name| !self.model.parameters().iter().any(|(own, _)| is_in(own, name))) {
+            return Err(Error::config(format!("`modules_to_save` names `{name}`, but the model has no such module")));
+        }
+        self.saved().whole.iter().for_each(|(_, parameter)| parameter.set_requires_grad(true));
+        Ok(self)
+    }
+
+    fn saved(&self) -> Saved<'_> {
+        let is_whole = |name: &str| self.modules_to_save.iter().any(|module| is_in(name, module));
+        let whole = self.model.parameters().into_iter().filter(|(name, _)| is_whole(name)).collect();
+        Saved { adapters: &self.adapters, whole }
     }
 
     /// An adapter that peft or [`save_pretrained`](Lora::save_pretrained) wrote, for its model.
@@ -163,7 +214,7 @@ impl<M: Module> Lora<M> {
     #[track_caller]
     pub fn from_folder(model: M, folder: impl AsRef<Path>) -> Result<Lora<M>> {
         let file = folder.as_ref().join(CONFIG);
-        let Config { r, lora_alpha, target_modules } =
+        let Config { r, lora_alpha, target_modules, modules_to_save } =
             read_json(&read_object(&file)?, &FIXED).map_err(|e| e.in_file(&file))?;
         let names: Vec<String> = model.parameters().into_iter().map(|(name, _)| name).collect();
         let targets = |name: &&String| {
@@ -171,12 +222,15 @@ impl<M: Module> Lora<M> {
             target_modules.iter().any(|target| layer == target || layer.ends_with(&format!(".{target}")))
         };
         let targets: Vec<&str> = names.iter().filter(targets).map(String::as_str).collect();
-        let lora = Lora::new(model, &targets, r, lora_alpha).map_err(|e| e.in_file(&file))?;
-        load_weights(&lora.adapters, folder.as_ref().join(WEIGHTS), Strictness::Strict)?;
+        let whole = modules_to_save.unwrap_or_default();
+        let whole: Vec<&str> = whole.iter().map(String::as_str).collect();
+        let lora = Lora::new(model, &targets, r, lora_alpha).and_then(|lora| lora.modules_to_save(&whole));
+        let lora = lora.map_err(|e| e.in_file(&file))?;
+        load_weights(&lora.saved(), folder.as_ref().join(WEIGHTS), Strictness::Strict)?;
         Ok(lora)
     }
 
-    /// Writes the updates alone into a folder, which is made if it is not there, as peft's `PeftModel.from_pretrained`
+    /// Writes the updates, and what is trained whole, into a folder, which is made if it is not there, as peft's `PeftModel.from_pretrained`
     /// reads it.
     ///
     /// # Errors
@@ -185,7 +239,7 @@ impl<M: Module> Lora<M> {
     pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
-        save_weights(&self.adapters, folder.join(WEIGHTS))?;
+        save_weights(&self.saved(), folder.join(WEIGHTS))?;
         let targets: Vec<&String> = self.adapters.0.keys().collect();
         let config: Value = json!({
             "peft_type": "LORA",
@@ -194,6 +248,7 @@ impl<M: Module> Lora<M> {
             "target_modules": targets,
             "fan_in_fan_out": self.adapters.0.values().any(|adapter| adapter.transposed),
             "bias": "none",
+            "modules_to_save": (!self.modules_to_save.is_empty()).then_some(&self.modules_to_save),
             "inference_mode": true,
         });
         let (file, text) = (folder.join(CONFIG), format!("{config:#}\n"));
@@ -229,6 +284,11 @@ impl<M: Module> Lora<M> {
     }
 }
 
+/// Whether a parameter is in the module of this name, or of these last parts of its name.
+fn is_in(parameter: &str, module: &str) -> bool {
+    format!(".{parameter}").contains(&format!(".{module}."))
+}
+
 /// The names of the layers whose weights lie `[in, out]`.
 fn layers_of_conv1d(model: &impl Module) -> Vec<String> {
     struct Layers(Vec<String>);
@@ -244,14 +304,14 @@ fn layers_of_conv1d(model: &impl Module) -> Vec<String> {
     layers.0
 }
 
-#[cfg(all(test, feature = "gpt2"))]
+#[cfg(all(test, feature = "bert", feature = "gpt2"))]
 mod tests {
     use fulmen_tensor::grad;
 
     use super::*;
-    use crate::Pretrained;
     use crate::gpt2::Gpt2;
     use crate::reference::{Expected, borrowed, folder};
+    use crate::{AutoModelForSequenceClassification, Pretrained};
 
     fn gpt2() -> Gpt2 {
         Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"))
@@ -278,6 +338,33 @@ mod tests {
         merged.gradient_checkpointing = true;
         let merged = merged.forward(&ids);
         expected.check(&borrowed(&[("logits", logits), ("base", base), ("logits", merged)]));
+    }
+
+    #[test]
+    fn a_classifier_that_is_trained_whole_stands_beside_the_updates() {
+        type Classifier = AutoModelForSequenceClassification;
+        let classifier = |folder: &Path| Classifier::from_folder(folder).unwrap_or_else(|e| panic!("{e}"));
+        let base = || classifier(&folder("roberta-classifier"));
+        let (expected, there) = (Expected::read("roberta-lora"), tempfile::tempdir().unwrap_or_else(|e| panic!("{e}")));
+        let [merged, adapter] = ["merged", "adapter"].map(|name| there.path().join(name));
+        let ids = expected.tensor("input_ids");
+
+        let lora = Lora::from_folder(base(), folder("roberta-lora")).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(lora.parameters().iter().filter(|(_, parameter)| parameter.requires_grad()).count(), 2 + 4);
+        lora.save_pretrained(&adapter).unwrap_or_else(|e| panic!("{e}"));
+        lora.apply(|model| model.save_pretrained(&merged)).unwrap_or_else(|e| panic!("{e}"));
+        let again = Lora::from_folder(base(), &adapter).unwrap_or_else(|e| panic!("{e}"));
+        let logits = |lora: &Lora<Classifier>| lora.apply(|model| model.forward(&ids, None, None));
+        expected.check(&borrowed(&[
+            ("base", base().forward(&ids, None, None)),
+            ("logits", logits(&lora)),
+            ("logits", logits(&again)),
+            ("logits", classifier(&merged).forward(&ids, None, None)),
+        ]));
+
+        let lora = Lora::new(base(), &["*.query.weight"], 2, 1.0).and_then(|lora| lora.modules_to_save(&["score"]));
+        let text = lora.err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(text.contains("`modules_to_save` names `score`, but the model has no such module"), "{text}");
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct Config {
     pub num_classes: usize,
     /// Channels of a picture.
     pub in_chans: usize,
+    /// Channels of the first convolution, 64. timm and torchvision have no other number.
+    pub stem_channels: usize,
     /// Channels of the four stages, `[64, 128, 256, 512]`. A bottleneck gives four times as many.
     pub channels: [usize; 4],
     /// Blocks in each of the four stages, which the architecture says.
@@ -80,6 +82,7 @@ impl Config {
             architecture,
             num_classes: 1000,
             in_chans: 3,
+            stem_channels: STEM_CHANNELS,
             channels: [64, 128, 256, 512],
             layers,
             small_pictures: false,
@@ -103,6 +106,8 @@ impl Config {
     }
 }
 
+const STEM_CHANNELS: usize = 64;
+
 /// timm's `config.json`: what differs from the architecture stands in `model_args`.
 #[derive(Deserialize, Serialize)]
 #[serde(default)]
@@ -110,6 +115,8 @@ struct TimmConfig {
     architecture: Architecture,
     num_classes: usize,
     model_args: ModelArgs,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stem_channels: Option<usize>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     small_pictures: bool,
     pretrained_cfg: Map<String, Value>,
@@ -148,6 +155,7 @@ impl From<TimmConfig> for Config {
             architecture: timm.architecture,
             num_classes: timm.num_classes,
             in_chans: args.in_chans.unwrap_or(usual.in_chans),
+            stem_channels: timm.stem_channels.unwrap_or(usual.stem_channels),
             channels: args.channels.unwrap_or(usual.channels),
             layers: args.layers.unwrap_or(usual.layers),
             small_pictures: timm.small_pictures,
@@ -167,8 +175,9 @@ impl From<Config> for TimmConfig {
             zero_init_last: Some(config.zero_init_last),
             global_pool: None,
         };
-        let Config { architecture, num_classes, small_pictures, pretrained_cfg, .. } = config;
-        TimmConfig { architecture, num_classes, model_args, small_pictures, pretrained_cfg }
+        let Config { architecture, num_classes, stem_channels, small_pictures, pretrained_cfg, .. } = config;
+        let stem_channels = (stem_channels != STEM_CHANNELS).then_some(stem_channels);
+        TimmConfig { architecture, num_classes, model_args, stem_channels, small_pictures, pretrained_cfg }
     }
 }
 
@@ -270,7 +279,7 @@ impl Pretrained for ResNet {
 
     fn new(config: Config) -> Result<ResNet> {
         let bottleneck = config.has_bottlenecks();
-        let stem = 64;
+        let stem = config.stem_channels;
         let mut inputs = stem;
         let [layer1, layer2, layer3, layer4] = [0, 1, 2, 3].map(|stage| {
             let blocks = (0..config.layers[stage]).map(|i| {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fulmen_data::DataLoader;
-use fulmen_trainer::{EvaluationSets, Options, PredictionWriter, TrainerBuilder, TrainingModule};
+use fulmen_trainer::{EvaluationSets, Options, PredictionWriter, Trainer, TrainerBuilder, TrainingModule};
 
 /// The result of a program's own parts: any error will do, and `?` makes it.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -28,6 +28,13 @@ pub trait Program: clap::Args {
     fn test_data(&self, options: &Options) -> Result<EvaluationSets> {
         let _ = options;
         Ok(EvaluationSets::default())
+    }
+
+    /// Called when a test has ended, also the one after a fit. The module has the weights that were tested. It is the place to
+    /// save them in another form, such as a folder of Hugging Face. Of several processes, each calls it.
+    fn after_test(&self, module: &Self::Module, trainer: &Trainer) -> Result<()> {
+        let _ = (module, trainer);
+        Ok(())
     }
 
     /// Opens the data to predict for, in the order in which the predictions are to stand.

@@ -76,6 +76,7 @@ impl<P: Program> Job<P> {
             let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
             let point = trainer.test(&module, test, weights)?;
             line_of(&trainer, format_args!("Test: {}", spell(&point.metrics)))?;
+            self.program().after_test(&module, &trainer)?;
             tested = Some(point);
         }
         match (trainer.best_checkpoint(), trainer.last_checkpoint()) {
@@ -104,6 +105,9 @@ impl<P: Program> Job<P> {
             _ => (trainer.test(&module, sets, Weights::from_options(&options)?)?, "Test"),
         };
         line_of(&trainer, format_args!("{title}: {}", spell(&point.metrics)))?;
+        if self.invocation.task == Task::Test {
+            self.program().after_test(&module, &trainer)?;
+        }
         self.finish(&trainer, || report::evaluation(&trainer, &point))
     }
 

@@ -1,17 +1,24 @@
 //! Where pictures come from, and how those to train on are changed in each epoch.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fulmen::cli::Result;
-use fulmen::data::images::{ImageSplits, Pictures as Pipeline};
-use fulmen::data::{Dataset, FakeDataset};
+use fulmen::data::images::{EncodedImage, ImageSplits, PictureDataset, Pictures as Pipeline};
+use fulmen::data::shards::TarSource;
+use fulmen::data::{Dataset, Error, FakeDataset, Source as _};
 
 /// The pictures that there are.
 pub(crate) struct Pictures {
-    /// None for random ones.
-    splits: Option<ImageSplits>,
+    origin: Origin,
     size: usize,
     classes: usize,
+}
+
+enum Origin {
+    Splits(ImageSplits),
+    /// `train-000000.tar`, `val-000000.tar` and so on.
+    Shards(PathBuf),
+    Random,
 }
 
 /// Which of them.
@@ -23,17 +30,22 @@ pub(crate) enum Split {
 }
 
 impl Pictures {
-    /// Those in a folder; where each file has a size of its own, `size` is the height and width that they get.
-    pub(crate) fn find(folder: &Path, size: usize) -> Result<Pictures> {
+    /// Those in a folder. Where each file has a size of its own, `size` is the height and width that they get; shards do not
+    /// say how many `classes` they have.
+    pub(crate) fn find(folder: &Path, size: usize, classes: usize) -> Result<Pictures> {
+        if folder.join("train-000000.tar").is_file() {
+            return Ok(Pictures { origin: Origin::Shards(folder.to_owned()), size, classes });
+        }
         let splits = ImageSplits::open(folder)
             .map_err(|error| format!("--data-dir {error}; --fake-data tries the program out without data"))?;
-        let (size, classes) = (splits.picture_size().map_or(size, |all| all.height), splits.classes().len());
-        Ok(Pictures { splits: Some(splits), size, classes })
+        let size = if splits.picture_size().is_some() { 32 } else { size };
+        let classes = splits.classes().len();
+        Ok(Pictures { origin: Origin::Splits(splits), size, classes })
     }
 
     /// Random ones.
     pub(crate) fn fake(size: usize, classes: usize) -> Pictures {
-        Pictures { splits: None, size, classes }
+        Pictures { origin: Origin::Random, size, classes }
     }
 
     pub(crate) fn classes(&self) -> usize {
@@ -41,7 +53,7 @@ impl Pictures {
     }
 
     pub(crate) fn channels(&self) -> usize {
-        if self.splits.as_ref().is_some_and(ImageSplits::is_gray) { 1 } else { 3 }
+        if matches!(&self.origin, Origin::Splits(splits) if splits.is_gray()) { 1 } else { 3 }
     }
 
     /// Height and width.
@@ -49,21 +61,42 @@ impl Pictures {
         self.size
     }
 
-    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. What is trained on is cropped and flipped in another
-    /// way in each epoch, but for digits.
+    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. What is trained on is cropped and, but for digits,
+    /// flipped in another way in each epoch.
     pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
-        let size = self.size;
-        let Some(splits) = &self.splits else {
-            let count = if split == Split::Train { 50_000 } else { 10_000 };
-            let fake = FakeDataset::new(count).pixels("image", [3, size, size]);
-            return Ok(Box::new(fake.integers("label", [], self.classes)));
+        let (size, classes) = (self.size, self.classes);
+        let any_size = match split {
+            Split::Train => Pipeline::rgb().random_resized_crop(size).horizontal_flip(0.5),
+            _ => Pipeline::rgb().resize(size * 8 / 7).center_crop(size),
+        };
+        let splits = match &self.origin {
+            Origin::Splits(splits) => splits,
+            Origin::Shards(folder) => {
+                let name = if split == Split::Train { "train-*.tar" } else { "val-*.tar" };
+                let pictures = TarSource::open(folder.join(name))?.map(move |mut sample| {
+                    let label = sample.text("cls")?.parse::<i32>().map_err(Error::new)?;
+                    match usize::try_from(label).is_ok_and(|label| label < classes) {
+                        true => Ok(EncodedImage { bytes: sample.take("jpg")?, label }),
+                        false => {
+                            Err(Error::new(format!("class {label}, but --classes {classes}; give how many there are")))
+                        }
+                    }
+                });
+                return Ok(Box::new(PictureDataset::new(pictures, any_size)?));
+            }
+            Origin::Random => {
+                let count = if split == Split::Train { 50_000 } else { 10_000 };
+                let fake = FakeDataset::new(count).pixels("image", [3, size, size]);
+                return Ok(Box::new(fake.integers("label", [], classes)));
+            }
         };
         let pipeline = match (splits.picture_size(), split) {
-            (Some(_), _) if splits.is_gray() => Pipeline::gray(),
-            (Some(_), Split::Train) => Pipeline::rgb().random_crop(size, size / 8).horizontal_flip(0.5),
+            // Digits get a border, in which they move about.
+            (Some(_), Split::Train) if splits.is_gray() => Pipeline::gray().random_crop(size, 4),
+            (Some(_), _) if splits.is_gray() => Pipeline::gray().center_crop(size),
+            (Some(_), Split::Train) => Pipeline::rgb().random_crop(size, 4).horizontal_flip(0.5),
             (Some(_), _) => Pipeline::rgb(),
-            (None, Split::Train) => Pipeline::rgb().random_resized_crop(size).horizontal_flip(0.5),
-            (None, _) => Pipeline::rgb().resize(size * 8 / 7).center_crop(size),
+            (None, _) => any_size,
         };
         Ok(match split {
             Split::Train => splits.train(pipeline),

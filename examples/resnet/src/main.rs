@@ -18,23 +18,23 @@ use model::{Classifier, Recipe};
 /// Trains a ResNet on CIFAR, on digits, or on folders of pictures
 #[derive(clap::Args)]
 struct Args {
-    /// A folder with CIFAR's binary version, with MNIST's IDX files, or with a folder of pictures for each class: at its top, or
-    /// in the folders train, val and perhaps test.
+    /// A folder with CIFAR's binary version, with MNIST's IDX files, with the tar shards of `fulmen data prepare imagenet`, or with
+    /// a folder of pictures for each class: at its top, or in the folders train, val and perhaps test.
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,
     /// Random pictures in place of those in --data-dir.
     #[arg(long)]
     fake_data: bool,
-    /// Classes of --fake-data.
+    /// Classes of shards and of --fake-data.
     #[arg(long, default_value_t = 10)]
-    fake_classes: usize,
-    /// Height and width of pictures from folders and of --fake-data.
+    classes: usize,
+    /// Height and width of pictures from folders and shards, and of --fake-data.
     #[arg(long, default_value_t = 32)]
     size: usize,
     /// Which ResNet.
     #[arg(long, default_value = "resnet18", value_parser = clap::builder::PossibleValuesParser::new(ResNet::MODEL_TYPES))]
     model: String,
-    /// Channels of the first of the four stages.
+    /// Channels of the first convolution and of the first of the four stages.
     #[arg(long, default_value_t = 64)]
     width: usize,
     /// Samples a step.
@@ -50,8 +50,8 @@ struct Args {
 impl Args {
     fn pictures(&self) -> cli::Result<Pictures> {
         match self.fake_data {
-            true => Ok(Pictures::fake(self.size, self.fake_classes)),
-            false => Pictures::find(&self.data_dir, self.size),
+            true => Ok(Pictures::fake(self.size, self.classes)),
+            false => Pictures::find(&self.data_dir, self.size, self.classes),
         }
     }
 
@@ -76,6 +76,7 @@ impl Program for Args {
         let config = Config {
             num_classes: pictures.classes(),
             in_chans: pictures.channels(),
+            stem_channels: self.width,
             channels: [1, 2, 4, 8].map(|stage| stage * self.width),
             small_pictures: pictures.size() <= 64,
             zero_init_last: true,
@@ -126,6 +127,6 @@ mod tests {
     #[test]
     fn the_program_runs_on_fake_data() {
         let args = ["resnet", "--fake-data", "--fast-dev-run", "--width", "4", "--size", "16", "--batch-size", "8"];
-        assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
+        assert_eq!(cli::main_from::<Args>([&args[..], &["--optimizer", "lars"]].concat()), ExitCode::SUCCESS);
     }
 }

@@ -5,18 +5,23 @@ use fulmen::models::resnet::{Config, ResNet};
 use fulmen::models::{self, Pretrained};
 use fulmen::nn::augment::{IMAGENET_MEAN, IMAGENET_STD, normalize};
 use fulmen::nn::loss::CrossEntropyLoss;
+use fulmen::nn::optim::ParamGroups;
+use fulmen::nn::schedule::Schedule;
 use fulmen::prelude::*;
 
 /// How the model is trained.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
+    /// The optimizer: SGD, or LARS for batches of many thousand pictures.
+    #[arg(long, value_enum, default_value_t = Algorithm::Sgd)]
+    optimizer: Algorithm,
     /// The highest learning rate.
     #[arg(long, default_value_t = 0.1)]
     learning_rate: f64,
     /// The way of the learning rate: one-cycle, or cosine after a twentieth of the steps as warm-up.
-    #[arg(long, value_enum, default_value_t = Schedule::OneCycle)]
-    schedule: Schedule,
+    #[arg(long, value_enum, default_value_t = Way::OneCycle)]
+    schedule: Way,
     /// Decay of the weights.
     #[arg(long, default_value_t = 5e-4)]
     weight_decay: f64,
@@ -29,9 +34,27 @@ pub(crate) struct Recipe {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Schedule {
+enum Algorithm {
+    Sgd,
+    Lars,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Way {
     OneCycle,
     Cosine,
+}
+
+impl Recipe {
+    fn learning_rate(&self, plan: &Plan) -> Box<dyn Schedule> {
+        let (rate, steps, warmup) = (self.learning_rate, plan.total_steps, plan.total_steps / 20);
+        match self.schedule {
+            Way::OneCycle => Box::new(schedule::OneCycle::new(rate, steps)),
+            Way::Cosine => {
+                Box::new(schedule::Warmup::new(warmup, schedule::CosineAnnealing::new(rate, steps - warmup)))
+            }
+        }
+    }
 }
 
 /// A ResNet, whose parameters have torchvision's names, and the recipe.
@@ -53,7 +76,7 @@ impl Classifier {
         // Normalized on the device: a byte a pixel crosses the link instead of four.
         self.resnet.forward(match pictures.size(1) {
             3 => normalize(pictures, &IMAGENET_MEAN, &IMAGENET_STD),
-            channels => normalize(pictures, &vec![0.5; channels], &vec![0.5; channels]),
+            _ => normalize(pictures, &[0.5], &[0.5]),
         })
     }
 
@@ -86,15 +109,16 @@ impl TrainingModule for Classifier {
     }
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
-        let Recipe { learning_rate, schedule, weight_decay, .. } = self.recipe;
-        let (steps, warmup) = (plan.total_steps, plan.total_steps / 20);
-        let sgd = match schedule {
-            Schedule::OneCycle => optim::Sgd::new(schedule::OneCycle::new(learning_rate, steps)),
-            Schedule::Cosine => {
-                let cosine = schedule::CosineAnnealing::new(learning_rate, steps - warmup);
-                optim::Sgd::new(schedule::Warmup::new(warmup, cosine))
+        let (rate, decay) = (|| self.recipe.learning_rate(plan), self.recipe.weight_decay);
+        let sgd = || optim::Sgd::new(rate()).momentum(0.9).nesterov(true);
+        match self.recipe.optimizer {
+            Algorithm::Sgd => Box::new(sgd().weight_decay(decay)),
+            // Biases and norms are no layers whose length could set the pace.
+            Algorithm::Lars => {
+                let lars = ParamGroups::new(optim::Lars::new(rate()).weight_decay(decay));
+                let norms = ["*bn?.weight", "*downsample.1.weight", "*.bias"];
+                Box::new(norms.into_iter().fold(lars, |groups, names| groups.group(names, sgd())))
             }
-        };
-        Box::new(sgd.momentum(0.9).nesterov(true).weight_decay(weight_decay))
+        }
     }
 }

@@ -44,3 +44,15 @@ fn an_argument_of_timm_that_makes_another_model_is_refused() {
     let text = ResNet::from_folder(saved.path()).err().unwrap().to_string();
     assert!(text.contains("config.json: `model_args`: unknown field `output_stride`"), "{text}");
 }
+
+#[test]
+fn other_channels_of_the_stem_are_kept() {
+    let saved = tempfile::tempdir().unwrap();
+    let config = Config { stem_channels: 8, channels: [8; 4], num_classes: 2, ..Config::resnet18() };
+    let model = ResNet::new(config.clone()).unwrap();
+    model.initialize(0);
+    model.save_pretrained(saved.path()).unwrap();
+    let loaded = ResNet::from_folder(saved.path()).unwrap();
+    assert_eq!(loaded.config(), &config);
+    assert_eq!(loaded.conv1.weight.get().shape()[..], [8, 3, 7, 7]);
+}

@@ -1,0 +1,176 @@
+//! `learn`: runs the commands under "What it learns" in the README of an example, and compares the result with the target.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+use std::{env, fs};
+
+use serde_json::{Value, json};
+
+use crate::bigram;
+use crate::plot::{self, Curve};
+
+/// The repository.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which examples; without any, all that have a target.
+    names: Vec<String>,
+    /// The profile of cargo's with which the examples are built.
+    #[arg(long, default_value = "release")]
+    profile: String,
+    /// Write the curve of each into its folder, as curve.svg.
+    #[arg(long)]
+    pictures: bool,
+    /// End with one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What an example learns.
+struct Example {
+    name: &'static str,
+    /// A value that the last of the commands gives.
+    metric: &'static str,
+    target: Target,
+    /// Columns of `metrics.csv`.
+    curves: &'static [&'static str],
+}
+
+#[derive(Clone, Copy)]
+enum Target {
+    AtLeast(f64),
+    /// So many nats a byte below the loss of a table of bigrams on the same text.
+    BelowBigrams(f64),
+}
+
+const EXAMPLES: &[Example] = &[
+    Example { name: "resnet", metric: "test_acc", target: Target::AtLeast(0.985), curves: LOSSES },
+    Example { name: "gpt", metric: "test_loss", target: Target::BelowBigrams(0.4), curves: LOSSES },
+];
+
+const LOSSES: &[&str] = &["train_loss", "val_loss"];
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let (mut lines, mut missed) = (vec![], vec![]);
+    for example in chosen(&args.names)? {
+        let (name, metric) = (example.name, example.metric);
+        let (limit, at_least) = match example.target {
+            Target::AtLeast(limit) => (limit, true),
+            Target::BelowBigrams(margin) => (bigram::test_loss(&Path::new(ROOT).join("docs/src"))? - margin, false),
+        };
+        let (value, seconds) = example.learn(args)?;
+        let reached = if at_least { value >= limit } else { value <= limit };
+        let (bound, verdict) =
+            (if at_least { "at least" } else { "at most" }, if reached { "reached" } else { "missed" });
+        println!("{name}: {metric} {value:.4}, target {bound} {limit:.4}: {verdict}, {seconds:.0} s");
+        lines.push(json!({ "example": name, "metric": metric, "value": value, "bound": bound, "target": limit,
+            "reached": reached, "seconds": seconds }));
+        if !reached {
+            missed.push(name);
+        }
+    }
+    if args.json {
+        println!("{}", json!({ "learn": lines }));
+    }
+    if missed.is_empty() { Ok(()) } else { Err(format!("{} missed the target", missed.join(", ")).into()) }
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Example>, String> {
+    if names.is_empty() {
+        return Ok(EXAMPLES.iter().collect());
+    }
+    let find = |name: &String| {
+        EXAMPLES.iter().find(|example| example.name == name).ok_or_else(|| {
+            let known = EXAMPLES.iter().map(|example| example.name).collect::<Vec<_>>().join(", ");
+            format!("there is no example {name} with a target; there are {known}")
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+impl Example {
+    /// Runs the commands in a folder of their own, in which `examples` is the repository's. Gives the metric, and the seconds of
+    /// all without the time to build.
+    fn learn(&self, args: &Args) -> Result<(f64, f64), Box<dyn Error>> {
+        let readme = fs::read_to_string(self.file("README.md"))?;
+        let commands = commands(&readme);
+        let folder = tempfile::tempdir()?;
+        std::os::unix::fs::symlink(Path::new(ROOT).join("examples"), folder.path().join("examples"))?;
+        for (program, _) in &commands {
+            if !cargo("build", program, &args.profile).status()?.success() {
+                return Err(format!("{program} cannot be built").into());
+            }
+        }
+        let (begin, mut said) = (Instant::now(), Value::Null);
+        for (program, line) in &commands {
+            eprintln!("{program} {line}");
+            let mut command = cargo("run", program, &args.profile);
+            command.arg("--").args(line.split_whitespace()).arg("--json").current_dir(folder.path());
+            said = last_line(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
+        }
+        let seconds = begin.elapsed().as_secs_f64();
+        let value = said["metrics"][self.metric].as_f64();
+        let value = value.ok_or_else(|| format!("{} gives no {}: {said}", self.name, self.metric))?;
+        if args.pictures {
+            fs::write(self.file("curve.svg"), plot::svg(&self.curves(&folder.path().join("runs"))?, "step")?)?;
+        }
+        Ok((value, seconds))
+    }
+
+    /// Of the newest run that logged them.
+    fn curves(&self, runs: &Path) -> Result<Vec<Curve>, Box<dyn Error>> {
+        let newest = (0..).map(|n| runs.join(format!("version_{n}/metrics.csv"))).take_while(|file| file.is_file());
+        let mut read: Vec<_> = newest.map(|file| plot::read(&file, self.curves)).collect();
+        let whole = read.iter().rposition(Result::is_ok).unwrap_or_default();
+        if read.is_empty() { Err(format!("{} left no metrics", self.name).into()) } else { read.swap_remove(whole) }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        Path::new(ROOT).join("examples").join(self.name).join(name)
+    }
+}
+
+/// The commands under "What it learns": programs and their arguments.
+fn commands(readme: &str) -> Vec<(&str, &str)> {
+    let section = readme.split("\n## ").find(|section| section.starts_with("What it learns\n")).unwrap_or_default();
+    let commands = section.lines().filter_map(|line| line.strip_prefix("$ cargo run --release -p "));
+    commands.filter_map(|command| command.split_once(" -- ")).collect()
+}
+
+/// Runs a command, which says its result in its last line.
+fn last_line(command: &mut Command) -> Result<Value, Box<dyn Error>> {
+    let output = command.stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        return Err(format!("{}: {}", output.status, text.trim()).into());
+    }
+    let last = text.lines().last().unwrap_or_default();
+    serde_json::from_str(last).map_err(|e| format!("it said `{last}`: {e}").into())
+}
+
+/// Cargo on an example.
+fn cargo(what: &str, example: &str, profile: &str) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args([what, "--quiet", "--profile", profile, "--package", example, "--manifest-path"]);
+    command.arg(Path::new(ROOT).join("Cargo.toml"));
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_readme_says_how_to_train_and_to_test() {
+        for example in EXAMPLES {
+            let readme = fs::read_to_string(example.file("README.md")).unwrap();
+            let commands = commands(&readme);
+            assert!(commands.len() >= 2, "{}: {commands:?}", example.name);
+            let (program, args) = commands[commands.len() - 1];
+            assert!(program == example.name && args.starts_with("test "), "{program} {args}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Makes a classifier of texts of a Hugging Face folder: all weights, LoRA, or the head alone.
+
+mod model;
+mod texts;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::data::text::{Tokenizer, choose_boundaries};
+use fulmen::data::{Buckets, DataLoaderBuilder};
+use fulmen::models::bert::Config;
+use fulmen::models::{AutoModelForSequenceClassification as Classifier, Labels, Pretrained};
+use fulmen::prelude::*;
+use fulmen::trainer::{self, PredictionWriter};
+
+use model::{Finetuned, Recipe};
+use texts::{Samples, Split, Text};
+
+/// The file of a folder that has its tokenizer.
+const TOKENIZER: &str = "tokenizer.json";
+
+/// Makes a classifier of texts of a Hugging Face folder; `predict --output labels.csv` classifies
+#[derive(clap::Args)]
+struct Args {
+    /// A folder of Hugging Face with config.json, weights and tokenizer.json: a BERT or a RoBERTa.
+    #[arg(long)]
+    from: Option<PathBuf>,
+    /// A .csv, .tsv or .jsonl file with `text` and `label`, or a folder in which each .txt or .md file is a class and each
+    /// line a text. A tenth is held back to validate with, another one to test with.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Texts to test with, instead of the tenth of --data.
+    #[arg(long)]
+    test_data: Option<PathBuf>,
+    /// Texts for `predict`, whose labels need not be known; without this flag those to test with.
+    #[arg(long)]
+    predict_data: Option<PathBuf>,
+    /// Random tokens in place of --data, and random weights in place of those in --from, which may then have a config.json
+    /// alone; without --from a tiny model.
+    #[arg(long)]
+    fake_data: bool,
+    /// After the test, save the model, with the updates of LoRA added, and the tokenizer into this folder.
+    #[arg(long)]
+    save_to: Option<PathBuf>,
+    /// After the test, save the updates of LoRA and the classifier into this folder, as peft reads them.
+    #[arg(long, requires = "lora")]
+    save_adapter: Option<PathBuf>,
+    /// Tokens of a text at most, and at most as many as the model takes; longer texts are cut.
+    #[arg(long, default_value_t = 128)]
+    max_length: usize,
+    /// To how many lengths texts are padded. Each has a program of its own.
+    #[arg(long, default_value_t = 2)]
+    buckets: usize,
+    /// Samples a step.
+    #[arg(long, default_value_t = 32)]
+    batch_size: usize,
+    /// Worker threads that read data.
+    #[arg(long, default_value_t = 1)]
+    num_workers: usize,
+    #[command(flatten)]
+    recipe: Recipe,
+}
+
+impl Args {
+    fn folder(&self) -> cli::Result<&Path> {
+        let none = "give a folder of Hugging Face with --from, or try the program out with --fake-data";
+        Ok(self.from.as_deref().ok_or(none)?)
+    }
+
+    /// What the model begins with.
+    fn config(&self) -> cli::Result<Config> {
+        match self.from.is_none() && self.fake_data {
+            true => Ok(Config {
+                vocab_size: 100,
+                hidden_size: 16,
+                intermediate_size: 32,
+                num_hidden_layers: 1,
+                num_attention_heads: 2,
+                hidden_dropout_prob: 0.0,
+                attention_probs_dropout_prob: 0.0,
+                ..Config::roberta()
+            }),
+            false => Ok(Classifier::config_from_folder(self.folder()?)?),
+        }
+    }
+
+    /// The classes: those of --from where they have the names in --data, or --data is not given.
+    fn labels(&self) -> cli::Result<Labels> {
+        let known = self.config()?.labels;
+        let Some(data) = self.data.as_ref().filter(|_| !self.fake_data) else { return Ok(known) };
+        let names: BTreeSet<String> = texts::read(data)?.into_iter().filter_map(|text| text.label).collect();
+        match names.iter().all(|name| known.label2id.contains_key(name)) {
+            true => Ok(known),
+            false => Ok(Labels::new(names)),
+        }
+    }
+
+    fn samples(&self, texts: Option<&Path>, split: Split) -> cli::Result<Samples> {
+        let (labels, config) = (self.labels()?, self.config()?);
+        let max_length = self.max_length.min(config.max_length());
+        if self.fake_data {
+            let count = if split == Split::Train { 10_000 } else { 200 };
+            return Samples::fake(count, config.vocab_size, max_length, &labels);
+        }
+        let texts: Vec<Text> = match (texts, &self.data) {
+            (Some(file), _) => texts::read(file)?,
+            (None, Some(data)) => texts::part(texts::read(data)?, split),
+            (None, None) => return Err("give texts with --data, or try the program out with --fake-data".into()),
+        };
+        Samples::new(&texts, Tokenizer::from_file(self.folder()?.join(TOKENIZER))?, max_length, &labels)
+    }
+
+    /// Batches of a few lengths; all classes must be known.
+    fn in_buckets(&self, samples: Samples) -> cli::Result<DataLoaderBuilder> {
+        if !samples.are_labelled() {
+            return Err("a text has no `label`; only `predict` does without".into());
+        }
+        let lengths = samples.lengths();
+        let buckets = Buckets::new(&lengths, choose_boundaries(&lengths, self.buckets)?.lengths())?;
+        let loader = DataLoader::builder(samples).batch_size(self.batch_size).buckets(buckets);
+        Ok(loader.num_workers(self.num_workers))
+    }
+}
+
+impl Program for Args {
+    type Module = Finetuned;
+
+    fn module(&self) -> cli::Result<Finetuned> {
+        let labels = self.labels()?;
+        let model = match self.fake_data {
+            true => Classifier::new(Config { labels, ..self.config()? })?,
+            false => Classifier::from_folder_with(self.folder()?, |config| config.labels = labels)?,
+        };
+        Ok(Finetuned::new(model, self.recipe.clone())?)
+    }
+
+    fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
+        let train = self.in_buckets(self.samples(None, Split::Train)?)?.shuffle(true).seed(options.seed);
+        let validation = self.in_buckets(self.samples(None, Split::Validation)?)?.build()?;
+        Ok(FitData { train: train.last_batch(LastBatch::Drop).build()?, validation: (&validation).into() })
+    }
+
+    fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
+        let samples = self.samples(self.test_data.as_deref(), Split::Test)?;
+        Ok((&self.in_buckets(samples)?.build()?).into())
+    }
+
+    fn after_test(&self, module: &Finetuned, trainer: &Trainer) -> cli::Result<()> {
+        if trainer.process_index() != 0 {
+            return Ok(());
+        }
+        if let Some(folder) = &self.save_to {
+            module.save(folder)?;
+            if !self.fake_data {
+                Tokenizer::from_file(self.folder()?.join(TOKENIZER))?.save(folder.join(TOKENIZER))?;
+            }
+        }
+        if let Some(folder) = &self.save_adapter {
+            module.save_adapter(folder)?;
+        }
+        Ok(())
+    }
+
+    /// In the order of the texts, and so of one length.
+    fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
+        let texts = self.predict_data.as_deref().or(self.test_data.as_deref());
+        let loader = DataLoader::builder(self.samples(texts, Split::Test)?).batch_size(self.batch_size);
+        Ok(Some(loader.num_workers(self.num_workers).build()?))
+    }
+
+    /// A `.csv` has the names of the classes.
+    fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
+        let (labels, begun) = (self.labels(), Cell::new(false));
+        PredictionWriter::with_format(output, "csv", move |file, batch| {
+            let failed = |e: &dyn std::error::Error| std::io::Error::other(e.to_string());
+            let labels = labels.as_ref().map_err(|e| failed(e.as_ref()))?;
+            let (Some(classes), Some(probabilities)) = (batch.get("label"), batch.get("probability")) else {
+                return Ok(());
+            };
+            if !begun.replace(true) {
+                writeln!(file, "label,probability")?;
+            }
+            let classes = classes.to_vec::<i32>().map_err(|e| failed(&e))?;
+            for (class, probability) in classes.iter().zip(probabilities.to_f64()) {
+                let name = labels.id2label.get(&class.to_string()).map_or("", String::as_str);
+                writeln!(file, "\"{}\",{probability:.4}", name.replace('"', "\"\""))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
+        builder.max_epochs(3).gradient_clip_val(1.0).callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max))
+    }
+}
+
+fn main() -> ExitCode {
+    cli::main::<Args>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fits with LoRA, validates and tests in one run; what it saves is classified with.
+    #[test]
+    fn the_program_runs_on_fake_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let [model, adapter, labels] = ["model", "adapter", "labels.csv"].map(|name| folder.path().join(name));
+        let small = ["--fake-data", "--fast-dev-run", "--max-length", "16", "--batch-size", "8", "--buckets", "1"];
+        let save = ["--save-to", model.to_str().unwrap(), "--save-adapter", adapter.to_str().unwrap()];
+        let run = [&["finetune", "--lora", "2"][..], &small, &save].concat();
+        assert_eq!(cli::main_from::<Args>(run), ExitCode::SUCCESS);
+        assert!(Classifier::from_folder(&model).is_ok() && adapter.join("adapter_model.safetensors").is_file());
+
+        let predict = ["--from", model.to_str().unwrap(), "--output", labels.to_str().unwrap()];
+        let run = [&["finetune", "predict"][..], &small, &predict].concat();
+        assert_eq!(cli::main_from::<Args>(run), ExitCode::SUCCESS);
+        let labels = std::fs::read_to_string(labels).unwrap();
+        let mut lines = labels.lines();
+        assert_eq!(lines.next(), Some("label,probability"));
+        assert!(lines.all(|line| line.starts_with("\"LABEL_")) && labels.lines().count() > 1, "{labels}");
+    }
+
+    #[test]
+    fn texts_are_read_and_divided_the_same_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let csv = write("a.csv", "label,text\ngood,\"fine, really\"\n,who knows\n");
+        let json = write("a.jsonl", "{\"text\": \"fine, really\", \"label\": \"good\"}\n{\"text\": \"who knows\"}\n");
+        for file in [&csv, &json] {
+            let labels: Vec<Option<String>> = texts::read(file).unwrap().into_iter().map(|text| text.label).collect();
+            assert_eq!(labels, [Some("good".to_owned()), None], "{}", file.display());
+        }
+        write("rain.txt", "# Rain\n\nIt rains and it rains again.\nNo end of it is seen today.\n");
+        assert_eq!(texts::read(folder.path()).unwrap().len(), 2);
+        let all = || (0..25).map(|number| number.to_string()).collect::<Vec<_>>().join(" a b c d e\n");
+        write("rain.txt", &all());
+        let count = |split| texts::part(texts::read(folder.path()).unwrap(), split).len();
+        assert_eq!([Split::Train, Split::Validation, Split::Test].map(count), [18, 3, 3]);
+    }
+}

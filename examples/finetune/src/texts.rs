@@ -1,0 +1,181 @@
+//! Texts with classes from files, and as samples of a few lengths.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fulmen::cli::Result;
+use fulmen::data::tables::{Csv, JsonLines};
+use fulmen::data::text::{Encoding, TokenSamples, Tokenizer};
+use fulmen::data::{self, DType, Dataset, Field, Fingerprint, Sample, SampleRandom, Source};
+use fulmen::models::Labels;
+
+/// A line of fewer words is a heading or a bracket, not a text.
+const FEWEST_WORDS: usize = 5;
+
+/// A text, and its class where that is known.
+pub(crate) struct Text {
+    text: String,
+    pub(crate) label: Option<String>,
+}
+
+/// The texts in a `.csv`, `.tsv` or `.jsonl` file with `text` and perhaps `label`, or in a folder, where each `.txt` or `.md`
+/// file is a class and each of its lines a text.
+pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
+    if path.is_dir() {
+        return lines(path);
+    }
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("csv" | "tsv") => {
+            let rows = Csv::open(path)?;
+            let text = |index| {
+                let row = rows.get(index)?;
+                let label = match row.columns().contains(&"label") && !row.is_missing("label")? {
+                    true => Some(row.str("label")?.to_owned()),
+                    false => None,
+                };
+                Ok(Text { text: row.str("text")?.to_owned(), label })
+            };
+            (0..rows.len()).map(text).collect()
+        }
+        Some("jsonl" | "ndjson") => {
+            let lines = JsonLines::open(path)?;
+            let text = |index| {
+                let (line, origin) = (lines.get(index)?, lines.origin(index));
+                let text = line["text"].as_str().ok_or_else(|| format!("{origin}: `text` is not a text"))?;
+                let label = line.get("label").filter(|label| !label.is_null());
+                let label = label.map(|label| label.as_str().map_or_else(|| label.to_string(), str::to_owned));
+                Ok(Text { text: text.to_owned(), label })
+            };
+            (0..lines.len()).map(text).collect()
+        }
+        _ => Err(format!("{}: not a folder, a .csv, a .tsv or a .jsonl file", path.display()).into()),
+    }
+}
+
+fn lines(folder: &Path) -> Result<Vec<Text>> {
+    let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+    let paths = fs::read_dir(folder).map_err(|e| failed(folder, e))?.map(|entry| Ok(entry?.path()));
+    let mut paths = paths.collect::<std::io::Result<Vec<PathBuf>>>().map_err(|e| failed(folder, e))?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt" || extension == "md"));
+    paths.sort();
+    let mut texts = vec![];
+    for path in paths {
+        let class = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let all = fs::read_to_string(&path).map_err(|e| failed(&path, e))?;
+        let long = all.lines().filter(|line| line.split_whitespace().count() >= FEWEST_WORDS);
+        texts.extend(long.map(|line| Text { text: line.to_owned(), label: Some(class.clone()) }));
+    }
+    match texts.is_empty() {
+        true => Err(format!("{}: no .txt or .md file with a line of words", folder.display()).into()),
+        false => Ok(texts),
+    }
+}
+
+/// Which part of the texts.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Split {
+    Train,
+    Validation,
+    Test,
+}
+
+/// The texts of a part: a tenth, drawn at random, is held back to validate with, another one to test with.
+pub(crate) fn part(texts: Vec<Text>, split: Split) -> Vec<Text> {
+    let mut order: Vec<usize> = (0..texts.len()).collect();
+    SampleRandom::new(0, 0, 0).shuffle(&mut order);
+    let tenth = texts.len().div_ceil(10);
+    let mut split_of = vec![Split::Train; texts.len()];
+    for (place, index) in order.into_iter().take(2 * tenth).enumerate() {
+        split_of[index] = if place < tenth { Split::Validation } else { Split::Test };
+    }
+    texts.into_iter().zip(split_of).filter(|(_, of)| *of == split).map(|(text, _)| text).collect()
+}
+
+/// Texts as samples: `input_ids`, `attention_mask` and, where the classes are known, `label`.
+pub(crate) struct Samples {
+    rows: Vec<(Encoding, Option<i32>)>,
+    tokens: TokenSamples,
+    max_length: usize,
+}
+
+impl Samples {
+    /// Of texts, cut to `max_length` tokens, whose classes are numbered by `labels`.
+    pub(crate) fn new(texts: &[Text], tokenizer: Tokenizer, max_length: usize, labels: &Labels) -> Result<Samples> {
+        let tokenizer = tokenizer.max_length(max_length)?;
+        let row = |(number, text): (usize, &Text)| {
+            let label = match &text.label {
+                None => None,
+                Some(name) => Some(*labels.label2id.get(name).ok_or_else(|| {
+                    let known: Vec<&str> = labels.label2id.keys().map(String::as_str).collect();
+                    format!("text {number}: its label is `{name}`, which is none of {}", known.join(", "))
+                })? as i32),
+            };
+            Ok((tokenizer.encode(&text.text)?, label))
+        };
+        let rows = texts.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
+        let pad = tokenizer.pad_id().ok_or_else(|| format!("{tokenizer:?} has no token that pads"))?;
+        Samples::of_rows(rows, pad, max_length)
+    }
+
+    /// Random ones, of up to `max_length` tokens.
+    pub(crate) fn fake(count: usize, vocab_size: usize, max_length: usize, labels: &Labels) -> Result<Samples> {
+        let row = |index: usize| {
+            let mut random = SampleRandom::new(0, 0, index as u64);
+            let length = random.in_range(1..max_length + 1);
+            // The first few stand for special tokens.
+            let ids = (0..length).map(|_| random.in_range(5..vocab_size) as u32).collect();
+            (Encoding::from_ids(ids), Some(random.below(labels.len()) as i32))
+        };
+        Samples::of_rows((0..count).map(row).collect(), 1, max_length)
+    }
+
+    fn of_rows(rows: Vec<(Encoding, Option<i32>)>, pad: u32, max_length: usize) -> Result<Samples> {
+        let Some(longest) = rows.iter().map(|(tokens, _)| tokens.len()).max() else {
+            return Err("there are no texts; give more of them".into());
+        };
+        Ok(Samples { tokens: TokenSamples::new(rounded(longest, max_length), pad), rows, max_length })
+    }
+
+    /// How many tokens the samples have, rounded up.
+    pub(crate) fn lengths(&self) -> Vec<usize> {
+        self.rows.iter().map(|(tokens, _)| rounded(tokens.len(), self.max_length)).collect()
+    }
+
+    /// Whether all classes are known.
+    pub(crate) fn are_labelled(&self) -> bool {
+        self.rows.iter().all(|(_, label)| label.is_some())
+    }
+}
+
+/// A TPU computes with multiples of 8.
+fn rounded(length: usize, most: usize) -> usize {
+    length.max(1).next_multiple_of(8).min(most)
+}
+
+impl Dataset for Samples {
+    fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        let mut fields = self.tokens.fields();
+        if self.are_labelled() {
+            fields.push(Field::new("label", DType::I32, []));
+        }
+        fields
+    }
+
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> data::Result<()> {
+        let (tokens, label) = &self.rows[index];
+        self.tokens.write(tokens.clone(), sample, 0)?;
+        match (sample.fields().len(), label) {
+            (3, Some(label)) => sample.write_value(2, *label),
+            _ => Ok(()),
+        }
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> data::Result<()> {
+        fingerprint.add("texts", format!("{:?} {:?}", self.tokens, self.rows));
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! Texts as a tokenizer, and as blocks of tokens, some of which are masked.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::iter::once;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fulmen::cli::Result;
+use fulmen::data::text::{
+    ByteLevelBpe, Encoding, MaskedLanguageModel, TokenArray, TokenBlocks, TokenFile, TokenSamples, TokenStore,
+    Tokenizer,
+};
+use fulmen::data::{DType, Dataset, Field, Source, Subset};
+
+/// RoBERTa's special tokens, with its numbers.
+const SPECIAL: [&str; 5] = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"];
+
+/// Of a long text so many blocks are enough to count which token follows which.
+const MOST_COUNTED: usize = 100_000;
+
+/// The tokenizer in `file`, or one that is trained on the text and kept in `file`.
+pub(crate) fn tokenizer(text: &Path, file: Option<&Path>, vocab_size: usize) -> Result<Tokenizer> {
+    if let Some(file) = file.filter(|file| file.exists()) {
+        return Ok(Tokenizer::from_file(file)?);
+    }
+    if is_tokens(text) {
+        return Err(format!("{}: give the --tokenizer that made these tokens", text.display()).into());
+    }
+    let texts = files(text)?.iter().map(|file| read(file)).collect::<Result<Vec<String>>>()?;
+    let bpe = ByteLevelBpe::new(vocab_size).special_tokens(SPECIAL).template("<s> $A </s>").min_frequency(2);
+    let tokenizer = bpe.train(texts)?;
+    if let Some(file) = file {
+        tokenizer.save(file)?;
+    }
+    Ok(tokenizer)
+}
+
+/// Which part of a text.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Split {
+    Train,
+    Validation,
+    Test,
+}
+
+impl Split {
+    /// Of twenty blocks one is to test with, and one to validate with.
+    fn of(block: usize) -> Split {
+        match block % 20 {
+            18 => Split::Validation,
+            19 => Split::Test,
+            _ => Split::Train,
+        }
+    }
+}
+
+/// Blocks of `length` tokens, the first `<s>` and the last `</s>`, masked anew in each epoch: `input_ids` and `labels`,
+/// `i32[length]`. Those to test with also have `bigram`: the token that most often follows the one before.
+pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: Split) -> Result<Box<dyn Dataset>> {
+    let Some(inner) = length.checked_sub(2).filter(|&inner| inner > 0) else {
+        return Err(format!("--length {length}: <s> and </s> leave no room; take 3 or more").into());
+    };
+    let (begin, end) = (tokenizer.special_id("<s>")?, tokenizer.special_id("</s>")?);
+    let blocks = TokenBlocks::new(tokens(text, tokenizer, end)?, inner)?;
+    let indices: Vec<usize> = (0..blocks.len()).filter(|&block| Split::of(block) == split).collect();
+    if indices.is_empty() {
+        let message = format!("{}: {} samples of {length} tokens; give a longer text", text.display(), blocks.len());
+        return Err(message.into());
+    }
+    let masked = TokenSamples::new(length, tokenizer.special_id("<pad>")?);
+    let masked = masked.masked(MaskedLanguageModel::for_tokenizer(tokenizer)?);
+    let mut fields = masked.fields();
+    let mut next = None;
+    if split == Split::Test {
+        fields.push(Field::new("bigram", DType::I32, [length]));
+        next = Some(likeliest_next(&blocks)?);
+    }
+    let data = blocks.into_dataset(fields, move |block, sample| {
+        let ids: Vec<u32> = once(begin).chain(block.ids).chain([end]).collect();
+        if let Some(next) = &next {
+            let guess = |before: &u32| next.get(before).map_or(-1, |&token| token as i32);
+            // Nothing stands before the first token, which is never masked.
+            let guesses: Vec<i32> = once(-1).chain(ids[..length - 1].iter().map(guess)).collect();
+            sample.write_slice(3, &guesses)?;
+        }
+        masked.write(Encoding::from_ids(ids), sample, 0)
+    });
+    Ok(Box::new(Subset::new(data, indices)?))
+}
+
+/// For each token the one that follows it most often in what is trained on: what one guesses who knows the token before alone.
+fn likeliest_next(blocks: &TokenBlocks<Arc<dyn TokenStore>>) -> Result<BTreeMap<u32, u32>> {
+    let mut counts = BTreeMap::<(u32, u32), u64>::new();
+    for block in (0..blocks.len()).filter(|&block| Split::of(block) == Split::Train).take(MOST_COUNTED) {
+        for pair in blocks.get(block)?.ids.windows(2) {
+            *counts.entry((pair[0], pair[1])).or_default() += 1;
+        }
+    }
+    let mut best = BTreeMap::<u32, (u64, u32)>::new();
+    for ((before, token), count) in counts {
+        let known = best.entry(before).or_insert((count, token));
+        *known = (*known).max((count, token));
+    }
+    Ok(best.into_iter().map(|(before, (_, token))| (before, token)).collect())
+}
+
+fn tokens(text: &Path, tokenizer: &Tokenizer, end: u32) -> Result<Arc<dyn TokenStore>> {
+    if is_tokens(text) {
+        let tokens = TokenFile::open(text)?;
+        if tokens.vocab_size() > tokenizer.vocab_size() {
+            let (name, theirs, ours) = (text.display(), tokens.vocab_size(), tokenizer.vocab_size());
+            let message = format!("{name}: its vocabulary has {theirs} tokens, not {ours}; give its --tokenizer");
+            return Err(message.into());
+        }
+        return Ok(Arc::new(tokens));
+    }
+    let mut tokens = TokenArray::new(tokenizer.vocab_size())?.separator(end);
+    let plain = tokenizer.clone().special_tokens(false);
+    for file in files(text)? {
+        tokens.push(plain.encode(&read(&file)?)?)?;
+    }
+    Ok(Arc::new(tokens))
+}
+
+fn is_tokens(text: &Path) -> bool {
+    text.extension().is_some_and(|extension| extension == "tokens")
+}
+
+fn read(file: &Path) -> Result<String> {
+    Ok(fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?)
+}
+
+/// A text itself, or the texts of a folder in the order of their names.
+fn files(text: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |e: std::io::Error| format!("--text {}: {e}; give a text or a folder, or --fake-data", text.display());
+    if !fs::metadata(text).map_err(failed)?.is_dir() {
+        return Ok(vec![text.to_owned()]);
+    }
+    let paths = fs::read_dir(text).map_err(failed)?.map(|entry| Ok(entry?.path()));
+    let mut files = paths.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "txt" || extension == "md"));
+    files.sort();
+    match files.is_empty() {
+        true => Err(format!("--text {}: the folder has no .txt or .md file", text.display()).into()),
+        false => Ok(files),
+    }
+}
