@@ -48,6 +48,7 @@ enum Target {
 
 const EXAMPLES: &[Example] = &[
     Example { name: "resnet", metric: "test_acc", target: Target::AtLeast(0.985), curves: LOSSES },
+    Example { name: "tabular", metric: "test_r2", target: Target::AtLeast(0.8), curves: LOSSES },
     Example { name: "gpt", metric: "test_loss", target: Target::BelowBigrams(0.4), curves: LOSSES },
 ];
 
