@@ -179,6 +179,8 @@ mod book {
     mod several_devices {}
     #[doc = include_str!("../../../docs/src/many-hosts.md")]
     mod many_hosts {}
+    #[doc = include_str!("../../../docs/src/pods.md")]
+    mod pods {}
     #[doc = include_str!("../../../docs/src/preflight.md")]
     mod preflight {}
     #[doc = include_str!("../../../docs/src/performance.md")]
