@@ -42,7 +42,7 @@ struct Example {
 #[derive(Clone, Copy)]
 enum Target {
     AtLeast(f64),
-    /// So many nats a byte below the loss of a table of bigrams on the same text.
+    /// At least this many nats a byte below the loss of a bigram table on the same text.
     BelowBigrams(f64),
 }
 

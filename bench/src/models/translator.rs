@@ -4,7 +4,7 @@ use fulmen::models::marian::Marian;
 use fulmen::nn::loss::CrossEntropyLoss;
 use fulmen::prelude::*;
 
-/// From tokens `x` to tokens `y`, of which the decoder is given those before.
+/// Translates tokens `x` to tokens `y`. To predict a token, the decoder sees the tokens of `y` before it.
 #[derive(Module)]
 pub(crate) struct Translator {
     pub(crate) model: Marian,

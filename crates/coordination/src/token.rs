@@ -1,4 +1,4 @@
-//! The secret of a run. Whoever does not have it is not let in.
+//! The secret of a run. The coordinator admits only processes that have it.
 //!
 //! Not here: how a process proves that it has it (`grpc/handshake.rs`).
 

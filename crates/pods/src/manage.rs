@@ -66,7 +66,7 @@ struct Row {
     run: String,
     worker: usize,
     host: String,
-    /// `running`, `stopped`, `ended`, or `lost`: it has ended, and nobody knows how.
+    /// `running`, `stopped`, `ended`, or `lost`: it has ended, and its exit code is unknown.
     state: String,
     exit_code: Option<u8>,
     pid: Option<u32>,

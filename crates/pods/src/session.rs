@@ -25,7 +25,7 @@ pub(crate) enum Event {
     Alive(char, String),
     /// The program has ended.
     Exited(u8),
-    /// The program has ended, or never ran, and nobody knows its exit code. Why.
+    /// The program has ended or never ran, and its exit code is unknown. The text says why.
     Gone(String),
     /// The connection has ended, and the program may run on. Why.
     Broken(String),

@@ -39,7 +39,7 @@ pub struct ByteLevelBpe {
 }
 
 impl ByteLevelBpe {
-    /// A vocabulary of at most so many tokens, the bytes and the special ones included.
+    /// The largest size of the vocabulary, in tokens. Bytes and special tokens count.
     pub fn new(vocab_size: usize) -> ByteLevelBpe {
         ByteLevelBpe { vocab_size, min_frequency: 0, special_tokens: Vec::new(), template: None, single_digits: false }
     }

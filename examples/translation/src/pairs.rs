@@ -96,7 +96,7 @@ impl Vocabulary {
         self.tokenizer.vocab_size()
     }
 
-    /// The same for texts of at most so many tokens, the one that ends them included.
+    /// The same for texts of at most this many tokens. The end token counts.
     pub(crate) fn max_length(self, length: usize) -> Result<Vocabulary> {
         Ok(Vocabulary { tokenizer: self.tokenizer.max_length(length.saturating_sub(1))?, ..self })
     }

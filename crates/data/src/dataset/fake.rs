@@ -41,7 +41,7 @@ enum Values {
 }
 
 impl FakeDataset {
-    /// So many samples, with no fields yet.
+    /// A dataset of `len` samples without fields.
     pub fn new(len: usize) -> FakeDataset {
         FakeDataset { beside: None, others: vec![], len, seed: 0, fields: vec![] }
     }

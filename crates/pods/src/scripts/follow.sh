@@ -24,7 +24,7 @@ while runs "$supervisor" "$supervisor_time"; do
       *) [ "$owner" = 1 ] && touch lease ;;
     esac
   elif [ $? -le 128 ] || [ $((up - heard)) -gt 120 ]; then
-    # Whoever listened is gone.
+    # The listener is gone.
     exit 0
   else
     # The time may be over within a line.

@@ -1,5 +1,5 @@
 # supervise.sh FOLDER LEASE GRACE PROGRAM ARGUMENTS…: waits for the program and keeps its exit code. If LEASE is not 0, and
-# nobody renews the lease for so many seconds, whoever started the program is gone, and it ends.
+# the lease is not renewed for LEASE seconds, `fulmen pod run` is gone, and the program ends.
 cd "$1" || exit 1
 lease=$2 grace=$3
 shift 3

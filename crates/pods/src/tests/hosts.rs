@@ -47,7 +47,7 @@ pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
 }
 
 impl Hosts {
-    /// So many hosts as home directories are named by size.
+    /// One host for each size of a home directory.
     pub(crate) fn new<const N: usize>(homes: [&str; N]) -> Hosts {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);

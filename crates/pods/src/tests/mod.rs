@@ -219,7 +219,7 @@ fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
         (&rows[2]["worker"], &rows[2]["host"], &rows[2]["state"]),
         (&2.into(), &"host-c".into(), &"running".into())
     );
-    // Whoever looks on may leave.
+    // A follower may leave.
     let follow = hosts.pod("logs", &["--follow"]);
     follow.prints("resume never", 3);
     follow.signals.send(Signal::Interrupt).unwrap();

@@ -86,7 +86,7 @@ methods! {
     /// ```
     with_sharding(sharding: &Sharding) -> Tensor, |x| Tensor::try_apply(ShardingConstraint(sharding.clone()), &[x]);
 
-    /// The same value, whole on every device, of parts that lie as `sharding` says; its gradient lies in such parts again. So
+    /// The same value, whole on every device, of parts that lie as `sharding` says; its gradient is split in the same way. So
     /// fully sharded training (FSDP) sees a parameter. A transposed or narrower copy is made of the parts and gathered then:
     /// in mixed precision devices send 16-bit numbers. On one device it does nothing.
     ///
