@@ -19,6 +19,7 @@ mod limits;
 mod plugin;
 mod presize;
 mod progress;
+mod runs;
 mod size;
 
 use std::borrow::Cow;
@@ -57,6 +58,7 @@ enum Command {
     },
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
+    Runs(runs::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Man { output } => manual(&output),
         Command::Plugin(arguments) => plugin::run(&arguments),
+        Command::Runs(arguments) => runs::run(arguments),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
             Ok(code) => return ExitCode::from(code),
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
