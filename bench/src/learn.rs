@@ -74,7 +74,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let (limit, at_least) = match (example.target, &values[..]) {
             (Target::AtLeast(limit), _) => (limit, true),
             (Target::AtMost(limit), _) => (limit, false),
-            (Target::BelowBigrams(margin), _) => (bigram::test_loss(&Path::new(ROOT).join("docs/src"))? - margin, false),
+            (Target::BelowBigrams(margin), _) => {
+                (bigram::test_loss(&Path::new(ROOT).join("docs/src"))? - margin, false)
+            }
             (Target::OfTestBefore(share), [.., before, _]) => (share * before, true),
             (Target::OfTestBefore(_), _) => return Err(format!("{name}: its README has one test").into()),
         };
