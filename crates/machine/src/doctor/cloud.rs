@@ -18,13 +18,12 @@ const TIME: Duration = Duration::from_millis(500);
 const OFF: u64 = 30;
 
 /// The names that the metadata server is asked for.
-const NAMES: [&str; 5] =
-    ["zone", "machine-type", "attributes/accelerator-type", "scheduling/preemptible", "service-accounts/default/token"];
+const NAMES: [&str; 4] = ["zone", "machine-type", "attributes/accelerator-type", "scheduling/preemptible"];
 
 /// What a metadata server says of its machine.
 #[derive(Debug)]
 pub(super) struct Metadata {
-    address: String,
+    server: MetadataServer,
     /// For each of [`NAMES`].
     answers: Vec<Option<MetadataAnswer>>,
 }
@@ -33,7 +32,7 @@ impl Metadata {
     pub(super) fn ask(machine: &Machine) -> Option<Self> {
         let server = MetadataServer::find(|name| machine.variable(name), &machine.root)?;
         let answers = server.ask(&NAMES).unwrap_or_default();
-        Some(Self { address: server.address().to_owned(), answers })
+        Some(Self { server, answers })
     }
 
     fn get(&self, name: &str) -> Option<&str> {
@@ -55,14 +54,14 @@ impl Metadata {
         self.get("zone")?.rsplit('/').next()
     }
 
-    /// What authorizes the machine's own account to other services. It is never shown.
+    /// What authorizes the machine's own account to other services. It is neither kept nor shown.
     fn token(&self) -> Option<String> {
         #[derive(Deserialize)]
         struct Token {
             access_token: String,
         }
-        let text = self.get("service-accounts/default/token")?;
-        serde_json::from_str(text).ok().map(|token: Token| token.access_token)
+        let answer = self.server.ask(&["service-accounts/default/token"]).ok()?.pop()??;
+        serde_json::from_str(&answer.text).ok().map(|token: Token| token.access_token)
     }
 
     fn date(&self) -> Option<SystemTime> {
@@ -75,7 +74,7 @@ pub(super) fn metadata(machine: &Machine) -> Vec<Finding> {
     let Some(metadata) = machine.metadata() else {
         return vec![Finding::ok("this machine has none, or it is not asked")];
     };
-    let address = &metadata.address;
+    let address = metadata.server.address();
     if !metadata.answered() {
         return vec![Finding::error(
             format!("{address} does not answer within a second; libtpu asks it for minutes when it starts"),
