@@ -113,7 +113,7 @@ fn device_files_of(platform: Platform, roots: &Roots) -> Vec<DeviceFile> {
         Platform::Tpu => holders::of(&paths, &roots.proc).into_iter().map(Some).collect(),
         Platform::Cpu | Platform::Cuda => vec![None; paths.len()],
     };
-    let of_path = |(path, holders)| DeviceFile { allowed: files::is_allowed(&path), path, holders };
+    let of_path = |(path, holders): (PathBuf, _)| DeviceFile { allowed: files::is_allowed(&path), path, holders };
     paths.into_iter().zip(holders).map(of_path).collect()
 }
 
