@@ -46,7 +46,7 @@ fn the_doctor_says_the_same_in_json() {
         let output = command.args(["doctor", "--bucket", "gs://data"]).args(arguments).output().unwrap();
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     };
-    let ((fine, text), (_, json)) = (run(&[]), run(&["--json"]));
+    let ((_, text), (fine, json)) = (run(&[]), run(&["--json"]));
     let sections: Vec<Value> = serde_json::from_str(&json).unwrap();
     assert!(sections.len() > 15, "{json}");
     for section in &sections {
@@ -56,7 +56,7 @@ fn the_doctor_says_the_same_in_json() {
             "{heading}: {text}"
         );
     }
-    assert_eq!(fine, !json.contains(r#""severity":"error""#), "{text}");
+    assert_eq!(fine, !json.contains(r#""severity":"error""#), "{json}");
     let refused = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(["doctor", "--bucket", "data"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
 }

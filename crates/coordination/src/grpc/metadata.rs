@@ -90,8 +90,9 @@ pub fn on_preemption(env: impl Fn(&str) -> Option<OsString>, call: impl FnOnce(&
 async fn notice(server: &str) -> &'static str {
     let client = client();
     loop {
-        let [preempted, event] = ["preempted", "maintenance-event"].map(|name| get(&client, server, name));
-        let says = |answer: Option<MetadataAnswer>, word: &str| answer.is_some_and(|it| it.text.trim().starts_with(word));
+        let [preempted, event] = ["preempted", "maintenance-event"].map(|name| get(&client, server, name, TIME));
+        let says =
+            |answer: Option<MetadataAnswer>, word: &str| answer.is_some_and(|it| it.text.trim().starts_with(word));
         if says(preempted.await, "TRUE") {
             return "this machine is preempted";
         }
@@ -141,19 +142,19 @@ impl MetadataServer {
         &self.0
     }
 
-    /// What it says under names such as `zone` and `attributes/accelerator-type`, all asked at once, for a second at most;
-    /// `None` for what it does not know or does not answer in time.
+    /// What it says under names such as `zone` and `attributes/accelerator-type`, all asked at once; `None` for what it does
+    /// not know or does not answer in this time.
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn ask(&self, names: &[&str]) -> Result<Vec<Option<MetadataAnswer>>> {
+    pub fn ask(&self, names: &[&str], time: Duration) -> Result<Vec<Option<MetadataAnswer>>> {
         let (server, names) = (self.0.clone(), names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
         Worker::start()?.run(async move {
             let client = client();
             // Every request is under way before the first is waited for.
             let asked = names.into_iter().map(|name| {
                 let (client, server) = (client.clone(), server.clone());
-                tokio::spawn(async move { get(&client, &server, &name).await })
+                tokio::spawn(async move { get(&client, &server, &name, time).await })
             });
             let mut answers = vec![];
             for answer in asked.collect::<Vec<_>>() {
@@ -172,7 +173,7 @@ fn ask(server: &str) -> Result<Variables> {
         return Ok(variables.clone());
     }
     let names = ["attributes/worker-network-endpoints", "attributes/agent-worker-number", "attributes/tpu-env"];
-    let mut said = MetadataServer(server.to_owned()).ask(&names)?.into_iter().map(|answer| Some(answer?.text));
+    let mut said = MetadataServer(server.to_owned()).ask(&names, TIME)?.into_iter().map(|answer| Some(answer?.text));
     let [hosts, index, tpu] = std::array::from_fn(|_| said.next().flatten());
     let variables = variables(hosts, index, tpu);
     answers.insert(server.to_owned(), variables.clone());
@@ -186,7 +187,7 @@ fn client() -> HttpClient {
 }
 
 /// What the server says of this machine under a name; `None` if it says nothing in time.
-async fn get(client: &HttpClient, server: &str, name: &str) -> Option<MetadataAnswer> {
+async fn get(client: &HttpClient, server: &str, name: &str, time: Duration) -> Option<MetadataAnswer> {
     const FLAVOR: (&str, &str) = ("Metadata-Flavor", "Google");
     let address = format!("http://{server}/computeMetadata/v1/instance/{name}");
     let request = Request::get(address).header(FLAVOR.0, FLAVOR.1).body(Empty::new()).ok()?;
@@ -200,7 +201,7 @@ async fn get(client: &HttpClient, server: &str, name: &str) -> Option<MetadataAn
         let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await.ok()?;
         Some(MetadataAnswer { text: String::from_utf8(body.to_bytes().to_vec()).ok()?, date })
     };
-    tokio::time::timeout(TIME, asked).await.ok().flatten()
+    tokio::time::timeout(time, asked).await.ok().flatten()
 }
 
 /// The hosts are `unknown:unknown:10.0.0.2,...`; `tpu-env` has lines such as `MEGASCALE_NUM_SLICES: '2'`.

@@ -11,9 +11,6 @@ use serde::Deserialize;
 
 use super::{Finding, Machine};
 
-/// For the answer about a bucket.
-const TIME: Duration = Duration::from_millis(500);
-
 /// How far a clock may be off, in seconds: less than what certificates and tokens forgive.
 const OFF: u64 = 30;
 
@@ -31,7 +28,7 @@ pub(super) struct Metadata {
 impl Metadata {
     pub(super) fn ask(machine: &Machine) -> Option<Self> {
         let server = MetadataServer::find(|name| machine.variable(name), &machine.root)?;
-        let answers = server.ask(&NAMES).unwrap_or_default();
+        let answers = server.ask(&NAMES, machine.patience).unwrap_or_default();
         Some(Self { server, answers })
     }
 
@@ -55,12 +52,12 @@ impl Metadata {
     }
 
     /// What authorizes the machine's own account to other services. It is neither kept nor shown.
-    fn token(&self) -> Option<String> {
+    fn token(&self, time: Duration) -> Option<String> {
         #[derive(Deserialize)]
         struct Token {
             access_token: String,
         }
-        let answer = self.server.ask(&["service-accounts/default/token"]).ok()?.pop()??;
+        let answer = self.server.ask(&["service-accounts/default/token"], time).ok()?.pop()??;
         serde_json::from_str(&answer.text).ok().map(|token: Token| token.access_token)
     }
 
@@ -77,7 +74,10 @@ pub(super) fn metadata(machine: &Machine) -> Vec<Finding> {
     let address = metadata.server.address();
     if !metadata.answered() {
         return vec![Finding::error(
-            format!("{address} does not answer within a second; libtpu asks it for minutes when it starts"),
+            format!(
+                "{address} does not answer within {} s; libtpu asks it for minutes when it starts",
+                machine.patience.as_secs_f64()
+            ),
             "let this machine or container reach it (docker's `--net=host`, NO_PROXY); where there is none, set \
              TPU_SKIP_MDS_QUERY=1 and FULMEN_OFFLINE=1",
         )];
@@ -160,9 +160,11 @@ impl BucketRegion {
         let host = machine.text("GOOGLE_BASE_URL").unwrap_or_else(|| "https://storage.googleapis.com".to_owned());
         let fields = "location,customPlacementConfig";
         let asked = || {
-            let request =
-                Client::builder().timeout(TIME).build()?.get(format!("{host}/storage/v1/b/{bucket}?fields={fields}"));
-            let request = match metadata.token() {
+            let request = Client::builder()
+                .timeout(machine.patience)
+                .build()?
+                .get(format!("{host}/storage/v1/b/{bucket}?fields={fields}"));
+            let request = match metadata.token(machine.patience) {
                 Some(token) => request.bearer_auth(token),
                 None => request,
             };

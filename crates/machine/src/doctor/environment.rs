@@ -7,21 +7,21 @@ use fulmen_pjrt::diagnosis::obsolete_variables;
 
 use super::{Finding, Machine};
 
-/// Variables of PyTorch/XLA and JAX, and what Fulmen has instead.
+/// Variables of PyTorch/XLA and JAX, and what to do about them.
 const OF_OTHERS: [(&str, &str); 13] = [
-    ("PJRT_DEVICE", "FULMEN_ACCELERATOR, or `--accelerator`"),
-    ("JAX_PLATFORMS", "FULMEN_ACCELERATOR, or `--accelerator`"),
-    ("TPU_NUM_DEVICES", "FULMEN_DEVICES, or `--devices`"),
-    ("XLA_USE_BF16", "FULMEN_PRECISION=bf16-true, or `--precision`"),
-    ("XLA_DOWNCAST_BF16", "FULMEN_PRECISION=bf16-true, or `--precision`"),
-    ("JAX_DEFAULT_MATMUL_PRECISION", "FULMEN_MATMUL_PRECISION, or `--matmul-precision`"),
-    ("XLA_USE_SPMD", "FULMEN_STRATEGY, or `--strategy`"),
-    ("JAX_COMPILATION_CACHE_DIR", "FULMEN_COMPILE_CACHE; the cache is on without it"),
-    ("XLA_PERSISTENT_CACHE_PATH", "FULMEN_COMPILE_CACHE; the cache is on without it"),
-    ("PT_XLA_DEBUG", "nothing: Fulmen reports a line that keeps compiling by itself"),
-    ("PT_XLA_DEBUG_LEVEL", "nothing: Fulmen reports a line that keeps compiling by itself"),
-    ("XLA_METRICS_FILE", "`--metrics`"),
-    ("XLA_HLO_DEBUG", "nothing: programs always carry the lines of the source"),
+    ("PJRT_DEVICE", "use FULMEN_ACCELERATOR or `--accelerator`"),
+    ("JAX_PLATFORMS", "use FULMEN_ACCELERATOR or `--accelerator`"),
+    ("TPU_NUM_DEVICES", "use FULMEN_DEVICES or `--devices`"),
+    ("XLA_USE_BF16", "use FULMEN_PRECISION=bf16-true or `--precision`"),
+    ("XLA_DOWNCAST_BF16", "use FULMEN_PRECISION=bf16-true or `--precision`"),
+    ("JAX_DEFAULT_MATMUL_PRECISION", "use FULMEN_MATMUL_PRECISION or `--matmul-precision`"),
+    ("XLA_USE_SPMD", "use FULMEN_STRATEGY or `--strategy`"),
+    ("JAX_COMPILATION_CACHE_DIR", "use FULMEN_COMPILE_CACHE for another folder; programs are kept without it, too"),
+    ("XLA_PERSISTENT_CACHE_PATH", "use FULMEN_COMPILE_CACHE for another folder; programs are kept without it, too"),
+    ("PT_XLA_DEBUG", "unset it; Fulmen reports a line that keeps compiling by itself"),
+    ("PT_XLA_DEBUG_LEVEL", "unset it; Fulmen reports a line that keeps compiling by itself"),
+    ("XLA_METRICS_FILE", "use `--metrics`"),
+    ("XLA_HLO_DEBUG", "unset it; programs carry the lines of the source"),
 ];
 
 pub(super) fn of_others(machine: &Machine) -> Vec<Finding> {
@@ -31,9 +31,9 @@ pub(super) fn of_others(machine: &Machine) -> Vec<Finding> {
         .map(|it| Finding::warning(format!("{} is set, and nothing reads it any more", it.name), it.instead))
         .collect();
     let others = OF_OTHERS.iter().filter(|(name, _)| machine.variable(name).is_some());
-    findings.extend(others.map(|(name, instead)| {
-        Finding::note(format!("{name} is set, and Fulmen does not read it"), format!("instead: {instead}"))
-    }));
+    findings.extend(
+        others.map(|(name, remedy)| Finding::note(format!("{name} is set, and Fulmen does not read it"), *remedy)),
+    );
     if findings.is_empty() {
         findings.push(Finding::ok("none are set"));
     }

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::thread::{self, Builder};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use std::{env, fs, io};
 
 use fulmen_pjrt::diagnosis::{DeviceFile, device_files_under};
@@ -40,6 +40,8 @@ pub struct Machine {
     /// How many bytes a user may still write to a path's file system.
     pub(super) free_bytes: fn(&Path) -> io::Result<u64>,
     pub(super) now: SystemTime,
+    /// For the answer of a server, and twice that for listing plugins.
+    pub(super) patience: Duration,
     plugins: OnceLock<Result<Plugins, String>>,
     metadata: OnceLock<Option<Metadata>>,
     bucket_region: OnceLock<Option<BucketRegion>>,
@@ -62,6 +64,7 @@ impl Machine {
             plugin_list: plugin_list.into_iter().map(Into::into).collect(),
             free_bytes,
             now: SystemTime::now(),
+            patience: Duration::from_millis(900),
             plugins: OnceLock::new(),
             metadata: OnceLock::new(),
             bucket_region: OnceLock::new(),
@@ -75,7 +78,7 @@ impl Machine {
         self
     }
 
-    /// Makes all checks. What other programs and servers are asked takes a second and a half at most.
+    /// Makes all checks. Other programs and servers are waited for for less than two seconds.
     pub fn examine(&self) -> Report {
         thread::scope(|scope| {
             // Both wait for others. Where there is no thread to spare, the checks that need them wait.

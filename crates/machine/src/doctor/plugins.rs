@@ -14,9 +14,6 @@ use serde::Deserialize;
 
 use super::{Finding, Machine, Severity};
 
-/// For the process that loads the plugins.
-const TIME: Duration = Duration::from_millis(1500);
-
 /// What `fulmen plugin list --json` prints: plugins by the names of their platforms.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
@@ -42,15 +39,15 @@ impl Plugins {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| cannot(&error))?;
-        let begin = Instant::now();
+        let (begin, time) = (Instant::now(), 2 * machine.patience);
         // What it prints fits into a pipe.
         while child.try_wait().map_err(|error| cannot(&error))?.is_none() {
-            if begin.elapsed() > TIME {
+            if begin.elapsed() > time {
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(cannot(&format!(
                     "no answer within {} s; a plugin hangs, or the disk is slow",
-                    TIME.as_secs_f64()
+                    time.as_secs_f64()
                 )));
             }
             thread::sleep(Duration::from_millis(5));

@@ -107,11 +107,13 @@ pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
         if soft >= *least {
             continue;
         }
-        let wanted = if *least == u64::MAX { "unlimited".to_owned() } else { (least * 16).min(hard).to_string() };
+        // With room to spare.
+        let enough = least.saturating_mul(16);
+        let wanted = if enough == u64::MAX { "unlimited".to_owned() } else { enough.to_string() };
         let found = format!("{}: {soft}; {why}", name.to_lowercase());
         findings.push(Finding::warning(
             found,
-            if hard >= *least {
+            if hard >= enough {
                 format!("`ulimit {option} {wanted}` before the program starts")
             } else {
                 format!(
@@ -149,13 +151,16 @@ pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
     }
     if cores < 4.0 * chips as f64 {
         findings.push(Finding::warning(
-            format!("{cores:.0} cores feed {chips} chips; decoding and augmenting may take longer than the steps"),
+            format!("{cores:.0} cores for {chips} TPU chips; decoding and augmenting may take longer than the steps"),
             "keep samples decoded (`.cache(…)`, `fulmen data presize`), or augment on the device; the book's chapter “When \
              data is slow” says how to find out",
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(format!("{allowed} for {chips} TPU chips")));
+        findings.push(Finding::ok(match chips {
+            0 => allowed.to_string(),
+            _ => format!("{allowed} for {chips} TPU chips"),
+        }));
     }
     findings
 }

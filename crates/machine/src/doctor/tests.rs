@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use expect_test::{Expect, expect};
 use tempfile::TempDir;
@@ -27,6 +27,8 @@ impl Made {
         machine.variables = [("PATH".into(), "/usr/bin:/bin".into())].into();
         machine.free_bytes = |_| Ok(100_000_000_000);
         machine.now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_793_491_200);
+        // However busy the machine of the tests is.
+        machine.patience = Duration::from_secs(60);
         machine.plugin_list.push(folder.path().join("plugins.json").into());
         let made = Self { folder, machine }.with("XDG_CACHE_HOME", "ROOT/cache");
         for (name, text) in [
@@ -118,13 +120,35 @@ fn server(answers: &'static [(&'static str, &'static str)]) -> String {
 
 #[test]
 fn a_bare_machine() {
-    let expected = expect![[r#""#]];
+    let expected = expect![[r#"
+        ok       Plugins: cpu: /cpu.so speaks PJRT API 0.115
+        ok       Age of libtpu: no libtpu is installed
+        ok       TPU devices: there are none
+        ok       Lock file: there is none
+        ok       Memory: 12.3 GB of 16.4 GB are free
+        ok       Huge pages: transparent huge pages: madvise
+        ok       Limits of a process: they are high enough
+        ok       Cores: 8 for 0 TPU chips
+        ok       Variables of other frameworks: none are set
+        ok       Variables that are read: none stands in the way
+        ok       Metadata server: this machine has none, or it is not asked
+        ok       Zone and bucket: no bucket is named (`--bucket gs://NAME`, FULMEN_CHECKPOINT_DIR)
+        ok       Clock: it says Sun, 01 Nov 2026 00:00:00 GMT; there is nothing to compare it with
+        ok       Ports: 8431, 8471, 8476, 8482 are free
+        ok       Colab, Kaggle, Kubernetes and Google Cloud: none of them
+        ok       Compile cache: ROOT/cache/fulmen/compile holds 0 MB of 4.1 GB
+        ok       Disk: 100.0 GB are free at ROOT, for runs
+        0 errors, 0 warnings
+    "#]];
     expected.assert_eq(&(Made::new().text() + "\n"));
 }
 
 #[test]
 fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
     let made = Made::new().with_tpu("0.0.7");
+    let libtpu = made.folder.path().join("site/libtpu/libtpu.so");
+    let old = "the plugin libtpu.so speaks PJRT API 0.54; this program speaks 0.81 and later 0.x: use a newer plugin";
+    made.file("plugins.json", &format!(r#"{{"tpu": {{"path": {libtpu:?}, "error": {old:?}}}}}"#));
     made.file("proc/meminfo", "MemTotal: 400000000 kB\nMemAvailable: 1000000 kB\n");
     made.file(
         "proc/self/limits",
@@ -137,7 +161,27 @@ fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
     made.file("sys/fs/cgroup/cpu.max", "200000 100000\n");
     made.file("sys/fs/cgroup/memory.max", "max\n");
     made.file("proc/net/tcp", "   0: 00000000:2117 00000000:0000 0A 0:0\n   1: 0100007F:20EF 0100007F:1234 01 0:0\n");
-    made.check(expect![[r#""#]]);
+    made.check(expect![[r#"
+        warning  Age of libtpu: libtpu 0.0.7 at ROOT/site/libtpu/libtpu.so is older than 0.0.51, which this version of Fulmen was tested with
+                   do: `pip install --upgrade libtpu`, or `fulmen plugin install tpu`, which fetches the version that was tested
+        warning  Memory: 1.0 GB of 409.6 GB are free; where memory ends, the kernel kills the program (exit code 137)
+                   do: end other programs (`ps aux --sort=-rss | head` shows the largest), lower `--num-workers`, or take a machine or container with more
+        warning  Huge pages: transparent huge pages: madvise; with `always`, libtpu starts and ends faster from v5e on
+                   do: `sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'`, on each host and after each start of the machine
+        warning  Limits of a process: max open files: 1024; many shards, workers and connections need more
+                   do: raise the hard limit: in /etc/security/limits.conf, by systemd's Limit… or docker's `--ulimit`; then `ulimit -n 2048`
+        warning  Limits of a process: max processes: 2048; threads count too, and plugins start some for each core
+                   do: `ulimit -u 65536` before the program starts
+        warning  Limits of a process: max locked memory: 8388608; the kernel counts what a TPU reads and writes by VFIO as locked
+                   do: `ulimit -l unlimited` before the program starts
+        note     Cores: the container may use 2.0 of 24 cores, but plugins start threads for all 24
+                   do: `taskset -c 0-1 ./train …`, so that there are as many threads as may run
+        warning  Cores: 2 cores feed 1 chips; decoding and augmenting may take longer than the steps
+                   do: keep samples decoded (`.cache(…)`, `fulmen data presize`), or augment on the device; the book's chapter “When data is slow” says how to find out
+        warning  Ports: a program listens on 8471 (for libtpu, to find the other hosts of a slice)
+                   do: `sudo ss -ltnp 'sport = :8471'` shows which; end it, or give it another port
+        0 errors, 8 warnings
+    "#]]);
 }
 
 #[test]
@@ -149,6 +193,7 @@ fn a_lock_file_that_was_left_and_one_that_is_held() {
     let lock = fs::File::open(made.folder.path().join("tmp/libtpu_lockfile")).unwrap();
     lock.set_modified(made.machine.now - Duration::from_secs(5400)).unwrap();
     let text = made.text();
+    assert!(text.ends_with("1 error, 0 warnings"), "{text}");
     let owner = crate::LockFile::find(made.folder.path()).unwrap();
     let owner = owner.owner_name.unwrap_or_else(|| format!("user {}", owner.owner));
     let left =
@@ -160,7 +205,7 @@ fn a_lock_file_that_was_left_and_one_that_is_held() {
     made.file("proc/locks", &format!("1: FLOCK  ADVISORY  WRITE 4711 fd:01:{number} 0 EOF\n"));
     let text = made.text();
     assert!(text.contains("1.5 h ago; process 4711 uses the TPU\n"), "{text}");
-    assert!(text.ends_with("0 errors, 1 warning"), "{text}");
+    assert!(text.ends_with("0 errors, 0 warnings"), "{text}");
 }
 
 #[test]
@@ -178,7 +223,27 @@ fn old_and_new_variables() {
         ("KAGGLE_KERNEL_RUN_TYPE", "Interactive"),
     ];
     let made = made.into_iter().fold(Made::new(), |made, (name, value)| made.with(name, value));
-    made.check(expect![[r#""#]]);
+    made.check(expect![[r#"
+        ERROR    TPU devices: there is no /dev/accel* and no /dev/vfio/* of a TPU, though TPU_WORKER_ID is set
+                   do: in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource `google.com/tpu`); on the TPU VM itself, restart it
+        warning  Variables of other frameworks: XRT_TPU_CONFIG is set, and nothing reads it any more
+                   do: it gave the address of a TPU to XRT, which PJRT has replaced; run this program on the TPU VM itself, where libtpu opens the TPU, and unset it. For several hosts, see TPU_WORKER_HOSTNAMES and FULMEN_COORDINATOR
+        note     Variables of other frameworks: PJRT_DEVICE is set, and Fulmen does not read it
+                   do: instead: FULMEN_ACCELERATOR, or `--accelerator`
+        note     Variables of other frameworks: XLA_USE_BF16 is set, and Fulmen does not read it
+                   do: instead: FULMEN_PRECISION=bf16-true, or `--precision`
+        ERROR    Variables that are read: XLA_FLAGS is "--xla_dump_to=/tmp"; Fulmen refuses it, as a flag that the plugin does not know ends the process
+                   do: unset it; `CompileOptions::override_flag` sets a flag for one program
+        note     Variables that are read: TPU_VISIBLE_CHIPS is "0,1"; libtpu sees no other chips
+                   do: unset it to train on all chips
+        ERROR    Variables that are read: the environment variable FULMEN_PROCESS_ID is not set though FULMEN_COORDINATOR is; expected the index of this process, from 0 (or none of FULMEN_COORDINATOR, FULMEN_PROCESS_ID and FULMEN_NUM_PROCESSES for a single process)
+                   do: correct it; the book's chapter “Many hosts” lists the variables that go together
+        note     Colab, Kaggle, Kubernetes and Google Cloud: Kaggle: a session with a TPU lasts 9 hours, 20 a week; /kaggle/working keeps 20 GB, other folders nothing
+                   do: write checkpoints to what outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`; `--default-root-dir /kaggle/working/runs` will do
+        note     Compile cache: FULMEN_COMPILE_CACHE is `off`: each start compiles again
+                   do: unset it, or set it to a folder
+        3 errors, 1 warning
+    "#]]);
 }
 
 const TPU_VM: &[(&str, &str)] = &[
@@ -203,7 +268,17 @@ fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
     };
     let mut far = cloud("gs://far/runs");
     far.machine.now += Duration::from_secs(400);
-    far.check(expect![[r#""#]]);
+    far.check(expect![[r#"
+        ERROR    TPU devices: there is no /dev/accel* and no /dev/vfio/* of a TPU, though the metadata server calls this machine a v5litepod-8
+                   do: in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource `google.com/tpu`); on the TPU VM itself, restart it
+        warning  Zone and bucket: gs://far is in EUROPE-WEST4, and this machine in us-central1-a: reading is slower, and each byte may cost
+                   do: keep data and checkpoints in us-central1: `gcloud storage buckets create gs://NAME --location=us-central1`
+        ERROR    Clock: it says Sun, 01 Nov 2026 00:06:40 GMT, and is 400 s off the metadata server's
+                   do: `sudo systemctl restart chrony` or `systemd-timesyncd` sets it; stores refuse requests of machines whose clocks are wrong
+        note     Colab, Kaggle, Kubernetes and Google Cloud: Google Cloud, preemptible: this machine may be taken away at any time, with 30 s to save
+                   do: write checkpoints to what outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`; a program that exits with 75 is to be started again
+        2 errors, 1 warning
+    "#]]);
     for (bucket, expected) in [
         ("gs://near", "ok       Zone and bucket: gs://near is in us-central1, and this machine in us-central1-a"),
         ("gs://dual/x", "ok       Zone and bucket: gs://dual is in us-central1 and us-east1"),
@@ -217,16 +292,14 @@ fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
     }
 }
 
-/// The sleeping program and the silent server are waited for at the same time.
 #[test]
 fn what_does_not_answer_is_not_waited_for() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut made = Made::new().with("GCE_METADATA_HOST", &silent.local_addr().unwrap().to_string());
     made.machine.plugin_list = vec!["sleep".into(), "600".into()];
-    let begin = Instant::now();
+    made.machine.patience = Duration::from_millis(100);
     let text = made.text();
-    assert!(begin.elapsed() < Duration::from_secs(300), "{:?}", begin.elapsed());
-    assert!(text.contains("no answer within 1.5 s") && text.contains("does not answer within a second"), "{text}");
+    assert!(text.contains("no answer within 0.2 s") && text.contains("does not answer within 0.1 s"), "{text}");
     for (command, why) in [("false", "exit status: 1"), ("/no/such/program", "No such file"), ("true", "EOF")] {
         made = Made::new();
         made.machine.plugin_list = vec![command.into()];
