@@ -128,7 +128,7 @@ fn a_bare_machine() {
         ok       Memory: 12.3 GB of 16.4 GB are free
         ok       Huge pages: transparent huge pages: madvise
         ok       Limits of a process: they are high enough
-        ok       Cores: 8 for 0 TPU chips
+        ok       Cores: 8
         ok       Variables of other frameworks: none are set
         ok       Variables that are read: none stands in the way
         ok       Metadata server: this machine has none, or it is not asked
@@ -162,6 +162,8 @@ fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
     made.file("sys/fs/cgroup/memory.max", "max\n");
     made.file("proc/net/tcp", "   0: 00000000:2117 00000000:0000 0A 0:0\n   1: 0100007F:20EF 0100007F:1234 01 0:0\n");
     made.check(expect![[r#"
+        ERROR    Plugins: tpu: the plugin libtpu.so speaks PJRT API 0.54; this program speaks 0.81 and later 0.x: use a newer plugin
+                   do: `fulmen plugin install tpu`, or `pip install --upgrade libtpu`
         warning  Age of libtpu: libtpu 0.0.7 at ROOT/site/libtpu/libtpu.so is older than 0.0.51, which this version of Fulmen was tested with
                    do: `pip install --upgrade libtpu`, or `fulmen plugin install tpu`, which fetches the version that was tested
         warning  Memory: 1.0 GB of 409.6 GB are free; where memory ends, the kernel kills the program (exit code 137)
@@ -169,18 +171,18 @@ fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
         warning  Huge pages: transparent huge pages: madvise; with `always`, libtpu starts and ends faster from v5e on
                    do: `sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'`, on each host and after each start of the machine
         warning  Limits of a process: max open files: 1024; many shards, workers and connections need more
-                   do: raise the hard limit: in /etc/security/limits.conf, by systemd's Limit… or docker's `--ulimit`; then `ulimit -n 2048`
+                   do: raise the hard limit: in /etc/security/limits.conf, by systemd's Limit… or docker's `--ulimit`; then `ulimit -n 65536`
         warning  Limits of a process: max processes: 2048; threads count too, and plugins start some for each core
                    do: `ulimit -u 65536` before the program starts
         warning  Limits of a process: max locked memory: 8388608; the kernel counts what a TPU reads and writes by VFIO as locked
                    do: `ulimit -l unlimited` before the program starts
         note     Cores: the container may use 2.0 of 24 cores, but plugins start threads for all 24
                    do: `taskset -c 0-1 ./train …`, so that there are as many threads as may run
-        warning  Cores: 2 cores feed 1 chips; decoding and augmenting may take longer than the steps
+        warning  Cores: 2 cores for 1 TPU chips; decoding and augmenting may take longer than the steps
                    do: keep samples decoded (`.cache(…)`, `fulmen data presize`), or augment on the device; the book's chapter “When data is slow” says how to find out
         warning  Ports: a program listens on 8471 (for libtpu, to find the other hosts of a slice)
                    do: `sudo ss -ltnp 'sport = :8471'` shows which; end it, or give it another port
-        0 errors, 8 warnings
+        1 error, 8 warnings
     "#]]);
 }
 
@@ -229,9 +231,9 @@ fn old_and_new_variables() {
         warning  Variables of other frameworks: XRT_TPU_CONFIG is set, and nothing reads it any more
                    do: it gave the address of a TPU to XRT, which PJRT has replaced; run this program on the TPU VM itself, where libtpu opens the TPU, and unset it. For several hosts, see TPU_WORKER_HOSTNAMES and FULMEN_COORDINATOR
         note     Variables of other frameworks: PJRT_DEVICE is set, and Fulmen does not read it
-                   do: instead: FULMEN_ACCELERATOR, or `--accelerator`
+                   do: use FULMEN_ACCELERATOR or `--accelerator`
         note     Variables of other frameworks: XLA_USE_BF16 is set, and Fulmen does not read it
-                   do: instead: FULMEN_PRECISION=bf16-true, or `--precision`
+                   do: use FULMEN_PRECISION=bf16-true or `--precision`
         ERROR    Variables that are read: XLA_FLAGS is "--xla_dump_to=/tmp"; Fulmen refuses it, as a flag that the plugin does not know ends the process
                    do: unset it; `CompileOptions::override_flag` sets a flag for one program
         note     Variables that are read: TPU_VISIBLE_CHIPS is "0,1"; libtpu sees no other chips
