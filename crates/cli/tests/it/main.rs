@@ -4,5 +4,6 @@
 mod cache;
 mod checkpoint;
 mod machine;
+mod new;
 mod prepare;
 mod presize;
