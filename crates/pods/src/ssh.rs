@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fulmen_gcloud::quote;
+
 /// A script with what all scripts begin with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script(&'static str);
@@ -40,15 +42,6 @@ impl Script {
 /// What a script says to this program, in a line of its standard error.
 pub(crate) fn told(line: &str) -> Option<&str> {
     line.strip_prefix(MARK)
-}
-
-/// As a POSIX shell reads it as one word.
-pub(crate) fn quote(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
 }
 
 /// How hosts are reached.
@@ -194,14 +187,6 @@ pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_shell_reads_quoted_words_as_they_were() {
-        for word in ["a", "", "it's", "a b", "$HOME `x` \\ \"y\"\n*", "--lr=0.1"] {
-            let output = Command::new("sh").args(["-c", &format!("printf %s {}", quote(word))]).output().unwrap();
-            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
-        }
-    }
 
     #[test]
     fn a_users_options_come_before_the_defaults() {
