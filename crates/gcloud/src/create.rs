@@ -246,7 +246,8 @@ pub(crate) fn create(arguments: &Create, tool: Tool<'_>) -> Result<u8> {
     lease_with(lease, false, tool, &mut |out| {
         if !json {
             let (name, zone) = (quote(&machine.name), quote(&machine.place.zone));
-            let _ = writeln!(out, "fulmen tpu ssh {name} --zone {zone}\nfulmen pod run --tpu {name} --zone {zone} -- …");
+            let _ =
+                writeln!(out, "fulmen tpu ssh {name} --zone {zone}\nfulmen pod run --tpu {name} --zone {zone} -- …");
         }
         Ok(0)
     })

@@ -157,8 +157,7 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
 
 pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc>) -> Result<u8> {
     let Named { name, place, json } = arguments;
-    let target =
-        Target { name: name.clone(), place: place.clone(), queued: true, owner: None, usd_per_day: None };
+    let target = Target { name: name.clone(), place: place.clone(), queued: true, owner: None, usd_per_day: None };
     let rates = Rates::read(None)?;
     let found = target.find(tool)?;
     let row = match (&found.node, &found.queued) {

@@ -67,7 +67,14 @@ pub(super) struct Cloud {
 
 impl Cloud {
     pub(super) fn new() -> Cloud {
-        Cloud { state: RefCell::default(), fates: BTreeMap::new(), outage: usize::MAX, signals: None, signal_after: None, lies: 0 }
+        Cloud {
+            state: RefCell::default(),
+            fates: BTreeMap::new(),
+            outage: usize::MAX,
+            signals: None,
+            signal_after: None,
+            lies: 0,
+        }
     }
 
     /// A machine of somebody else.
@@ -113,6 +120,9 @@ impl Program for Cloud {
             let _ = state.apply(&words);
         }
         state.calls.push(words.to_vec());
+        for path in words.iter().filter_map(|word| word.strip_prefix("--metadata-from-file=startup-script=")) {
+            assert!(std::path::Path::new(path).exists(), "{path}");
+        }
         let fate = if count >= self.outage { Fate::Fails } else { *self.fates.get(&count).unwrap_or(&Fate::Works) };
         let unavailable = || said(Err("ERROR: (gcloud) UNAVAILABLE: try again".into()));
         if let (Some((at, signal)), Some(signals)) = (self.signal_after, &self.signals)
@@ -199,9 +209,7 @@ impl State {
                 }
                 Ok(Value::from(all).to_string())
             }
-            "compute tpus tpu-vm delete" => {
-                self.nodes.remove(&call.name).map(|_| String::new()).ok_or_else(missing)
-            }
+            "compute tpus tpu-vm delete" => self.nodes.remove(&call.name).map(|_| String::new()).ok_or_else(missing),
             "compute tpus queued-resources delete" => {
                 self.nodes.remove(&call.name);
                 self.queued.remove(&call.name).map(|_| String::new()).ok_or_else(missing)
@@ -233,10 +241,6 @@ impl State {
 }
 
 fn machine(call: &Call) -> Machine {
-    let script = call.flag("--metadata-from-file=");
-    if let Some((_, path)) = script.split_once("startup-script=") {
-        assert!(std::path::Path::new(path).exists(), "{path}");
-    }
     let labels = call.flag("--labels=").split(',').filter_map(|pair| pair.split_once('='));
     let labels = labels.map(|(key, value)| (key.to_owned(), Value::from(value))).collect();
     Machine {

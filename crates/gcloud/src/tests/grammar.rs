@@ -78,7 +78,13 @@ const COMMANDS: &[Synopsis] = &[
         one_of: TYPES,
     },
     Synopsis { command: "compute tpus tpu-vm list", named: false, required: &[], optional: LIST, one_of: &[] },
-    Synopsis { command: "compute tpus queued-resources list", named: false, required: &[], optional: LIST, one_of: &[] },
+    Synopsis {
+        command: "compute tpus queued-resources list",
+        named: false,
+        required: &[],
+        optional: LIST,
+        one_of: &[],
+    },
     Synopsis {
         command: "compute disks list",
         named: false,
@@ -237,7 +243,8 @@ impl Call {
         if let Some(repeated) = flags.iter().find(|(flag, values)| values.len() > 1 && *flag != "--data-disk=") {
             return Err(format!("ERROR: argument {}: given twice", repeated.0));
         }
-        let is_label = |label: &str| label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c));
+        let is_label =
+            |label: &str| label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c));
         for pair in ["--labels=", "--update-labels="].iter().filter_map(|flag| flags.get(*flag)).flatten() {
             for (key, value) in pair.split(',').filter_map(|pair| pair.split_once('=')) {
                 if !is_label(key) || !is_label(value) || value.len() > 63 {

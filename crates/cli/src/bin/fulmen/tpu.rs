@@ -56,7 +56,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8> {
             let Run { machine, options, delete_after, output } = *run;
             let known = known_hosts()?;
             // The machine is new, so its keys are, too; its addresses may have been those of others before.
-            let ssh = ["StrictHostKeyChecking=accept-new".into(), format!("UserKnownHostsFile={}", known.path().display())];
+            let ssh =
+                ["StrictHostKeyChecking=accept-new".into(), format!("UserKnownHostsFile={}", known.path().display())];
             let mut pod = Some(options);
             let mut work = |out: &mut dyn std::io::Write| {
                 let options = pod.take().ok_or("the machine was created twice")?;
