@@ -118,7 +118,7 @@ fn no_failures_leave_a_machine_unreported() {
             }
         }
     }
-    assert!(runs > 3000 && left > 500, "{left} of {runs}");
+    assert!(runs > 3000 && left > 100, "{left} of {runs}");
 }
 
 #[test]
