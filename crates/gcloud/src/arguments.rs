@@ -65,10 +65,10 @@ pub struct Machine {
     /// Queued, for --max-hours at most, which Google itself enforces (`gcloud alpha`)
     #[arg(long)]
     pub(crate) flex_start: bool,
-    /// Delete the TPU after so many hours. It deletes itself, also when this computer is off
+    /// Delete the TPU this many hours after its start. It deletes itself, also when this computer is off
     #[arg(long, value_name = "HOURS", value_parser = positive)]
     pub(crate) max_hours: Option<f64>,
-    /// Delete the TPU when it has cost so many US dollars by the list price
+    /// Delete the TPU when it has cost this much by the list price
     #[arg(long, value_name = "DOLLARS", value_parser = positive)]
     pub(crate) max_cost: Option<f64>,
     /// A table of prices instead of Fulmen's own, as for preflight
@@ -164,7 +164,7 @@ pub struct Ssh {
     /// Which host: a number, or all
     #[arg(long, default_value = "0", value_parser = name)]
     pub(crate) worker: String,
-    /// Print the command and run it not
+    /// Print the command without running it
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// A command and its arguments; without, a shell is opened
@@ -190,7 +190,7 @@ pub struct Extend {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) place: Place,
-    /// The TPU deletes itself so many hours from now, whatever its limit was
+    /// The TPU deletes itself this many hours from now, whatever its limit was
     #[arg(long, value_name = "HOURS", value_parser = positive)]
     pub(crate) hours: f64,
     #[command(flatten)]
@@ -244,7 +244,16 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A whole number of seconds above 0, as arguments have it.
+///
+/// ```
+/// assert_eq!(fulmen_gcloud::seconds("60"), Ok(std::time::Duration::from_secs(60)));
+/// assert!(fulmen_gcloud::seconds("0").is_err());
+/// ```
+///
+/// # Errors
+/// Anything else.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
         _ => Err("expected a whole number of seconds above 0".into()),

@@ -139,7 +139,8 @@ pub fn commands(machine: &Machine) -> Result<Vec<String>> {
     let plan = Plan::new(machine)?;
     let mut lines = vec![];
     if let Some(script) = &plan.script {
-        lines.push(format!("cat >{SCRIPT} <<'END_OF_SCRIPT'\n{script}END_OF_SCRIPT"));
+        let script = script.trim_end();
+        lines.push(format!("cat >{SCRIPT} <<'END_OF_SCRIPT'\n{script}\nEND_OF_SCRIPT"));
     }
     let Target { name, place, .. } = &plan.target;
     lines.push(spell(&calls::list_nodes(&place.zone, place.project.as_deref())));

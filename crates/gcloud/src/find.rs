@@ -109,7 +109,7 @@ impl Target {
     /// Waits until the TPU is ready.
     ///
     /// # Errors
-    /// It will not be ready, is not ready after so many questions, or a signal comes.
+    /// It will not be ready, is not ready after these questions, or a signal comes.
     pub(crate) fn wait(&self, tool: &mut Tool<'_>, questions: u64) -> Result<Node, Stop> {
         let (mut absent, mut last, mut told) = (0, String::new(), String::new());
         for _ in 0..questions {

@@ -35,10 +35,10 @@ mod resource;
 #[cfg(test)]
 mod tests;
 
-pub use arguments::{Command, Create, Delete, Extend, List, Machine, Named, Output, Place, Quota, Ssh, Wait};
+pub use arguments::{Command, Create, Delete, Extend, List, Machine, Named, Output, Place, Quota, Ssh, Wait, seconds};
 pub use create::{Lease, commands, lease};
 pub use error::{Error, Result};
-pub use program::quote;
+pub use program::{Ended, finish, quote};
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, channel};

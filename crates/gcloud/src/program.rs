@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -59,32 +59,61 @@ impl Program for Gcloud {
                 return Said { err, ..Said::default() };
             }
         };
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        thread::scope(|scope| {
-            let (out, err) = (scope.spawn(|| text_of(out)), scope.spawn(|| text_of(err)));
-            let end = Instant::now() + limit;
-            let (ok, late) = loop {
-                match child.try_wait() {
-                    Ok(Some(status)) => break (status.success(), None),
-                    Ok(None) if Instant::now() >= end => break (false, Some(format!("no answer in {limit:?}"))),
-                    Ok(None) if interrupted() => break (false, Some("interrupted".to_owned())),
-                    Ok(None) => thread::sleep(Duration::from_millis(20)),
-                    Err(error) => break (false, Some(error.to_string())),
-                }
-            };
-            if late.is_some() {
-                let _ = child.kill();
-                let _ = child.wait();
+        match finish(&mut child, limit, interrupted) {
+            Ended { status: Some(status), out, err } => Said { ok: status.success(), out, err },
+            Ended { out, .. } => {
+                let err = if interrupted() { "interrupted".to_owned() } else { format!("no answer in {limit:?}") };
+                Said { ok: false, out, err }
             }
-            let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
-            Said { ok, out, err: late.unwrap_or(err) }
-        })
+        }
     }
 
     fn attached(&self, words: &[String]) -> io::Result<u8> {
         let status = Command::new(&self.0).args(words).status()?;
         Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
     }
+}
+
+/// What a process said, and how it ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// `None` if it was killed here.
+    pub status: Option<ExitStatus>,
+    /// Its standard output, as far as it was piped.
+    pub out: String,
+    /// Its standard error, as far as it was piped.
+    pub err: String,
+}
+
+/// Reads what a process says until it ends. It is killed after `limit`, or once `interrupted` says so.
+///
+/// ```
+/// use std::process::{Child, Command, ExitStatus, Stdio};
+/// use std::time::Duration;
+///
+/// let mut child = Command::new("echo").arg("ready").stdout(Stdio::piped()).spawn()?;
+/// let ended = fulmen_gcloud::finish(&mut child, Duration::from_secs(60), &mut || false);
+/// assert_eq!((ended.status.map(|status| status.success()), ended.out.as_str()), (Some(true), "ready\n"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn finish(child: &mut Child, limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> Ended {
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    thread::scope(|scope| {
+        let (out, err) = (scope.spawn(|| text_of(out)), scope.spawn(|| text_of(err)));
+        let end = Instant::now() + limit;
+        let status = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if Instant::now() < end && !interrupted() => thread::sleep(Duration::from_millis(20)),
+                Ok(None) | Err(_) => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    break None;
+                }
+            }
+        };
+        Ended { status, out: out.join().unwrap_or_default(), err: err.join().unwrap_or_default() }
+    })
 }
 
 fn text_of(pipe: Option<impl Read>) -> String {

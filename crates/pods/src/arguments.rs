@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use fulmen_gcloud::seconds;
 
 /// Runs one program on many hosts over ssh
 #[derive(Debug, Args)]
@@ -192,11 +193,4 @@ pub(crate) struct Exec {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
-        _ => Err("expected a whole number of seconds above 0".into()),
-    }
 }

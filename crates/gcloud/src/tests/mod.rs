@@ -294,7 +294,7 @@ fn the_limit_on_a_host_deletes_its_tpu_once_the_time_is_over_and_can_be_moved() 
     clock(1000);
     run(&["begin"]);
     clock(1030);
-    // A start later does not begin anew.
+    // A later start keeps the deadline.
     run(&["begin"]);
     assert_eq!(run(&["status"]), "30\n");
     run(&["set", "100"]);
