@@ -235,8 +235,8 @@ impl Call {
         if let Some(missing) = synopsis.required.iter().find(|flag| !given(flag)) {
             return Err(format!("ERROR: argument {missing}: must be specified"));
         }
-        let whole = synopsis.one_of.iter().filter(|set| set.iter().all(|flag| given(flag))).count();
-        let any = synopsis.one_of.iter().filter(|set| set.iter().any(|flag| given(flag))).count();
+        let whole = synopsis.one_of.iter().filter(|set| set.iter().all(given)).count();
+        let any = synopsis.one_of.iter().filter(|set| set.iter().any(given)).count();
         if !synopsis.one_of.is_empty() && (whole, any) != (1, 1) {
             return Err(format!("ERROR: ({}) exactly one of the groups must be specified", synopsis.command));
         }
