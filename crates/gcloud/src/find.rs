@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::arguments::{Machine, Place};
 use crate::calls;
 use crate::cost::{Rates, dollars};
-use crate::program::{Stop, Tool, spell};
+use crate::program::{Stop, Tool, quote, spell};
 use crate::resource::{Node, Queued, base, parse};
 use crate::{Error, Result};
 
@@ -144,20 +144,28 @@ impl Target {
     }
 
     fn left(&self, found: Option<&Found>, why: String) -> Left {
-        let command = match self.queued && found.is_none_or(|found| found.queued.is_some()) {
-            true => calls::delete_queued(&self.name, &self.place),
-            false => calls::delete_node(&self.name, &self.place),
+        let Target { name, place, .. } = self;
+        let command = match found {
+            // That looks for both.
+            None => {
+                let project = place.project.as_ref().map(|project| format!(" --project {}", quote(project)));
+                format!("fulmen tpu delete {name} --zone {}{}", place.zone, project.unwrap_or_default())
+            }
+            Some(Found { queued: Some(_), .. }) => spell(&calls::delete_queued(name, place)),
+            Some(_) => spell(&calls::delete_node(name, place)),
         };
+        let node = found.and_then(|found| found.node.as_ref());
+        let listed = || Some(Rates::read(None).ok()?.of_slice(&node?.accelerator_type.parse().ok()?)? * 24.0);
         Left {
-            name: self.name.clone(),
-            zone: self.place.zone.clone(),
+            name: name.clone(),
+            zone: place.zone.clone(),
             state: found.map(Found::state),
             why,
-            usd_per_day: self.usd_per_day.or_else(|| {
-                let slice = found?.node.as_ref()?.accelerator_type.parse().ok()?;
-                Some(Rates::read(None).ok()?.of_slice(&slice)? * 24.0)
-            }),
-            command: spell(&command),
+            usd_per_day: match node.is_some_and(|node| !node.is_billed()) {
+                true => Some(0.0),
+                false => self.usd_per_day.or_else(listed),
+            },
+            command,
         }
     }
 
@@ -195,7 +203,9 @@ impl Target {
                 Err(error) => (why, now) = (format!("gcloud cannot be asked: {error}"), None),
                 Ok(found) if found.is_empty() => {
                     (absent, now) = (absent + 1, None);
-                    if absent >= if seen.is_some() { 1 } else { tool.pace.settle } {
+                    // Only what was just created may still appear.
+                    let enough = if seen.is_some() || self.owner.is_none() { 1 } else { tool.pace.settle };
+                    if absent >= enough {
                         return (seen, None);
                     }
                 }

@@ -109,7 +109,9 @@ fn no_failures_leave_a_machine_unreported() {
             runs += 1;
             if cloud.bills() {
                 left += 1;
-                assert!(text.contains("Delete it: gcloud compute tpus"), "{case}");
+                let command =
+                    ["Delete it: gcloud compute tpus", "Delete it: fulmen tpu delete train --zone us-west4-a"];
+                assert!(command.iter().any(|command| text.contains(command)), "{case}");
                 assert!(!(delete_after && ended == Ok(0)), "{case}");
                 assert!(!text.contains("train is deleted"), "{case}");
             }
@@ -355,4 +357,14 @@ fn an_error_says_what_gcloud_says() {
     cloud.outage = 0;
     let error: Error = tpu(&cloud, &["list", "--zone=z"]).0.unwrap_err();
     assert!(error.to_string().contains("ERROR: (gcloud) UNAVAILABLE") && !error.to_string().contains("WARNING"));
+    let error = tpu(&cloud, &["delete", "train", "--zone=z", "--project=o:p"]).0.unwrap_err().to_string();
+    assert!(
+        error.starts_with("LEFT: train in z may be there, and costs an unknown sum a day then. gcloud cannot be asked")
+    );
+    assert!(error.ends_with("Delete it: fulmen tpu delete train --zone z --project o:p"), "{error}");
+    // It is there, and cannot be deleted.
+    let mut cloud = Cloud::new().with_node("train", "z", "v4-8", json!({}));
+    cloud.fates = (0..100).filter(|call| call % 3 == 2).map(|call| (call, Fate::Fails)).collect();
+    let error = tpu(&cloud, &["delete", "train", "--zone=z"]).0.unwrap_err().to_string();
+    assert!(error.starts_with("LEFT: train in z is READY and costs 309.12 USD a day. gcloud says: ERROR"), "{error}");
 }
