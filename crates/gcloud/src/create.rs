@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::arguments::{Create, Machine};
 use crate::cost::{Rates, dollars};
 use crate::find::Target;
-use crate::limit::{Limit, PROGRAM};
+use crate::limit::{FORBIDDEN, Limit, PROGRAM};
 use crate::program::{Gcloud, Pace, Stop, Tool, quote, spell};
 use crate::resource::{Node, base};
 use crate::{Error, Result, calls};
@@ -94,8 +94,11 @@ impl Plan {
         loop {
             attempts = attempts.saturating_sub(1);
             match tool.change_until_signal(&words) {
-                Ok(_) => return Ok(()),
-                Err(Stop::Failed(error)) if attempts == 0 => {
+                Ok(said) => {
+                    said.lines().for_each(|line| tool.note(&format!("[tpu] {line}")));
+                    return Ok(());
+                }
+                Err(Stop::Failed(error)) if attempts == 0 || error.to_string().contains(FORBIDDEN) => {
                     let text = format!("`{command}` does not succeed on the hosts of {}: {error}", self.target.name);
                     return Err(Error::new(text).into());
                 }

@@ -12,6 +12,8 @@ use crate::{Error, Result};
 
 /// What a host runs.
 pub(crate) const PROGRAM: &str = "/usr/local/sbin/fulmen-limit";
+/// What its `status` says where waiting does not help.
+pub(crate) const FORBIDDEN: &str = "lacks the permission";
 /// The longest that Google gives flex-start.
 const FLEX_START: f64 = 7.0 * 24.0;
 /// What ends the files within the start-up script.

@@ -61,6 +61,8 @@ pub(super) struct Cloud {
     pub(super) signals: Option<Sender<Signal>>,
     /// A signal that comes with this call.
     pub(super) signal_after: Option<(usize, Signal)>,
+    /// Whether hosts may not delete their TPU.
+    pub(super) forbidden: bool,
     /// How many answers are that there is nothing.
     pub(super) lies: usize,
 }
@@ -73,6 +75,7 @@ impl Cloud {
             outage: usize::MAX,
             signals: None,
             signal_after: None,
+            forbidden: false,
             lies: 0,
         }
     }
@@ -132,6 +135,10 @@ impl Program for Cloud {
         }
         if count < self.lies {
             return said(Ok("[]".into()));
+        }
+        if self.forbidden && words.iter().any(|word| word == "ssh") {
+            let err = "ERROR: the service account lacks the permission tpu.nodes.delete\nERROR: (gcloud) exit code 1";
+            return said(Err(err.into()));
         }
         match fate {
             Fate::Works => said(state.apply(words)),

@@ -272,7 +272,7 @@ fn the_limit_on_a_host_deletes_its_tpu_once_the_time_is_over_and_can_be_moved() 
     script(
         &at("curl"),
         "#!/bin/bash\ncase \"$*\" in\n*/token) echo '{\"access_token\":\"s3cret\",\"expires_in\":3599}' ;;\n\
-         */project-id) echo proj ;;\n*) echo \"$*\" >>\"$CALLS\"; cat >>\"$CALLS\" ;;\nesac\n",
+         */project-id) echo proj ;;\n*:testIamPermissions) cat \"$MAY\" ;;\n*) echo \"$*\" >>\"$CALLS\"; cat >>\"$CALLS\" ;;\nesac\n",
     );
     script(&at("date"), "#!/bin/bash\ncat \"$CLOCK\"\n");
     script(&at("systemctl"), "#!/bin/bash\nexit 0\n");
@@ -286,19 +286,26 @@ fn the_limit_on_a_host_deletes_its_tpu_once_the_time_is_over_and_can_be_moved() 
         let output = Command::new(at("limit"))
             .args(arguments)
             .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()))
-            .envs([("FULMEN_STATE", at("state")), ("CALLS", at("calls")), ("CLOCK", at("clock"))])
+            .envs([("FULMEN_STATE", at("state")), ("CALLS", at("calls")), ("CLOCK", at("clock")), ("MAY", at("may"))])
             .output()
             .unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
     };
     let clock = |seconds: u64| fs::write(at("clock"), format!("{seconds}\n")).unwrap();
     clock(1000);
+    assert!(!run(&["status"]).0, "there is no deadline");
     run(&["begin"]);
     clock(1030);
     // A later start keeps the deadline.
     run(&["begin"]);
-    assert_eq!(run(&["status"]), "30\n");
+    let (ok, unknown) = run(&["status"]);
+    assert!(ok && unknown.starts_with("it deletes itself in 30 s; whether it may is unknown: cat:"), "{unknown}");
+    fs::write(at("may"), r#"{"permissions": ["tpu.queuedResources.delete"]}"#).unwrap();
+    assert_eq!(run(&["status"]), (true, "it deletes itself in 30 s; it may\n".to_owned()));
+    fs::write(at("may"), "{}").unwrap();
+    let lacks = "ERROR: the service account of this host lacks the permission tpu.queuedResources.delete\n";
+    assert_eq!(run(&["status"]), (false, lacks.to_owned()));
     run(&["set", "100"]);
     clock(1129);
     run(&["check"]);
@@ -308,7 +315,7 @@ fn the_limit_on_a_host_deletes_its_tpu_once_the_time_is_over_and_can_be_moved() 
     let calls = fs::read_to_string(at("calls")).unwrap();
     let resource = "projects/proj/locations/us-west4-a/queuedResources/train?force=true";
     assert!(
-        calls.contains(&format!("--request DELETE --config - https://tpu.googleapis.com/v2/{resource}\n")),
+        calls.contains(&format!("--config - --request DELETE https://tpu.googleapis.com/v2/{resource}\n")),
         "{calls}"
     );
     assert_eq!(calls.matches("s3cret").count(), 1, "the token is an argument: {calls}");
@@ -333,6 +340,15 @@ fn gcloud_is_a_program_that_can_be_absent_fail_or_be_given_up() {
     let said = call(&["a b"], &mut || false);
     assert_eq!((said.ok, said.out.as_str(), said.err.as_str()), (false, "[a b]\n", "ERROR: no\n"));
     assert_eq!(call(&["hang"], &mut || true).err, "interrupted");
+}
+
+#[test]
+fn a_machine_whose_limit_cannot_work_is_deleted_at_once() {
+    let mut cloud = Cloud::new();
+    cloud.forbidden = true;
+    let (ended, text) = leased(&mut cloud, &machine(&["--max-hours=1"]), true, Ok(0));
+    assert!(ended == Ok(1) && !cloud.bills() && cloud.calls("tpu-vm ssh").len() == 1, "{text}");
+    assert!(text.contains("does not succeed on the hosts of train: ERROR: the service account lacks"), "{text}");
 }
 
 #[test]
