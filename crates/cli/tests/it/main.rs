@@ -7,3 +7,4 @@ mod machine;
 mod new;
 mod prepare;
 mod presize;
+mod tpu;
