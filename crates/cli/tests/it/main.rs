@@ -4,6 +4,8 @@
 mod cache;
 mod checkpoint;
 mod machine;
+mod new;
 mod prepare;
 mod presize;
 mod runs;
+mod tpu;

@@ -15,12 +15,15 @@ mod checkpoint;
 mod compile_cache;
 mod data;
 mod devices;
+mod doctor;
 mod limits;
+mod new;
 mod plugin;
 mod presize;
 mod progress;
 mod runs;
 mod size;
+mod tpu;
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -31,7 +34,7 @@ use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, Parser, 
 use clap_complete::Shell;
 use fulmen_data::{Error, shorten};
 
-/// Prepares data for training, runs a program on many hosts, reads checkpoints, and looks after devices.
+/// Prepares data for training, creates TPUs, runs a program on many hosts, reads checkpoints, and looks after devices.
 #[derive(Debug, Parser)]
 #[command(name = "fulmen", version)]
 struct Arguments {
@@ -50,15 +53,18 @@ enum Command {
     },
     Data(data::Arguments),
     Devices(devices::Arguments),
+    Doctor(doctor::Arguments),
     /// Writes a manual page for each subcommand
     Man {
         /// The folder of the pages
         #[arg(long, value_name = "FOLDER")]
         output: PathBuf,
     },
+    New(new::Arguments),
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
     Runs(runs::Arguments),
+    Tpu(tpu::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -75,13 +81,19 @@ fn main() -> ExitCode {
         }
         Command::Data(arguments) => data::run(arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Man { output } => manual(&output),
+        Command::New(arguments) => new::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Runs(arguments) => runs::run(arguments),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
             Ok(code) => return ExitCode::from(code),
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
             Err(error) => Err(Error::new(error)),
+        },
+        Command::Tpu(arguments) => match tpu::run(arguments) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
         },
     };
     match done {
