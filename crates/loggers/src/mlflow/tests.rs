@@ -38,7 +38,7 @@ fn serve(mut stream: &TcpStream, answer: &impl Fn(&str) -> (u16, Json), asked: &
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    asked.lock().unwrap().push((path.clone(), serde_json::from_slice(&body).unwrap()));
+    asked.lock().unwrap().push((path.clone(), serde_json::from_slice(&body).unwrap_or_default()));
     let (status, body) = answer(&path);
     let body = body.to_string();
     write!(stream, "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
@@ -47,7 +47,9 @@ fn serve(mut stream: &TcpStream, answer: &impl Fn(&str) -> (u16, Json), asked: &
 fn as_mlflow(path: &str) -> (u16, Json) {
     match path {
         "experiments/create" => (400, json!({ "error_code": "RESOURCE_ALREADY_EXISTS", "message": "exists" })),
-        "experiments/search" => (200, json!({ "experiments": [{ "experiment_id": "7" }] })),
+        "experiments/get-by-name?experiment_name=my%20digits" => {
+            (200, json!({ "experiment": { "experiment_id": "7" } }))
+        }
         "runs/create" => (200, json!({ "run": { "info": { "run_id": "abc" } } })),
         _ => (200, json!({})),
     }
@@ -61,7 +63,7 @@ fn point(step: u64, count: usize) -> LogPoint {
 #[test]
 fn values_and_hyperparameters_arrive_in_one_run_and_its_end_is_told() {
     let (address, asked) = server(as_mlflow);
-    let mut logger = MlflowLogger::new(address, "digits");
+    let mut logger = MlflowLogger::new(address, "my digits");
     logger.start(Path::new("runs/version_3")).unwrap();
     logger.log_hyperparams(json!({ "lr": 0.5, "name": "wide" }).as_object().unwrap()).unwrap();
     logger.log(&point(1, 2)).unwrap();
