@@ -15,11 +15,14 @@ mod checkpoint;
 mod compile_cache;
 mod data;
 mod devices;
+mod kill;
 mod limits;
 mod plugin;
 mod presize;
 mod progress;
+mod ps;
 mod size;
+mod top;
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -49,6 +52,7 @@ enum Command {
     },
     Data(data::Arguments),
     Devices(devices::Arguments),
+    Kill(kill::Arguments),
     /// Writes a manual page for each subcommand
     Man {
         /// The folder of the pages
@@ -57,6 +61,8 @@ enum Command {
     },
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
+    Ps(ps::Arguments),
+    Top(top::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +79,7 @@ fn main() -> ExitCode {
         }
         Command::Data(arguments) => data::run(arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Kill(arguments) => kill::run(&arguments),
         Command::Man { output } => manual(&output),
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
@@ -80,6 +87,8 @@ fn main() -> ExitCode {
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
             Err(error) => Err(Error::new(error)),
         },
+        Command::Ps(arguments) => ps::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
