@@ -3,6 +3,7 @@
 //!
 //! Not here: opening devices; command lines.
 
+pub mod doctor;
 mod holders;
 mod kill;
 mod libtpu_metrics;
