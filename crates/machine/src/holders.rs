@@ -169,7 +169,7 @@ impl Watched {
             ('Z', ..) => "its first thread has ended, others have not".to_owned(),
             (_, Some(1..), _) => "trains".to_owned(),
             (_, _, Some(load)) if *load >= 0.005 => format!("uses {:.0} % of a processor", load * 100.0),
-            ('D', ..) => "waits in the kernel, and uses no processor".to_owned(),
+            ('D', _, Some(_)) => "waits in the kernel, and uses no processor".to_owned(),
             (_, _, Some(_)) => "uses no processor".to_owned(),
             (_, _, None) => "just seen".to_owned(),
         };

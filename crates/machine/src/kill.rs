@@ -14,7 +14,7 @@ use crate::holders::Stat;
 use crate::{Holders, LockFile, Process, Tpu};
 
 /// How long a killed process may take to be gone.
-const AFTER_KILL: Duration = Duration::from_secs(5);
+const AFTER_KILL: Duration = Duration::from_secs(20);
 
 /// What is to be done.
 ///

@@ -146,9 +146,9 @@ fn a_busy_process_is_told_from_an_idle_one_and_steps_are_counted() {
     let first = look();
     assert_eq!((of(&first, &busy).progress(), of(&first, &idle).load), ("just seen".into(), None));
     wait_until(|| of(&look(), &busy).progress().starts_with("uses "));
+    wait_until(|| of(&look(), &idle).progress().starts_with("uses no processor; step 10, the last one "));
     let waiting = of(&look(), &idle);
     assert_eq!((waiting.steps, waiting.step_time), (Some(0), None));
-    assert!(waiting.progress().starts_with("uses no processor; step 10, the last one "), "{}", waiting.progress());
 
     written("30", 2);
     let trains = of(&look(), &idle);
