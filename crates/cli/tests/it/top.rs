@@ -1,7 +1,7 @@
 //! `fulmen ps`, `kill` and `top`: the screen, and the commands on a machine without a TPU.
 
 use std::fmt::Write as _;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 use expect_test::{expect, expect_file};
@@ -85,7 +85,7 @@ fn lines_say_the_same() {
 }
 
 fn fulmen(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_fulmen")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_fulmen")).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
 #[test]
@@ -102,6 +102,27 @@ fn the_commands_say_who_holds_the_tpu() {
     let output = fulmen(&["kill", "--dry-run", "--json"]);
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success() && plan["ended"].is_array() && plan["spared"].is_array(), "{plan}");
+}
+
+/// A shell that is named `libtpu.so`, so that the kernel maps a file of that name.
+#[test]
+fn one_process_is_shown_and_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let shell = folder.path().canonicalize().unwrap().join("libtpu.so");
+    assert!(Command::new("cp").arg("/bin/sh").arg(&shell).status().unwrap().success());
+    let mut child = Command::new(&shell).args(["-c", "read line"]).stdin(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().to_string();
+    let shown = String::from_utf8(fulmen(&["ps", "--watch", "0.01"]).stdout).unwrap();
+    let (_, of_this) = shown.split_once(&format!("process {pid} of ")).unwrap();
+    assert!(of_this.contains(&format!("{0} -c read line\n  holds {0}\n  ", shell.display())), "{shown}");
+    // There is nobody to ask.
+    let output = fulmen(&["kill", &pid]);
+    assert_eq!((output.status.code(), child.try_wait().unwrap()), (Some(2), None), "{output:?}");
+    let output = fulmen(&["kill", "--yes", "--json", &pid]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success(), "{report}");
+    assert_eq!((&report["ended"][0]["pid"], &report["ended"][0]["outcome"]), (&child.id().into(), &"ended".into()));
+    assert!(!child.wait().unwrap().success());
 }
 
 #[test]
