@@ -15,8 +15,10 @@ mod checkpoint;
 mod compile_cache;
 mod data;
 mod devices;
+mod doctor;
 mod kill;
 mod limits;
+mod new;
 mod plugin;
 mod presize;
 mod progress;
@@ -52,6 +54,7 @@ enum Command {
     },
     Data(data::Arguments),
     Devices(devices::Arguments),
+    Doctor(doctor::Arguments),
     Kill(kill::Arguments),
     /// Writes a manual page for each subcommand
     Man {
@@ -59,6 +62,7 @@ enum Command {
         #[arg(long, value_name = "FOLDER")]
         output: PathBuf,
     },
+    New(new::Arguments),
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
     Ps(ps::Arguments),
@@ -79,8 +83,10 @@ fn main() -> ExitCode {
         }
         Command::Data(arguments) => data::run(arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Kill(arguments) => kill::run(&arguments),
         Command::Man { output } => manual(&output),
+        Command::New(arguments) => new::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
             Ok(code) => return ExitCode::from(code),
