@@ -67,7 +67,7 @@ pub struct Report {
 impl Report {
     /// Whether nothing that could be seen keeps the next program from the TPU.
     pub fn is_free(&self) -> bool {
-        self.left.processes.is_empty() && self.left.lock.as_ref().is_none_or(|lock| lock.locked_by.is_empty())
+        self.left.processes.is_empty() && self.left.lock.is_none()
     }
 }
 
@@ -187,7 +187,8 @@ fn wait(targets: &mut [Target], time: Duration, how: &Outcome) {
     let deadline = Instant::now() + time;
     loop {
         let waiting = targets.iter_mut().filter(|target| target.outcome.is_none());
-        let mut waiting: Vec<_> = waiting.filter_map(|target| Some((target.fd.as_ref()?, &mut target.outcome))).collect();
+        let mut waiting: Vec<_> =
+            waiting.filter_map(|target| Some((target.fd.as_ref()?, &mut target.outcome))).collect();
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds: Vec<_> = waiting.iter().map(|(fd, _)| PollFd::new(*fd, PollFlags::IN)).collect();
@@ -208,6 +209,7 @@ fn wait(targets: &mut [Target], time: Duration, how: &Outcome) {
 
 /// The processes that have started this one, directly or not.
 fn ancestors() -> Vec<u32> {
-    let parent = |pid: &u32| Stat::read(Path::new(&format!("/proc/{pid}"))).map(|stat| stat.parent).filter(|pid| *pid > 0);
+    let parent =
+        |pid: &u32| Stat::read(Path::new(&format!("/proc/{pid}"))).map(|stat| stat.parent).filter(|pid| *pid > 0);
     std::iter::successors(Some(std::process::id()), parent).skip(1).collect()
 }

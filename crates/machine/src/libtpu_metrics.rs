@@ -121,8 +121,12 @@ impl MetricsClient {
             return Err(error.clone());
         }
         let mut devices: Vec<DeviceMetrics> = Vec::new();
-        fill(&mut devices, used, |device, metric| device.memory_used = metric.integer().and_then(|it| it.try_into().ok()));
-        fill(&mut devices, total, |device, metric| device.memory_total = metric.integer().and_then(|it| it.try_into().ok()));
+        fill(&mut devices, used, |device, metric| {
+            device.memory_used = metric.integer().and_then(|it| it.try_into().ok())
+        });
+        fill(&mut devices, total, |device, metric| {
+            device.memory_total = metric.integer().and_then(|it| it.try_into().ok())
+        });
         // Memory is counted by core, work by chip. A chip has up to two cores.
         let mut duty = duty.unwrap_or_default();
         duty.sort_by_key(Metric::device);
@@ -413,7 +417,9 @@ mod tests {
         // tpu-info's own values, which stand in the reference.
         let quantiles = column(|it| it.program_p90);
         let expected = [320.0 * (1.0 + 8.0 / 15.0), 35.0, 0.0, 5120.0];
-        let close = |(found, expected): (&Option<f64>, &f64)| (found.unwrap_or(0.0) - expected).abs() < 1e-9 * expected.max(1.0);
+        let close = |(found, expected): (&Option<f64>, &f64)| {
+            (found.unwrap_or(0.0) - expected).abs() < 1e-9 * expected.max(1.0)
+        };
         assert!(quantiles.iter().zip(&expected).all(close), "{quantiles:?}");
         // The basic level asks for less.
         assert_eq!(client.read(Level::Basic).unwrap()[0].bandwidth, None);
@@ -444,7 +450,8 @@ mod tests {
         let mut metrics = recorded();
         metrics.retain(|name, _| name.contains("dutycycle"));
         let devices = serve(metrics).read(Level::Detailed).unwrap();
-        let expected = [(0, 87.5), (1, 3.25)].map(|(id, duty)| DeviceMetrics { duty_cycle: Some(duty), ..DeviceMetrics::new(id) });
+        let expected =
+            [(0, 87.5), (1, 3.25)].map(|(id, duty)| DeviceMetrics { duty_cycle: Some(duty), ..DeviceMetrics::new(id) });
         assert_eq!(devices, expected);
         let error = serve(HashMap::new()).read(Level::Basic).unwrap_err().to_string();
         assert!(error.contains("NotFound: no such metric"), "{error}");

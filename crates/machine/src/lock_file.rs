@@ -102,7 +102,10 @@ mod tests {
 
     #[test]
     fn a_lock_files_owner_and_holders_are_read() {
-        assert_eq!(user("daemon:x:1:1::/:/bin/sh\nanna:x:1000:1000:Anna:/home/anna:/bin/sh\n", 1000), Some("anna".into()));
+        assert_eq!(
+            user("daemon:x:1:1::/:/bin/sh\nanna:x:1000:1000:Anna:/home/anna:/bin/sh\n", 1000),
+            Some("anna".into())
+        );
         assert_eq!(user("anna:x:10001:1000:Anna:/home/anna:/bin/sh\nbroken\n", 1000), None);
         let locks = "1: POSIX  ADVISORY  WRITE 77 fd:01:42 0 EOF\n1: -> POSIX  ADVISORY  WRITE 78 fd:01:42 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 79 fd:01:43 0 EOF\n3: FLOCK\n";

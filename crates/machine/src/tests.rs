@@ -130,7 +130,8 @@ fn a_busy_process_is_told_from_an_idle_one_and_steps_are_counted() {
     let written = |steps: &str, seconds: u64| {
         let path = machine.path("progress");
         fs::write(&path, steps).unwrap();
-        let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_790_000_000 + seconds));
+        let times =
+            FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_790_000_000 + seconds));
         File::options().write(true).open(path).unwrap().set_times(times).unwrap();
     };
     written("10", 0);

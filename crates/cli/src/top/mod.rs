@@ -132,7 +132,9 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Look) {
     let mut rows: Vec<Row<'_>> = look
         .processes
         .iter()
-        .map(|it| Row::new([it.process.pid.to_string(), it.process.user.clone(), it.progress(), it.process.command.clone()]))
+        .map(|it| {
+            Row::new([it.process.pid.to_string(), it.process.user.clone(), it.progress(), it.process.command.clone()])
+        })
         .collect();
     if look.unseen > 0 {
         let note = format!("{} of other users could not be looked into", look.unseen);

@@ -98,7 +98,10 @@ fn the_commands_say_who_holds_the_tpu() {
     let output = fulmen(&["kill", "--yes", &this]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains(&format!("process {this} does not hold the TPU; `fulmen ps` shows those that do")), "{error}");
+    assert!(
+        error.contains(&format!("process {this} does not hold the TPU; `fulmen ps` shows those that do")),
+        "{error}"
+    );
     let output = fulmen(&["kill", "--dry-run", "--json"]);
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success() && plan["ended"].is_array() && plan["spared"].is_array(), "{plan}");

@@ -49,8 +49,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if !json {
         show(&plan);
-        if plan.is_empty() && plan.spared.is_empty() {
+        if holders.processes.is_empty() && holders.lock.is_none() {
             footer(&holders);
+            return Ok(());
         }
     }
     if *dry_run {
@@ -152,7 +153,8 @@ fn report_json(plan: &Plan, report: &Report) -> Value {
     });
     let mut object = plan_json(plan);
     object["ended"] = ended.collect();
-    object["lock"] = report.lock.as_ref().map(|(lock, removed)| json!({ "path": lock.path, "removed": removed.is_ok() })).into();
+    object["lock"] =
+        report.lock.as_ref().map(|(lock, removed)| json!({ "path": lock.path, "removed": removed.is_ok() })).into();
     object["free"] = report.is_free().into();
     object["unseen"] = report.left.unseen.into();
     object

@@ -53,12 +53,12 @@ pub(crate) fn footer(holders: &Holders) {
         say!("No process that can be seen holds the TPU.");
     }
     if holders.unseen > 0 {
-        say!("{} processes of other users could not be looked into; root sees them.", holders.unseen);
+        say!("Processes of other users that could not be looked into: {}; root sees them.", holders.unseen);
     }
     if let Some(lock) = &holders.lock {
         let (path, owner) = (lock.path.display(), lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string()));
         match &lock.locked_by[..] {
-            [] => say!("The lock file {path} of {owner} is locked by no process; `fulmen kill` removes it."),
+            [] => say!("The lock file {path} of {owner} is left over: no process has locked it."),
             pids => {
                 let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
                 say!("The lock file {path} of {owner} is locked by process {}.", pids.join(", "));
