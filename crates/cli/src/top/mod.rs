@@ -64,8 +64,9 @@ impl Screen {
             self.history.pop_front();
         }
         let busy = look.metrics.iter().flatten().filter_map(|device| device.duty_cycle).collect::<Vec<_>>();
-        let mean = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
-        self.history.push_back(mean.round() as u64);
+        if !busy.is_empty() {
+            self.history.push_back((busy.iter().sum::<f64>() / busy.len() as f64).round() as u64);
+        }
         self.look = Some(look);
     }
 
@@ -101,15 +102,16 @@ impl Screen {
 
     fn draw_devices(&self, frame: &mut Frame<'_>, area: Rect, devices: &[DeviceMetrics]) {
         let is_detailed = self.level == Level::Detailed;
+        let long = if is_detailed { 10 } else { 20 };
         let details: &[&str] = if is_detailed { &["bandwidth", "idle", "queued", "programs take"] } else { &[] };
         let header = ["device", "duty cycle", "", "HBM", ""].into_iter().chain(details.iter().copied());
         let rows = devices.iter().map(|device| {
             let (duty, memory) = (device.duty_cycle, part(device.memory_used, device.memory_total));
             let mut cells = vec![
                 Cell::from(device.id.to_string()),
-                bar(duty.unwrap_or(0.0) / 100.0, 16).into(),
+                bar(duty.unwrap_or(0.0) / 100.0, long.into()).into(),
                 percent(duty).into(),
-                bar(memory.unwrap_or(0.0), 16).into(),
+                bar(memory.unwrap_or(0.0), long.into()).into(),
                 memory_text(device).into(),
             ];
             if is_detailed {
@@ -122,27 +124,23 @@ impl Screen {
             }
             Row::new(cells)
         });
-        let widths = [6, 16, 7, 16, 17, 9, 8, 6, 26].map(Constraint::Length);
-        let table = Table::new(rows, widths).header(Row::new(header).dim());
+        let widths = [6, long, 7, long, 17, 9, 8, 6, 26].map(Constraint::Length);
+        let table = Table::new(rows, &widths[..5 + details.len()]).header(Row::new(header).dim());
         frame.render_widget(table.block(panel("Devices")), area);
     }
 }
 
 fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Look) {
-    let mut rows: Vec<Row<'_>> = look
-        .processes
-        .iter()
-        .map(|it| {
-            Row::new([it.process.pid.to_string(), it.process.user.clone(), it.progress(), it.process.command.clone()])
-        })
-        .collect();
-    if look.unseen > 0 {
-        let note = format!("{} of other users could not be looked into", look.unseen);
-        rows.push(Row::new([String::new(), String::new(), note]).dim());
-    }
+    let rows = look.processes.iter().map(|it| {
+        Row::new([it.process.pid.to_string(), it.process.user.clone(), it.progress(), it.process.command.clone()])
+    });
+    let title = match look.unseen {
+        0 => "Processes that hold the TPU".to_owned(),
+        unseen => format!("Processes that hold the TPU; {unseen} could not be looked into"),
+    };
     let widths = [Constraint::Length(8), Constraint::Length(10), Constraint::Fill(1), Constraint::Fill(1)];
     let table = Table::new(rows, widths).header(Row::new(["process", "user", "progress", "command"]).dim());
-    frame.render_widget(table.block(panel("Processes that hold the TPU")), area);
+    frame.render_widget(table.block(panel(&title)), area);
 }
 
 impl Look {

@@ -58,7 +58,29 @@ fn the_screen_is_the_books_picture() {
     let mut screen = Screen::new("127.0.0.1:8431, every 1 s".into(), Level::Basic);
     (0..70).for_each(|turn| screen.update(look(turn)));
     let terminal = drawn(&screen, 96, 20);
-    expect![].assert_eq(&terminal.backend().to_string());
+    expect![[r#"
+        "fulmen top  127.0.0.1:8431, every 1 s                                                           "
+        "┌ Devices ─────────────────────────────────────────────────────────────────────────────────────┐"
+        "│device duty cycle                   HBM                                                       │"
+        "│0      █████████████████    84.8 %  █████████████▊       11.0 of 16.0 GiB                     │"
+        "│1      █████████████████▊   88.8 %  ██████████████▎      11.4 of 16.0 GiB                     │"
+        "│2      ██████████████████▌  92.8 %  ██████████████▋      11.7 of 16.0 GiB                     │"
+        "│3      ███████████████████▍ 96.8 %  ███████████████▏     12.1 of 16.0 GiB                     │"
+        "└──────────────────────────────────────────────────────────────────────────────────────────────┘"
+        "┌ Duty cycle, mean of all devices ─────────────────────────────────────────────────────────────┐"
+        "│▄▄▄▄▄▅▅▅▅▅▆▆▄▄▄▄▄▅▅▅▅▅▆▆▄▄▄▄▄▅▅▅▅▅▆▆▄▄▄▄▄▅▅▅▅▅▆▆▄▄▄▄▄▅▅▅▅▅▆▆▄▄▄▄▄▅▅▅▅▅                        │"
+        "│██████████████████████████████████████████████████████████████████████                        │"
+        "│██████████████████████████████████████████████████████████████████████                        │"
+        "└──────────────────────────────────────────────────────────────────────────────────────────────┘"
+        "┌ Processes that hold the TPU ─────────────────────────────────────────────────────────────────┐"
+        "│process  user       progress                              command                             │"
+        "│4211     anna       trains; step 1200, 310.2 ms a step    ./train fit --max-epochs 10         │"
+        "│                                                                                              │"
+        "│                                                                                              │"
+        "└──────────────────────────────────────────────────────────────────────────────────────────────┘"
+        "q quits                                                                                         "
+    "#]]
+    .assert_eq(&terminal.backend().to_string());
     expect_file!["../../../../docs/src/top.svg"].assert_eq(&svg(terminal.backend().buffer()));
 }
 
@@ -74,14 +96,19 @@ fn more_is_shown_at_level_2_and_the_reason_where_there_is_nothing() {
     let why = "127.0.0.1:8431: no process with libtpu serves metrics there";
     screen.update(Look { metrics: Err(why.into()), processes: vec![], unseen: 7 });
     let text = drawn(&screen, 100, 16).backend().to_string();
-    assert!(text.contains(why) && text.contains("7 of other users could not be looked into"), "{text}");
+    assert!(text.contains(why) && text.contains("TPU; 7 could not be looked into"), "{text}");
     // There is room for nothing.
     drawn(&screen, 5, 2);
 }
 
 #[test]
 fn lines_say_the_same() {
-    expect![].assert_eq(&look(0).lines().join("\n"));
+    expect![[r#"
+        device 0: duty cycle 78.0 %, HBM 11.0 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms
+        device 1: duty cycle 82.0 %, HBM 11.4 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
+        device 2: duty cycle 86.0 %, HBM 11.7 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
+        device 3: duty cycle 90.0 %, HBM 12.1 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
+        process 4211 of anna: trains; step 1200, 310.2 ms a step; ./train fit --max-epochs 10"#]].assert_eq(&look(0).lines().join("\n"));
 }
 
 fn fulmen(arguments: &[&str]) -> Output {
