@@ -53,7 +53,7 @@ pub(crate) fn footer(holders: &Holders) {
         say!("No process that can be seen holds the TPU.");
     }
     if holders.unseen > 0 {
-        say!("Processes of other users that could not be looked into: {}; root sees them.", holders.unseen);
+        say!("Processes that could not be looked into: {}. Root sees those of other users.", holders.unseen);
     }
     if let Some(lock) = &holders.lock {
         let (path, owner) = (lock.path.display(), lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string()));
