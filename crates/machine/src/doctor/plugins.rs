@@ -122,8 +122,10 @@ fn replace(platform: Platform, is_named: bool) -> String {
 }
 
 pub(super) fn age_of_libtpu(machine: &Machine) -> Vec<Finding> {
-    let plugin = machine.plugins().as_ref().ok().and_then(|plugins| plugins.0.get("tpu"));
-    let Some(Plugin { path: Some(path), api_version, .. }) = plugin else {
+    let Ok(plugins) = machine.plugins() else {
+        return vec![Finding::ok("not known, as the plugins could not be listed")];
+    };
+    let Some(Plugin { path: Some(path), api_version, .. }) = plugins.0.get("tpu") else {
         return vec![Finding::ok("no libtpu is installed")];
     };
     let remedy =
