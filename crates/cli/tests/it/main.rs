@@ -8,3 +8,4 @@ mod new;
 mod prepare;
 mod presize;
 mod top;
+mod tpu;

@@ -25,6 +25,7 @@ mod progress;
 mod ps;
 mod size;
 mod top;
+mod tpu;
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -35,7 +36,7 @@ use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, Parser, 
 use clap_complete::Shell;
 use fulmen_data::{Error, shorten};
 
-/// Prepares data for training, runs a program on many hosts, reads checkpoints, and looks after devices.
+/// Prepares data for training, creates TPUs, runs a program on many hosts, reads checkpoints, and looks after devices.
 #[derive(Debug, Parser)]
 #[command(name = "fulmen", version)]
 struct Arguments {
@@ -67,6 +68,7 @@ enum Command {
     Pod(fulmen_pods::Arguments),
     Ps(ps::Arguments),
     Top(top::Arguments),
+    Tpu(tpu::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -95,6 +97,10 @@ fn main() -> ExitCode {
         },
         Command::Ps(arguments) => ps::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Tpu(arguments) => match tpu::run(arguments) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
