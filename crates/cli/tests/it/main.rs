@@ -7,4 +7,5 @@ mod machine;
 mod new;
 mod prepare;
 mod presize;
+mod top;
 mod tpu;
