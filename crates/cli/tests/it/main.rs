@@ -8,4 +8,5 @@ mod new;
 mod prepare;
 mod presize;
 mod runs;
+mod top;
 mod tpu;

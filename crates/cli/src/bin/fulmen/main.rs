@@ -16,13 +16,16 @@ mod compile_cache;
 mod data;
 mod devices;
 mod doctor;
+mod kill;
 mod limits;
 mod new;
 mod plugin;
 mod presize;
 mod progress;
+mod ps;
 mod runs;
 mod size;
+mod top;
 mod tpu;
 
 use std::borrow::Cow;
@@ -54,6 +57,7 @@ enum Command {
     Data(data::Arguments),
     Devices(devices::Arguments),
     Doctor(doctor::Arguments),
+    Kill(kill::Arguments),
     /// Writes a manual page for each subcommand
     Man {
         /// The folder of the pages
@@ -63,7 +67,9 @@ enum Command {
     New(new::Arguments),
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
+    Ps(ps::Arguments),
     Runs(runs::Arguments),
+    Top(top::Arguments),
     Tpu(tpu::Arguments),
 }
 
@@ -82,6 +88,7 @@ fn main() -> ExitCode {
         Command::Data(arguments) => data::run(arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Kill(arguments) => kill::run(&arguments),
         Command::Man { output } => manual(&output),
         Command::New(arguments) => new::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
@@ -91,6 +98,8 @@ fn main() -> ExitCode {
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
             Err(error) => Err(Error::new(error)),
         },
+        Command::Ps(arguments) => ps::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Tpu(arguments) => match tpu::run(arguments) {
             Ok(code) => return ExitCode::from(code),
             Err(error) => Err(error),
