@@ -164,7 +164,7 @@ fn what_is_printed_gives_the_same_options_again() {
     ];
     for args in args {
         let first = read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
-        let text = print_config(&first.command, &first.matches, &options(&first)).unwrap();
+        let text = print_config(&first.command, &first.matches, &options(&first), |_| None).unwrap();
         let file = File::new(&text);
         let subcommand: Vec<&str> = args.iter().copied().take_while(|arg| !arg.starts_with('-')).collect();
         let again = read::<Fitting>(&[&subcommand[..], &["--config", &file.path()]].concat());
@@ -172,7 +172,7 @@ fn what_is_printed_gives_the_same_options_again() {
         assert_eq!(again.program, first.program, "{text}");
         assert_eq!(options(&again), options(&first), "{text}");
         assert_eq!((again.common.json, again.task), (first.common.json, first.task), "{text}");
-        let twice = print_config(&again.command, &again.matches, &options(&again)).unwrap();
+        let twice = print_config(&again.command, &again.matches, &options(&again), |_| None).unwrap();
         assert_eq!(twice, text);
     }
 }
@@ -189,7 +189,7 @@ fn a_list_in_a_file_is_a_list_on_the_command_line() {
 #[test]
 fn each_option_of_the_table_is_a_flag_and_is_printed() {
     let invocation = read::<Fitting>(&["fit", "--data-dir", "d"]).map_err(|f| message(&f)).unwrap();
-    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation)).unwrap();
+    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), |_| None).unwrap();
     let trainer = text.split("[trainer]\n").nth(1).unwrap();
     for row in Options::table() {
         let long = row.name.replace('_', "-");
@@ -201,9 +201,29 @@ fn each_option_of_the_table_is_a_flag_and_is_printed() {
 }
 
 #[test]
+fn the_config_of_a_run_says_where_each_value_comes_from() {
+    let file = File::new("hidden = 3\n[trainer]\nseed = 7\nmax-epochs = 9\n");
+    let args = ["fit", "--data-dir", "d", "--config", &file.path(), "--max-epochs", "2"];
+    let invocation = read::<Fitting>(&args).map_err(|f| message(&f)).unwrap();
+    let source = |arg: &clap::Arg| invocation.source(arg, &["detect_nan"]);
+    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), source).unwrap();
+    let of_file = |line: &str, number: usize| format!("{line}  # {}:{number}", file.path());
+    for line in [
+        "data-dir = \"d\"  # command line",
+        &of_file("hidden = [3]", 1),
+        &of_file("seed = 7", 3),
+        "max-epochs = 2  # command line",
+        "detect-nan = false  # the program",
+        "max-steps = 0",
+    ] {
+        assert!(text.lines().any(|printed| printed == line), "{line}: {text}");
+    }
+}
+
+#[test]
 fn what_is_printed_says_what_each_key_is() {
     let invocation = read::<Fitting>(&["fit", "--data-dir", "d", "--hidden", "3"]).map_err(|f| message(&f)).unwrap();
-    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation)).unwrap();
+    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), |_| None).unwrap();
     let own = text.split("\n[trainer]").next().unwrap();
     expect![[r#"
         # The folder of the data

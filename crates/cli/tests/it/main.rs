@@ -7,5 +7,6 @@ mod machine;
 mod new;
 mod prepare;
 mod presize;
+mod runs;
 mod top;
 mod tpu;

@@ -15,7 +15,7 @@ pub fn typed(text: &str) -> Json {
 }
 
 /// Such a value in TOML.
-pub fn toml(value: &Json) -> String {
+fn toml(value: &Json) -> String {
     match value {
         Json::String(text) => Value::from(text).to_string(),
         Json::Array(values) => format!("[{}]", values.iter().map(toml).collect::<Vec<_>>().join(", ")),
@@ -23,4 +23,10 @@ pub fn toml(value: &Json) -> String {
         Json::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
         value => value.to_string(),
     }
+}
+
+/// A line of a configuration file: a name, its value if it has one, and where that comes from if it is not the default.
+pub fn setting(name: &str, value: Option<&Json>, source: Option<&str>) -> String {
+    let value = value.map_or_else(|| format!("# {name} ="), |value| format!("{name} = {}", toml(value)));
+    value + &source.map(|source| format!("  # {source}")).unwrap_or_default() + "\n"
 }

@@ -23,6 +23,7 @@ mod plugin;
 mod presize;
 mod progress;
 mod ps;
+mod runs;
 mod size;
 mod top;
 mod tpu;
@@ -67,6 +68,7 @@ enum Command {
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
     Ps(ps::Arguments),
+    Runs(runs::Arguments),
     Top(top::Arguments),
     Tpu(tpu::Arguments),
 }
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Man { output } => manual(&output),
         Command::New(arguments) => new::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
+        Command::Runs(arguments) => runs::run(arguments),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
             Ok(code) => return ExitCode::from(code),
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
