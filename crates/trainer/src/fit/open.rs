@@ -9,6 +9,7 @@ use fulmen_durable::NewFile;
 
 use super::Fit;
 use super::reloading;
+use super::report::{Reports, report_failure};
 use super::saving;
 use super::step_times::StepTimes;
 use super::turn::Program;
@@ -35,9 +36,13 @@ pub(crate) fn fit(
     validation: &EvaluationSets,
 ) -> Result<FitSummary> {
     let hooks = session.callbacks.with(module);
+    let before = session.record.run_dir.clone();
     match open(session, &hooks, module, train, validation) {
         Ok(fit) => fit.run(),
         Err(error) => {
+            if session.record.run_dir != before {
+                report_failure(session, &error);
+            }
             hooks.on_exception(&error, &mut Actions::outside());
             Err(error)
         }
@@ -127,6 +132,7 @@ impl<'a> Fit<'a> {
         };
         let start = TrainStart::new(&step.steps, &step.state.layout().phases, &session.runtime);
         hooks.callbacks.each(|callback| callback.on_train_start(&start));
+        let reports = Reports::new(module, &of_start, &start);
         session.record.eval_compilations += summary.eval_compilations;
         Ok(Fit {
             hooks,
@@ -142,6 +148,7 @@ impl<'a> Fit<'a> {
             saving: None,
             copy,
             alive,
+            reports,
             started,
             session,
             summary,

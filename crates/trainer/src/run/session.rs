@@ -45,6 +45,8 @@ pub(crate) struct Record {
     pub(crate) reached: (u64, u64),
     pub(crate) log_points: u64,
     pub(crate) eval_compilations: u64,
+    /// The programs that were compiled for the run, with the seconds that it took, where that is known.
+    pub(crate) compilations: Vec<(String, Option<f64>)>,
     /// Of the training loader in the latest fit.
     pub(crate) loader: Option<LoaderReport>,
 }
@@ -85,6 +87,7 @@ impl Session {
                 logger.log_hyperparams(&told).map_err(|e| Error::logger(&folder, e))?;
             }
         }
+        self.record.compilations.clear();
         let options = &self.choices.options;
         if self.writes() {
             let config = self.told.config.clone().unwrap_or_else(|| options.to_toml());
@@ -115,6 +118,7 @@ impl Session {
         if announced {
             let time = compiled.as_ref().ok().and_then(Compiled::compile_time);
             self.callbacks.each(|callback| callback.on_compile_end(program, time));
+            self.record.compilations.push((program.to_owned(), time.map(|time| time.as_secs_f64())));
         }
         compiled
     }

@@ -1,5 +1,5 @@
 //! The `fulmen` program: what is done with data before a training, with machines and hosts during it, and with checkpoints
-//! after it.
+//! and reports after it.
 //!
 //! Not here: what the subcommands do, each in its own file, and how; that is the library's.
 
@@ -19,6 +19,7 @@ mod limits;
 mod plugin;
 mod presize;
 mod progress;
+mod report;
 mod size;
 
 use std::borrow::Cow;
@@ -57,6 +58,7 @@ enum Command {
     },
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
+    Report(report::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Man { output } => manual(&output),
         Command::Plugin(arguments) => plugin::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
             Ok(code) => return ExitCode::from(code),
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
