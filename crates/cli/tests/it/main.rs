@@ -6,3 +6,4 @@ mod checkpoint;
 mod machine;
 mod prepare;
 mod presize;
+mod report;

@@ -242,3 +242,33 @@ fn pictures(batch: &HostBatch) -> Option<Picture> {
     }
     (rows > 0).then_some(Picture { shape: [rows, channels, high, wide], pixels })
 }
+
+#[cfg(test)]
+mod tests {
+    use fulmen_data::{DataLoader, TensorDataset};
+
+    use super::*;
+
+    #[test]
+    fn pictures_are_found_in_any_order_of_axes_and_spread_over_their_range() {
+        let first = |dims: [usize; 4], values: Vec<f32>| {
+            let data = TensorDataset::builder().array("x", dims, values).build().unwrap();
+            let loader = DataLoader::builder(data).batch_size(2).build().unwrap();
+            pictures(&loader.epoch(0).next().unwrap().unwrap())
+        };
+        // Two pictures of two pixels' kinds: channels last, and the same channels first.
+        let last: Vec<f32> = (0..2 * 4 * 5 * 3).map(|i| (i / 3 % 20) as f32 * if i % 3 == 0 { 1.0 } else { -2.0 }).collect();
+        let from = |n: usize, c: usize, at: usize| last[(n * 20 + at) * 3 + c];
+        let channels_first: Vec<f32> =
+            (0..2).flat_map(|n| (0..3).flat_map(move |c| (0..20).map(move |at| (n, c, at)))).map(|(n, c, at)| from(n, c, at)).collect();
+        let picture = first([2, 4, 5, 3], last.clone()).unwrap();
+        assert_eq!(picture.shape, [2, 3, 4, 5]);
+        assert_eq!(first([2, 3, 4, 5], channels_first), Some(picture.clone()));
+        // The first channel rises from 0 to 19, the others fall from 0 to -38.
+        assert_eq!((picture.pixels[0], picture.pixels[19], picture.pixels[20], picture.pixels[39]), (0, 255, 255, 0));
+        assert_eq!(picture.pixels[1], (255.0 / 19.0) as u8);
+        let large = first([2, 1, 100, 49], vec![0.5; 2 * 4900]).unwrap();
+        assert_eq!(large.shape, [2, 1, 34, 17]);
+        assert_eq!(first([2, 5, 4, 7], vec![0.0; 280]), None, "five channels are no picture");
+    }
+}
