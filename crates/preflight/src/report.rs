@@ -192,11 +192,11 @@ impl Judgement {
             "usd_per_hour": self.usd_per_hour,
             "usd_per_epoch": self.usd_per_epoch(),
             "compile_s": self.compile_s,
-            "lines": lines,
             "warnings": warnings,
             "largest": largest,
             "sources": self.slice.generation().sources,
         });
+        report["lines"] = lines.into();
         report["checkpoint_copy"] =
             self.copied_bytes.map(|bytes| json!({ "bytes": bytes, "fits": self.copy_fits() })).into();
         report

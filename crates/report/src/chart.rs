@@ -96,7 +96,8 @@ impl Chart {
             y.0 = y.0.min(0.0);
         }
         let column = series.iter().filter(|s| s.mark == Mark::Columns).map(column_width).fold(0.0, f64::max);
-        let x = Axis::new(x.0, if self.log_x { x.1 } else { x.1 + column }, self.log_x && x.0 > 0.0, LEFT, SIZE.0 - RIGHT);
+        let x =
+            Axis::new(x.0, if self.log_x { x.1 } else { x.1 + column }, self.log_x && x.0 > 0.0, LEFT, SIZE.0 - RIGHT);
         let y = Axis::new(y.0, y.1, log_y, SIZE.1 - BOTTOM, TOP);
         let mut parts = vec![axes(&x, &y, &self.x, &self.y)];
         parts.extend(series.iter().flat_map(|s| marks(s, &x, &y)));
@@ -107,7 +108,8 @@ impl Chart {
             &[("viewBox", &view), ("role", &"img"), ("aria-label", &said)],
             parts.into_iter().collect::<Html>(),
         );
-        let names: Vec<(usize, &str)> = series.iter().filter(|s| !s.name.is_empty()).map(|s| (s.colour, &*s.name)).collect();
+        let names: Vec<(usize, &str)> =
+            series.iter().filter(|s| !s.name.is_empty()).map(|s| (s.colour, &*s.name)).collect();
         element("figure", &[], [title, svg, legend(&names)])
     }
 }
@@ -152,7 +154,9 @@ fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 
 fn column_width(series: &Series) -> f64 {
     let ways = series.points.windows(2).map(|pair| pair[1].0 - pair[0].0);
-    ways.filter(|way| *way > 0.0).fold(None, |least: Option<f64>, way| Some(least.map_or(way, |l| l.min(way)))).unwrap_or(1.0)
+    ways.filter(|way| *way > 0.0)
+        .fold(None, |least: Option<f64>, way| Some(least.map_or(way, |l| l.min(way))))
+        .unwrap_or(1.0)
 }
 
 /// Where values lie between two pixels.
@@ -189,9 +193,10 @@ impl Axis {
             return powers.map(|power| 10f64.powf(power)).collect();
         }
         let (low, high) = if self.log { (10f64.powf(self.low), 10f64.powf(self.high)) } else { (self.low, self.high) };
-        let rough = (high - low) / 4.0;
+        let rough = (high - low) / 5.0;
         let power = 10f64.powf(rough.log10().floor());
-        let stride = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter().find(|s| *s >= rough).unwrap_or(rough);
+        let stride =
+            [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter().find(|s| *s >= rough).unwrap_or(rough);
         let first = (low / stride).ceil();
         let ticks = (0..=8).map(|i| (first + f64::from(i)) * stride).take_while(|tick| *tick <= high + stride * 1e-6);
         ticks.collect()
@@ -295,8 +300,18 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         let cases = [
-            (0.0, "0"), (0.25, "0.25"), (1.0, "1"), (12.345, "12.3"), (1234.0, "1234"), (12_000.0, "12k"),
-            (2.5e6, "2.5M"), (-0.05, "-0.05"), (3e-4, "3e-4"), (1.25e-7, "1.25e-7"), (1e300, "1e300"), (0.9999, "1"),
+            (0.0, "0"),
+            (0.25, "0.25"),
+            (1.0, "1"),
+            (12.345, "12.3"),
+            (1234.0, "1234"),
+            (12_000.0, "12k"),
+            (2.5e6, "2.5M"),
+            (-0.05, "-0.05"),
+            (3e-4, "3e-4"),
+            (1.25e-7, "1.25e-7"),
+            (1e300, "1e300"),
+            (0.9999, "1"),
         ];
         for (value, text) in cases {
             assert_eq!(number(value), text);
@@ -306,18 +321,19 @@ mod tests {
     #[test]
     fn ticks_are_round_and_within_the_axis() {
         let ticks = |low, high, log| Axis::new(low, high, log, 0.0, 100.0).ticks();
-        assert_eq!(ticks(0.0, 1000.0, false), [0.0, 500.0, 1000.0]);
+        assert_eq!(ticks(0.0, 1000.0, false), [0.0, 200.0, 400.0, 600.0, 800.0, 1000.0]);
         assert_eq!(ticks(0.0, 7.0, false), [0.0, 2.0, 4.0, 6.0]);
         assert_eq!(ticks(0.02, 300.0, true).len(), 4);
         assert_eq!(ticks(5.0, 5.0, false).len(), 5);
-        assert!((4..9).contains(&ticks(0.3, 0.9, true).len()));
+        assert!((3..9).contains(&ticks(0.3, 0.9, true).len()));
         assert!(ticks(1e-300, 1e300, true).len() < 8);
     }
 
     #[test]
     fn points_lie_where_their_values_are() {
         let series = |mark, points: &[(f64, f64)]| Series { points: points.to_vec(), mark, ..Series::default() };
-        let chart = |series| Chart { title: "t".into(), x: "step".into(), series: vec![series], ..Chart::default() }.html();
+        let chart =
+            |series| Chart { title: "t".into(), x: "step".into(), series: vec![series], ..Chart::default() }.html();
         let line = chart(series(Mark::Line, &[(0.0, 1.0), (5.0, f64::NAN), (10.0, 3.0)]));
         assert!(line.as_str().contains("d=\"M50.0 184.0L348.0 8.0\""), "{line:?}");
         let wide = chart(series(Mark::Line, &[(0.0, 1.0), (5.0, 100.0), (10.0, 10_000.0)]));

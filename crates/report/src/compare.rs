@@ -24,7 +24,8 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
         .filter(differs)
         .take(MOST_ROWS)
         .map(|name| {
-            let value = |of: &BTreeMap<String, String>| Html::from(of.get(name).map_or("–".into(), |text| shortened(text)));
+            let value =
+                |of: &BTreeMap<String, String>| Html::from(of.get(name).map_or("–".into(), |text| shortened(text)));
             [Html::from(&**name)].into_iter().chain(settings.iter().map(value)).collect()
         })
         .collect();

@@ -101,22 +101,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_million_values_keep_their_peaks() {
+    fn many_values_keep_their_peaks() {
         let mut curve = Curve::default();
-        for step in 0..1_000_000u64 {
+        for step in 0..200_000u64 {
             let value = match step {
-                345_678 => 99.0,
-                700_001 => -99.0,
-                _ => (step as f64 / 1e5).sin(),
+                45_678 => 99.0,
+                100_001 => -99.0,
+                _ => (step as f64 / 2e4).sin(),
             };
             curve.push(step * 10, value);
         }
         let points = curve.points();
         assert!((MOST..=2 * MOST).contains(&points.len()), "{}", points.len());
         assert!(points.is_sorted_by(|a, b| a.0 < b.0));
-        assert_eq!((curve.max(), curve.min()), (Some((3_456_780, 99.0)), Some((7_000_010, -99.0))));
-        assert!(points.contains(&(3_456_780.0, 99.0)) && points.contains(&(7_000_010.0, -99.0)));
-        let sine = |step: f64| (step / 1e6).sin();
+        assert_eq!((curve.max(), curve.min()), (Some((456_780, 99.0)), Some((1_000_010, -99.0))));
+        assert!(points.contains(&(456_780.0, 99.0)) && points.contains(&(1_000_010.0, -99.0)));
+        let sine = |step: f64| (step / 2e5).sin();
         let others = points.iter().filter(|p| p.1.abs() <= 1.0);
         assert!(others.clone().count() > 150 && others.into_iter().all(|p| (p.1 - sine(p.0)).abs() < 1e-9));
     }

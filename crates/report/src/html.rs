@@ -72,13 +72,15 @@ pub fn paragraph(text: impl Display) -> Html {
 
 /// A table. What does not fit into a narrow window is scrolled to, and numbers stand on the right.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Html>>) -> Html {
-    let is_number = |cell: &Html| cell.0.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '−' | '+' | '$'));
+    let is_number =
+        |cell: &Html| cell.0.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '−' | '+' | '$'));
     let cell = |cell: Html| {
         let class = if is_number(&cell) { "number" } else { "" };
         element("td", &[("class", &class)], cell)
     };
     let head: Html = header.iter().map(|name| element("th", &[], *name)).collect();
-    let body: Html = rows.into_iter().map(|row| element("tr", &[], row.into_iter().map(cell).collect::<Html>())).collect();
+    let body: Html =
+        rows.into_iter().map(|row| element("tr", &[], row.into_iter().map(cell).collect::<Html>())).collect();
     let head = element("thead", &[], element("tr", &[], head));
     element("div", &[("class", &"scroll")], element("table", &[], [head, element("tbody", &[], body)]))
 }

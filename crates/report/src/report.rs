@@ -111,7 +111,9 @@ fn curves(runs: &[Run]) -> Html {
     let left_out: usize = charts[fits..].iter().map(|chart| chart.1.len()).sum();
     charts.truncate(fits);
     if charts.is_empty() {
-        return missing("There are no logged values: metrics.jsonl and metrics.csv are missing or empty (option `loggers`).");
+        return missing(
+            "There are no logged values: metrics.jsonl and metrics.csv are missing or empty (option `loggers`).",
+        );
     }
     let chart = |(title, members): &(&str, Vec<(usize, &str)>)| {
         let series = members.iter().enumerate().map(|(colour, &(run, name))| Series {
@@ -173,9 +175,10 @@ fn time(runs: &[Run]) -> Html {
         if total <= 0.0 {
             return missing("The folder has no goodput.json.");
         }
-                let bar = bar(spent.iter().enumerate().map(|(colour, &(_, text, seconds))| {
-            (colour, format!("{text}: {}", duration(seconds)), seconds / total)
-        }));
+        let bar = bar(spent
+            .iter()
+            .enumerate()
+            .map(|(colour, &(_, text, seconds))| (colour, format!("{text}: {}", duration(seconds)), seconds / total)));
         let starts = match run.goodput.len() {
             1 => String::new(),
             n => format!(", over {n} starts"),
@@ -194,7 +197,8 @@ fn steps(runs: &[Run]) -> Html {
     let series = |(colour, run): (usize, &Run)| {
         let histogram = run.summary.as_ref()?.step_times.histogram();
         let points = histogram.iter().map(|&(begins, count)| (begins * 1e3, count as f64)).collect();
-        let (name, mark) = if runs.len() == 1 { (String::new(), Mark::Columns) } else { (run.name.clone(), Mark::Line) };
+        let (name, mark) =
+            if runs.len() == 1 { (String::new(), Mark::Columns) } else { (run.name.clone(), Mark::Line) };
         (!histogram.is_empty()).then(|| Series { name, colour, mark, points, ..Series::default() })
     };
     let series: Vec<Series> = runs.iter().enumerate().filter_map(series).collect();
@@ -241,7 +245,8 @@ fn memory_of(summary: &Summary) -> Html {
         if let Some(limit) = device.limit {
             let _ = write!(text, ", of {}", memory(limit));
         }
-        let names: Vec<(usize, String)> = known().map(|(c, name, bytes)| (c, format!("{name} {}", memory(bytes)))).collect();
+        let names: Vec<(usize, String)> =
+            known().map(|(c, name, bytes)| (c, format!("{name} {}", memory(bytes)))).collect();
         let names: Vec<(usize, &str)> = names.iter().map(|(colour, name)| (*colour, &**name)).collect();
         parts.push(paragraph(text));
         parts.push(bar(known().map(|(colour, name, bytes)| (colour, name.to_owned(), bytes as f64 / whole))));
@@ -299,12 +304,14 @@ fn matrix(rows: &[Vec<f64>]) -> Html {
         let mut mistakes: Vec<(usize, usize, f64)> = cells.filter(|(i, j, v)| i != j && *v > 0.0).collect();
         mistakes.sort_by(|a, b| b.2.total_cmp(&a.2));
         mistakes.truncate(MOST_CLASSES);
-        let rows = mistakes.into_iter().map(|(i, j, v)| [i.to_string(), j.to_string(), number(v)].map(Html::from).into());
+        let rows =
+            mistakes.into_iter().map(|(i, j, v)| [i.to_string(), j.to_string(), number(v)].map(Html::from).into());
         return [paragraph("The most frequent mistakes:"), table(&["is", "taken for", "value"], rows)].into();
     }
     let width = rows.iter().map(Vec::len).max().unwrap_or(0);
     let corner = [element("th", &[], "is \\ taken for")];
-    let header = corner.into_iter().chain((0..width).map(|class| element("th", &[], class.to_string()))).collect::<Html>();
+    let header =
+        corner.into_iter().chain((0..width).map(|class| element("th", &[], class.to_string()))).collect::<Html>();
     let row = |(i, row): (usize, &Vec<f64>)| {
         let sum: f64 = row.iter().filter(|v| v.is_finite()).sum();
         let cell = |&value: &f64| {
@@ -326,7 +333,11 @@ fn pictures(run: &Run) -> Html {
     let figure = |picture: &crate::run::Picture| {
         let source = format!("data:image/png;base64,{}", base64(&picture.png));
         let image = element("img", &[("src", &source), ("alt", &picture.name)], "");
-        element("figure", &[], [element("b", &[], format!("{}, step {}", picture.name, picture.step)), element("br", &[], ""), image])
+        element(
+            "figure",
+            &[],
+            [element("b", &[], format!("{}, step {}", picture.name, picture.step)), element("br", &[], ""), image],
+        )
     };
     element("div", &[("class", &"charts")], run.pictures.iter().map(figure).collect::<Html>())
 }
@@ -384,7 +395,8 @@ mod tests {
 
     #[test]
     fn base64_has_the_examples_of_its_specification() {
-        let cases = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
+        let cases =
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
         for (bytes, text) in cases {
             assert_eq!(base64(bytes.as_bytes()), text);
         }

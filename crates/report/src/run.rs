@@ -135,9 +135,9 @@ impl Run {
         }
         self.summary = self.json(SUMMARY)?;
         self.goodput = self.json::<GoodputFile>("goodput.json")?.unwrap_or_default().runs;
-        self.environment = self.json::<serde_json::Map<String, Json>>("environment.json")?.map_or(vec![], |all| {
-            all.into_iter().flat_map(|(name, value)| flat(name, value)).collect()
-        });
+        self.environment = self
+            .json::<serde_json::Map<String, Json>>("environment.json")?
+            .map_or(vec![], |all| all.into_iter().flat_map(|(name, value)| flat(name, value)).collect());
         self.config = self.text("config.toml")?;
         self.read_pictures();
         Ok(())
@@ -272,7 +272,9 @@ struct GoodputFile {
 /// Names of what is within an object, and values as text.
 fn flat(name: String, value: Json) -> Vec<(String, String)> {
     match value {
-        Json::Object(fields) => fields.into_iter().flat_map(|(key, value)| flat(format!("{name}.{key}"), value)).collect(),
+        Json::Object(fields) => {
+            fields.into_iter().flat_map(|(key, value)| flat(format!("{name}.{key}"), value)).collect()
+        }
         Json::String(text) => vec![(name, text)],
         Json::Null => vec![],
         value => vec![(name, value.to_string())],

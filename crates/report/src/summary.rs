@@ -109,7 +109,8 @@ impl StepTimes {
 
     /// Where each part of the histogram begins, in seconds, and how many steps it has, those in between included.
     pub(crate) fn histogram(&self) -> Vec<(f64, u64)> {
-        let (Some((&first, _)), Some((&last, _))) = (self.counts.first_key_value(), self.counts.last_key_value()) else {
+        let (Some((&first, _)), Some((&last, _))) = (self.counts.first_key_value(), self.counts.last_key_value())
+        else {
             return vec![];
         };
         let begins = |i: i32| (f64::from(i) / Self::PARTS).exp2() / 1e6;

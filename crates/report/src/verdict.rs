@@ -50,7 +50,11 @@ fn values(run: &Run) -> Option<String> {
     let name = *losses.iter().min_by_key(rank)?;
     let curve = &run.curves()[name];
     let ((step, last), (at, least)) = (curve.last()?, curve.min()?);
-    let best = if at == step { ", its least".into() } else { format!("; its least was {} at step {at}", chart::number(least)) };
+    let best = if at == step {
+        ", its least".into()
+    } else {
+        format!("; its least was {} at step {at}", chart::number(least))
+    };
     Some(format!("{name} is {} at step {step}{best}", chart::number(last)))
 }
 
@@ -59,7 +63,8 @@ fn speed(run: &Run) -> Vec<String> {
     let Some(summary) = &run.summary else { return sentences };
     sentences.extend(summary.loader.clone());
     let flops = summary.flops_per_second.filter(|flops| *flops > 0.0);
-    let of_peak = flops.zip(summary.peak_flops).map(|(flops, peak)| format!("{:.0} % of the chip's peak", 100.0 * flops / peak));
+    let of_peak =
+        flops.zip(summary.peak_flops).map(|(flops, peak)| format!("{:.0} % of the chip's peak", 100.0 * flops / peak));
     let of_peak = of_peak.or_else(|| Some(format!("{} on each device", amount(flops?, "FLOP/s"))));
     if summary.samples_per_second > 0.0 {
         let rest = of_peak.map(|text| format!("; {text}")).unwrap_or_default();
@@ -80,7 +85,11 @@ fn speed(run: &Run) -> Vec<String> {
         if let (Some(peak), Some(limit)) = (memory.peak, memory.limit)
             && peak as f64 > NEARLY_FULL * limit as f64
         {
-            sentences.push(format!("{}: {:.0} % of its memory was in use", memory.device, 100.0 * peak as f64 / limit as f64));
+            sentences.push(format!(
+                "{}: {:.0} % of its memory was in use",
+                memory.device,
+                100.0 * peak as f64 / limit as f64
+            ));
         }
     }
     sentences
