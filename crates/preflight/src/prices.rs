@@ -78,7 +78,12 @@ impl Prices {
 
     /// The lowest price for the chips of a slice.
     pub fn of(&self, slice: &Slice) -> Option<&Price> {
-        let rows = self.rows.iter().filter(|price| price.generation == slice.generation().name);
+        self.of_generation(slice.generation())
+    }
+
+    /// The lowest price for the chips of a generation.
+    pub fn of_generation(&self, generation: &Generation) -> Option<&Price> {
+        let rows = self.rows.iter().filter(|price| price.generation == generation.name);
         rows.min_by(|a, b| a.usd_per_chip_hour.total_cmp(&b.usd_per_chip_hour))
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct FileKey {
     /// The argument's name in clap.
     pub(crate) id: String,
     pub(crate) flags: Vec<OsString>,
+    /// Where it stands.
+    pub(crate) source: String,
 }
 
 /// A place in a file, or a checkpoint.
@@ -156,7 +158,7 @@ impl Reader<'_> {
         let flags = to_flags(&arg, &long, item).map_err(|problem| format!("{at}: `{name}`: {problem}"))?;
         check(command, &flags).map_err(|problem| format!("{at}: `{name}`: {problem}"))?;
         if std::ptr::eq(command, mine) {
-            self.settings.push(FileKey { id, flags });
+            self.settings.push(FileKey { id, flags, source: at.to_string() });
         }
         Ok(())
     }

@@ -3,17 +3,18 @@
 //! The files are turned into flags and put before those of the user, so that clap checks both alike. A flag that the
 //! user gave is left out of the file's.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command, FromArgMatches};
-use fulmen_trainer::internal::instead;
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use fulmen_trainer::internal::{instead, source_env};
 use fulmen_trainer::{Options, Resume, Trainer, TrainerArgs, load_arguments};
 
 use crate::Program;
 use crate::command::{self, CommonArgs, Task};
-use crate::config;
+use crate::config::{self, FileKey};
 use crate::fail::Failure;
 use crate::output::say;
 
@@ -28,6 +29,24 @@ pub(crate) struct Invocation<P> {
     /// The subcommand as clap has it, or the whole command if there is none, and what it read.
     pub(crate) command: Command,
     pub(crate) matches: ArgMatches,
+    /// Where values come from that were not given on the command line, by the names of their arguments.
+    pub(crate) sources: BTreeMap<String, String>,
+}
+
+impl<P> Invocation<P> {
+    /// Where the value of an argument comes from, if that is not its default. `program` names the options that the program
+    /// sets itself.
+    pub(crate) fn source(&self, arg: &Arg, program: &[&str]) -> Option<String> {
+        let id = arg.get_id().as_str();
+        if let Some(source) = self.sources.get(id) {
+            return Some(source.clone());
+        }
+        match self.matches.value_source(id) {
+            Some(ValueSource::CommandLine) => Some("command line".to_owned()),
+            Some(ValueSource::EnvVariable) => arg.get_env().map(|name| name.to_string_lossy().into_owned()),
+            _ => source_env(id).or(program.contains(&id).then_some("the program")).map(str::to_owned),
+        }
+    }
 }
 
 /// Reads a command line and the files that it names.
@@ -52,11 +71,15 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     };
     let from_files = config::read(&files, &command, subcommand).map_err(|error| Failure::Option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
-    let flags = from_files.into_iter().filter(|setting| !is_given(&setting.id)).flat_map(|setting| setting.flags);
-    let at = at.min(args.len());
-    args.splice(at..at, flags);
+    let from_files = from_files.into_iter().filter(|setting| !is_given(&setting.id)).collect();
+    let (at, mut sources) = (at.min(args.len()), BTreeMap::new());
+    let mut put = |args: &mut Vec<OsString>, settings: Vec<FileKey>| {
+        sources.extend(settings.iter().map(|setting| (setting.id.clone(), setting.source.clone())));
+        args.splice(at..at, settings.into_iter().flat_map(|setting| setting.flags));
+    };
+    put(&mut args, from_files);
     let saved = saved_arguments(&args, &command)?;
-    args.splice(at..at, saved);
+    put(&mut args, saved);
 
     let matches = command.clone().try_get_matches_from(&args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = self::leaf(&matches);
@@ -67,11 +90,12 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
         trainer: TrainerArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
         command: subcommand.and_then(|name| command.find_subcommand(name)).unwrap_or(&command).clone(),
         matches: leaf.clone(),
+        sources,
     })
 }
 
 /// The program's own arguments that the checkpoint to be used was written with, but for those that are given.
-fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<OsString>, Failure> {
+fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>, Failure> {
     let given = command.clone().ignore_errors(true).try_get_matches_from(args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = leaf(&given);
     // What is wrong with these is told when they are used.
@@ -88,8 +112,7 @@ fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<OsString>
     let saved = config::saved(&path, &arguments, command, subcommand);
     let saved = saved.map_err(|error| Failure::Option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
-    let saved = saved.into_iter().filter(|setting| !is_given(&setting.id)).flat_map(|setting| setting.flags);
-    let saved: Vec<OsString> = saved.collect();
+    let saved: Vec<FileKey> = saved.into_iter().filter(|setting| !is_given(&setting.id)).collect();
     if !saved.is_empty() {
         say(&format!("the program's arguments that are not given are those that {} was written with", path.display()));
     }

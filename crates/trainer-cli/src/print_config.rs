@@ -5,22 +5,28 @@ use std::ffi::OsStr;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fulmen_trainer::Options;
-use fulmen_trainer::internal::{toml, typed};
+use fulmen_trainer::internal::{setting, typed};
 use serde_json::{Map, Value as Json};
 
 use crate::config::{flags, section_of, takes_many};
 use crate::{Program, Result};
 
 /// The options of a command: the Trainer's as they were decided, the others as they were given. Each key has the first
-/// line of its help above it; one without a value is a comment.
-pub(crate) fn print_config(command: &Command, matches: &ArgMatches, options: &Options) -> Result<String> {
+/// line of its help above it, and behind it where its value comes from, if there is something to say; one without a value
+/// is a comment.
+pub(crate) fn print_config(
+    command: &Command,
+    matches: &ArgMatches,
+    options: &Options,
+    source: impl Fn(&Arg) -> Option<String>,
+) -> Result<String> {
     let decided: BTreeMap<&str, Option<String>> = options.values().into_iter().collect();
     let mut sections: Vec<(Option<String>, String)> = vec![(None, String::new())];
     for arg in flags(command) {
         let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
         let value = match decided.get(id) {
-            Some(value) => value.as_deref().map(|text| toml(&typed(text))),
-            None => given(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?.as_ref().map(toml),
+            Some(value) => value.as_deref().map(typed),
+            None => given(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?,
         };
         let section = section_of(arg);
         if !sections.iter().any(|known| known.0 == section) {
@@ -30,10 +36,7 @@ pub(crate) fn print_config(command: &Command, matches: &ArgMatches, options: &Op
             if let Some(help) = arg.get_help() {
                 text.push_str(&format!("# {}\n", help.to_string().lines().next().unwrap_or_default()));
             }
-            text.push_str(&match value {
-                Some(ref value) => format!("{long} = {value}\n"),
-                None => format!("# {long} =\n"),
-            });
+            text.push_str(&setting(long, value.as_ref(), source(arg).as_deref()));
         }
     }
     let sections = sections.into_iter().filter(|section| !section.1.is_empty());

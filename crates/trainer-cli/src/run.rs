@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::FromArgMatches as _;
 use fulmen_pjrt::fetch;
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_trainer::internal::spell;
+use fulmen_trainer::internal::{self, spell};
 use fulmen_trainer::preflight::Prices;
 use fulmen_trainer::{Resume, Signal, Trainer, TrainerBuilder, Weights};
 
@@ -26,12 +26,16 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
     Signal::install_handlers();
     let mut invocation = parse::<P>(args)?;
     let given = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
-    let mut builder = invocation.program.trainer(Trainer::builder()).args(given);
-    let config = print_config(&invocation.command, &invocation.matches, &builder.options()?);
+    let builder = invocation.program.trainer(Trainer::builder());
+    let by_program = internal::given(&builder);
+    let mut builder = builder.args(given);
+    let options = builder.options()?;
+    let Invocation { command, matches, .. } = &invocation;
     if invocation.common.print_config {
-        line(config?.trim_end())?;
+        line(print_config(command, matches, &options, |_| None)?.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
+    let config = print_config(command, matches, &options, |arg| invocation.source(arg, &by_program));
     // A value that is no UTF-8 cannot be kept, but runs.
     let own = arguments::<P>(&invocation.matches).unwrap_or_default();
     builder = builder.program_arguments(own, config.ok());

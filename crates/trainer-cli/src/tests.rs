@@ -164,7 +164,7 @@ fn what_is_printed_gives_the_same_options_again() {
     ];
     for args in args {
         let first = read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
-        let text = print_config(&first.command, &first.matches, &options(&first)).unwrap();
+        let text = print_config(&first.command, &first.matches, &options(&first), |_| None).unwrap();
         let file = File::new(&text);
         let subcommand: Vec<&str> = args.iter().copied().take_while(|arg| !arg.starts_with('-')).collect();
         let again = read::<Fitting>(&[&subcommand[..], &["--config", &file.path()]].concat());
@@ -172,7 +172,7 @@ fn what_is_printed_gives_the_same_options_again() {
         assert_eq!(again.program, first.program, "{text}");
         assert_eq!(options(&again), options(&first), "{text}");
         assert_eq!((again.common.json, again.task), (first.common.json, first.task), "{text}");
-        let twice = print_config(&again.command, &again.matches, &options(&again)).unwrap();
+        let twice = print_config(&again.command, &again.matches, &options(&again), |_| None).unwrap();
         assert_eq!(twice, text);
     }
 }
@@ -189,7 +189,7 @@ fn a_list_in_a_file_is_a_list_on_the_command_line() {
 #[test]
 fn each_option_of_the_table_is_a_flag_and_is_printed() {
     let invocation = read::<Fitting>(&["fit", "--data-dir", "d"]).map_err(|f| message(&f)).unwrap();
-    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation)).unwrap();
+    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), |_| None).unwrap();
     let trainer = text.split("[trainer]\n").nth(1).unwrap();
     for row in Options::table() {
         let long = row.name.replace('_', "-");
@@ -203,7 +203,7 @@ fn each_option_of_the_table_is_a_flag_and_is_printed() {
 #[test]
 fn what_is_printed_says_what_each_key_is() {
     let invocation = read::<Fitting>(&["fit", "--data-dir", "d", "--hidden", "3"]).map_err(|f| message(&f)).unwrap();
-    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation)).unwrap();
+    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), |_| None).unwrap();
     let own = text.split("\n[trainer]").next().unwrap();
     expect![[r#"
         # The folder of the data

@@ -3,4 +3,10 @@
 pub use crate::callbacks::progress_bar::spell;
 pub use crate::options::nearest::nearest;
 pub use crate::options::old_names::instead;
-pub use crate::options::typed::{toml, typed};
+pub use crate::options::source_env;
+pub use crate::options::typed::{setting, typed};
+
+/// The names of the options that a program has set itself.
+pub fn given(builder: &crate::TrainerBuilder) -> Vec<&'static str> {
+    builder.given.given()
+}

@@ -18,6 +18,7 @@
 // Small things that all may use.
 mod batch;
 mod error;
+mod goodput;
 mod host_memory;
 mod plan;
 mod predictions;
@@ -49,7 +50,6 @@ mod program;
 
 // Who is told of a run, and what is left of it.
 pub mod callbacks;
-pub mod loggers;
 
 mod checkpoint;
 
@@ -66,6 +66,12 @@ mod trainer;
 pub mod preflight;
 pub mod tuner;
 
+/// Where logged values are kept.
+pub mod loggers {
+    #[doc(inline)]
+    pub use fulmen_loggers::*;
+}
+
 #[doc(hidden)]
 pub mod internal;
 
@@ -80,14 +86,14 @@ pub use checkpoint::load_hyperparameters;
 pub use checkpoint::newest::load_arguments;
 pub use checkpoint::weights::Weights;
 pub use error::{Error, Result};
+pub use fulmen_loggers::{Histogram, LogPoint, Media, Picture, Sink};
 pub use fulmen_nn::ModelSummary;
 pub use fulmen_signals::Signal;
+pub use goodput::Goodput;
 pub use hooks::actions::{Actions, CheckpointRole};
 pub use hooks::summary::FitSummary;
 pub use hooks::{CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress};
-pub use logs::log_point::{LogPoint, Sink};
 pub use logs::logged::{LogOptions, ReduceFx};
-pub use logs::media::{Histogram, Media, Picture};
 pub use module::TrainingModule;
 pub use module::step_context::StepContext;
 pub use module::training_fn::TrainingFn;
@@ -95,6 +101,7 @@ pub use options::batch_limit::{BatchLimit, FastDevRun};
 pub use options::clip_algorithm::GradientClipAlgorithm;
 pub use options::duration::TrainDuration;
 pub use options::learning_rate_scaling::LearningRateScaling;
+pub use options::logger_set::LoggerSet;
 pub use options::precision::Precision;
 pub use options::resume::Resume;
 pub use options::strategy::Strategy;

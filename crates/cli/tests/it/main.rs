@@ -7,3 +7,4 @@ mod machine;
 mod prepare;
 mod presize;
 mod report;
+mod runs;

@@ -114,7 +114,7 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
 
     // What the run's folder says of its options makes the same run again.
     let config = std::fs::read_to_string(run_dir(0).join("config.toml")).unwrap();
-    for line in ["width = 5", "batch-size = 8", "max-epochs = 1"] {
+    for line in ["width = 5  # command line", "batch-size = 8", "max-epochs = 1  # command line"] {
         assert!(config.lines().any(|l| l == line), "{line}: {config}");
     }
     let config = run_dir(0).join("config.toml");

@@ -1,12 +1,12 @@
 //! [`EarlyStopping`]: ends training when a metric no longer gets better.
 
+use fulmen_loggers::number;
 use serde_json::{Value, json};
 
 use super::Mode;
 use super::monitor::find;
 use crate::callbacks::callback::Callback;
 use crate::hooks::FitStart;
-use crate::logs::log_point::number;
 use crate::say::note;
 use crate::{Actions, LogPoint};
 

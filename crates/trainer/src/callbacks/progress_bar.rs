@@ -5,11 +5,11 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fulmen_loggers::number;
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
 use crate::callbacks::callback::Callback;
 use crate::hooks::{EvaluationProgress, FitStart, Progress};
-use crate::logs::log_point::number;
 use crate::plan::NO_LIMIT;
 use crate::say::say;
 use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink};
@@ -288,6 +288,7 @@ impl Callback for ProgressBar {
         if let Some(reason) = &summary.stopped {
             self.line(&format!("Stopped: {reason}"));
         }
+        self.line(&summary.goodput.to_string());
     }
 
     fn on_exception(&mut self, _: &Error, _: &mut Actions) {

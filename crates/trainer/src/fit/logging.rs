@@ -38,7 +38,8 @@ impl Fit<'_> {
                     let own = callback.log_values(&point);
                     point.metrics.extend(own);
                 });
-                self.session.log(&point, &mut self.warned_of_logger);
+                self.session.log(&point);
+                self.write_goodput(false);
                 self.hooks.on_log(&point, &mut self.asked);
             }
             What::Program { name, outputs } => {

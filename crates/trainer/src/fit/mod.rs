@@ -1,5 +1,6 @@
 //! The training loop: take a batch that is on the device, run one program, go on.
 
+mod goodput;
 mod logging;
 mod open;
 mod reloading;
@@ -20,6 +21,7 @@ pub(crate) use open::fit;
 use crate::callbacks::calls::Hooks;
 use crate::checkpoint::Position;
 use crate::checkpoint::save::{CopyProgram, Saving};
+use crate::goodput::TimeBucket;
 use crate::hooks::actions::Actions;
 use crate::hosts;
 use crate::logs::{Over, Sums};
@@ -27,6 +29,7 @@ use crate::run::session::Session;
 use crate::say::note;
 use crate::step::{Averages, TrainStep};
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
+use goodput::GoodputFile;
 use report::Reports;
 use step_times::StepTimes;
 use turn::Program;
@@ -52,7 +55,7 @@ struct Fit<'a> {
     /// Why a callback wants training to end, until that may be.
     wish: Option<String>,
     times: StepTimes,
-    warned_of_logger: bool,
+    goodput: GoodputFile,
     /// The checkpoints that are being written.
     saving: Option<Saving>,
     /// What copies the state on the devices for a checkpoint.
@@ -82,6 +85,7 @@ impl Fit<'_> {
                 Err(error)
             }
         };
+        self.summary.goodput = self.write_goodput(true);
         self.report_end(result.as_ref().err());
         let Fit { session, step, summary, alive, .. } = self;
         drop(alive);
@@ -101,6 +105,7 @@ impl Fit<'_> {
         let limits = self.step.limits;
         let mut batches = self.batches();
         self.training_since = Instant::now();
+        self.session.clock.enter(TimeBucket::Steps);
         while self.step.position.epoch < limits.epochs
             && self.step.position.global_step < limits.steps
             && self.summary.stopped.is_none()
@@ -181,8 +186,11 @@ impl Fit<'_> {
         while self.step.position.batch < batches {
             let asked = Instant::now();
             let batch = stream.next().ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
-            if last.is_some() && self.step.executor.is_idle() {
-                self.times.waited(asked.elapsed());
+            if self.step.executor.is_idle() {
+                self.session.clock.was(TimeBucket::Data, asked);
+                if last.is_some() {
+                    self.times.waited(asked.elapsed());
+                }
             }
             self.hooks.on_train_batch_start(&self.step.progress());
             let busy = self.step.launch(&batch)?;
@@ -263,7 +271,7 @@ impl Fit<'_> {
         let mut point = self.epoch_point(&sums);
         let validation = self.validation_point(&due, of_validation)?;
         point.extend(&validation);
-        self.session.log(&point, &mut self.warned_of_logger);
+        self.session.log(&point);
         if !due.is_empty() {
             self.hooks.on_validation_end(&validation, &mut self.asked);
             self.asked.asked.validate = false;
@@ -273,6 +281,7 @@ impl Fit<'_> {
         self.step.position.validation.clear();
         self.hooks.on_train_epoch_end(&point, &mut self.asked);
         self.summary.last_epoch = Some(point);
+        self.write_goodput(true);
         self.report_epoch();
         self.stop_when_time_is_over();
         self.act()?;
@@ -290,7 +299,7 @@ impl Fit<'_> {
             self.step.program().logs().add(&mut sums, &self.step.program().logs().read(literal)?);
         }
         let point = self.epoch_point(&sums);
-        self.session.log(&point, &mut self.warned_of_logger);
+        self.session.log(&point);
         self.summary.last_epoch = Some(point);
         self.save_last(logs)
     }

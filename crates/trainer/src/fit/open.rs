@@ -6,8 +6,10 @@ use std::time::Instant;
 
 use fulmen_data::DataLoader;
 use fulmen_durable::NewFile;
+use fulmen_loggers::Status;
 
 use super::Fit;
+use super::goodput::GoodputFile;
 use super::reloading;
 use super::report::{Reports, report_failure};
 use super::saving;
@@ -36,8 +38,9 @@ pub(crate) fn fit(
     validation: &EvaluationSets,
 ) -> Result<FitSummary> {
     let hooks = session.callbacks.with(module);
+    session.clock.begin();
     let before = session.record.run_dir.clone();
-    match open(session, &hooks, module, train, validation) {
+    let result = match open(session, &hooks, module, train, validation) {
         Ok(fit) => fit.run(),
         Err(error) => {
             if session.record.run_dir != before {
@@ -46,7 +49,13 @@ pub(crate) fn fit(
             hooks.on_exception(&error, &mut Actions::outside());
             Err(error)
         }
-    }
+    };
+    let interrupted = result.as_ref().is_ok_and(|summary| summary.interrupted);
+    let status = if interrupted { Status::Interrupted } else { Status::Finished };
+    // Last, so that the loggers' thread has done all that it was given.
+    session.finish_logging(status, result.as_ref().err());
+    session.clock.pause();
+    result
 }
 
 /// Brings a fit to its first step.
@@ -106,6 +115,9 @@ impl<'a> Fit<'a> {
         let averages = prepared.averages();
         let (sets, declared) = (std::mem::take(&mut prepared.validation), std::mem::take(&mut prepared.declared));
         let (checkpoint, best) = (start.checkpoint().map(Path::to_owned), start.best.take());
+        let run_dir = session.record.run_dir.as_deref().filter(|_| session.writes());
+        let (at, options) = (start.position.global_step, &setting.options);
+        let goodput = GoodputFile::new(run_dir, at, checkpoint.as_deref(), options);
         let step = TrainStep::new(session, module, setting, prepared, start, Some(interrupt))?;
         let copy = saving::copy_program(session, &step)?;
         let mut validation = vec![];
@@ -144,7 +156,7 @@ impl<'a> Fit<'a> {
             training_since: started,
             wish: None,
             times: StepTimes::default(),
-            warned_of_logger: false,
+            goodput,
             saving: None,
             copy,
             alive,

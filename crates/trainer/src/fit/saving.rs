@@ -10,6 +10,7 @@ use fulmen_tensor::Literal;
 use super::Fit;
 use crate::checkpoint::save::{CopyProgram, Outcome, Saved};
 use crate::checkpoint::{self, Position, places};
+use crate::goodput::TimeBucket;
 use crate::hooks::CheckpointFile;
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::hosts;
@@ -45,14 +46,17 @@ impl Fit<'_> {
     /// Waits for the checkpoints that are being written.
     pub(super) fn finish_saving(&mut self) -> Result<()> {
         let Some(saving) = self.saving.take() else { return Ok(()) };
+        let before = self.session.clock.enter(TimeBucket::Checkpoint);
         let Outcome { last, best, failure } = saving.wait();
+        self.session.clock.enter(before);
         self.summary.last_checkpoint = last.or(self.summary.last_checkpoint.take());
         self.summary.best_checkpoint = best.or(self.summary.best_checkpoint.take());
         failure.map_or(Ok(()), Err)
     }
 
     /// Waits until the checkpoints are where they are to stay.
-    pub(super) fn finish_copies(&self) -> Result<()> {
+    pub(super) fn finish_copies(&mut self) -> Result<()> {
+        self.session.clock.enter(TimeBucket::Checkpoint);
         let Options { checkpoint_dir, grace, .. } = self.options();
         (self.session.open_store)(checkpoint_dir).finish(*grace).map_err(Error::checkpoint_file)
     }
@@ -95,6 +99,14 @@ impl Fit<'_> {
     }
 
     fn save_with(&mut self, saves: &[Save], removals: Vec<PathBuf>, logs: Vec<(String, Literal)>) -> Result<()> {
+        let before = self.session.clock.enter(TimeBucket::Checkpoint);
+        self.start_saving(saves, removals, logs)?;
+        self.session.clock.enter(before);
+        self.write_goodput(true);
+        Ok(())
+    }
+
+    fn start_saving(&mut self, saves: &[Save], removals: Vec<PathBuf>, logs: Vec<(String, Literal)>) -> Result<()> {
         self.finish_saving()?;
         let saves: Vec<Save> =
             saves.iter().map(|save| Save { path: self.filled(&save.path), ..save.clone() }).collect();

@@ -3,6 +3,7 @@
 use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
+use crate::goodput::TimeBucket;
 use crate::hooks::Progress;
 use crate::program::evaluation_set::Cadence;
 use crate::run::evaluate::{Evaluated, Evaluation, point};
@@ -52,7 +53,7 @@ impl Fit<'_> {
         let literals = hosts::arrive(self.step.executor.hosts(), pending)?;
         let point = self.validation_point(&due, &literals)?;
         self.step.position.validation.clear();
-        self.session.log(&point, &mut self.warned_of_logger);
+        self.session.log(&point);
         self.hooks.on_validation_end(&point, &mut self.asked);
         self.asked.asked.validate = false;
         self.act()?;
@@ -66,6 +67,7 @@ impl Fit<'_> {
             return Ok(());
         }
         self.hooks.on_sanity_check_start();
+        self.session.clock.enter(TimeBucket::Validation);
         for set in &self.validation {
             // A signal is heard again after the first step.
             let (runtime, hosts) = (&self.session.runtime, self.step.executor.hosts());
@@ -79,7 +81,14 @@ impl Fit<'_> {
     }
 
     /// Runs the validation steps of these sets; what they log stays on the device. A signal ends it.
-    pub(super) fn validate(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
+    pub(super) fn validate(&mut self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
+        let before = self.session.clock.enter(TimeBucket::Validation);
+        let validated = self.run_validation(names);
+        self.session.clock.enter(before);
+        validated
+    }
+
+    fn run_validation(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
         let mut all = vec![];
         let around = (&self.session.runtime, self.step.executor.hosts(), &self.hooks);
         for set in self.sets(names) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fulmen_data::LoaderReport;
 
-use crate::{LogPoint, Signal};
+use crate::{Goodput, LogPoint, Signal};
 
 /// What a fit did.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +47,8 @@ pub struct FitSummary {
     /// first step not counted. At most: a wait counts from where the loop asked for the batch, if the device was done
     /// with all steps when it came.
     pub data_wait_share: f64,
+    /// Where the wall time went, that of the runs included that this one goes on with.
+    pub goodput: Goodput,
     /// Where the time of the training loader went in this fit, by its stages and queues; the report of the loader itself
     /// begins anew with each fit. Its
     /// [verdict](fulmen_data::LoaderReport::verdict) names what is slow.

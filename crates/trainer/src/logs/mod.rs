@@ -4,7 +4,6 @@
 //! what rounding has lost of it, so that an epoch of many steps is as exact as its steps. Which sums a metric needs, and
 //! what is made of them, is the metric's own affair (`fulmen_nn::metrics`).
 
-pub(crate) mod log_point;
 pub(crate) mod logged;
 pub(crate) mod media;
 
@@ -13,11 +12,10 @@ use std::sync::Arc;
 use fulmen_nn::metrics::{Metric, Value};
 use fulmen_tensor::{Anomalies, DType, Literal, Tensor, TensorType, cond};
 
-use crate::logs::log_point::Sink;
 use crate::logs::logged::{Logged, LoggedValue, refused};
-use crate::logs::media::{Media, MediaKind};
+use crate::logs::media::MediaKind;
 use crate::stage::Stage;
-use crate::{Batch, Error, LogPoint, ReduceFx, Result};
+use crate::{Batch, Error, LogPoint, ReduceFx, Result, Sink};
 
 /// Where in the vector what stands, for one kind of step.
 #[derive(Clone, Debug, Default)]

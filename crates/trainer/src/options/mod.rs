@@ -6,6 +6,7 @@ pub(crate) mod clip_algorithm;
 pub(crate) mod duration;
 pub(crate) mod environment;
 pub(crate) mod learning_rate_scaling;
+pub(crate) mod logger_set;
 pub(crate) mod named;
 pub(crate) mod nearest;
 pub(crate) mod old_names;
@@ -23,10 +24,10 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, ValueParser};
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
-use crate::options::typed::{toml, typed};
+use crate::options::typed::{setting, typed};
 use crate::plan::NO_LIMIT;
 use crate::{
-    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Resume, Strategy,
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, Precision, Result, Resume, Strategy,
     TrainDuration,
 };
 
@@ -67,6 +68,11 @@ macro_rules! options {
                 $(if other.$name.is_some() {
                     self.$name = other.$name;
                 })*
+            }
+
+            /// The names of the options that are given.
+            pub fn given(&self) -> Vec<&'static str> {
+                [$(self.$name.is_some().then_some(stringify!($name))),*].into_iter().flatten().collect()
             }
 
             /// Takes what was not given from the environment. Passed to
@@ -121,11 +127,11 @@ macro_rules! options {
                 },)*]
             }
 
-            /// The options as a file that `--config` reads.
-            pub(crate) fn to_toml(&self) -> String {
-                let values = self.values().into_iter().map(|(name, value)| match value {
-                    Some(value) => format!("{} = {}\n", name.replace('_', "-"), toml(&typed(&value))),
-                    None => format!("# {} =\n", name.replace('_', "-")),
+            /// The options as a file that `--config` reads, each with where its value comes from, if that is not the default.
+            pub(crate) fn to_toml(&self, given: &[&str]) -> String {
+                let values = self.values().into_iter().map(|(name, value)| {
+                    let source = if given.contains(&name) { Some("the program") } else { source_env(name) };
+                    setting(&name.replace('_', "-"), value.map(|value| typed(&value)).as_ref(), source)
                 });
                 values.fold("[trainer]\n".to_owned(), |text, value| text + &value)
             }
@@ -141,6 +147,12 @@ macro_rules! options {
             }
         }
     };
+}
+
+/// The variable that an option has in the environment, if it is set.
+pub fn source_env(name: &str) -> Option<&'static str> {
+    let env = Options::table().into_iter().find(|row| row.name == name)?.env;
+    std::env::var_os(env).filter(|value| !value.is_empty()).map(|_| env)
 }
 
 /// How the value of an option is written in the environment and in documents.
@@ -216,6 +228,7 @@ texts!(
     Devices,
     GradientClipAlgorithm,
     LearningRateScaling,
+    LoggerSet,
     MatmulPrecision,
     Resume,
     Strategy,
@@ -416,6 +429,11 @@ macro_rules! option_table {
             /// Whether to show progress: a bar on a terminal, lines elsewhere.
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             enable_progress_bar: bool = true, "FULMEN_ENABLE_PROGRESS_BAR", |_| None;
+
+            /// Which loggers keep the run's values: some of csv, jsonl, tensorboard and mlflow, or none; auto for the first three,
+            /// or for the program's own if it adds any.
+            #[arg(alias = "logger")]
+            loggers: LoggerSet = LoggerSet::Auto, "FULMEN_LOGGERS", |_| None;
         }
     };
 }

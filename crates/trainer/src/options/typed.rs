@@ -24,3 +24,9 @@ pub fn toml(value: &Json) -> String {
         value => value.to_string(),
     }
 }
+
+/// A line of a configuration file: a name, its value if it has one, and where that comes from if it is not the default.
+pub fn setting(name: &str, value: Option<&Json>, source: Option<&str>) -> String {
+    let value = value.map_or_else(|| format!("# {name} ="), |value| format!("{name} = {}", toml(value)));
+    value + &source.map(|source| format!("  # {source}")).unwrap_or_default() + "\n"
+}

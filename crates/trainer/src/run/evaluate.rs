@@ -193,7 +193,7 @@ pub(crate) fn evaluate(
     }
     let literals = hosts::arrive(hosts, session.runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
     let point = point(&evaluations, &literals, at)?;
-    session.log(&point, &mut false);
+    session.log(&point);
     match stage {
         Stage::Test => hooks.on_test_end(&point),
         _ => hooks.on_validation_end(&point, &mut Actions::outside()),

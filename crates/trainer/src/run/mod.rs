@@ -2,6 +2,7 @@
 //! flight (`executor.rs`), what a supervisor reads of them (`progress_file.rs`), a pass that does not train (`evaluate.rs`), predictions.
 
 pub(crate) mod bad_samples;
+mod environment;
 pub(crate) mod evaluate;
 pub(crate) mod executor;
 pub(crate) mod hints;

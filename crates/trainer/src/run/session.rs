@@ -4,19 +4,22 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fulmen_data::{DataLoader, LoaderReport, Replicas};
+use fulmen_loggers::{Logger, Loggers, Status};
 use fulmen_tensor::{Compiled, Function, Runtime};
 
 use crate::callbacks::calls::Callbacks;
 use crate::checkpoint::OpenStore;
 use crate::checkpoint::told::Told;
 use crate::checkpoint::weights::load_values;
+use crate::goodput::{Clock, TimeBucket};
 use crate::hosts::{self, Hosts};
-use crate::loggers::Logger;
 use crate::program::prepare::set_up;
 use crate::program::{CompiledStep, StepProgram};
-use crate::say::note;
+use crate::run::environment;
+use crate::say::{keep, keep_in, note};
 use crate::setting::{Choices, Setting};
 use crate::{Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint};
 
@@ -26,7 +29,8 @@ pub(crate) struct Session {
     /// The other processes, if there are any.
     pub(crate) hosts: Option<Arc<Hosts>>,
     pub(crate) callbacks: Callbacks,
-    pub(crate) loggers: Vec<Box<dyn Logger>>,
+    pub(crate) loggers: Loggers,
+    pub(crate) clock: Clock,
     pub(crate) told: Told,
     /// Where checkpoints are written.
     pub(crate) open_store: OpenStore,
@@ -44,6 +48,8 @@ pub(crate) struct Record {
     /// The epoch and the step that training has reached, for what is logged after it.
     pub(crate) reached: (u64, u64),
     pub(crate) log_points: u64,
+    /// Whether the loggers have something that they have not finished.
+    pub(crate) logging: bool,
     pub(crate) eval_compilations: u64,
     /// The programs that were compiled for the run, with the seconds that it took, where that is known.
     pub(crate) compilations: Vec<(String, Option<f64>)>,
@@ -51,7 +57,15 @@ pub(crate) struct Record {
     pub(crate) loader: Option<LoaderReport>,
 }
 
+/// How long the beginning and the end of a run wait for a logger that does not answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 impl Session {
+    /// Starts the thread of these loggers.
+    pub(crate) fn loggers(loggers: Vec<Box<dyn Logger>>) -> Result<Loggers> {
+        Loggers::new(loggers, PATIENCE, note).map_err(|e| Error::usage(format!("the loggers have no thread: {e}")))
+    }
+
     /// How steps are recorded for these devices.
     pub(crate) fn setting(&self) -> Result<Setting> {
         let replicas = Replicas::of(&self.runtime, &Strategy::batch(self.runtime.mesh()));
@@ -69,8 +83,8 @@ impl Session {
         self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())
     }
 
-    /// Makes a new folder for a run, starts the loggers in it, and writes the options there, as a file for `--config`. With
-    /// several processes, process 0 makes it for all. A run that leaves nothing behind has none.
+    /// Makes a new folder for a run, starts the loggers in it, and writes there with what the run is made. With several
+    /// processes, process 0 makes it for all. A run that leaves nothing behind has none.
     pub(crate) fn start_run(&mut self) -> Result<Option<PathBuf>> {
         if self.choices.options.leaves_nothing() {
             return Ok(None);
@@ -80,17 +94,19 @@ impl Session {
             Some(hosts) => hosts.broadcast("run_dir", make)?,
             None => make()?,
         };
-        for logger in &mut self.loggers {
-            logger.start(&folder).map_err(|e| Error::logger(&folder, e))?;
-            let told = self.told.for_loggers();
-            if !told.is_empty() {
-                logger.log_hyperparams(&told).map_err(|e| Error::logger(&folder, e))?;
-            }
-        }
+        self.loggers.start(&folder, self.told.for_loggers()).map_err(|e| Error::logger(&folder, e))?;
+        self.record.logging = true;
         self.record.compilations.clear();
-        let options = &self.choices.options;
         if self.writes() {
-            let config = self.told.config.clone().unwrap_or_else(|| options.to_toml());
+            keep_in(&folder.join("run.log"));
+            let (environment, runtime) = (environment::environment(&self.runtime, self.processes()), self.runtime.clone());
+            let path = folder.join("environment.json");
+            self.loggers.run(move || {
+                if let Err(error) = environment::write(&path, environment, &runtime) {
+                    note(&format!("warning: {} could not be written: {error}", path.display()));
+                }
+            });
+            let config = self.told.config.as_deref().unwrap_or_default();
             let written = fulmen_durable::write(&folder.join("config.toml"), Some(config.len() as u64), |file| {
                 file.write_all(config.as_bytes())
             });
@@ -107,6 +123,7 @@ impl Session {
 
     /// Compiles a program and tells the callbacks.
     pub(crate) fn compile_one(&mut self, program: &str, function: &Function) -> fulmen_tensor::Result<Compiled> {
+        let before = self.clock.enter(TimeBucket::Compile);
         let mut announced = false;
         let compiled = self.runtime.compile_announced(function, |differs| {
             announced = true;
@@ -120,6 +137,7 @@ impl Session {
             self.callbacks.each(|callback| callback.on_compile_end(program, time));
             self.record.compilations.push((program.to_owned(), time.map(|time| time.as_secs_f64())));
         }
+        self.clock.enter(before);
         compiled
     }
 
@@ -142,7 +160,9 @@ impl Session {
     ) -> Result<T> {
         self.with_hosts(|session| {
             let hooks = session.callbacks.with(module);
-            doing(session).inspect_err(|error| hooks.on_exception(error, &mut Actions::outside()))
+            let result = doing(session).inspect_err(|error| hooks.on_exception(error, &mut Actions::outside()));
+            session.finish_logging(Status::Finished, result.as_ref().err());
+            result
         })
     }
 
@@ -164,18 +184,18 @@ impl Session {
         load_values(module, &file)
     }
 
-    /// Writes a log point to the loggers. A logger that fails is `warned` of once; training is worth more than its log.
-    pub(crate) fn log(&mut self, point: &LogPoint, warned: &mut bool) {
+    /// Hands a log point to the loggers.
+    pub(crate) fn log(&mut self, point: &LogPoint) {
         self.record.log_points += 1;
-        let point = point.shown_by(Sink::Logger);
-        for logger in &mut self.loggers {
-            if let Err(error) = logger.log(&point)
-                && !std::mem::replace(warned, true)
-            {
-                let folder =
-                    self.record.run_dir.iter().map(|folder| format!(" in {}", folder.display())).collect::<String>();
-                note(&format!("warning: logged values could not be written{folder}: {error}"));
-            }
+        self.record.logging = true;
+        self.loggers.log(point.shown_by(Sink::Logger).into_owned());
+    }
+
+    /// Waits until all that was logged is written. It comes last in a fit, a validation or a test.
+    pub(crate) fn finish_logging(&mut self, status: Status, error: Option<&Error>) {
+        error.iter().for_each(|error| keep(&format!("error: {error}")));
+        if std::mem::take(&mut self.record.logging) {
+            self.loggers.finish(if error.is_some() { Status::Failed } else { status });
         }
     }
 }

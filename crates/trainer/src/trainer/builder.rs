@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fulmen_loggers::{CsvLogger, JsonlLogger, Logger, TensorBoardLogger};
 use fulmen_pjrt::diagnosis::{device_files, diagnose};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
@@ -16,8 +17,8 @@ use crate::callbacks::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::checkpoint::places;
 use crate::checkpoint::told::Told;
+use crate::goodput::Clock;
 use crate::hosts::{Hosts, check_alone};
-use crate::loggers::{CsvLogger, Logger};
 use crate::options::environment;
 use crate::options::{TrainerArgs, option_table};
 use crate::run::session::{Record, Session};
@@ -25,7 +26,7 @@ use crate::say::note;
 use crate::setting::Choices;
 use crate::setting::step_part::StepPart;
 use crate::{
-    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Resume,
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, Options, Precision, Result, Resume,
     Strategy, TrainDuration, Trainer, WeightAveraging,
 };
 
@@ -36,7 +37,7 @@ pub struct TrainerBuilder {
     /// The first option that was given as a text that says nothing, with why.
     refused: Option<String>,
     callbacks: Vec<Box<dyn Callback>>,
-    loggers: Option<Vec<Box<dyn Logger>>>,
+    loggers: Vec<Box<dyn Logger>>,
     runtime: Option<Runtime>,
     averaging: Option<WeightAveraging>,
     pub(crate) mesh: Option<Mesh>,
@@ -57,9 +58,9 @@ impl TrainerBuilder {
         self
     }
 
-    /// Adds a logger. Without any, there is a [`CsvLogger`].
+    /// Adds a logger. Those that come with Fulmen then keep nothing, unless [`loggers`](TrainerBuilder::loggers) names them.
     pub fn logger(mut self, logger: impl Logger + 'static) -> Self {
-        self.loggers.get_or_insert_default().push(Box::new(logger));
+        self.loggers.push(Box::new(logger));
         self
     }
 
@@ -192,6 +193,7 @@ impl TrainerBuilder {
     }
 
     pub(crate) fn build_with(self, choices: Choices, hosts: Option<Arc<Hosts>>) -> Result<Trainer> {
+        let mut clock = Clock::new();
         let options = &choices.options;
         let runtime = match (self.runtime, &hosts) {
             (Some(runtime), _) => runtime,
@@ -224,7 +226,7 @@ impl TrainerBuilder {
             let message = "there are two ModelCheckpoint callbacks, which would write the same files; keep one";
             return Err(Error::usage(message));
         }
-        let mut loggers = self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]);
+        let mut loggers = chosen(&options.loggers, self.loggers)?;
         if options.leaves_nothing() {
             loggers.clear();
         }
@@ -233,18 +235,49 @@ impl TrainerBuilder {
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
+        let loggers = Session::loggers(loggers)?;
         let open_store = places::opener(&choices.options)?;
+        let mut told = self.told;
+        told.config = told.config.or_else(|| Some(choices.options.to_toml(&self.given.given())));
+        clock.pause();
         Ok(Trainer::new(Session {
             choices,
             runtime,
             hosts,
             callbacks: callbacks.into(),
             loggers,
-            told: self.told,
+            clock,
+            told,
             open_store,
             record: Record::default(),
         }))
     }
+}
+
+/// The loggers of a run: those that were chosen of ours, and the program's own.
+fn chosen(set: &LoggerSet, own: Vec<Box<dyn Logger>>) -> Result<Vec<Box<dyn Logger>>> {
+    let names = match set {
+        LoggerSet::Auto if own.is_empty() => &["csv", "jsonl", "tensorboard"][..],
+        LoggerSet::Auto => &[],
+        LoggerSet::Only(names) => names,
+    };
+    let ours = names.iter().map(|name| -> Result<Box<dyn Logger>> {
+        Ok(match *name {
+            "csv" => Box::new(CsvLogger::new()),
+            "jsonl" => Box::new(JsonlLogger::new()),
+            "tensorboard" => Box::new(TensorBoardLogger::new()),
+            #[cfg(feature = "mlflow")]
+            "mlflow" => {
+                let logger = fulmen_loggers::MlflowLogger::from_env();
+                Box::new(logger.map_err(|e| Error::option(format!("loggers: mlflow: {e}")))?)
+            }
+            name => {
+                let why = format!("loggers: {name} is in builds with the feature `{name}` of the crate fulmen");
+                return Err(Error::option(why));
+            }
+        })
+    });
+    ours.chain(own.into_iter().map(Ok)).collect()
 }
 
 /// The builder's method of an option. A number or a switch is taken as it is, so that a literal has one type that it can

@@ -15,6 +15,7 @@ use crate::checkpoint::told::Told;
 use crate::fit::fit;
 use crate::options::batch_limit::BatchLimit;
 use crate::plan::NO_LIMIT;
+use crate::goodput::Clock;
 use crate::program::prepare::set_up;
 use crate::run::session::{Record, Session};
 use crate::setting::Choices;
@@ -56,8 +57,9 @@ fn attempt(
 ) -> Result<FitSummary> {
     let Session { runtime, hosts, open_store, .. } = &trainer.session;
     let (runtime, hosts, open_store) = (runtime.clone(), hosts.clone(), open_store.clone());
-    let (callbacks, loggers, told, record) = (callbacks.into(), vec![], Told::default(), Record::default());
-    let mut session = Session { choices, runtime, hosts, callbacks, loggers, told, open_store, record };
+    let (callbacks, told, record) = (callbacks.into(), Told::default(), Record::default());
+    let (loggers, clock) = (Session::loggers(vec![])?, Clock::new());
+    let mut session = Session { choices, runtime, hosts, callbacks, loggers, clock, told, open_store, record };
     // Before its values are kept, it gets the types that they are to have.
     set_up(module, &session.setting()?)?;
     let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();

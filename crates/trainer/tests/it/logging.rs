@@ -466,7 +466,7 @@ fn hyperparameters_go_into_checkpoints_and_to_loggers() {
 
     // The options of the run stand beside its checkpoints, as `--config` reads them.
     let options = std::fs::read_to_string(fitted.run_dir().unwrap().join("config.toml")).unwrap();
-    assert!(options.starts_with("[trainer]\n") && options.contains("\nmax-epochs = 1\n"), "{options}");
+    assert!(options.starts_with("[trainer]\n") && options.contains("\nmax-epochs = 1  # the program\nmax-steps = 0\n"), "{options}");
 
     // A run that goes on has those that it was told itself.
     let goes_on = trainer(folder.path()).max_epochs(2).ckpt_path(&checkpoint).build().unwrap();

@@ -20,6 +20,7 @@ mod plugin;
 mod presize;
 mod progress;
 mod report;
+mod runs;
 mod size;
 
 use std::borrow::Cow;
@@ -59,6 +60,7 @@ enum Command {
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
     Report(report::Arguments),
+    Runs(runs::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
         Command::Man { output } => manual(&output),
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
+        Command::Runs(arguments) => runs::run(arguments),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
             Ok(code) => return ExitCode::from(code),
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),

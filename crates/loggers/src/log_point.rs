@@ -72,7 +72,7 @@ impl LogPoint {
     }
 
     /// Takes in the values of another point.
-    pub(crate) fn extend(&mut self, other: &LogPoint) {
+    pub fn extend(&mut self, other: &LogPoint) {
         self.metrics.extend_from_slice(&other.metrics);
         self.arrays.extend_from_slice(&other.arrays);
         self.media.extend_from_slice(&other.media);
@@ -95,7 +95,7 @@ impl LogPoint {
 /// A small table: a line for each metric, with the elements of one that has several.
 ///
 /// ```
-/// use fulmen_trainer::LogPoint;
+/// use fulmen_loggers::LogPoint;
 ///
 /// let metrics = vec![("train_loss".to_owned(), 0.25), ("lr".to_owned(), 3e-4)];
 /// let point = LogPoint { epoch: 1, global_step: 50, metrics, ..LogPoint::default() };
@@ -130,6 +130,6 @@ impl fmt::Display for LogPoint {
 }
 
 /// A number for people: four decimals, or an exponent where those would show too little.
-pub(crate) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     if value == 0.0 || (1e-3..1e5).contains(&value.abs()) { format!("{value:.4}") } else { format!("{value:.3e}") }
 }

@@ -1,0 +1,147 @@
+//! [`JsonlLogger`]: `metrics.jsonl`, one line a log point.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fulmen_nn::metrics::Value;
+use serde_json::{Map, Value as Json, json};
+
+use crate::{LogPoint, Logger};
+
+/// Writes `metrics.jsonl` into the run's folder: an object a line, with `epoch` and `step` (counted as in [`LogPoint`]),
+/// `time` (seconds since 1970), `metrics` (name and number) and, where there are any, `arrays`: metrics that are several
+/// numbers, matrices too. What is not finite is the text `NaN`, `Infinity` or `-Infinity`.
+///
+/// ```
+/// use fulmen_loggers::{JsonlLogger, LogPoint, Logger};
+///
+/// let folder = tempfile::tempdir()?;
+/// let mut logger = JsonlLogger::new();
+/// logger.start(folder.path())?;
+/// let metrics = vec![("train_loss".to_owned(), 0.25)];
+/// logger.log(&LogPoint { epoch: 1, global_step: 50, metrics, ..LogPoint::default() })?;
+/// let line = std::fs::read_to_string(folder.path().join("metrics.jsonl"))?;
+/// assert!(line.starts_with(r#"{"epoch":1,"metrics":{"train_loss":0.25},"step":50,"time":"#));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct JsonlLogger(Appended);
+
+impl JsonlLogger {
+    /// A logger; the Trainer tells it where.
+    pub fn new() -> JsonlLogger {
+        JsonlLogger::default()
+    }
+}
+
+impl Logger for JsonlLogger {
+    fn start(&mut self, run_dir: &Path) -> io::Result<()> {
+        self.0 = Appended::new(run_dir.join("metrics.jsonl"))?;
+        Ok(())
+    }
+
+    fn log(&mut self, point: &LogPoint) -> io::Result<()> {
+        let metrics: Map<String, Json> = point.metrics.iter().map(|(name, x)| (name.clone(), finite(*x))).collect();
+        let mut line =
+            json!({ "epoch": point.epoch, "step": point.global_step, "time": unix_seconds(), "metrics": metrics });
+        if !point.arrays.is_empty() {
+            line["arrays"] = point.arrays.iter().map(|(name, value)| (name.clone(), array(value))).collect();
+        }
+        self.0.append(format!("{line}\n").as_bytes())
+    }
+}
+
+fn array(value: &Value) -> Json {
+    match value {
+        Value::Scalar(x) => finite(*x),
+        Value::Vector(values) => values.iter().copied().map(finite).collect(),
+        Value::Matrix(rows) => rows.iter().map(|row| row.iter().copied().map(finite).collect::<Json>()).collect(),
+    }
+}
+
+/// A number, or its name in protobuf's JSON.
+pub(crate) fn finite(x: f64) -> Json {
+    match x {
+        _ if x.is_nan() => "NaN".into(),
+        f64::INFINITY => "Infinity".into(),
+        f64::NEG_INFINITY => "-Infinity".into(),
+        _ => x.into(),
+    }
+}
+
+/// Seconds since 1970.
+pub fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
+/// A file that grows by whole records.
+#[derive(Debug, Default)]
+pub(crate) struct Appended {
+    path: PathBuf,
+    file: Option<File>,
+    /// How long it is, without what a failed write left.
+    length: u64,
+}
+
+impl Appended {
+    /// An empty file, in place of one that is there.
+    pub(crate) fn new(path: PathBuf) -> io::Result<Appended> {
+        Ok(Appended { file: Some(File::create(&path)?), path, length: 0 })
+    }
+
+    /// Adds a record, or leaves the file as it was.
+    pub(crate) fn append(&mut self, record: &[u8]) -> io::Result<()> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => {
+                let file = OpenOptions::new().write(true).open(&self.path)?;
+                file.set_len(self.length)?;
+                file
+            }
+        };
+        io::Seek::seek(&mut file, io::SeekFrom::Start(self.length))?;
+        file.write_all(record)?;
+        self.length += record.len() as u64;
+        self.file = Some(file);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_back_exactly_and_arrays_are_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut logger = JsonlLogger::new();
+        logger.start(folder.path()).unwrap();
+        let metrics = [("a", 0.1), ("b", f64::NAN), ("c", f64::NEG_INFINITY)].map(|(name, x)| (name.to_owned(), x));
+        let matrix = Value::Matrix(vec![vec![1.0, 2.0], vec![3.0, f64::INFINITY]]);
+        let arrays = vec![("m".to_owned(), matrix), ("v".to_owned(), Value::Vector(vec![0.5]))];
+        logger.log(&LogPoint { metrics: metrics.to_vec(), arrays, ..LogPoint::default() }).unwrap();
+        logger.log(&LogPoint { epoch: 1, global_step: 2, ..LogPoint::default() }).unwrap();
+        let text = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
+        let lines: Vec<Json> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[0]["metrics"], json!({ "a": 0.1, "b": "NaN", "c": "-Infinity" }));
+        assert_eq!(lines[0]["arrays"], json!({ "m": [[1.0, 2.0], [3.0, "Infinity"]], "v": [0.5] }));
+        assert_eq!((&lines[1]["epoch"], &lines[1]["step"], lines[1].get("arrays")), (&json!(1), &json!(2), None));
+        assert!((unix_seconds() - lines[1]["time"].as_f64().unwrap()).abs() < 3600.0);
+    }
+
+    #[test]
+    fn after_a_failed_write_the_file_ends_with_a_whole_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records");
+        let mut file = Appended::new(path.clone()).unwrap();
+        file.append(b"first\n").unwrap();
+        // A file that is open for reading alone takes nothing, as a full disk does; part of a record was written before.
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"sec").unwrap();
+        file.file = Some(File::open(&path).unwrap());
+        assert!(file.append(b"second\n").is_err());
+        file.append(b"third\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "first\nthird\n");
+    }
+}

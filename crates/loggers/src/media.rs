@@ -1,0 +1,118 @@
+//! [`Media`]: pictures, texts and histograms that have arrived on the host.
+
+use std::io;
+
+/// A logged value that is no metric, as loggers and callbacks get it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Media {
+    /// One picture or several of one size.
+    Image(Picture),
+    /// A text for each row of token ids.
+    Text(Vec<String>),
+    /// How elements are distributed.
+    Histogram(Histogram),
+}
+
+/// Pictures of one size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// How many there are, their channels (1, 3 or 4), height and width.
+    pub shape: [usize; 4],
+    /// The pixels in the order of the shape, from 0 to 255.
+    pub pixels: Vec<u8>,
+}
+
+/// How many elements lie in each of some parts of the same width.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// Where the first part begins: the smallest finite element, half a unit less where all are equal.
+    pub low: f64,
+    /// Where the last part ends: the largest finite element, half a unit more where all are equal.
+    pub high: f64,
+    /// The sum of the finite elements, and of their squares.
+    pub sum: f64,
+    /// The sum of the squares of the finite elements.
+    pub sum_squares: f64,
+    /// The finite elements in each part; one on the border of two is in the upper one.
+    pub counts: Vec<u64>,
+    /// Elements that are NaN or infinite.
+    pub non_finite: u64,
+}
+
+impl Media {
+    /// A file with it: the ending of its name, and its bytes. A picture is a PNG, texts are separated by empty lines, a
+    /// histogram is a CSV with a row a bin.
+    ///
+    /// # Errors
+    /// The picture has another number of pixels than its shape says.
+    pub fn to_file(&self) -> io::Result<(&'static str, Vec<u8>)> {
+        Ok(match self {
+            Media::Image(picture) => ("png", picture.png()?),
+            Media::Text(texts) => ("txt", (texts.join("\n\n") + "\n").into_bytes()),
+            Media::Histogram(histogram) => {
+                let edges = histogram.edges();
+                let rows = edges.windows(2).zip(&histogram.counts);
+                let rows = rows.map(|(edges, count)| format!("{},{},{count}\n", edges[0], edges[1]));
+                ("csv", format!("low,high,count\n{}", rows.collect::<String>()).into_bytes())
+            }
+        })
+    }
+}
+
+impl Histogram {
+    /// The borders of the parts: one more than there are parts.
+    ///
+    /// ```
+    /// use fulmen_loggers::Histogram;
+    ///
+    /// let (sum, sum_squares, non_finite) = (4.0, 10.0, 0);
+    /// let histogram = Histogram { low: 0.0, high: 3.0, sum, sum_squares, counts: vec![2, 0, 1], non_finite };
+    /// assert_eq!(histogram.edges(), [0.0, 1.0, 2.0, 3.0]);
+    /// ```
+    pub fn edges(&self) -> Vec<f64> {
+        let bins = self.counts.len();
+        let edge = |i: usize| self.low + (self.high - self.low) * (i as f64 / bins as f64);
+        (0..bins).map(edge).chain([self.high]).collect()
+    }
+}
+
+impl Picture {
+    /// Space between the pictures of a grid, in pixels.
+    const BORDER: usize = 2;
+
+    /// The pictures side by side as one PNG, in a grid about as wide as high.
+    ///
+    /// # Errors
+    /// There are another number of pixels than the shape says, or more than a PNG can have.
+    pub fn png(&self) -> io::Result<Vec<u8>> {
+        let [n, channels, height, width] = self.shape;
+        if self.pixels.len() != self.shape.iter().product::<usize>() || self.pixels.is_empty() {
+            let message = format!("{} pixels do not make pictures of shape {:?}", self.pixels.len(), self.shape);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let columns = (n as f64).sqrt().ceil() as usize;
+        let side = |count: usize, size: usize| count * size + (count - 1) * Picture::BORDER;
+        let (wide, high) = (side(columns, width), side(n.div_ceil(columns), height));
+        let mut rows = vec![0; wide * high * channels];
+        for (i, planes) in self.pixels.chunks(channels * height * width).enumerate() {
+            let top = i / columns * (height + Picture::BORDER);
+            let left = i % columns * (width + Picture::BORDER);
+            for (at, &pixel) in planes.iter().enumerate() {
+                let (channel, y, x) = (at / (height * width), at / width % height, at % width);
+                rows[((top + y) * wide + left + x) * channels + channel] = pixel;
+            }
+        }
+        let size = |size: usize| u32::try_from(size).map_err(io::Error::other);
+        let mut bytes = vec![];
+        let mut encoder = png::Encoder::new(&mut bytes, size(wide)?, size(high)?);
+        encoder.set_color(match channels {
+            1 => png::ColorType::Grayscale,
+            3 => png::ColorType::Rgb,
+            _ => png::ColorType::Rgba,
+        });
+        let mut writer = encoder.write_header()?;
+        writer.write_image_data(&rows)?;
+        writer.finish()?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,226 @@
+//! [`MlflowLogger`]: a tracking server of MLflow, over its REST interface (`api/2.0/mlflow`).
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value as Json, json};
+use ureq::Agent;
+use ureq::tls::{RootCerts, TlsConfig};
+
+use crate::jsonl::{finite, unix_seconds};
+use crate::{LogPoint, Logger, Status};
+
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two requests, and after one that failed.
+const BETWEEN: Duration = Duration::from_secs(1);
+const AFTER_FAILURE: Duration = Duration::from_secs(30);
+/// What MLflow takes at once, and how long a parameter may be.
+const MOST_METRICS: usize = 1000;
+const MOST_PARAMS: usize = 100;
+const LONGEST_PARAM: usize = 6000;
+/// Log points that are kept for a server that does not answer.
+const MOST_KEPT: usize = 100_000;
+
+/// Sends numbers and hyperparameters to a tracking server of MLflow. Pictures, texts, histograms and matrices stay in the
+/// run's folder.
+///
+/// It sends at most once a second. What a server does not take is kept and sent later; what is left at the end is told.
+///
+/// ```
+/// use fulmen_loggers::MlflowLogger;
+/// let logger = MlflowLogger::new("http://localhost:5000", "digits").token("secret");
+/// ```
+pub struct MlflowLogger {
+    agent: Agent,
+    server: String,
+    experiment: String,
+    token: Option<String>,
+    /// The name of the run, and its id once the server has given one.
+    run: String,
+    run_id: Option<String>,
+    params: Vec<Json>,
+    /// Log points as metrics.
+    kept: Vec<Vec<Json>>,
+    not_before: Option<Instant>,
+}
+
+impl MlflowLogger {
+    /// A logger for an experiment on a server, `http://localhost:5000` say. The experiment is made if it is not there.
+    pub fn new(tracking_uri: impl Into<String>, experiment_name: impl Into<String>) -> MlflowLogger {
+        MlflowLogger {
+            agent: agent(TIMEOUT),
+            server: tracking_uri.into().trim_end_matches('/').to_owned(),
+            experiment: experiment_name.into(),
+            token: None,
+            run: String::new(),
+            run_id: None,
+            params: vec![],
+            kept: vec![],
+            not_before: None,
+        }
+    }
+
+    /// What MLflow's own variables say: `MLFLOW_TRACKING_URI`, and if they are set `MLFLOW_EXPERIMENT_NAME` and
+    /// `MLFLOW_TRACKING_TOKEN`.
+    ///
+    /// # Errors
+    /// There is no `MLFLOW_TRACKING_URI`.
+    pub fn from_env() -> io::Result<MlflowLogger> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let server = variable("MLFLOW_TRACKING_URI").filter(|uri| uri.starts_with("http")).ok_or_else(|| {
+            let why = "set MLFLOW_TRACKING_URI to the address of a tracking server, http://localhost:5000 say";
+            io::Error::new(ErrorKind::InvalidInput, why)
+        })?;
+        let experiment = variable("MLFLOW_EXPERIMENT_NAME").unwrap_or_else(|| "Default".to_owned());
+        let logger = MlflowLogger::new(server, experiment);
+        Ok(MlflowLogger { token: variable("MLFLOW_TRACKING_TOKEN"), ..logger })
+    }
+
+    /// Sends this token with each request.
+    pub fn token(mut self, token: impl Into<String>) -> MlflowLogger {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Asks the server; an answer that is no success is an error, with what the server says.
+    fn ask(&self, what: &str, body: &Json) -> io::Result<Json> {
+        let url = format!("{}/api/2.0/mlflow/{what}", self.server);
+        let mut request = self.agent.post(&url).content_type("application/json");
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let failed = |why: String| io::Error::other(format!("{url}: {why}"));
+        let mut response = request.send(body.to_string()).map_err(|e| failed(e.to_string()))?;
+        let text = response.body_mut().read_to_string().map_err(|e| failed(e.to_string()))?;
+        let answer: Json = serde_json::from_str(&text).unwrap_or_default();
+        if response.status().is_success() {
+            return Ok(answer);
+        }
+        let kind = if answer["error_code"] == "RESOURCE_ALREADY_EXISTS" { ErrorKind::AlreadyExists } else { ErrorKind::Other };
+        let message = answer["message"].as_str().unwrap_or_default();
+        Err(io::Error::new(kind, failed(format!("{} {message}", response.status())).to_string()))
+    }
+
+    /// The id of the run, which is made if it is not there.
+    fn run_id(&mut self) -> io::Result<String> {
+        if let Some(id) = &self.run_id {
+            return Ok(id.clone());
+        }
+        let text = |answer: &Json| answer.as_str().map(str::to_owned);
+        let missing = |what: &str| io::Error::other(format!("{}: its answer has no {what}", self.server));
+        let name = &self.experiment;
+        let experiment = match self.ask("experiments/create", &json!({ "name": name })) {
+            Ok(made) => text(&made["experiment_id"]),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let filter = format!("name = '{}'", name.replace('\'', "''"));
+                let found = self.ask("experiments/search", &json!({ "filter": filter, "max_results": 1 }))?;
+                text(&found["experiments"][0]["experiment_id"])
+            }
+            Err(error) => return Err(error),
+        };
+        let experiment = experiment.ok_or_else(|| missing("experiment_id"))?;
+        let run = json!({ "experiment_id": experiment, "run_name": self.run, "start_time": milliseconds() });
+        let made = self.ask("runs/create", &run)?;
+        let id = text(&made["run"]["info"]["run_id"]).ok_or_else(|| missing("run_id"))?;
+        self.run_id = Some(id.clone());
+        Ok(id)
+    }
+
+    /// Sends what is kept.
+    fn send(&mut self) -> io::Result<()> {
+        let run_id = self.run_id()?;
+        while !self.params.is_empty() {
+            let some = self.params.len().min(MOST_PARAMS);
+            self.ask("runs/log-batch", &json!({ "run_id": run_id, "params": self.params[..some] }))?;
+            self.params.drain(..some);
+        }
+        while !self.kept.is_empty() {
+            let mut metrics = 0;
+            let fit = self.kept.iter().take_while(|point| {
+                metrics += point.len();
+                metrics <= MOST_METRICS
+            });
+            // One with more than the server takes at once is divided.
+            let points = fit.count().max(1);
+            for some in self.kept[..points].concat().chunks(MOST_METRICS) {
+                self.ask("runs/log-batch", &json!({ "run_id": run_id, "metrics": some }))?;
+            }
+            self.kept.drain(..points);
+        }
+        Ok(())
+    }
+}
+
+impl Logger for MlflowLogger {
+    fn start(&mut self, run_dir: &Path) -> io::Result<()> {
+        self.run = run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (self.run_id, self.not_before) = (None, None);
+        self.params.clear();
+        self.kept.clear();
+        Ok(())
+    }
+
+    fn log_hyperparams(&mut self, hyperparameters: &Map<String, Json>) -> io::Result<()> {
+        self.params.extend(hyperparameters.iter().map(|(name, value)| {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            json!({ "key": key(name), "value": value.chars().take(LONGEST_PARAM).collect::<String>() })
+        }));
+        Ok(())
+    }
+
+    fn log(&mut self, point: &LogPoint) -> io::Result<()> {
+        if self.kept.len() >= MOST_KEPT {
+            return Err(io::Error::other(format!("{} takes nothing", self.server)));
+        }
+        let (timestamp, step) = (milliseconds(), point.global_step);
+        let metric = |(name, x): (String, f64)| {
+            json!({ "key": key(&name), "value": finite(x), "timestamp": timestamp, "step": step })
+        };
+        self.kept.push(point.columns().into_iter().map(metric).collect());
+        if self.not_before.is_some_and(|time| Instant::now() < time) {
+            return Ok(());
+        }
+        let sent = self.send();
+        self.not_before = Some(Instant::now() + if sent.is_ok() { BETWEEN } else { AFTER_FAILURE });
+        sent.map_err(|error| io::Error::new(ErrorKind::WouldBlock, error))
+    }
+
+    fn finalize(&mut self, status: Status) -> io::Result<()> {
+        let status = match status {
+            Status::Finished => "FINISHED",
+            Status::Failed => "FAILED",
+            Status::Interrupted => "KILLED",
+        };
+        let sent = self.send().and_then(|()| {
+            let end = json!({ "run_id": self.run_id, "status": status, "end_time": milliseconds() });
+            self.ask("runs/update", &end)
+        });
+        sent.map(drop).map_err(|error| {
+            let kept = self.kept.len();
+            io::Error::other(format!("{kept} log points did not reach the server: {error}"))
+        })
+    }
+}
+
+/// What asks, with the certificates that the system trusts.
+fn agent(timeout: Duration) -> Agent {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).unversioned_rustls_crypto_provider(provider);
+    let config = Agent::config_builder().timeout_global(Some(timeout)).http_status_as_error(false);
+    config.tls_config(tls.build()).build().into()
+}
+
+/// A name with what MLflow takes in one.
+fn key(name: &str) -> String {
+    name.chars().map(|c| if c.is_alphanumeric() || "_-. :/".contains(c) { c } else { '_' }).collect()
+}
+
+fn milliseconds() -> u64 {
+    (unix_seconds() * 1e3) as u64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! [`TensorBoardLogger`]: an event file, which TensorBoard shows.
+
+use std::io;
+use std::path::Path;
+
+use fulmen_nn::metrics;
+use prost::Message;
+use serde_json::{Map, Value as Json};
+
+use crate::event::{
+    Event, FILE_VERSION, HParam, HParams, HistogramProto, Image, Metadata, SessionEnd, SessionStart, Summary, Tensor,
+    Value,
+};
+use crate::jsonl::{Appended, unix_seconds};
+use crate::{LogPoint, Logger, Media, Picture, Status};
+
+/// Writes an event file into the run's folder. `tensorboard --logdir runs` shows all runs: numbers, pictures, histograms,
+/// texts, and the hyperparameters beside the last values. A metric of one number a class is `NAME/0` and so on. A matrix,
+/// such as a confusion matrix, is a picture: each row from black (0) to white (its largest number).
+///
+/// ```
+/// use fulmen_loggers::{LogPoint, Logger, TensorBoardLogger};
+///
+/// let folder = tempfile::tempdir()?;
+/// let mut logger = TensorBoardLogger::new();
+/// logger.start(folder.path())?;
+/// logger.log(&LogPoint { metrics: vec![("train_loss".to_owned(), 0.25)], ..LogPoint::default() })?;
+/// let name = std::fs::read_dir(folder.path())?.next().unwrap()?.file_name();
+/// assert!(name.to_string_lossy().starts_with("events.out.tfevents."));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct TensorBoardLogger {
+    file: Appended,
+    /// Whether there are hyperparameters, whose table has the run's end.
+    has_hparams: bool,
+}
+
+impl TensorBoardLogger {
+    /// A logger; the Trainer tells it where.
+    pub fn new() -> TensorBoardLogger {
+        TensorBoardLogger::default()
+    }
+
+    fn write(&mut self, step: u64, value: Vec<Value>) -> io::Result<()> {
+        if value.is_empty() {
+            return Ok(());
+        }
+        let summary = Some(Summary { value });
+        self.file.append(&Event { wall_time: unix_seconds(), step: step as i64, summary, ..Event::default() }.record())
+    }
+
+    fn write_hparams(&mut self, tag: &str, hparams: &HParams) -> io::Result<()> {
+        let metadata = Some(Metadata::of_plugin("hparams", hparams.encode_to_vec()));
+        self.write(0, vec![Value { tag: format!("_hparams_/{tag}"), metadata, ..Value::default() }])
+    }
+}
+
+impl Logger for TensorBoardLogger {
+    fn start(&mut self, run_dir: &Path) -> io::Result<()> {
+        let (time, process) = (unix_seconds(), std::process::id());
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = Some(host.trim()).filter(|host| !host.is_empty()).unwrap_or("localhost");
+        let name = format!("events.out.tfevents.{:010}.{host}.{process}", time as u64);
+        self.file = Appended::new(run_dir.join(name))?;
+        self.has_hparams = false;
+        let file_version = Some(FILE_VERSION.to_owned());
+        self.file.append(&Event { wall_time: time, file_version, ..Event::default() }.record())
+    }
+
+    fn log_hyperparams(&mut self, hyperparameters: &Map<String, Json>) -> io::Result<()> {
+        let hparams = hyperparameters.iter().map(|(name, value)| (name.clone(), hparam(value))).collect();
+        let start = SessionStart { hparams, start_time_secs: unix_seconds() };
+        self.has_hparams = true;
+        let start = HParams { session_start_info: Some(start), ..HParams::default() };
+        self.write_hparams("session_start_info", &start)
+    }
+
+    fn log(&mut self, point: &LogPoint) -> io::Result<()> {
+        let number = |(tag, x)| Value { tag, simple_value: Some(x as f32), ..Value::default() };
+        let mut values: Vec<Value> = point.columns().into_iter().map(number).collect();
+        for (name, value) in &point.arrays {
+            if let metrics::Value::Matrix(rows) = value {
+                values.extend(heat_map(rows).map(|picture| image(name, &picture)).transpose()?);
+            }
+        }
+        for (name, media) in &point.media {
+            values.push(match media {
+                Media::Image(picture) => image(name, picture)?,
+                Media::Text(texts) => {
+                    let (tensor, metadata) = (Some(Tensor::of_texts(texts)), Some(Metadata::of_plugin("text", vec![])));
+                    Value { tag: name.clone(), tensor, metadata, ..Value::default() }
+                }
+                Media::Histogram(histogram) => {
+                    let histo = HistogramProto {
+                        min: histogram.low,
+                        max: histogram.high,
+                        num: histogram.counts.iter().sum::<u64>() as f64,
+                        sum: histogram.sum,
+                        sum_squares: histogram.sum_squares,
+                        bucket_limit: histogram.edges().split_off(1),
+                        bucket: histogram.counts.iter().map(|&count| count as f64).collect(),
+                    };
+                    Value { tag: name.clone(), histo: Some(histo), ..Value::default() }
+                }
+            });
+        }
+        self.write(point.global_step, values)
+    }
+
+    fn finalize(&mut self, status: Status) -> io::Result<()> {
+        if !self.has_hparams {
+            return Ok(());
+        }
+        let status = if status == Status::Failed { 2 } else { 1 };
+        let end = HParams {
+            session_end_info: Some(SessionEnd { status, end_time_secs: unix_seconds() }),
+            ..HParams::default()
+        };
+        self.write_hparams("session_end_info", &end)
+    }
+}
+
+fn hparam(value: &Json) -> HParam {
+    match value {
+        Json::Bool(value) => HParam { bool_value: Some(*value), ..HParam::default() },
+        Json::Number(number) => HParam { number_value: number.as_f64(), ..HParam::default() },
+        Json::String(text) => HParam { string_value: Some(text.clone()), ..HParam::default() },
+        value => HParam { string_value: Some(value.to_string()), ..HParam::default() },
+    }
+}
+
+fn image(name: &str, picture: &Picture) -> io::Result<Value> {
+    let encoded_image_string = picture.png()?;
+    // The sizes of a PNG are the first two numbers of its first chunk.
+    let size = |at: usize| {
+        let bytes = encoded_image_string.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, i32::from_be_bytes)
+    };
+    let (width, height, colorspace) = (size(16), size(20), picture.shape[1] as i32);
+    let image = Image { height, width, colorspace, encoded_image_string };
+    Ok(Value { tag: name.to_owned(), image: Some(image), ..Value::default() })
+}
+
+/// A pixel a number, each row from 0 to its largest number; none for a matrix without numbers.
+fn heat_map(rows: &[Vec<f64>]) -> Option<Picture> {
+    let width = rows.first().map_or(0, Vec::len);
+    let pixels = rows.iter().flat_map(|row| {
+        let most = row.iter().copied().fold(0.0, f64::max);
+        row.iter().map(move |x| if most > 0.0 { (255.0 * x / most).clamp(0.0, 255.0).round() as u8 } else { 0 })
+    });
+    let pixels: Vec<u8> = pixels.collect();
+    (!pixels.is_empty() && pixels.len() == rows.len() * width)
+        .then(|| Picture { shape: [1, 1, rows.len(), width], pixels })
+}
+
+#[cfg(test)]
+mod tests;

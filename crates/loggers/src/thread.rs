@@ -1,0 +1,335 @@
+//! [`Loggers`]: all loggers of a run on one thread, which never holds up training.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value as Json};
+
+use crate::{LogPoint, Logger, Media, Status};
+
+/// Log points and jobs that may wait.
+const MOST_WAITING: usize = 1024;
+/// Bytes of pictures that may wait.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// The loggers of a run, on a thread of their own.
+///
+/// Nothing here waits for a logger but [`start`](Loggers::start) and [`finish`](Loggers::finish), and those for a limited time. What a
+/// logger cannot take is lost: that is told when it first happens, and counted at the end.
+///
+/// ```
+/// use std::time::Duration;
+/// use fulmen_loggers::{JsonlLogger, LogPoint, Loggers, Status};
+///
+/// let folder = tempfile::tempdir()?;
+/// let tell = |line: &str| eprintln!("{line}");
+/// let loggers = Loggers::new(vec![Box::new(JsonlLogger::new())], Duration::from_secs(30), tell)?;
+/// loggers.start(folder.path(), Default::default())?;
+/// loggers.log(LogPoint { metrics: vec![("train_loss".to_owned(), 0.25)], ..LogPoint::default() });
+/// loggers.finish(Status::Finished);
+/// assert!(std::fs::read_to_string(folder.path().join("metrics.jsonl"))?.contains("0.25"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Loggers {
+    thread: Worker<Vec<Slot>>,
+    patience: Duration,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    tell: Box<dyn Fn(&str) + Send + Sync>,
+    /// Log points that were not handed over because too much waits, and whether that was told.
+    lost: AtomicU64,
+    told: AtomicBool,
+    /// Bytes of pictures that wait.
+    bytes: AtomicU64,
+}
+
+/// A logger, and what it did not take.
+struct Slot {
+    logger: Box<dyn Logger>,
+    lost: u64,
+    told: bool,
+}
+
+impl Loggers {
+    /// Starts the thread. `patience` is how long the beginning and the end of a run wait for a logger that does not answer;
+    /// `tell` shows a line to the user.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn new(
+        loggers: Vec<Box<dyn Logger>>,
+        patience: Duration,
+        tell: impl Fn(&str) + Send + Sync + 'static,
+    ) -> io::Result<Loggers> {
+        let slots = loggers.into_iter().map(|logger| Slot { logger, lost: 0, told: false }).collect();
+        let (lost, told, bytes) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
+        let shared = Arc::new(Shared { tell: Box::new(tell), lost, told, bytes });
+        Ok(Loggers { thread: Worker::new("fulmen-loggers", slots)?, patience, shared })
+    }
+
+    /// Begins a run in this folder.
+    ///
+    /// # Errors
+    /// A logger cannot write there. One that does not answer in time is told of, and is no error.
+    pub fn start(&self, folder: &Path, hyperparameters: Map<String, Json>) -> io::Result<()> {
+        let folder = folder.to_owned();
+        let started = self.thread.ask(self.patience, move |slots| {
+            slots.iter_mut().try_for_each(|Slot { logger, .. }| {
+                logger.start(&folder)?;
+                if hyperparameters.is_empty() { Ok(()) } else { logger.log_hyperparams(&hyperparameters) }
+            })
+        });
+        started.unwrap_or_else(|| {
+            self.tell_once("a logger does not answer; training goes on");
+            Ok(())
+        })
+    }
+
+    /// Hands over a log point, and does not wait.
+    pub fn log(&self, point: LogPoint) {
+        let size = point.media.iter().map(|(_, media)| bytes(media)).sum();
+        let shared = self.shared.clone();
+        let waiting = shared.bytes.fetch_add(size, Ordering::Relaxed);
+        let job = move |slots: &mut Vec<Slot>| {
+            slots.iter_mut().for_each(|slot| slot.log(&point, &shared));
+            shared.bytes.fetch_sub(size, Ordering::Relaxed);
+        };
+        // One that is large by itself may go when nothing waits.
+        if (waiting > 0 && waiting + size > MOST_BYTES) || !self.thread.post(Box::new(job)) {
+            self.shared.bytes.fetch_sub(size, Ordering::Relaxed);
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+            self.tell_once("the loggers do not keep up, and logged values are lost; training goes on");
+        }
+    }
+
+    /// Does something after all that was handed over before, and does not wait for it. It is left out where too much waits.
+    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+        self.thread.post(Box::new(move |_| job()));
+    }
+
+    /// Waits until all is written, and tells what was lost. A run may go on afterwards.
+    pub fn finish(&self, status: Status) {
+        let shared = self.shared.clone();
+        let lost = self.thread.ask(self.patience, move |slots| {
+            for Slot { logger, .. } in &mut *slots {
+                if let Err(error) = logger.finalize(status) {
+                    (shared.tell)(&format!("warning: {}: {error}", logger.name()));
+                }
+            }
+            let lost = slots.iter_mut().filter(|slot| slot.lost > 0);
+            lost.map(|slot| (slot.logger.name(), std::mem::take(&mut slot.lost))).collect::<Vec<_>>()
+        });
+        let late = lost.is_none();
+        for (name, lost) in lost.unwrap_or_default() {
+            (self.shared.tell)(&format!("warning: {name} lost {lost} log points"));
+        }
+        match self.shared.lost.swap(0, Ordering::Relaxed) {
+            0 => {}
+            lost => (self.shared.tell)(&format!("warning: {lost} log points were lost, as the loggers did not keep up")),
+        }
+        if late {
+            let waited = self.patience.as_secs_f64();
+            (self.shared.tell)(&format!(
+                "warning: a logger did not answer for {waited} s, and up to {} log points that waited for it are lost",
+                self.thread.waiting()
+            ));
+        }
+    }
+
+    fn tell_once(&self, what: &str) {
+        if !self.shared.told.swap(true, Ordering::Relaxed) {
+            (self.shared.tell)(&format!("warning: {what}"));
+        }
+    }
+}
+
+impl Slot {
+    fn log(&mut self, point: &LogPoint, shared: &Shared) {
+        let Err(error) = self.logger.log(point) else { return };
+        if error.kind() != io::ErrorKind::WouldBlock {
+            self.lost += 1;
+        }
+        if !std::mem::replace(&mut self.told, true) {
+            let name = self.logger.name();
+            (shared.tell)(&format!("warning: logged values could not be written by {name}: {error}; training goes on"));
+        }
+    }
+}
+
+/// How much memory a value takes, where that may be much.
+fn bytes(media: &Media) -> u64 {
+    match media {
+        Media::Image(picture) => picture.pixels.len() as u64,
+        Media::Text(texts) => texts.iter().map(|text| text.len() as u64).sum(),
+        Media::Histogram(_) => 0,
+    }
+}
+
+/// A thread that does jobs on a state, in their order.
+pub(crate) struct Worker<S> {
+    jobs: SyncSender<Job<S>>,
+    waiting: Arc<AtomicU64>,
+}
+
+type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+impl<S: Send + 'static> Worker<S> {
+    pub(crate) fn new(name: &str, mut state: S) -> io::Result<Worker<S>> {
+        let (jobs, given) = mpsc::sync_channel::<Job<S>>(MOST_WAITING);
+        let waiting = Arc::new(AtomicU64::new(0));
+        let done = waiting.clone();
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            for job in given {
+                job(&mut state);
+                done.fetch_sub(1, Ordering::Relaxed);
+            }
+        })?;
+        Ok(Worker { jobs, waiting })
+    }
+
+    /// Jobs that are not done.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Hands over a job, unless too many wait.
+    pub(crate) fn post(&self, job: Job<S>) -> bool {
+        self.try_post(job).is_ok()
+    }
+
+    fn try_post(&self, job: Job<S>) -> Result<(), TrySendError<Job<S>>> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.jobs.try_send(job).inspect_err(|_| {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        })
+    }
+
+    /// Does a job after those before it, and waits for what it gives; none if that takes too long.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        job: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> Option<T> {
+        let until = Instant::now() + patience;
+        let (give, given) = mpsc::sync_channel(1);
+        let mut job: Job<S> = Box::new(move |state| drop(give.send(job(state))));
+        loop {
+            job = match self.try_post(job) {
+                Ok(()) => return given.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
+                Err(TrySendError::Full(job)) if Instant::now() < until => job,
+                Err(_) => return None,
+            };
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::Receiver;
+
+    use super::*;
+    use crate::{CsvLogger, JsonlLogger, Picture};
+
+    type Told = Arc<Mutex<Vec<String>>>;
+
+    fn loggers(patience: Duration, loggers: Vec<Box<dyn Logger>>) -> (Loggers, Told) {
+        let told = Told::default();
+        let lines = told.clone();
+        let tell = move |line: &str| lines.lock().unwrap().push(line.to_owned());
+        (Loggers::new(loggers, patience, tell).unwrap(), told)
+    }
+
+    fn point(step: u64) -> LogPoint {
+        LogPoint { global_step: step, metrics: vec![("loss".to_owned(), 0.5)], ..LogPoint::default() }
+    }
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// Does not return from its first log point before it is told to.
+    struct Hangs(Receiver<()>);
+
+    impl Logger for Hangs {
+        fn start(&mut self, _: &Path) -> io::Result<()> {
+            Ok(())
+        }
+        fn log(&mut self, _: &LogPoint) -> io::Result<()> {
+            let _ = self.0.recv();
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_logger_that_hangs_does_not_hold_up_who_logs_and_what_is_lost_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (release, wait) = mpsc::channel();
+        let (loggers, told) = loggers(Duration::from_millis(1), vec![Box::new(Hangs(wait))]);
+        loggers.start(folder.path(), Map::new()).unwrap();
+        told.lock().unwrap().clear();
+        // One at work, as many as may wait, and three more.
+        let all = 1 + MOST_WAITING as u64 + 3;
+        loggers.log(point(0));
+        while loggers.thread.waiting() > 1 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        (1..all).for_each(|step| loggers.log(point(step)));
+        loggers.finish(Status::Finished);
+        let told = std::mem::take(&mut *told.lock().unwrap());
+        let lost: u64 = told.iter().filter_map(|line| line.split(' ').nth(1)?.parse::<u64>().ok()).sum();
+        assert!((3..=4).contains(&lost), "{told:?}");
+        assert!(told.iter().filter(|line| line.contains("do not keep up")).count() <= 1, "{told:?}");
+        assert!(told.last().unwrap().contains("did not answer"), "{told:?}");
+        drop(release);
+    }
+
+    #[test]
+    fn one_that_fails_is_told_once_counted_and_does_not_keep_others_from_writing() {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/full", folder.path().join("metrics.jsonl")).unwrap();
+        let (loggers, told) = loggers(LONG, vec![Box::new(JsonlLogger::new()), Box::new(CsvLogger::new())]);
+        loggers.start(folder.path(), Map::new()).unwrap();
+        (0..5).for_each(|step| loggers.log(point(step)));
+        loggers.finish(Status::Failed);
+        let told = told.lock().unwrap();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("could not be written by JsonlLogger: No space left on device"), "{told:?}");
+        assert_eq!(told[1], "warning: JsonlLogger lost 5 log points");
+        assert_eq!(std::fs::read_to_string(folder.path().join("metrics.csv")).unwrap().lines().count(), 6);
+    }
+
+    #[test]
+    fn a_run_does_not_begin_where_a_logger_cannot_write() {
+        let (loggers, _) = loggers(LONG, vec![Box::new(JsonlLogger::new())]);
+        let error = loggers.start(Path::new("/dev/null/run"), Map::new()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+    }
+
+    #[test]
+    fn pictures_that_wait_take_bounded_memory_and_jobs_run_after_what_was_logged() {
+        let folder = tempfile::tempdir().unwrap();
+        let (release, wait) = mpsc::channel();
+        let (loggers, told) = loggers(LONG, vec![Box::new(Hangs(wait)), Box::new(JsonlLogger::new())]);
+        loggers.start(folder.path(), Map::new()).unwrap();
+        let size = MOST_BYTES as usize / 2;
+        let picture = || Media::Image(Picture { shape: [1, 1, 1, size], pixels: vec![0; size] });
+        let with_picture = |step| LogPoint { media: vec![("x".to_owned(), picture())], ..point(step) };
+        (0..3).for_each(|step| loggers.log(with_picture(step)));
+        loggers.log(point(3));
+        let (read, text) = (folder.path().join("metrics.jsonl"), Arc::new(Mutex::new(String::new())));
+        let seen = text.clone();
+        loggers.run(move || *seen.lock().unwrap() = std::fs::read_to_string(read).unwrap());
+        drop(release);
+        loggers.finish(Status::Finished);
+        assert_eq!(text.lock().unwrap().lines().count(), 3, "the third picture was lost");
+        let told = told.lock().unwrap();
+        assert!(told[0].contains("do not keep up") && told[1].contains("1 log points were lost"), "{told:?}");
+    }
+}

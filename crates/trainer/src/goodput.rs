@@ -1,0 +1,192 @@
+//! [`Goodput`]: where the wall time of a training went.
+
+use std::fmt;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the wall time of a training went, in seconds. `FitSummary::goodput` has that of a fit and of the runs that it goes on
+/// with; each run's own is in `goodput.json` in its folder.
+///
+/// ```
+/// use fulmen_trainer::Goodput;
+///
+/// let goodput = Goodput { start: 1.0, compile: 4.0, steps: 90.0, lost: 5.0, ..Goodput::default() };
+/// assert_eq!((goodput.total(), goodput.share()), (100.0, 0.9));
+/// assert_eq!(goodput.to_string(), "Goodput 90 %: steps 90.0 s of 100.0 s, lost 5.0 s, compile 4.0 s, start 1.0 s");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Goodput {
+    /// From the call of `fit` to the first step, and before it the opening of the devices.
+    pub start: f64,
+    /// Compiling.
+    pub compile: f64,
+    /// The device waited for a batch.
+    pub data: f64,
+    /// Training steps, and reading what they log.
+    pub steps: f64,
+    /// Validation.
+    pub validation: f64,
+    /// Training waited for a checkpoint.
+    pub checkpoint: f64,
+    /// Steps that were made after the checkpoint with which the next run began, so that it did them again.
+    pub lost: f64,
+}
+
+/// What a run spends its time with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimeBucket {
+    Start,
+    Compile,
+    Data,
+    Steps,
+    Validation,
+    Checkpoint,
+}
+
+impl Goodput {
+    fn named(&self) -> [(&'static str, f64); 7] {
+        let Goodput { start, compile, data, steps, validation, checkpoint, lost } = *self;
+        [
+            ("steps", steps),
+            ("start", start),
+            ("compile", compile),
+            ("data", data),
+            ("validation", validation),
+            ("checkpoint", checkpoint),
+            ("lost", lost),
+        ]
+    }
+
+    fn bucket(&mut self, bucket: TimeBucket) -> &mut f64 {
+        match bucket {
+            TimeBucket::Start => &mut self.start,
+            TimeBucket::Compile => &mut self.compile,
+            TimeBucket::Data => &mut self.data,
+            TimeBucket::Steps => &mut self.steps,
+            TimeBucket::Validation => &mut self.validation,
+            TimeBucket::Checkpoint => &mut self.checkpoint,
+        }
+    }
+
+    /// All time.
+    pub fn total(&self) -> f64 {
+        self.named().iter().map(|(_, seconds)| seconds).sum()
+    }
+
+    /// The share of the time that went into steps that count, from 0 to 1.
+    pub fn share(&self) -> f64 {
+        let total = self.total();
+        if total > 0.0 { self.steps / total } else { 0.0 }
+    }
+
+    pub(crate) fn add(&mut self, other: &Goodput) {
+        self.start += other.start;
+        self.compile += other.compile;
+        self.data += other.data;
+        self.steps += other.steps;
+        self.validation += other.validation;
+        self.checkpoint += other.checkpoint;
+        self.lost += other.lost;
+    }
+
+    /// Counts a share of what went into steps as lost.
+    pub(crate) fn lose(&mut self, share: f64) {
+        for seconds in [&mut self.steps, &mut self.data] {
+            let lost = *seconds * share;
+            *seconds -= lost;
+            self.lost += lost;
+        }
+    }
+}
+
+/// One line, the largest parts first. What took less than a thousandth is left out.
+impl fmt::Display for Goodput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (total, [_, rest @ ..]) = (self.total(), self.named());
+        write!(f, "Goodput {:.0} %: steps {:.1} s of {total:.1} s", 100.0 * self.share(), self.steps)?;
+        let mut rest: Vec<_> = rest.into_iter().filter(|(_, seconds)| *seconds > total / 1000.0).collect();
+        rest.sort_by(|a, b| b.1.total_cmp(&a.1));
+        rest.into_iter().try_for_each(|(name, seconds)| write!(f, ", {name} {seconds:.1} s"))
+    }
+}
+
+/// Counts the time of a run; at each moment it goes into one bucket.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    spent: Goodput,
+    bucket: TimeBucket,
+    since: Instant,
+    /// Whether a fit has used it.
+    used: bool,
+}
+
+impl Clock {
+    /// From this moment on, at which the opening of the devices began.
+    pub(crate) fn new() -> Clock {
+        Clock { spent: Goodput::default(), bucket: TimeBucket::Start, since: Instant::now(), used: false }
+    }
+
+    /// Stops until the next fit.
+    pub(crate) fn pause(&mut self) {
+        self.enter(TimeBucket::Start);
+    }
+
+    /// Begins a fit. The first one counts what came before the pause too.
+    pub(crate) fn begin(&mut self) {
+        if std::mem::replace(&mut self.used, true) {
+            self.spent = Goodput::default();
+        }
+        (self.bucket, self.since) = (TimeBucket::Start, Instant::now());
+    }
+
+    /// From now on time goes into this bucket; gives the one before.
+    pub(crate) fn enter(&mut self, bucket: TimeBucket) -> TimeBucket {
+        let now = Instant::now();
+        *self.spent.bucket(self.bucket) += now.duration_since(self.since).as_secs_f64();
+        self.since = now;
+        std::mem::replace(&mut self.bucket, bucket)
+    }
+
+    /// Counts time from a moment on that went into the present bucket as that of another.
+    pub(crate) fn was(&mut self, bucket: TimeBucket, since: Instant) {
+        let present = self.enter(self.bucket);
+        let seconds = since.elapsed().as_secs_f64().min(*self.spent.bucket(present));
+        *self.spent.bucket(present) -= seconds;
+        *self.spent.bucket(bucket) += seconds;
+    }
+
+    pub(crate) fn spent(&mut self) -> Goodput {
+        self.enter(self.bucket);
+        self.spent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn each_moment_is_counted_once_and_in_its_bucket() {
+        let begun = Instant::now();
+        let mut clock = Clock::new();
+        clock.pause();
+        clock.begin();
+        let before = clock.enter(TimeBucket::Steps);
+        assert_eq!(before, TimeBucket::Start);
+        let wait = Instant::now();
+        std::thread::sleep(Duration::from_millis(5));
+        clock.was(TimeBucket::Data, wait);
+        assert_eq!(clock.enter(TimeBucket::Validation), TimeBucket::Steps);
+        std::thread::sleep(Duration::from_millis(5));
+        let spent = clock.spent();
+        assert!(spent.data >= 0.005 && spent.validation >= 0.005 && spent.steps >= 0.0, "{spent:?}");
+        assert!(spent.total() <= begun.elapsed().as_secs_f64(), "{spent:?}");
+        assert_eq!((spent.compile, spent.checkpoint, spent.lost), (0.0, 0.0, 0.0));
+        clock.begin();
+        assert_eq!(clock.spent().data, 0.0, "another fit begins with nothing");
+    }
+}

@@ -1,0 +1,86 @@
+//! [`LoggerSet`]: which of the loggers that come with Fulmen keep a run's values.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// Which of the loggers that come with Fulmen keep a run's values.
+///
+/// ```
+/// use fulmen_trainer::LoggerSet;
+/// assert_eq!("csv,jsonl".parse::<LoggerSet>()?, LoggerSet::Only(vec!["csv", "jsonl"]));
+/// assert_eq!("none".parse::<LoggerSet>()?, LoggerSet::Only(vec![]));
+/// # Ok::<(), fulmen_trainer::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LoggerSet {
+    /// `csv`, `jsonl` and `tensorboard`; none of them where the program adds loggers of its own.
+    #[default]
+    Auto,
+    /// These, besides the program's own.
+    Only(Vec<&'static str>),
+}
+
+const NAMES: [&str; 4] = ["csv", "jsonl", "tensorboard", "mlflow"];
+
+impl FromStr for LoggerSet {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<LoggerSet> {
+        match text.trim() {
+            "auto" | "true" => return Ok(LoggerSet::Auto),
+            "none" | "false" => return Ok(LoggerSet::Only(vec![])),
+            _ => {}
+        }
+        let mut names = vec![];
+        for name in text.trim().trim_matches(['[', ']']).split(',').map(str::trim) {
+            let known = NAMES.iter().find(|known| **known == name).ok_or_else(|| {
+                Error::usage(format!("`{name}` is no logger; there are: {}; or give auto or none", NAMES.join(", ")))
+            })?;
+            if !names.contains(known) {
+                names.push(*known);
+            }
+        }
+        Ok(LoggerSet::Only(names))
+    }
+}
+
+impl TryFrom<&str> for LoggerSet {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<LoggerSet> {
+        text.parse()
+    }
+}
+
+/// Lightning's `logger=False`.
+impl From<bool> for LoggerSet {
+    fn from(on: bool) -> LoggerSet {
+        if on { LoggerSet::Auto } else { LoggerSet::Only(vec![]) }
+    }
+}
+
+impl fmt::Display for LoggerSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoggerSet::Auto => f.write_str("auto"),
+            LoggerSet::Only(names) if names.is_empty() => f.write_str("none"),
+            LoggerSet::Only(names) => f.write_str(&names.join(",")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_reads_back_and_another_name_is_refused() {
+        for (text, shown) in [("auto", "auto"), ("none", "none"), ("[jsonl, csv]", "jsonl,csv"), ("csv,csv", "csv")] {
+            assert_eq!(text.parse::<LoggerSet>().unwrap().to_string(), shown);
+        }
+        let error = "csv,wandb".parse::<LoggerSet>().unwrap_err().to_string();
+        assert_eq!(error, "`wandb` is no logger; there are: csv, jsonl, tensorboard, mlflow; or give auto or none");
+    }
+}

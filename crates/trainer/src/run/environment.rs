@@ -1,0 +1,165 @@
+//! `environment.json` in the run's folder: with which versions, on what and by which command a run was made.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use fulmen_loggers::unix_seconds;
+use fulmen_tensor::Runtime;
+use parking_lot::Mutex;
+use serde_json::{Value as Json, json};
+
+/// Beginnings of the names of variables that change what a run does.
+const PREFIXES: [&str; 6] = ["FULMEN_", "XLA_", "TPU_", "LIBTPU_", "PJRT_", "CUDA_"];
+/// What stands in the names of variables and flags whose values are nobody's business.
+const SECRET: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY"];
+
+/// What there is to say of a run by this process.
+pub(crate) fn environment(runtime: &Runtime, processes: usize) -> Json {
+    let (client, devices) = (runtime.client(), runtime.devices());
+    let text = |path: io::Result<PathBuf>| path.map(|path| path.to_string_lossy().into_owned()).ok();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()).ok();
+    let directory = std::env::current_dir();
+    let version = client.plugin().api_version();
+    json!({
+        "fulmen": env!("CARGO_PKG_VERSION"),
+        "program": text(std::env::current_exe()),
+        "command": command(std::env::args_os().map(|arg| arg.to_string_lossy().into_owned())),
+        "git_commit": directory.as_deref().ok().and_then(git_commit),
+        "directory": text(directory),
+        "started": unix_seconds(),
+        "host": host,
+        "processes": processes,
+        "cores": std::thread::available_parallelism().map_or(1, usize::from),
+        "platform": client.platform_name(),
+        "platform_version": client.platform_version(),
+        "plugin": client.plugin().path().to_string_lossy(),
+        "pjrt_api": format!("{}.{}", version.major, version.minor),
+        "device_kind": devices.first().map(|device| device.kind()),
+        "devices": devices.iter().map(|device| device.id()).collect::<Vec<_>>(),
+        "variables": variables(std::env::vars_os().map(|(name, value)| {
+            (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+        })),
+    })
+}
+
+/// Writes the file, with the hash of the plugin, for which its file is read.
+pub(crate) fn write(path: &Path, mut environment: Json, runtime: &Runtime) -> io::Result<()> {
+    environment["plugin_sha256"] = plugin_sha256(runtime).into();
+    let text = format!("{environment:#}\n");
+    fulmen_durable::write(path, Some(text.len() as u64), |file| file.write_all(text.as_bytes()))
+}
+
+/// A plugin may be loaded more than once in a process, and has hundreds of megabytes.
+fn plugin_sha256(runtime: &Runtime) -> Option<String> {
+    static KNOWN: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+    let plugin = runtime.client().plugin();
+    let mut known = KNOWN.lock();
+    if let Some(hash) = known.get(plugin.path()) {
+        return Some(hash.clone());
+    }
+    let hash = plugin.identity().ok()?.to_owned();
+    known.insert(plugin.path().to_owned(), hash.clone());
+    Some(hash)
+}
+
+/// A command line without what is secret.
+fn command(args: impl Iterator<Item = String>) -> Vec<String> {
+    let mut hide_next = false;
+    args.map(|arg| {
+        if std::mem::take(&mut hide_next) {
+            return "***".to_owned();
+        }
+        let (name, value) = arg.split_once('=').map_or((&*arg, None), |(name, value)| (name, Some(value)));
+        match value {
+            Some(_) if is_secret(name) => format!("{name}=***"),
+            Some(value) => format!("{name}={}", without_user(value)),
+            None => {
+                hide_next = name.starts_with("--") && is_secret(name);
+                without_user(name)
+            }
+        }
+    })
+    .collect()
+}
+
+fn variables(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
+    let ours = all.filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !is_secret(name));
+    ours.map(|(name, value)| (name, without_user(&value))).collect()
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_uppercase().replace('-', "_");
+    SECRET.iter().any(|secret| name.contains(secret))
+}
+
+/// An address without user and password.
+fn without_user(text: &str) -> String {
+    match text.split_once("://") {
+        Some((scheme, rest)) => match rest.split_once('@') {
+            Some((user, rest)) if !user.contains('/') => format!("{scheme}://***@{rest}"),
+            _ => text.to_owned(),
+        },
+        None => text.to_owned(),
+    }
+}
+
+/// The commit that is checked out in the repository of a folder.
+fn git_commit(folder: &Path) -> Option<String> {
+    let git = folder.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
+    let read = |path: PathBuf| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    // In a worktree it is a file that names the folder.
+    let git = match git.is_dir() {
+        true => git,
+        false => git.parent()?.join(read(git.clone())?.strip_prefix("gitdir: ")?),
+    };
+    let head = read(git.join("HEAD"))?;
+    let Some(name) = head.strip_prefix("ref: ") else { return Some(head) };
+    let common = read(git.join("commondir")).map_or(git.clone(), |common| git.join(common));
+    [&git, &common].into_iter().find_map(|folder| read(folder.join(name))).or_else(|| {
+        let packed = read(common.join("packed-refs"))?;
+        let mut lines = packed.lines().filter_map(|line| line.split_once(' '));
+        lines.find(|(_, packed)| *packed == name).map(|(commit, _)| commit.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn no_secret_is_written() {
+        let args = ["train", "--api-key", "k", "--hub-token=t", "--server=http://me:pw@host/x", "s3://b/a@b", "--seed", "3"];
+        let expected = ["train", "--api-key", "***", "--hub-token=***", "--server=http://***@host/x", "s3://b/a@b", "--seed", "3"];
+        assert_eq!(command(args.into_iter().map(str::to_owned)), expected);
+        let set = [("FULMEN_RUN_TOKEN", "t"), ("FULMEN_SEED", "3"), ("HOME", "/root"), ("XLA_FLAGS", "--x")];
+        let kept = variables(set.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(kept.into_iter().collect::<Vec<_>>(), [("FULMEN_SEED", "3"), ("XLA_FLAGS", "--x")].map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn the_commit_is_the_one_that_git_tells() {
+        let folder = tempfile::tempdir().unwrap();
+        let git = |folder: &Path, args: &[&str]| {
+            let who = ["-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"];
+            let output = Command::new("git").current_dir(folder).args(who).args(args).output().unwrap();
+            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        };
+        let main = folder.path().join("main");
+        std::fs::create_dir_all(main.join("deep")).unwrap();
+        git(&main, &["init", "-q"]);
+        git(&main, &["commit", "-q", "--allow-empty", "-m", "first"]);
+        let head = Some(git(&main, &["rev-parse", "HEAD"]));
+        assert_eq!(git_commit(&main.join("deep")), head);
+        git(&main, &["pack-refs", "--all"]);
+        assert_eq!(git_commit(&main), head, "packed");
+        git(&main, &["worktree", "add", "-q", "../tree"]);
+        assert_eq!(git_commit(&folder.path().join("tree")), head, "in a worktree");
+        git(&main, &["checkout", "-q", "--detach"]);
+        assert_eq!(git_commit(&main), head, "detached");
+        assert_eq!(git_commit(Path::new("/proc")), None);
+    }
+}
