@@ -15,7 +15,7 @@ use fulmen_tensor::{Anomalies, DType, Literal, Tensor, TensorType, cond};
 use crate::logs::logged::{Logged, LoggedValue, refused};
 use crate::logs::media::MediaKind;
 use crate::stage::Stage;
-use crate::{Batch, Error, LogPoint, ReduceFx, Result, Sink};
+use crate::{Batch, Error, LogPoint, Media, ReduceFx, Result, Sink};
 
 /// Where in the vector what stands, for one kind of step.
 #[derive(Clone, Debug, Default)]
