@@ -42,8 +42,16 @@ impl Report {
             ]
         };
         let header = [
-            "slice", "chips", "memory", "HBM needed", "step, at least", "bound by", "peak, at most", "epoch, at least",
-            "epoch's price", "hour's price",
+            "slice",
+            "chips",
+            "memory",
+            "HBM needed",
+            "step, at least",
+            "bound by",
+            "peak, at most",
+            "epoch, at least",
+            "epoch's price",
+            "hour's price",
         ];
         let rows = self.slices.iter().map(|judgement| row(judgement).map(Html::from).into());
         let priced = self.cheapest_first();
@@ -99,7 +107,8 @@ fn roofline(judgement: &Judgement) -> Html {
     let intensity = |line: &LineCost| line.flops / line.hbm_traffic.max(1.0);
     let drawn: Vec<&LineCost> = step.lines.iter().filter(|line| line.flops > 0.0).collect();
     let ridge = peak / bandwidth;
-    let (left, right) = drawn.iter().map(|line| intensity(line)).fold((ridge / 30.0, ridge * 30.0), |(a, b), i| (a.min(i), b.max(i)));
+    let (left, right) =
+        drawn.iter().map(|line| intensity(line)).fold((ridge / 30.0, ridge * 30.0), |(a, b), i| (a.min(i), b.max(i)));
     let right = right.min(ridge * 1e4);
     let total: f64 = step.lines.iter().map(|line| line.least_s).sum();
     let dots = |name: String, colour: usize, lines: &[&LineCost]| Series {
@@ -111,8 +120,12 @@ fn roofline(judgement: &Judgement) -> Html {
         sizes: lines.iter().map(|line| line.least_s / total).collect(),
     };
     let (named, others) = drawn.split_at(drawn.len().min(NAMED));
-    let mut series =
-        vec![Series { name: "peak".into(), colour: NEUTRAL, points: [left, ridge, right].map(roof).into(), ..Series::default() }];
+    let mut series = vec![Series {
+        name: "peak".into(),
+        colour: NEUTRAL,
+        points: [left, ridge, right].map(roof).into(),
+        ..Series::default()
+    }];
     if !others.is_empty() {
         series.push(dots(format!("{} further lines", others.len()), NAMED, others));
     }
@@ -147,7 +160,9 @@ fn memory_of(judgement: &Judgement) -> Html {
     let limit = judgement.hbm_available_bytes;
     let bar = |parts: &[(usize, &str, u64)]| {
         let whole = parts.iter().map(|part| part.2).sum::<u64>().max(limit).max(1) as f64;
-        bar(parts.iter().map(|&(colour, name, bytes)| (colour, format!("{name}: {}", memory(bytes)), bytes as f64 / whole)))
+        bar(parts
+            .iter()
+            .map(|&(colour, name, bytes)| (colour, format!("{name}: {}", memory(bytes)), bytes as f64 / whole)))
     };
     let needed = judgement.hbm_needed_bytes;
     let content: Html = match (&judgement.step, needed) {

@@ -8,8 +8,8 @@ use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin}
 use fulmen_tensor::{Function, Mesh, Recorded};
 
 use crate::{
-    Error, Generation, Judgement, LineCost, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting, large, roofline, topology,
-    warnings,
+    Error, Generation, Judgement, LineCost, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting, large,
+    roofline, topology, warnings,
 };
 
 /// Of the largest tensors, so many are told.

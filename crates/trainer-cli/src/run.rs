@@ -157,7 +157,8 @@ impl<P: Program> Job<P> {
             }
             if let Some(file) = &args.html {
                 let page = report.html("Preflight");
-                let written = fulmen_durable::write(file, Some(page.len() as u64), |out| out.write_all(page.as_bytes()));
+                let written =
+                    fulmen_durable::write(file, Some(page.len() as u64), |out| out.write_all(page.as_bytes()));
                 written.map_err(|e| std::io::Error::new(e.kind(), format!("--html {}: {e}", file.display())))?;
                 line(format_args!("page: {}", file.display()))?;
             }

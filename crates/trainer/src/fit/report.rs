@@ -211,7 +211,9 @@ fn pictures(batch: &HostBatch) -> Option<Picture> {
     let stride = height.max(width).div_ceil(SIDE);
     let (high, wide) = (height.div_ceil(stride), width.div_ceil(stride));
     let row = channels * height * width;
-    let at = |n: usize, c: usize, y: usize, x: usize| n * row + c * strides[0] + y * stride * strides[1] + x * stride * strides[2];
+    let at = |n: usize, c: usize, y: usize, x: usize| {
+        n * row + c * strides[0] + y * stride * strides[1] + x * stride * strides[2]
+    };
     let values: Box<dyn Fn(usize) -> f32> = match dtype {
         DType::U8 => {
             let bytes = batch.values::<u8>(field).ok()?;
@@ -224,15 +226,16 @@ fn pictures(batch: &HostBatch) -> Option<Picture> {
     };
     let mut pixels = vec![0; rows * channels * high * wide];
     let places = |c: usize| {
-        (0..rows).flat_map(move |n| (0..high).flat_map(move |y| (0..wide).map(move |x| (n, y, x)))).map(move |(n, y, x)| {
-            (((n * channels + c) * high + y) * wide + x, at(n, c, y, x))
-        })
+        (0..rows)
+            .flat_map(move |n| (0..high).flat_map(move |y| (0..wide).map(move |x| (n, y, x))))
+            .map(move |(n, y, x)| (((n * channels + c) * high + y) * wide + x, at(n, c, y, x)))
     };
     for c in 0..channels {
         let finite = || places(c).map(|(_, from)| values(from)).filter(|value| value.is_finite());
         let (low, high) = match dtype {
             DType::U8 => (0.0, 255.0),
-            _ => finite().fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value))),
+            _ => finite()
+                .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value))),
         };
         let range = if high > low { high - low } else { 1.0 };
         for (to, from) in places(c) {
@@ -257,10 +260,13 @@ mod tests {
             pictures(&loader.epoch(0).next().unwrap().unwrap())
         };
         // Two pictures of two pixels' kinds: channels last, and the same channels first.
-        let last: Vec<f32> = (0..2 * 4 * 5 * 3).map(|i| (i / 3 % 20) as f32 * if i % 3 == 0 { 1.0 } else { -2.0 }).collect();
+        let last: Vec<f32> =
+            (0..2 * 4 * 5 * 3).map(|i| (i / 3 % 20) as f32 * if i % 3 == 0 { 1.0 } else { -2.0 }).collect();
         let from = |n: usize, c: usize, at: usize| last[(n * 20 + at) * 3 + c];
-        let channels_first: Vec<f32> =
-            (0..2).flat_map(|n| (0..3).flat_map(move |c| (0..20).map(move |at| (n, c, at)))).map(|(n, c, at)| from(n, c, at)).collect();
+        let channels_first: Vec<f32> = (0..2)
+            .flat_map(|n| (0..3).flat_map(move |c| (0..20).map(move |at| (n, c, at))))
+            .map(|(n, c, at)| from(n, c, at))
+            .collect();
         let picture = first([2, 4, 5, 3], last.clone()).unwrap();
         assert_eq!(picture.shape, [2, 3, 4, 5]);
         assert_eq!(first([2, 3, 4, 5], channels_first), Some(picture.clone()));

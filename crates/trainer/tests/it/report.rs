@@ -26,9 +26,15 @@ fn a_fit_writes_how_it_went_and_why_it_failed() {
     assert_eq!(told["memory"][0]["state"], summary.state_bytes[0]);
     assert!(told["flops_per_second"].as_f64().unwrap() > 0.0 && told["peak_flops"].is_null(), "{told}");
     assert!(told["model"].to_string().contains("fc1") && told["compilations"].is_array(), "{told}");
-    for text in
-        ["<b>loss</b>", "val_loss is ", "spent on steps", "Finished; 2 epochs, 10 steps", "max_epochs", "train_seen", "fc2"]
-    {
+    for text in [
+        "<b>loss</b>",
+        "val_loss is ",
+        "spent on steps",
+        "Finished; 2 epochs, 10 steps",
+        "max_epochs",
+        "train_seen",
+        "fc2",
+    ] {
         assert!(page.contains(text), "{text}\n{page}");
     }
 
@@ -48,7 +54,9 @@ fn pictures_of_the_first_batch_are_kept() {
     let line = Linear::new(64, 1);
     let module = TrainingFn::new(
         &line,
-        |line, batch, _| line.forward(&batch.get("image").to_dtype(fulmen_tensor::DType::F32).reshape([4, 64])).mean_all(),
+        |line, batch, _| {
+            line.forward(&batch.get("image").to_dtype(fulmen_tensor::DType::F32).reshape([4, 64])).mean_all()
+        },
         |_| optim::Sgd::new(1e-6),
     );
     let mut trainer = trainer(folder.path()).max_epochs(1).enable_checkpointing(false).build().unwrap();
