@@ -99,7 +99,8 @@ impl MlflowLogger {
         if response.status().is_success() {
             return Ok(answer);
         }
-        let kind = if answer["error_code"] == "RESOURCE_ALREADY_EXISTS" { ErrorKind::AlreadyExists } else { ErrorKind::Other };
+        let kind =
+            if answer["error_code"] == "RESOURCE_ALREADY_EXISTS" { ErrorKind::AlreadyExists } else { ErrorKind::Other };
         let message = answer["message"].as_str().unwrap_or_default();
         Err(io::Error::new(kind, failed(format!("{} {message}", response.status())).to_string()))
     }
@@ -176,9 +177,7 @@ impl Logger for MlflowLogger {
             return Err(io::Error::other(format!("{} takes nothing", self.server)));
         }
         let (timestamp, step) = (milliseconds(), point.global_step);
-        let metric = |(name, x): (String, f64)| {
-            json!({ "key": key(&name), "value": finite(x), "timestamp": timestamp, "step": step })
-        };
+        let metric = |(name, x): (String, f64)| json!({ "key": key(&name), "value": finite(x), "timestamp": timestamp, "step": step });
         self.kept.push(point.columns().into_iter().map(metric).collect());
         if self.not_before.is_some_and(|time| Instant::now() < time) {
             return Ok(());

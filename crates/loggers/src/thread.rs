@@ -132,7 +132,9 @@ impl Loggers {
         }
         match self.shared.lost.swap(0, Ordering::Relaxed) {
             0 => {}
-            lost => (self.shared.tell)(&format!("warning: {lost} log points were lost, as the loggers did not keep up")),
+            lost => {
+                (self.shared.tell)(&format!("warning: {lost} log points were lost, as the loggers did not keep up"))
+            }
         }
         if late {
             let waited = self.patience.as_secs_f64();

@@ -11,7 +11,7 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 36.0;
 /// Colours of `page.css`.
-pub(crate) const COLOURS: usize = 6;
+const COLOURS: usize = 7;
 /// A logarithmic axis is chosen where the largest value is so many times the smallest.
 const LOG_FROM: f64 = 100.0;
 
@@ -32,7 +32,7 @@ pub enum Mark {
 pub struct Series {
     /// What the legend says.
     pub name: String,
-    /// Which of the six colours, further ones begin again; or [`NEUTRAL`].
+    /// Which of the seven colours, further ones begin again; or [`NEUTRAL`].
     pub colour: usize,
     /// The points, the x axis first. What is not finite is left out.
     pub points: Vec<(f64, f64)>,
@@ -95,9 +95,9 @@ impl Chart {
         if columns {
             y.0 = y.0.min(0.0);
         }
-        let column = series.iter().filter(|s| s.mark == Mark::Columns).map(column_width).fold(0.0, f64::max);
-        let x =
-            Axis::new(x.0, if self.log_x { x.1 } else { x.1 + column }, self.log_x && x.0 > 0.0, LEFT, SIZE.0 - RIGHT);
+        let ends = series.iter().filter(|s| s.mark == Mark::Columns).flat_map(|s| column_ends(s, self.log_x));
+        let end = ends.fold(x.1, f64::max);
+        let x = Axis::new(x.0, end, self.log_x && x.0 > 0.0, LEFT, SIZE.0 - RIGHT);
         let y = Axis::new(y.0, y.1, log_y, SIZE.1 - BOTTOM, TOP);
         let mut parts = vec![axes(&x, &y, &self.x, &self.y)];
         parts.extend(series.iter().flat_map(|s| marks(s, &x, &y)));
@@ -152,11 +152,17 @@ fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |range, v| Some(range.map_or((v, v), |(low, high): (f64, f64)| (low.min(v), high.max(v)))))
 }
 
-fn column_width(series: &Series) -> f64 {
-    let ways = series.points.windows(2).map(|pair| pair[1].0 - pair[0].0);
-    ways.filter(|way| *way > 0.0)
-        .fold(None, |least: Option<f64>, way| Some(least.map_or(way, |l| l.min(way))))
-        .unwrap_or(1.0)
+/// Where each column ends: where the next one begins; the last is as wide as the one before it.
+fn column_ends(series: &Series, log: bool) -> Vec<f64> {
+    let begins: Vec<f64> = series.points.iter().map(|point| point.0).collect();
+    let last = match begins[..] {
+        [.., before, last] if log && before > 0.0 => last * (last / before),
+        [.., before, last] => last + (last - before),
+        [only] if log => only * 1.1,
+        [only] => only + 1.0,
+        [] => return vec![],
+    };
+    begins[1..].iter().copied().chain([last]).collect()
 }
 
 /// Where values lie between two pixels.
@@ -224,8 +230,8 @@ fn axes(x: &Axis, y: &Axis, x_label: &str, y_label: &str) -> Html {
         true => format!("{label} (log scale)"),
         false => label.to_owned(),
     };
-    parts.push(label(x.to, bottom + 30.0, "end", &name(x_label, x)));
-    parts.push(label(0.0, bottom + 30.0, "start", &name(y_label, y)));
+    let names = [(x.to, "end", name(x_label, x)), (0.0, "start", name(y_label, y))];
+    parts.extend(names.iter().filter(|n| !n.2.is_empty()).map(|(at, anchor, text)| label(*at, bottom + 30.0, anchor, text)));
     parts.into_iter().collect()
 }
 
@@ -254,10 +260,9 @@ fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
         }
         Mark::Line | Mark::Dots => series.points.iter().enumerate().map(dot).collect(),
         Mark::Columns => {
-            let width = column_width(series);
             let mut path = String::new();
-            for &(px, py) in &series.points {
-                let (left, right, top, base) = (x.pixel(px), x.pixel(px + width), y.pixel(py), y.pixel(0.0));
+            for (&(px, py), end) in series.points.iter().zip(column_ends(series, x.log)) {
+                let (left, right, top, base) = (x.pixel(px), x.pixel(end), y.pixel(py), y.pixel(0.0));
                 let _ = write!(path, "M{left:.1} {base:.1}V{top:.1}H{:.1}V{base:.1}Z", (right - 1.0).max(left + 0.5));
             }
             vec![element("path", &[("class", &format_args!("column {colour}")), ("d", &path)], "")]

@@ -72,17 +72,22 @@ pub fn paragraph(text: impl Display) -> Html {
 
 /// A table. What does not fit into a narrow window is scrolled to, and numbers stand on the right.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Html>>) -> Html {
-    let is_number =
-        |cell: &Html| cell.0.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '−' | '+' | '$'));
-    let cell = |cell: Html| {
-        let class = if is_number(&cell) { "number" } else { "" };
-        element("td", &[("class", &class)], cell)
+    let cell = |cell: Html| match is_number(&cell.0) {
+        true => element("td", &[("class", &"number")], cell),
+        false => element("td", &[], cell),
     };
     let head: Html = header.iter().map(|name| element("th", &[], *name)).collect();
     let body: Html =
         rows.into_iter().map(|row| element("tr", &[], row.into_iter().map(cell).collect::<Html>())).collect();
     let head = element("thead", &[], element("tr", &[], head));
     element("div", &[("class", &"scroll")], element("table", &[], [head, element("tbody", &[], body)]))
+}
+
+/// Whether a cell begins with a number: `3`, `2.5 GiB`, `$1.20`, `12k`.
+fn is_number(cell: &str) -> bool {
+    let first = cell.split(' ').next().unwrap_or_default();
+    let first = first.trim_start_matches('$').trim_end_matches(['k', 'M', 'G', 'T']);
+    first.starts_with(|c: char| c.is_ascii_digit() || c == '-') && first.parse::<f64>().is_ok() && cell.len() < 24
 }
 
 /// The place for what is long and seldom read: it opens on a click.

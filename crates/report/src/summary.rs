@@ -58,7 +58,7 @@ pub struct Summary {
     pub model: Vec<[String; 4]>,
     /// What stands below the table of the model.
     pub model_total: String,
-    /// What else there is to say: platform, devices, mesh, precision.
+    /// What else there is to say: mesh, precision, batch size.
     pub setting: Vec<(String, String)>,
 }
 

@@ -14,7 +14,8 @@ pub(crate) fn verdict(run: &Run) -> Html {
     let mut sentences = vec![];
     let state = run.summary.as_ref().map(|summary| summary.state);
     let bad = state == Some(State::Failed);
-    sentences.push(element("b", &[("class", &if bad { "bad" } else { "" })], how_it_stands(run)));
+    let stands = element("b", &[], how_it_stands(run));
+    sentences.push(if bad { element("span", &[("class", &"bad")], stands) } else { stands });
     sentences.extend(values(run).into_iter().map(Html::from));
     for (name, curve) in run.curves() {
         if let (true, Some((step, count))) = (name.contains("loss"), curve.non_finite()) {

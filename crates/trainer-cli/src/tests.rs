@@ -201,6 +201,26 @@ fn each_option_of_the_table_is_a_flag_and_is_printed() {
 }
 
 #[test]
+fn the_config_of_a_run_says_where_each_value_comes_from() {
+    let file = File::new("hidden = 3\n[trainer]\nseed = 7\nmax-epochs = 9\n");
+    let args = ["fit", "--data-dir", "d", "--config", &file.path(), "--max-epochs", "2"];
+    let invocation = read::<Fitting>(&args).map_err(|f| message(&f)).unwrap();
+    let source = |arg: &clap::Arg| invocation.source(arg, &["detect_nan"]);
+    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), source).unwrap();
+    let of_file = |line: &str, number: usize| format!("{line}  # {}:{number}", file.path());
+    for line in [
+        "data-dir = \"d\"  # command line",
+        &of_file("hidden = 3", 1),
+        &of_file("seed = 7", 3),
+        "max-epochs = 2  # command line",
+        "detect-nan = false  # the program",
+        "max-steps = 0",
+    ] {
+        assert!(text.lines().any(|printed| printed == line), "{line}: {text}");
+    }
+}
+
+#[test]
 fn what_is_printed_says_what_each_key_is() {
     let invocation = read::<Fitting>(&["fit", "--data-dir", "d", "--hidden", "3"]).map_err(|f| message(&f)).unwrap();
     let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), |_| None).unwrap();

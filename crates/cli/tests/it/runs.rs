@@ -17,7 +17,8 @@ fn fulmen(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
 fn write_run(root: &Path, number: u32, learning_rate: &str, accuracies: [f64; 3]) {
     let folder = root.join(format!("version_{number}"));
     fs::create_dir_all(&folder).unwrap();
-    let config = format!("lr = {learning_rate}  # command line\nname = \"x\"\n[trainer]\n# ckpt-path =\nseed = 3  # a.toml:2\n");
+    let config =
+        format!("lr = {learning_rate}  # command line\nname = \"x\"\n[trainer]\n# ckpt-path =\nseed = 3  # a.toml:2\n");
     fs::write(folder.join("config.toml"), config).unwrap();
     let seconds = json!({ "start": 60.0, "compile": 120.0, "data": 0.0, "steps": 1440.0, "validation": 180.0 });
     let before = json!({ "seconds": { "steps": 1e6 }, "last_step": 1 });
@@ -42,11 +43,15 @@ fn runs_are_listed_shown_and_compared() {
     fs::create_dir(runs.join("something")).unwrap();
 
     let (code, said) = fulmen(folder.path(), &["ls"]);
-    let lines: Vec<Vec<&str>> = said.lines().map(|line| line.split("  ").map(str::trim).filter(|x| !x.is_empty()).collect()).collect();
+    let lines: Vec<Vec<&str>> =
+        said.lines().map(|line| line.split("  ").map(str::trim).filter(|x| !x.is_empty()).collect()).collect();
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(lines[0], ["run", "started", "epochs", "steps", "time", "goodput", "cost", "best val_acc"]);
     // Eight chips for half an hour, at 1.20 an hour each.
-    assert_eq!((lines[1][0], &lines[1][2..]), ("version_9", &["3", "35", "30 min 00 s", "80 %", "$4.80", "0.7500"][..]));
+    assert_eq!(
+        (lines[1][0], &lines[1][2..]),
+        ("version_9", &["3", "35", "30 min 00 s", "80 %", "$4.80", "0.7500"][..])
+    );
     assert_eq!((lines[2][0], lines[2][7]), ("version_10", "0.6250"));
 
     let (_, said) = fulmen(folder.path(), &["show", "runs/version_9", "--json"]);

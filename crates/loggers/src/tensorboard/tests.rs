@@ -18,7 +18,8 @@ fn write_run(folder: &Path) {
             ("recall".to_owned(), metrics::Value::Vector(vec![0.25, 0.5])),
             ("confusion".to_owned(), metrics::Value::Matrix(vec![vec![4.0, 0.0, 1.0], vec![0.0, 0.0, 0.0]])),
         ];
-        let histogram = Histogram { low: -1.0, high: 2.0, sum: 1.5, sum_squares: 4.0, counts: vec![2, 0, 1], non_finite: 0 };
+        let histogram =
+            Histogram { low: -1.0, high: 2.0, sum: 1.5, sum_squares: 4.0, counts: vec![2, 0, 1], non_finite: 0 };
         let media = vec![
             ("pictures".to_owned(), Media::Image(Picture { shape: [2, 3, 1, 2], pixels: (0..12).collect() })),
             ("texts".to_owned(), Media::Text(vec!["first".into(), "zweiter ü".into()])),
@@ -56,7 +57,8 @@ fn the_records_are_whole_and_say_what_was_logged() {
 #[test]
 #[ignore = "needs TensorBoard: FULMEN_TEST_TENSORBOARD=python3 cargo test -p fulmen-loggers -- --ignored"]
 fn tensorboards_reader_sees_each_kind() {
-    let python = std::env::var_os("FULMEN_TEST_TENSORBOARD").expect("FULMEN_TEST_TENSORBOARD: a Python with tensorboard");
+    let python =
+        std::env::var_os("FULMEN_TEST_TENSORBOARD").expect("FULMEN_TEST_TENSORBOARD: a Python with tensorboard");
     let folder = tempfile::tempdir().unwrap();
     write_run(folder.path());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/read_events.py");

@@ -45,7 +45,8 @@ pub(super) struct GoodputFile {
 impl GoodputFile {
     /// For a run in this folder that goes on after a step, from a checkpoint if there is one.
     pub(super) fn new(run_dir: Option<&Path>, first_step: u64, checkpoint: Option<&Path>, options: &Options) -> Self {
-        let mut before = checkpoint.and_then(|checkpoint| before(run_dir, checkpoint, options)).unwrap_or_default().runs;
+        let mut before =
+            checkpoint.and_then(|checkpoint| before(run_dir, checkpoint, options)).unwrap_or_default().runs;
         lose(&mut before, first_step);
         let path = run_dir.map(|folder| folder.join(NAME));
         GoodputFile { path, before, started: unix_seconds(), first_step, written: Instant::now() }

@@ -50,11 +50,7 @@ impl Reports {
     pub(super) fn new(module: &dyn TrainingModule, of_fit: &FitStart, start: &TrainStart<'_>) -> Reports {
         let model = ModelSummary::new(module, MODEL_DEPTH);
         let setting = [
-            ("platform", of_fit.platform.clone()),
-            ("devices", of_fit.devices.len().to_string()),
-            ("processes", of_fit.processes.to_string()),
             ("mesh", of_fit.mesh.clone()),
-            ("strategy", of_fit.strategy.to_string()),
             ("precision", of_fit.precision.clone()),
             ("batch_size", of_fit.batch_size.to_string()),
             ("parameters", of_fit.num_parameters.to_string()),

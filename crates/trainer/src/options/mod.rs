@@ -27,8 +27,8 @@ use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 use crate::options::typed::{setting, typed};
 use crate::plan::NO_LIMIT;
 use crate::{
-    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, Precision, Result, Resume, Strategy,
-    TrainDuration,
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, Precision, Result, Resume,
+    Strategy, TrainDuration,
 };
 
 /// One row of the table, for documents and reports.

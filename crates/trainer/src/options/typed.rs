@@ -15,7 +15,7 @@ pub fn typed(text: &str) -> Json {
 }
 
 /// Such a value in TOML.
-pub fn toml(value: &Json) -> String {
+fn toml(value: &Json) -> String {
     match value {
         Json::String(text) => Value::from(text).to_string(),
         Json::Array(values) => format!("[{}]", values.iter().map(toml).collect::<Vec<_>>().join(", ")),

@@ -131,12 +131,17 @@ mod tests {
 
     #[test]
     fn no_secret_is_written() {
-        let args = ["train", "--api-key", "k", "--hub-token=t", "--server=http://me:pw@host/x", "s3://b/a@b", "--seed", "3"];
-        let expected = ["train", "--api-key", "***", "--hub-token=***", "--server=http://***@host/x", "s3://b/a@b", "--seed", "3"];
+        let args =
+            ["train", "--api-key", "k", "--hub-token=t", "--server=http://me:pw@host/x", "s3://b/a@b", "--seed", "3"];
+        let expected =
+            ["train", "--api-key", "***", "--hub-token=***", "--server=http://***@host/x", "s3://b/a@b", "--seed", "3"];
         assert_eq!(command(args.into_iter().map(str::to_owned)), expected);
         let set = [("FULMEN_RUN_TOKEN", "t"), ("FULMEN_SEED", "3"), ("HOME", "/root"), ("XLA_FLAGS", "--x")];
         let kept = variables(set.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
-        assert_eq!(kept.into_iter().collect::<Vec<_>>(), [("FULMEN_SEED", "3"), ("XLA_FLAGS", "--x")].map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(
+            kept.into_iter().collect::<Vec<_>>(),
+            [("FULMEN_SEED", "3"), ("XLA_FLAGS", "--x")].map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
     }
 
     #[test]

@@ -99,7 +99,8 @@ impl Session {
         self.record.compilations.clear();
         if self.writes() {
             keep_in(&folder.join("run.log"));
-            let (environment, runtime) = (environment::environment(&self.runtime, self.processes()), self.runtime.clone());
+            let (environment, runtime) =
+                (environment::environment(&self.runtime, self.processes()), self.runtime.clone());
             let path = folder.join("environment.json");
             self.loggers.run(move || {
                 if let Err(error) = environment::write(&path, environment, &runtime) {

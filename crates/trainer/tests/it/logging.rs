@@ -145,10 +145,20 @@ fn a_resume_within_an_epoch_goes_on_with_each_reduction() {
         // The largest value lies before the end, the latest after it.
         let ended = run(&Record::default()).max_steps(2).build().unwrap().fit(&module(), &loader(), None).unwrap();
         let checkpoint = ended.last_checkpoint.unwrap();
-        run(&record).ckpt_path(checkpoint).build().unwrap().fit(&module(), &loader(), None).unwrap();
+        let resumed = run(&record).ckpt_path(checkpoint).build().unwrap().fit(&module(), &loader(), None).unwrap();
         let epochs = record.epochs.lock().unwrap();
         assert_eq!(epochs.len(), 2);
         epochs.iter().for_each(|point| assert_values(point, &by_hand(0..3), "_epoch", &format!("every {every}")));
+
+        // So does the account of its time.
+        let goodput = std::fs::read(folder.path().join("version_1/goodput.json")).unwrap();
+        let goodput: serde_json::Value = serde_json::from_slice(&goodput).unwrap();
+        let runs = goodput["runs"].as_array().unwrap();
+        let steps =
+            |run: &serde_json::Value| [&run["first_step"], &run["last_step"]].map(|step| step.as_u64().unwrap());
+        assert_eq!(runs.iter().map(steps).collect::<Vec<_>>(), [[0, 2], [2, 6]]);
+        let spent: f64 = runs.iter().map(|run| run["seconds"]["start"].as_f64().unwrap()).sum();
+        assert!((resumed.goodput.start - spent).abs() < 1e-6 && resumed.goodput.lost == 0.0, "{:?}", resumed.goodput);
     }
 }
 
@@ -306,6 +316,24 @@ fn pictures_texts_and_histograms_are_those_of_the_step_at_the_log_point() {
         assert_eq!(std::fs::read_to_string(media.join("texts/6.txt")).unwrap(), "Ha\n\nHb\n");
         assert!(std::fs::read_to_string(media.join("values/6.csv")).unwrap().starts_with("low,high,count\n-12.5,"));
         assert!(media.join("a_b/6.png").is_file());
+
+        // The run's folder says with what it was made, and where its time went.
+        let run = trainer.run_dir().unwrap();
+        let read = |name: &str| std::fs::read_to_string(run.join(name)).unwrap();
+        let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        let environment = json(&read("environment.json"));
+        assert_eq!((&environment["platform"], &environment["processes"]), (&"cpu".into(), &1.into()));
+        assert_eq!(environment["devices"].as_array().unwrap().len(), devices);
+        assert_eq!(environment["plugin_sha256"].as_str().unwrap().len(), 64);
+        let points: Vec<_> = read("metrics.jsonl").lines().map(json).collect();
+        assert_eq!((points.len(), &points[5]["step"]), (6, &9.into()));
+        let names = std::fs::read_dir(run).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        assert_eq!(names.filter(|name| name.starts_with("events.out.tfevents.")).count(), 1);
+        let goodput = &json(&read("goodput.json"))["runs"][0];
+        assert_eq!((&goodput["first_step"], &goodput["last_step"]), (&0.into(), &9.into()));
+        let [steps, validation] = ["steps", "validation"].map(|part| goodput["seconds"][part].as_f64().unwrap());
+        assert!(steps > 0.0 && validation > 0.0, "{goodput}");
+        assert!((summary.goodput.steps - steps).abs() < 1e-6 && summary.goodput.share() < 1.0, "{:?}", summary.goodput);
     }
 }
 
@@ -442,8 +470,9 @@ impl Logger for Told {
         self.0.lock().unwrap().push(serde_json::to_string(told).unwrap());
         Ok(())
     }
+    /// Training goes on all the same.
     fn log(&mut self, _: &LogPoint) -> std::io::Result<()> {
-        Ok(())
+        Err(std::io::Error::other("no room"))
     }
 }
 
@@ -466,7 +495,10 @@ fn hyperparameters_go_into_checkpoints_and_to_loggers() {
 
     // The options of the run stand beside its checkpoints, as `--config` reads them.
     let options = std::fs::read_to_string(fitted.run_dir().unwrap().join("config.toml")).unwrap();
-    assert!(options.starts_with("[trainer]\n") && options.contains("\nmax-epochs = 1  # the program\nmax-steps = 0\n"), "{options}");
+    assert!(
+        options.starts_with("[trainer]\n") && options.contains("\nmax-epochs = 1  # the program\nmax-steps = 0\n"),
+        "{options}"
+    );
 
     // A run that goes on has those that it was told itself.
     let goes_on = trainer(folder.path()).max_epochs(2).ckpt_path(&checkpoint).build().unwrap();

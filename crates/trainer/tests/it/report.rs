@@ -31,7 +31,7 @@ fn a_fit_writes_how_it_went_and_why_it_failed() {
         "val_loss is ",
         "spent on steps",
         "Finished; 2 epochs, 10 steps",
-        "max_epochs",
+        "max-epochs = 2",
         "train_seen",
         "fc2",
     ] {

@@ -77,7 +77,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             }
         }
         Command::Show { run, json } => {
-            let run = Run::read(&run)?.ok_or_else(|| Error::usage(format!("{} is not the folder of a run", run.display())))?;
+            let run = Run::read(&run)?
+                .ok_or_else(|| Error::usage(format!("{} is not the folder of a run", run.display())))?;
             match json {
                 true => say!("{}", run.as_json()),
                 false => show(&run),
@@ -109,7 +110,8 @@ fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
             continue;
         }
         let entries = std::fs::read_dir(folder).map_err(|e| Error::io(folder, "cannot read the folder", e))?;
-        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        let mut paths: Vec<PathBuf> =
+            entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
         // version_10 after version_9.
         let number = |path: &Path| path.to_str()?.rsplit('_').next()?.parse::<u64>().ok();
         paths.sort_by_key(|path| (number(path), path.clone()));
@@ -249,8 +251,22 @@ impl Run {
 
 /// Whether a metric of this name is better when larger: one that counts what is right. Others are losses and errors.
 fn larger_is_better(name: &str) -> bool {
-    const LARGER: [&str; 14] =
-        ["acc", "auc", "auroc", "bleu", "dice", "f1", "iou", "map", "per_second", "precision", "psnr", "r2", "recall", "ssim"];
+    const LARGER: [&str; 14] = [
+        "acc",
+        "auc",
+        "auroc",
+        "bleu",
+        "dice",
+        "f1",
+        "iou",
+        "map",
+        "per_second",
+        "precision",
+        "psnr",
+        "r2",
+        "recall",
+        "ssim",
+    ];
     let name = name.to_lowercase();
     let mut words = name.split(['_', '/', '-', ' ', '.']);
     words.any(|word| LARGER.contains(&word) || word == "accuracy" || word == "mfu") || name.contains("per_second")
@@ -265,7 +281,8 @@ fn read_json(path: &Path) -> Result<Value> {
 
 fn read_config(path: &Path) -> Result<BTreeMap<String, String>> {
     let Ok(text) = std::fs::read_to_string(path) else { return Ok(BTreeMap::new()) };
-    let document = toml_edit::Document::parse(text).map_err(|e| Error::file(path, e.to_string().trim_end().to_owned()))?;
+    let document =
+        toml_edit::Document::parse(text).map_err(|e| Error::file(path, e.to_string().trim_end().to_owned()))?;
     let mut config = BTreeMap::new();
     let show = |item: &toml_edit::Item| {
         // Without the comment that says where it comes from.
@@ -325,7 +342,9 @@ fn of_validation(runs: &[Run]) -> Vec<String> {
             names.push(name.clone());
         }
     }
-    let of = |part: &str| names.iter().filter(|name| name.contains(part) && !name.contains('/')).cloned().collect::<Vec<_>>();
+    let of = |part: &str| {
+        names.iter().filter(|name| name.contains(part) && !name.contains('/')).cloned().collect::<Vec<_>>()
+    };
     let mut found = of("val");
     if found.is_empty() {
         found = of("loss");
