@@ -187,7 +187,7 @@ fn several_runs_are_told_apart() {
 }
 
 /// The pages that `.ci/pages` shows a browser besides those of real runs. About 20 s, most of it for writing and reading
-/// 10⁶ lines: `FULMEN_PAGES=folder cargo test -p fulmen-report --release made_pages -- --ignored`.
+/// 10⁶ lines: `FULMEN_PAGES=folder cargo test -p fulmen-report made_pages -- --ignored`.
 #[test]
 #[ignore = "writes pages for .ci/pages, which shows them to Chromium"]
 fn made_pages() {
