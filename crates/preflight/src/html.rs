@@ -8,7 +8,7 @@ use crate::{Judgement, LineCost, Report, StepCost};
 
 /// Lines with a colour and a name of their own.
 const NAMED: usize = 5;
-/// Rows of the tables of lines.
+/// Rows of the tables of lines; those with less than a thousandth of the step are left out too.
 const MOST_LINES: usize = 20;
 
 impl Report {
@@ -138,7 +138,7 @@ fn roofline(judgement: &Judgement) -> Html {
         log_x: true,
         log_y: Some(true),
     };
-    let rows = step.lines.iter().take(MOST_LINES).map(|line| {
+    let rows = step.lines.iter().take(MOST_LINES).filter(|line| line.least_s >= total / 1000.0).map(|line| {
         let bound = if intensity(line) < ridge { "memory" } else { "matrix unit" };
         let share = format!("{:.1} %", 100.0 * line.least_s / total);
         let cells = [

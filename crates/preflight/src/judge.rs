@@ -176,7 +176,9 @@ fn cost(judgement: &mut Judgement, program: &Executable, step: &Step) -> fulmen_
 
 /// What each line of the user's code costs.
 fn lines(module: &fulmen_pjrt::hlo::Module, chip: &Generation, step: &Step) -> Vec<LineCost> {
-    let line = |source: Option<Source>| source.filter(|at| !(step.is_internal)(&at.file)).map(|at| at.to_string());
+    let line = |source: Option<Source>| {
+        source.filter(|at| at.file != "-" && !(step.is_internal)(&at.file)).map(|at| at.to_string())
+    };
     let mut costs: BTreeMap<Option<String>, (Cost, u64)> = BTreeMap::new();
     for (source, cost) in module.cost_by_line() {
         let (sum, _) = costs.entry(line(source)).or_default();

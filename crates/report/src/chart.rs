@@ -97,7 +97,13 @@ impl Chart {
         }
         let ends = series.iter().filter(|s| s.mark == Mark::Columns).flat_map(|s| column_ends(s, self.log_x));
         let end = ends.fold(x.1, f64::max);
-        let x = Axis::new(x.0, end, self.log_x && x.0 > 0.0, LEFT, SIZE.0 - RIGHT);
+        // Half a dot outside of the axes would be cut off.
+        let room = |(low, high): (f64, f64), log: bool| match series.iter().all(|s| s.mark == Mark::Dots) && !log {
+            true => (low - 0.05 * (high - low), high + 0.05 * (high - low)),
+            false => (low, high),
+        };
+        let (x, y) = (room((x.0, end), self.log_x), room(y, log_y));
+        let x = Axis::new(x.0, x.1, self.log_x && x.0 > 0.0, LEFT, SIZE.0 - RIGHT);
         let y = Axis::new(y.0, y.1, log_y, SIZE.1 - BOTTOM, TOP);
         let mut parts = vec![axes(&x, &y, &self.x, &self.y)];
         parts.extend(series.iter().flat_map(|s| marks(s, &x, &y)));
@@ -231,7 +237,9 @@ fn axes(x: &Axis, y: &Axis, x_label: &str, y_label: &str) -> Html {
         false => label.to_owned(),
     };
     let names = [(x.to, "end", name(x_label, x)), (0.0, "start", name(y_label, y))];
-    parts.extend(names.iter().filter(|n| !n.2.is_empty()).map(|(at, anchor, text)| label(*at, bottom + 30.0, anchor, text)));
+    parts.extend(
+        names.iter().filter(|n| !n.2.is_empty()).map(|(at, anchor, text)| label(*at, bottom + 30.0, anchor, text)),
+    );
     parts.into_iter().collect()
 }
 

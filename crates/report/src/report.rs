@@ -122,7 +122,10 @@ fn curves(runs: &[Run]) -> Html {
             points: runs[run].curves()[name].points(),
             ..Series::default()
         });
-        Chart { title: (*title).to_owned(), x: "step".into(), series: series.collect(), ..Chart::default() }.html()
+        // A schedule ends near zero, which would be most of a logarithmic axis.
+        let log_y = title.starts_with("lr").then_some(false);
+        Chart { title: (*title).to_owned(), x: "step".into(), series: series.collect(), log_y, ..Chart::default() }
+            .html()
     };
     let mut parts = vec![element("div", &[("class", &"charts")], charts.iter().map(chart).collect::<Html>())];
     if left_out > 0 {
@@ -165,7 +168,13 @@ pub(crate) fn buckets(run: &Run) -> Vec<(&str, &str, f64)> {
     }
     // One that a later version has.
     spent.extend(sums.into_iter().map(|(name, seconds)| (name, name, seconds)));
+    spent.retain(|bucket| bucket.2 > 0.0);
     spent
+}
+
+/// The same in all runs.
+fn colour_of(bucket: &str) -> usize {
+    BUCKETS.iter().position(|known| known.0 == bucket).unwrap_or(BUCKETS.len())
 }
 
 fn time(runs: &[Run]) -> Html {
@@ -175,16 +184,15 @@ fn time(runs: &[Run]) -> Html {
         if total <= 0.0 {
             return missing("The folder has no goodput.json.");
         }
-        let bar = bar(spent
-            .iter()
-            .enumerate()
-            .map(|(colour, &(_, text, seconds))| (colour, format!("{text}: {}", duration(seconds)), seconds / total)));
+        let bar = bar(spent.iter().map(|&(name, text, seconds)| {
+            (colour_of(name), format!("{text}: {}", duration(seconds)), seconds / total)
+        }));
         let starts = match run.goodput.len() {
             1 => String::new(),
             n => format!(", over {n} starts"),
         };
-        let rows = spent.iter().enumerate().map(|(colour, &(_, text, seconds))| {
-            let swatch = element("i", &[("class", &class(colour))], "");
+        let rows = spent.iter().map(|&(name, text, seconds)| {
+            let swatch = element("i", &[("class", &class(colour_of(name)))], "");
             let name = [swatch, element("span", &[], text)].into();
             vec![name, duration(seconds).into(), format!("{:.1} %", 100.0 * seconds / total).into()]
         });
