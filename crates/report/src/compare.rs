@@ -18,7 +18,9 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
     let mut names: Vec<&String> = settings.iter().flat_map(BTreeMap::keys).collect();
     names.sort();
     names.dedup();
-    let differs = |name: &&String| settings.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name));
+    // When a run began is another in each.
+    let differs =
+        |name: &&String| *name != "started" && settings.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name));
     let rows: Vec<Vec<Html>> = names
         .into_iter()
         .filter(differs)
