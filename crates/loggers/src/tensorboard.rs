@@ -150,8 +150,8 @@ fn heat_map(rows: &[Vec<f64>]) -> Option<Picture> {
         row.iter().map(move |x| if most > 0.0 { (255.0 * x / most).clamp(0.0, 255.0).round() as u8 } else { 0 })
     });
     let pixels: Vec<u8> = pixels.collect();
-    (!pixels.is_empty() && pixels.len() == rows.len() * width)
-        .then(|| Picture { shape: [1, 1, rows.len(), width], pixels })
+    let is_whole = !pixels.is_empty() && pixels.len() == rows.len() * width;
+    is_whole.then_some(Picture { shape: [1, 1, rows.len(), width], pixels })
 }
 
 #[cfg(test)]

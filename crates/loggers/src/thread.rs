@@ -128,12 +128,12 @@ impl Loggers {
         });
         let late = lost.is_none();
         for (name, lost) in lost.unwrap_or_default() {
-            (self.shared.tell)(&format!("warning: {name} lost {lost} log points"));
+            (self.shared.tell)(&format!("warning: log points that {name} has lost: {lost}"));
         }
         match self.shared.lost.swap(0, Ordering::Relaxed) {
             0 => {}
             lost => {
-                (self.shared.tell)(&format!("warning: {lost} log points were lost, as the loggers did not keep up"))
+                (self.shared.tell)(&format!("warning: log points that are lost as the loggers did not keep up: {lost}"))
             }
         }
         if late {
@@ -285,7 +285,7 @@ mod tests {
         (1..all).for_each(|step| loggers.log(point(step)));
         loggers.finish(Status::Finished);
         let told = std::mem::take(&mut *told.lock().unwrap());
-        let lost: u64 = told.iter().filter_map(|line| line.split(' ').nth(1)?.parse::<u64>().ok()).sum();
+        let lost: u64 = told.iter().filter_map(|line| line.split(": ").nth(2)?.parse::<u64>().ok()).sum();
         assert!((3..=4).contains(&lost), "{told:?}");
         assert!(told.iter().filter(|line| line.contains("do not keep up")).count() <= 1, "{told:?}");
         assert!(told.last().unwrap().contains("did not answer"), "{told:?}");
@@ -303,7 +303,7 @@ mod tests {
         let told = told.lock().unwrap();
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].contains("could not be written by JsonlLogger: No space left on device"), "{told:?}");
-        assert_eq!(told[1], "warning: JsonlLogger lost 5 log points");
+        assert_eq!(told[1], "warning: log points that JsonlLogger has lost: 5");
         assert_eq!(std::fs::read_to_string(folder.path().join("metrics.csv")).unwrap().lines().count(), 6);
     }
 
@@ -332,6 +332,6 @@ mod tests {
         loggers.finish(Status::Finished);
         assert_eq!(text.lock().unwrap().lines().count(), 3, "the third picture was lost");
         let told = told.lock().unwrap();
-        assert!(told[0].contains("do not keep up") && told[1].contains("1 log points were lost"), "{told:?}");
+        assert!(told[0].contains("do not keep up") && told[1].ends_with("did not keep up: 1"), "{told:?}");
     }
 }

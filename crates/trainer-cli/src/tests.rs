@@ -210,7 +210,7 @@ fn the_config_of_a_run_says_where_each_value_comes_from() {
     let of_file = |line: &str, number: usize| format!("{line}  # {}:{number}", file.path());
     for line in [
         "data-dir = \"d\"  # command line",
-        &of_file("hidden = 3", 1),
+        &of_file("hidden = [3]", 1),
         &of_file("seed = 7", 3),
         "max-epochs = 2  # command line",
         "detect-nan = false  # the program",

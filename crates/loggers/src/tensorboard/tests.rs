@@ -48,7 +48,7 @@ fn the_records_are_whole_and_say_what_was_logged() {
     let values: Vec<_> = events[1..].iter().map(|event| &event.summary.as_ref().unwrap().value).collect();
     let tags: Vec<_> = values[1].iter().map(|value| value.tag.as_str()).collect();
     assert_eq!(tags, ["train_loss", "zero", "recall/0", "recall/1", "confusion", "pictures", "texts", "weights"]);
-    assert_eq!((events[2].step, values[2][0].simple_value, values[2][1].simple_value), (10, Some(0.1), Some(0.0)));
+    assert_eq!((events[3].step, values[2][0].simple_value, values[2][1].simple_value), (10, Some(0.1), Some(0.0)));
     let image = values[1][4].image.as_ref().unwrap();
     assert_eq!((image.height, image.width, image.colorspace), (2, 3, 1));
 }
