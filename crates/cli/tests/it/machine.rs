@@ -1,4 +1,4 @@
-//! `fulmen devices`, `plugin`, `completions` and `man`: what is asked of the machine and of the command itself.
+//! `fulmen devices`, `doctor`, `plugin`, `completions` and `man`: what is asked of the machine and of the command itself.
 
 use std::process::Command;
 
@@ -37,4 +37,26 @@ fn the_command_describes_itself() {
     fulmen(&["man", "--output", folder.path().to_str().unwrap()]);
     let page = std::fs::read_to_string(folder.path().join("fulmen-plugin-verify.1")).unwrap();
     assert!(page.contains("damaged"), "{page}");
+}
+
+#[test]
+fn the_doctor_says_the_same_in_json() {
+    let run = |arguments: &[&str]| {
+        let command = &mut Command::new(env!("CARGO_BIN_EXE_fulmen"));
+        let output = command.args(["doctor", "--bucket", "gs://data"]).args(arguments).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let ((_, text), (fine, json)) = (run(&[]), run(&["--json"]));
+    let sections: Vec<Value> = serde_json::from_str(&json).unwrap();
+    assert!(sections.len() > 15, "{json}");
+    for section in &sections {
+        let heading = section["heading"].as_str().unwrap();
+        assert!(
+            text.contains(&format!("  {heading}: ")) && section["findings"][0]["found"].is_string(),
+            "{heading}: {text}"
+        );
+    }
+    assert_eq!(fine, !json.contains(r#""severity":"error""#), "{json}");
+    let refused = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(["doctor", "--bucket", "data"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
 }

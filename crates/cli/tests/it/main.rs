@@ -4,6 +4,7 @@
 mod cache;
 mod checkpoint;
 mod machine;
+mod new;
 mod prepare;
 mod presize;
 mod report;

@@ -15,7 +15,9 @@ mod checkpoint;
 mod compile_cache;
 mod data;
 mod devices;
+mod doctor;
 mod limits;
+mod new;
 mod plugin;
 mod presize;
 mod progress;
@@ -51,12 +53,14 @@ enum Command {
     },
     Data(data::Arguments),
     Devices(devices::Arguments),
+    Doctor(doctor::Arguments),
     /// Writes a manual page for each subcommand
     Man {
         /// The folder of the pages
         #[arg(long, value_name = "FOLDER")]
         output: PathBuf,
     },
+    New(new::Arguments),
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
     Report(report::Arguments),
@@ -77,7 +81,9 @@ fn main() -> ExitCode {
         }
         Command::Data(arguments) => data::run(arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Man { output } => manual(&output),
+        Command::New(arguments) => new::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Runs(arguments) => runs::run(arguments),
