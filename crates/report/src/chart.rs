@@ -293,7 +293,7 @@ pub fn number(value: f64) -> String {
     match size {
         0.0 => "0".to_owned(),
         s if !s.is_finite() => value.to_string(),
-        s if s < 1e-3 || s >= 1e15 => {
+        s if !(1e-3..1e15).contains(&s) => {
             let text = format!("{value:.2e}");
             let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
             format!("{}e{power}", digits.trim_end_matches('0').trim_end_matches('.'))
