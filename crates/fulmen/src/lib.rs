@@ -179,12 +179,16 @@ mod book {
     mod devices {}
     #[doc = include_str!("../../../docs/src/troubleshooting.md")]
     mod troubleshooting {}
+    #[doc = include_str!("../../../docs/src/machines.md")]
+    mod machines {}
     #[doc = include_str!("../../../docs/src/several-devices.md")]
     mod several_devices {}
     #[doc = include_str!("../../../docs/src/many-hosts.md")]
     mod many_hosts {}
     #[doc = include_str!("../../../docs/src/pods.md")]
     mod pods {}
+    #[doc = include_str!("../../../docs/src/tpu-vms.md")]
+    mod tpu_vms {}
     #[doc = include_str!("../../../docs/src/preflight.md")]
     mod preflight {}
     #[doc = include_str!("../../../docs/src/performance.md")]

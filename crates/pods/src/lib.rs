@@ -33,7 +33,7 @@ mod targets;
 mod tests;
 mod verdict;
 
-pub use arguments::Arguments;
+pub use arguments::{Arguments, RunOptions};
 pub use error::{Error, Result};
 pub use run::signals;
 

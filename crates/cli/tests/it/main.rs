@@ -9,3 +9,5 @@ mod prepare;
 mod presize;
 mod report;
 mod runs;
+mod top;
+mod tpu;

@@ -16,14 +16,18 @@ mod compile_cache;
 mod data;
 mod devices;
 mod doctor;
+mod kill;
 mod limits;
 mod new;
 mod plugin;
 mod presize;
 mod progress;
+mod ps;
 mod report;
 mod runs;
 mod size;
+mod top;
+mod tpu;
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -34,7 +38,7 @@ use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, Parser, 
 use clap_complete::Shell;
 use fulmen_data::{Error, shorten};
 
-/// Prepares data for training, runs a program on many hosts, reads checkpoints, and looks after devices.
+/// Prepares data for training, creates TPUs, runs a program on many hosts, reads checkpoints, and looks after devices.
 #[derive(Debug, Parser)]
 #[command(name = "fulmen", version)]
 struct Arguments {
@@ -54,6 +58,7 @@ enum Command {
     Data(data::Arguments),
     Devices(devices::Arguments),
     Doctor(doctor::Arguments),
+    Kill(kill::Arguments),
     /// Writes a manual page for each subcommand
     Man {
         /// The folder of the pages
@@ -65,6 +70,9 @@ enum Command {
     Pod(fulmen_pods::Arguments),
     Report(report::Arguments),
     Runs(runs::Arguments),
+    Ps(ps::Arguments),
+    Top(top::Arguments),
+    Tpu(tpu::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -82,6 +90,7 @@ fn main() -> ExitCode {
         Command::Data(arguments) => data::run(arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Kill(arguments) => kill::run(&arguments),
         Command::Man { output } => manual(&output),
         Command::New(arguments) => new::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
@@ -91,6 +100,12 @@ fn main() -> ExitCode {
             Ok(code) => return ExitCode::from(code),
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
             Err(error) => Err(Error::new(error)),
+        },
+        Command::Ps(arguments) => ps::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Tpu(arguments) => match tpu::run(arguments) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
         },
     };
     match done {
