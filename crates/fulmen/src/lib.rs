@@ -163,6 +163,8 @@ mod book {
     mod own_loop {}
     #[doc = include_str!("../../../docs/src/logging.md")]
     mod logging {}
+    #[doc = include_str!("../../../docs/src/reports.md")]
+    mod reports {}
     #[doc = include_str!("../../../docs/src/metrics.md")]
     mod metrics {}
     #[doc = include_str!("../../../docs/src/checkpoints.md")]

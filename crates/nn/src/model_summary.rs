@@ -76,6 +76,17 @@ impl ModelSummary {
         }
         summary
     }
+
+    /// The rows of the table: name, type, elements of the parameters, shapes.
+    pub fn rows(&self) -> &[[String; 4]] {
+        &self.rows
+    }
+
+    /// The line below the table.
+    pub fn total(&self) -> String {
+        let frozen = if self.frozen > 0 { format!(", {} of them frozen", self.frozen) } else { String::new() };
+        format!("{} parameters{frozen}; {} bytes", self.parameters, self.bytes)
+    }
 }
 
 impl fmt::Display for ModelSummary {
@@ -89,9 +100,7 @@ impl fmt::Display for ModelSummary {
         let line = "-".repeat(name + ty + count + shapes + 9);
         let row = |[a, b, c, d]: &[String; 4]| format!("{a:name$} | {b:ty$} | {c:>count$} | {d}\n");
         let rows: String = self.rows.iter().map(row).collect();
-        write!(f, "{}{line}\n{rows}{line}\n", row(&header))?;
-        let frozen = if self.frozen > 0 { format!(", {} of them frozen", self.frozen) } else { String::new() };
-        write!(f, "{} parameters{frozen}; {} bytes", self.parameters, self.bytes)
+        write!(f, "{}{line}\n{rows}{line}\n{}", row(&header), self.total())
     }
 }
 

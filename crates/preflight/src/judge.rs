@@ -1,13 +1,15 @@
 //! Compiling a step for each slice, and reading what the compiler tells of it.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
+use fulmen_pjrt::hlo::{Cost, Source};
 use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin};
 use fulmen_tensor::{Function, Mesh, Recorded};
 
 use crate::{
-    Error, Judgement, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting, large, roofline, topology,
-    warnings,
+    Error, Generation, Judgement, LineCost, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting, large,
+    roofline, topology, warnings,
 };
 
 /// Of the largest tensors, so many are told.
@@ -167,8 +169,34 @@ fn cost(judgement: &mut Judgement, program: &Executable, step: &Step) -> fulmen_
         optimal_seconds: analysis.optimal_seconds().filter(|&seconds| seconds > 0.0),
         argument_bytes: positive(memory.argument_bytes),
         temp_bytes: positive(memory.temp_bytes),
+        lines: lines(&module, chip, step),
     });
     Ok(())
+}
+
+/// What each line of the user's code costs.
+fn lines(module: &fulmen_pjrt::hlo::Module, chip: &Generation, step: &Step) -> Vec<LineCost> {
+    let line = |source: Option<Source>| {
+        source.filter(|at| at.file != "-" && !(step.is_internal)(&at.file)).map(|at| at.to_string())
+    };
+    let mut costs: BTreeMap<Option<String>, (Cost, u64)> = BTreeMap::new();
+    for (source, cost) in module.cost_by_line() {
+        let (sum, _) = costs.entry(line(source)).or_default();
+        *sum = Cost { flops: sum.flops + cost.flops, bytes: sum.bytes + cost.bytes };
+    }
+    for array in module.largest_arrays(LOOKED_AT) {
+        costs.entry(line(array.source)).or_default().1 += array.bytes;
+    }
+    let lines = costs.into_iter().map(|(source, (cost, array_bytes))| LineCost {
+        source,
+        flops: cost.flops,
+        hbm_traffic: cost.bytes,
+        array_bytes,
+        least_s: (cost.flops / chip.device_flops()).max(cost.bytes / chip.device_hbm_bandwidth()),
+    });
+    let mut lines: Vec<LineCost> = lines.filter(|line| line.least_s > 0.0 || line.array_bytes > 0).collect();
+    lines.sort_by(|a, b| b.least_s.total_cmp(&a.least_s));
+    lines
 }
 
 /// Reads libtpu's words for a program that does not fit: `... memory required for HLO temporaries (37.29G) exceeds
@@ -220,6 +248,10 @@ mod tests {
         let prices = Prices::ours().unwrap();
         let report = judge_all(&plugin, &slices, Some(&prices), |_| step(4096, 1000)).unwrap();
         println!("{report}\n{}", report.json());
+        let page = report.html("step");
+        for part in ["id=\"slices\"", "id=\"roofline\"", "id=\"memory\"", "judge.rs:", "v6e:1x1"] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
         assert!(report.all_fit());
         let [v5e, v6e] = &report.slices[..] else { panic!("{report}") };
         let flops = 2.0 * 4096.0 * 1000.0 * 1000.0;
@@ -231,6 +263,10 @@ mod tests {
             let read = 4.0 * (4096.0 * 1000.0 + 1000.0 * 1000.0);
             assert!((1.0..1.1).contains(&(cost.hbm_traffic / read)), "{report}");
             assert!(cost.bytes_accessed >= read, "{report}");
+            let moved = cost.lines.iter().fold(0.0, |n, line| n + line.hbm_traffic);
+            assert!((moved / cost.hbm_traffic - 1.0).abs() < 1e-9, "{:?}", cost.lines);
+            let product = cost.lines.iter().find(|line| line.flops >= flops).unwrap();
+            assert!(product.source.as_ref().unwrap().contains("judge.rs:"), "{product:?}");
             assert!(judgement.hbm_needed_bytes.unwrap() as f64 > read, "{report}");
             assert_eq!(judgement.epoch_hours().unwrap(), 100.0 * cost.roofline.step_s / 3600.0);
         }

@@ -30,6 +30,7 @@
 
 mod chips;
 mod error;
+mod html;
 mod judge;
 mod large;
 #[cfg(test)]
@@ -48,7 +49,7 @@ pub use error::{Error, Result};
 pub use judge::{Step, judge};
 pub use large::LargeTensor;
 pub use prices::{Price, Prices};
-pub use report::{Judgement, Report, StepCost, StepSetting};
+pub use report::{Judgement, LineCost, Report, StepCost, StepSetting};
 pub use roofline::{Bound, Roofline};
 pub use save::{save, topology};
 pub use slice::Slice;

@@ -1,4 +1,5 @@
-//! What a preflight found, and the same as JSON for programs. As text for people: `text.rs`.
+//! What a preflight found, and the same as JSON for programs. As text for people: `text.rs`; as a page:
+//! `html.rs`.
 
 use fulmen_pjrt::hlo::Collective;
 use serde_json::{Value, json};
@@ -80,6 +81,23 @@ pub struct StepCost {
     pub argument_bytes: u64,
     /// What it needs besides, in bytes.
     pub temp_bytes: u64,
+    /// The same by the lines of the user's code, those that take longest first.
+    pub lines: Vec<LineCost>,
+}
+
+/// What a line of the user's code costs on one device, its derivatives included.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LineCost {
+    /// The line; none for what the optimizer does and the compiler has added.
+    pub source: Option<String>,
+    /// Arithmetic operations.
+    pub flops: f64,
+    /// Bytes that move between the chip and HBM, at least.
+    pub hbm_traffic: f64,
+    /// Bytes of the largest arrays in HBM that it makes. Not all of them need be alive at once.
+    pub array_bytes: u64,
+    /// The least that the published peaks allow, in seconds.
+    pub least_s: f64,
 }
 
 impl StepCost {
@@ -123,6 +141,14 @@ impl Judgement {
             .map(|t| {
                 json!({ "what": t.what, "type": t.ty.to_string(), "count": t.count, "device_bytes": t.device_bytes,
                         "at": t.source })
+            })
+            .collect();
+        let lines: Vec<Value> = step
+            .iter()
+            .flat_map(|step| &step.lines)
+            .map(|line| {
+                json!({ "at": line.source, "flops": line.flops, "hbm_traffic_bytes": line.hbm_traffic,
+                        "array_bytes": line.array_bytes, "least_s": line.least_s })
             })
             .collect();
         let warnings: Vec<Value> =
@@ -170,6 +196,7 @@ impl Judgement {
             "largest": largest,
             "sources": self.slice.generation().sources,
         });
+        report["lines"] = lines.into();
         report["checkpoint_copy"] =
             self.copied_bytes.map(|bytes| json!({ "bytes": bytes, "fits": self.copy_fits() })).into();
         report

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use fulmen_pjrt::hlo::Collective;
+use fulmen_report::units::{amount, duration, memory};
 
 use crate::{Judgement, Report, StepCost, StepSetting};
 
@@ -54,9 +55,9 @@ impl fmt::Display for Judgement {
         if let Some(note) = &self.note {
             writeln!(f, "  note: {note}")?;
         }
-        let needed = self.hbm_needed_bytes.map_or("unknown".into(), gib);
+        let needed = self.hbm_needed_bytes.map_or("unknown".into(), memory);
         let verdict = if self.fits() { "fits" } else { "DOES NOT FIT" };
-        writeln!(f, "  {verdict}: needs {needed} of {} HBM on each device", gib(self.hbm_available_bytes))?;
+        writeln!(f, "  {verdict}: needs {needed} of {} HBM on each device", memory(self.hbm_available_bytes))?;
         if let Some(step) = &self.step {
             write_step(f, step, devices)?;
         }
@@ -65,10 +66,10 @@ impl fmt::Display for Judgement {
                 true => "fits beside the step: training goes on while it is written".to_owned(),
                 false => format!(
                     "does not fit beside the step, where there is room for {}: training waits while the rest goes to the host",
-                    gib(self.hbm_available_bytes.saturating_sub(self.hbm_needed_bytes.unwrap_or_default()))
+                    memory(self.hbm_available_bytes.saturating_sub(self.hbm_needed_bytes.unwrap_or_default()))
                 ),
             };
-            writeln!(f, "  checkpoint  a copy of {} {then}", gib(bytes))?;
+            writeln!(f, "  checkpoint  a copy of {} {then}", memory(bytes))?;
         }
         if let (Some(steps), Some(hours)) = (self.steps_per_epoch, self.epoch_hours()) {
             writeln!(f, "  epoch       {steps} steps, at least {}", duration(hours * 3600.0))?;
@@ -76,7 +77,7 @@ impl fmt::Display for Judgement {
         if !self.largest.is_empty() {
             writeln!(f, "  the largest tensors of the step, by what one device has of them:")?;
             for tensor in &self.largest {
-                let (count, total) = (tensor.count, gib(tensor.total_bytes()));
+                let (count, total) = (tensor.count, memory(tensor.total_bytes()));
                 writeln!(f, "    {total:>10}  {count} × {} {}  at {}", tensor.ty, tensor.what, tensor.source)?;
             }
         }
@@ -92,7 +93,7 @@ impl fmt::Display for Judgement {
 }
 
 fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fmt::Result {
-    let (arguments, rest) = (gib(step.argument_bytes), gib(step.temp_bytes));
+    let (arguments, rest) = (memory(step.argument_bytes), memory(step.temp_bytes));
     writeln!(f, "  memory      {arguments} for state and batch, {rest} for the step")?;
     let all = amount(step.flops * devices as f64, "FLOP");
     writeln!(f, "  arithmetic  {} a device, {all} in all", amount(step.flops, "FLOP"))?;
@@ -137,50 +138,4 @@ fn by_kind(collectives: &[Collective]) -> Vec<(&'static str, u64, u64, usize)> {
         sum.1 = sum.1.saturating_add(collective.times);
     }
     sums.into_iter().map(|((kind, group), (bytes, times))| (kind, bytes, times, group)).collect()
-}
-
-/// Bytes of memory, in GiB or MiB.
-fn gib(bytes: u64) -> String {
-    let bytes = bytes as f64;
-    match bytes {
-        b if b >= 0.1 * 1024f64.powi(3) => format!("{:.2} GiB", b / 1024f64.powi(3)),
-        b => format!("{:.2} MiB", b / 1024f64.powi(2)),
-    }
-}
-
-/// An amount with a prefix of a thousand each.
-fn amount(value: f64, unit: &str) -> String {
-    let prefixes = ["", "k", "M", "G", "T", "P", "E"];
-    let mut scaled = value;
-    let mut i = 0;
-    while scaled >= 1000.0 && i + 1 < prefixes.len() {
-        scaled /= 1000.0;
-        i += 1;
-    }
-    format!("{scaled:.2} {}{unit}", prefixes[i])
-}
-
-fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s >= 7200.0 => format!("{:.1} h", s / 3600.0),
-        s if s >= 120.0 => format!("{:.1} min", s / 60.0),
-        s if s >= 1.0 => format!("{s:.2} s"),
-        s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),
-        s => format!("{:.2} µs", s * 1e6),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_written_for_people() {
-        assert_eq!((gib(16_909_332_480), gib(3 << 20)), ("15.75 GiB".into(), "3.00 MiB".into()));
-        assert_eq!((amount(3.2e9, "FLOP"), amount(7.0, "B")), ("3.20 GFLOP".into(), "7.00 B".into()));
-        let cases = [(8000.0, "2.2 h"), (130.0, "2.2 min"), (1.5, "1.50 s"), (2.5e-3, "2.500 ms"), (9e-6, "9.00 µs")];
-        for (seconds, text) in cases {
-            assert_eq!(duration(seconds), text);
-        }
-    }
 }

@@ -53,6 +53,9 @@ pub(crate) struct PreflightArgs {
     /// there starts without the compiler
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
+    /// Write the judgement as an HTML page too: roofline by line of code, memory, slices compared by time and money
+    #[arg(long, value_name = "FILE", requires = "topology")]
+    pub(crate) html: Option<PathBuf>,
     /// Fetch libtpu, the compiler, if it is not here: 205 MB from PyPI, under Google's terms of service
     #[arg(long)]
     pub(crate) fetch_libtpu: bool,

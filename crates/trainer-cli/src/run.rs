@@ -1,6 +1,7 @@
 //! What the subcommands do.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -153,6 +154,13 @@ impl<P: Program> Job<P> {
             line(report.to_string().trim_end())?;
             if self.invocation.common.json {
                 line(report.json())?;
+            }
+            if let Some(file) = &args.html {
+                let page = report.html("Preflight");
+                let written =
+                    fulmen_durable::write(file, Some(page.len() as u64), |out| out.write_all(page.as_bytes()));
+                written.map_err(|e| std::io::Error::new(e.kind(), format!("--html {}: {e}", file.display())))?;
+                line(format_args!("page: {}", file.display()))?;
             }
             if !report.all_fit() {
                 return Ok(ExitCode::FAILURE);

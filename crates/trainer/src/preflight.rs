@@ -12,8 +12,8 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_preflight::Step;
 #[doc(inline)]
 pub use fulmen_preflight::{
-    Bound, Error, GENERATIONS, Generation, Judgement, LargeTensor, Price, Prices, Report, Ring, Roofline, Slice,
-    StepCost, StepSetting, Warning,
+    Bound, Error, GENERATIONS, Generation, Judgement, LargeTensor, LineCost, Price, Prices, Report, Ring, Roofline,
+    Slice, StepCost, StepSetting, Warning,
 };
 use fulmen_tensor::{Mesh, Runtime};
 

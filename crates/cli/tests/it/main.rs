@@ -7,6 +7,7 @@ mod machine;
 mod new;
 mod prepare;
 mod presize;
+mod report;
 mod runs;
 mod top;
 mod tpu;

@@ -3,9 +3,9 @@
 //! Not here: reading batches, and what the devices do with them.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
@@ -121,8 +121,23 @@ pub struct DeviceBatches {
     failed: Option<Error>,
     /// Batches on the devices that the consumer has not taken yet.
     ready: Arc<AtomicUsize>,
+    first: First,
+    /// Batches that the consumer has taken.
+    taken: u64,
     stats: Arc<Stats>,
     timer: Option<ConsumerTimer>,
+}
+
+/// The first batch as it was in host memory, until the second is taken.
+type First = Arc<Mutex<Option<HostBatch>>>;
+
+impl DeviceBatches {
+    /// The first of these batches as it was in host memory, for a look at what is trained on; from when it was taken until the
+    /// second is, and once.
+    pub fn first_on_host(&mut self) -> Option<HostBatch> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        first.filter(|_| self.taken == 1)
+    }
 }
 
 impl HostBatches {
@@ -134,16 +149,17 @@ impl HostBatches {
         let (sender, receiver) = sync_channel(self.inner().setup.config.device_prefetch - 1);
         let (runtime, sharding) = (runtime.clone(), sharding.clone());
         let ready = Arc::new(AtomicUsize::new(0));
-        let of_thread = Arc::clone(&ready);
+        let first = First::default();
+        let of_thread = (Arc::clone(&ready), Arc::clone(&first));
         let thread = Builder::new()
             .name("fulmen-transfer".to_owned())
-            .spawn(move || transfer(self, &runtime, &sharding, &sender, &of_thread))
+            .spawn(move || transfer(self, &runtime, &sharding, &sender, of_thread))
             .map_err(|source| Error::usage(format!("cannot start the transfer thread: {source}")));
         let (thread, failed) = match thread {
             Ok(thread) => (Some(thread), None),
             Err(error) => (None, Some(error)),
         };
-        DeviceBatches { batches: Some(receiver), thread, stop, failed, ready, stats, timer }
+        DeviceBatches { batches: Some(receiver), thread, stop, failed, ready, first, taken: 0, stats, timer }
     }
 }
 
@@ -153,9 +169,10 @@ fn transfer(
     runtime: &Runtime,
     sharding: &Sharding,
     sender: &SyncSender<Result<DeviceBatch>>,
-    ready: &AtomicUsize,
+    (ready, first): (Arc<AtomicUsize>, First),
 ) {
     let stats = Arc::clone(&batches.inner().setup.stats);
+    let mut first = Some(first);
     loop {
         let start = Instant::now();
         let Some(batch) = batches.next() else { return };
@@ -165,6 +182,9 @@ fn transfer(
             for (i, array) in moved.arrays.iter().enumerate() {
                 let name = batch.fields().get(i).map_or("the mask", |field| field.name.as_str());
                 array.block_until_ready().map_err(|source| batch.transfer_error(name, source))?;
+            }
+            if let Some(first) = first.take() {
+                *first.lock().unwrap_or_else(PoisonError::into_inner) = Some(batch);
             }
             Ok(moved)
         });
@@ -190,6 +210,10 @@ impl Iterator for DeviceBatches {
             return Some(Err(error));
         }
         let batches = self.batches.as_ref()?;
+        if self.taken == 1 {
+            self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+        self.taken += 1;
         self.stats.report().transfer.get_or_insert_default().queue.look(self.ready.load(Ordering::Relaxed));
         let wait = || batches.recv();
         let batch = match &mut self.timer {

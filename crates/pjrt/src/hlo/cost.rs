@@ -2,8 +2,10 @@
 //! the bytes move between the chip and its main memory. Not a second cost analysis: a count of operations and of operands
 //! and results, no more.
 
+use std::collections::BTreeMap;
+
 use super::loops::Times;
-use super::module::{Computation, Instruction, Module};
+use super::module::{Computation, Instruction, Module, Source};
 use super::shape::Shape;
 
 /// Operations and bytes.
@@ -44,6 +46,23 @@ impl Module {
             let once = computation.instructions.iter().fold(0.0, |n, i| n + self.moved(computation, i).main);
             total + times.runs(i) as f64 * once
         })
+    }
+
+    /// What a run of the program costs by the lines of the user's code: operations, and the bytes of
+    /// [`main_memory_traffic`](Module::main_memory_traffic), whose parts these are. A fusion is of the line that its result is
+    /// from; what the compiler has added is of none.
+    pub fn cost_by_line(&self) -> BTreeMap<Option<Source>, Cost> {
+        let times = Times::of(self);
+        let mut lines: BTreeMap<Option<Source>, Cost> = BTreeMap::new();
+        for (i, computation) in self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i)) {
+            let runs = times.runs(i) as f64;
+            for instruction in &computation.instructions {
+                let cost = lines.entry(instruction.source.clone()).or_default();
+                cost.flops += runs * self.flops(computation, instruction);
+                cost.bytes += runs * self.moved(computation, instruction).main;
+            }
+        }
+        lines
     }
 
     fn flops(&self, computation: &Computation, instruction: &Instruction) -> f64 {

@@ -38,6 +38,14 @@ impl<'a> TrainStart<'a> {
         Generation::of_kind(self.runtime.devices().first()?.kind()).map(Generation::device_flops)
     }
 
+    /// Bytes that the step needs on each device besides its arguments, by the compiler's count; of steps for several shapes
+    /// the most.
+    pub(crate) fn temporary_bytes(&self) -> Option<u64> {
+        let programs = self.phases.iter().flat_map(|(_, step)| step.programs());
+        let bytes = programs.filter_map(|program| program.executable().memory_analysis().ok());
+        bytes.filter_map(|memory| u64::try_from(memory.temp_bytes).ok()).max()
+    }
+
     /// The devices of this process.
     pub(crate) fn local_devices(&self) -> Vec<Device> {
         self.runtime.local_devices().cloned().collect()

@@ -4,6 +4,7 @@ mod goodput;
 mod logging;
 mod open;
 mod reloading;
+mod report;
 mod saving;
 mod step_times;
 mod turn;
@@ -29,6 +30,7 @@ use crate::say::note;
 use crate::step::{Averages, TrainStep};
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
 use goodput::GoodputFile;
+use report::Reports;
 use step_times::StepTimes;
 use turn::Program;
 use validating::Validation;
@@ -60,6 +62,7 @@ struct Fit<'a> {
     copy: Option<CopyProgram>,
     /// Other programs see by it that this run lives.
     alive: Option<NewFile>,
+    reports: Reports,
     started: Instant,
     summary: FitSummary,
 }
@@ -83,6 +86,7 @@ impl Fit<'_> {
             }
         };
         self.summary.goodput = self.write_goodput(true);
+        self.report_end(result.as_ref().err());
         let Fit { session, step, summary, alive, .. } = self;
         drop(alive);
         session.record.loader = Some(step.train.report());
@@ -134,10 +138,6 @@ impl Fit<'_> {
         self.summary.epochs = self.step.position.epoch;
         self.summary.global_step = self.step.position.global_step;
         self.summary.step_time_p50 = self.times.median();
-        // A padded batch has fewer samples than rows.
-        let samples =
-            self.step.train.num_samples().min(self.step.train.len().saturating_mul(self.step.train.batch_size()));
-        let samples_a_step = samples as f64 / self.step.train.len().max(1) as f64;
         self.summary.data_wait_share = self.times.wait_share();
         let report = self.step.train.report();
         if self.summary.data_wait_share > INPUT_BOUND.0 && self.times.waits > INPUT_BOUND.1 {
@@ -145,8 +145,15 @@ impl Fit<'_> {
         }
         self.summary.loader = Some(report);
         self.summary.bad_samples += self.step.bad.count();
-        self.summary.samples_per_second = self.times.steps_per_second() * samples_a_step;
+        self.summary.samples_per_second = self.samples_per_second();
         Ok(())
+    }
+
+    fn samples_per_second(&self) -> f64 {
+        let train = &self.step.train;
+        // A padded batch has fewer samples than rows.
+        let samples = train.num_samples().min(train.len().saturating_mul(train.batch_size()));
+        self.times.steps_per_second() * (samples as f64 / train.len().max(1) as f64)
     }
 
     /// The batches to come: one stream over all epochs of the loader, so that the first batches of an epoch are read while
@@ -191,8 +198,9 @@ impl Fit<'_> {
                 // Waiting once tells when training really began, compilation and first transfers included.
                 self.step.executor.finish_first()?;
                 self.summary.time_to_first_step = self.started.elapsed();
+                self.show_first_batch(stream);
             } else if let Some(last) = last {
-                self.times.push(last.elapsed(), busy);
+                self.times.push(self.step.position.global_step, last.elapsed(), busy);
             }
             last = Some(Instant::now());
             self.asked.stepped();
@@ -274,6 +282,7 @@ impl Fit<'_> {
         self.hooks.on_train_epoch_end(&point, &mut self.asked);
         self.summary.last_epoch = Some(point);
         self.write_goodput(true);
+        self.report_epoch();
         self.stop_when_time_is_over();
         self.act()?;
         self.summary.stopped = self.ends().flatten();

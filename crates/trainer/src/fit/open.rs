@@ -11,6 +11,7 @@ use fulmen_loggers::Status;
 use super::Fit;
 use super::goodput::GoodputFile;
 use super::reloading;
+use super::report::{Reports, report_failure};
 use super::saving;
 use super::step_times::StepTimes;
 use super::turn::Program;
@@ -38,9 +39,13 @@ pub(crate) fn fit(
 ) -> Result<FitSummary> {
     let hooks = session.callbacks.with(module);
     session.clock.begin();
+    let before = session.record.run_dir.clone();
     let result = match open(session, &hooks, module, train, validation) {
         Ok(fit) => fit.run(),
         Err(error) => {
+            if session.record.run_dir != before {
+                report_failure(session, &error);
+            }
             hooks.on_exception(&error, &mut Actions::outside());
             Err(error)
         }
@@ -139,6 +144,7 @@ impl<'a> Fit<'a> {
         };
         let start = TrainStart::new(&step.steps, &step.state.layout().phases, &session.runtime);
         hooks.callbacks.each(|callback| callback.on_train_start(&start));
+        let reports = Reports::new(module, &of_start, &start);
         session.record.eval_compilations += summary.eval_compilations;
         Ok(Fit {
             hooks,
@@ -154,6 +160,7 @@ impl<'a> Fit<'a> {
             saving: None,
             copy,
             alive,
+            reports,
             started,
             session,
             summary,

@@ -11,6 +11,10 @@ pub(super) struct StepTimes {
     /// In which the device waited for a batch.
     pub(super) waits: Duration,
     latest: VecDeque<Duration>,
+    /// For the report: those of steps before which the device waited too.
+    pub(super) distribution: fulmen_report::StepTimes,
+    /// Whether the device waited before the step that comes next.
+    waited: bool,
 }
 
 impl StepTimes {
@@ -19,9 +23,12 @@ impl StepTimes {
 
     /// Counts a step, and the time since the one before was handed to the device. That is the time of a step only if
     /// the device was `busy`: else the host merely filled its queue.
-    pub(super) fn push(&mut self, time: Duration, busy: bool) {
+    pub(super) fn push(&mut self, global_step: u64, time: Duration, busy: bool) {
         self.count += 1;
         self.total += time;
+        if std::mem::take(&mut self.waited) || busy {
+            self.distribution.push(global_step, time.as_secs_f64());
+        }
         if !busy {
             return;
         }
@@ -38,6 +45,7 @@ impl StepTimes {
 
     /// Adds time of counted steps in which the device waited for a batch.
     pub(super) fn waited(&mut self, time: Duration) {
+        self.waited = true;
         self.waits += time;
     }
 

@@ -51,6 +51,8 @@ pub(crate) struct Record {
     /// Whether the loggers have something that they have not finished.
     pub(crate) logging: bool,
     pub(crate) eval_compilations: u64,
+    /// The programs that were compiled for the run, with the seconds that it took, where that is known.
+    pub(crate) compilations: Vec<(String, Option<f64>)>,
     /// Of the training loader in the latest fit.
     pub(crate) loader: Option<LoaderReport>,
 }
@@ -94,6 +96,7 @@ impl Session {
         };
         self.loggers.start(&folder, self.told.for_loggers()).map_err(|e| Error::logger(&folder, e))?;
         self.record.logging = true;
+        self.record.compilations.clear();
         if self.writes() {
             keep_in(&folder.join("run.log"));
             let (environment, runtime) =
@@ -133,6 +136,7 @@ impl Session {
         if announced {
             let time = compiled.as_ref().ok().and_then(Compiled::compile_time);
             self.callbacks.each(|callback| callback.on_compile_end(program, time));
+            self.record.compilations.push((program.to_owned(), time.map(|time| time.as_secs_f64())));
         }
         self.clock.enter(before);
         compiled

@@ -28,6 +28,7 @@ mod predict;
 #[cfg(feature = "multi-host")]
 mod processes;
 mod reloading;
+mod report;
 mod resume;
 mod resume_within_a_group;
 mod resume_within_an_epoch;

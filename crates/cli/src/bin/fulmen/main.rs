@@ -1,5 +1,5 @@
 //! The `fulmen` program: what is done with data before a training, with machines and hosts during it, and with checkpoints
-//! after it.
+//! and reports after it.
 //!
 //! Not here: what the subcommands do, each in its own file, and how; that is the library's.
 
@@ -23,6 +23,7 @@ mod plugin;
 mod presize;
 mod progress;
 mod ps;
+mod report;
 mod runs;
 mod size;
 mod top;
@@ -68,6 +69,7 @@ enum Command {
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
     Ps(ps::Arguments),
+    Report(report::Arguments),
     Runs(runs::Arguments),
     Top(top::Arguments),
     Tpu(tpu::Arguments),
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         Command::Man { output } => manual(&output),
         Command::New(arguments) => new::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Runs(arguments) => runs::run(arguments),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
             Ok(code) => return ExitCode::from(code),

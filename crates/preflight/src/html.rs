@@ -1,0 +1,214 @@
+//! What a preflight found as a page: slices compared, the roofline with a dot a line of code, memory against its limit.
+
+use fulmen_report::chart::{Chart, Mark, NEUTRAL, Series, bar, number};
+use fulmen_report::html::{Html, element, page, paragraph, section, table};
+use fulmen_report::units::{amount, duration, memory};
+
+use crate::{Judgement, LineCost, Report, StepCost};
+
+/// Lines with a colour and a name of their own.
+const NAMED: usize = 5;
+/// Rows of the tables of lines; those with less than a thousandth of the step are left out too.
+const MOST_LINES: usize = 20;
+
+impl Report {
+    /// Everything as an HTML page that needs no other file. `title` says what was judged.
+    pub fn html(&self, title: &str) -> String {
+        let body = [
+            section("slices", "Slices", self.slices_html()),
+            section("roofline", "Roofline", self.slices.iter().map(roofline).collect::<Html>()),
+            section("memory", "Memory of one device", self.slices.iter().map(memory_of).collect::<Html>()),
+            section("warnings", "Warnings", self.slices.iter().map(warnings).collect::<Html>()),
+        ];
+        page(title, body)
+    }
+
+    fn slices_html(&self) -> Html {
+        let row = |judgement: &Judgement| {
+            let roofline = judgement.step.as_ref().map(|step| &step.roofline);
+            let hbm = judgement.hbm_needed_bytes.map_or("unknown".into(), memory);
+            let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".into());
+            [
+                judgement.slice.name().to_owned(),
+                judgement.slice.num_chips().to_string(),
+                if judgement.fits() { "fits" } else { "DOES NOT FIT" }.to_owned(),
+                format!("{hbm} of {}", memory(judgement.hbm_available_bytes)),
+                or_none(roofline.map(|r| duration(r.step_s))),
+                or_none(roofline.map(|r| r.bound_by.to_string())),
+                or_none(roofline.map(|r| format!("{:.1} %", 100.0 * r.peak_share))),
+                or_none(judgement.epoch_hours().map(|hours| duration(3600.0 * hours))),
+                or_none(judgement.usd_per_epoch().map(|usd| format!("${}", number(usd)))),
+                or_none(judgement.usd_per_hour.map(|usd| format!("${usd:.2}"))),
+            ]
+        };
+        let header = [
+            "slice",
+            "chips",
+            "memory",
+            "HBM needed",
+            "step, at least",
+            "bound by",
+            "peak, at most",
+            "epoch, at least",
+            "epoch's price",
+            "hour's price",
+        ];
+        let rows = self.slices.iter().map(|judgement| row(judgement).map(Html::from).into());
+        let priced = self.cheapest_first();
+        let dots = priced.iter().enumerate().filter_map(|(colour, (judgement, usd))| {
+            let points = vec![(60.0 * judgement.epoch_hours()?, *usd)];
+            Some(Series { name: judgement.slice.name().into(), colour, points, mark: Mark::Dots, ..Series::default() })
+        });
+        let compared = Chart {
+            title: "Time and money of an epoch".into(),
+            x: "minutes, at least".into(),
+            y: "USD".into(),
+            series: dots.collect(),
+            ..Chart::default()
+        };
+        let mut parts = vec![table(&header, rows)];
+        if priced.len() > 1 {
+            parts.push(element("div", &[("class", &"charts")], compared.html()));
+        }
+        if let Some((date, source)) = &self.prices {
+            parts.push(paragraph(format_args!("List prices of {date}, {source}; they change.")));
+        }
+        parts.push(paragraph(
+            "Nothing was measured: libtpu compiled the step for chips that are not here. FLOPs, bytes and memory are the \
+             compiler's; times are the least that the published peaks allow, so real steps take longer.",
+        ));
+        parts.into_iter().collect()
+    }
+}
+
+fn name_of(line: &LineCost) -> &str {
+    line.source.as_deref().unwrap_or("optimizer and compiler")
+}
+
+/// The file's name and the line, for a legend.
+fn short(line: &LineCost) -> String {
+    let name = name_of(line);
+    name.rsplit('/').next().unwrap_or(name).to_owned()
+}
+
+fn with_name(judgement: &Judgement, content: impl Into<Html>) -> Html {
+    [element("h3", &[], judgement.slice.name()), content.into()].into()
+}
+
+/// The roof, and each line of code on it where its operations a byte put it; the larger the dot, the longer it takes.
+fn roofline(judgement: &Judgement) -> Html {
+    let Some(step) = &judgement.step else {
+        return with_name(judgement, paragraph("The step does not fit, so it was not compiled."));
+    };
+    let chip = judgement.slice.generation();
+    let (peak, bandwidth) = (chip.device_flops(), chip.device_hbm_bandwidth());
+    let roof = |intensity: f64| (intensity, peak.min(intensity * bandwidth));
+    // What moves nothing lies at the right end.
+    let intensity = |line: &LineCost| line.flops / line.hbm_traffic.max(1.0);
+    let drawn: Vec<&LineCost> = step.lines.iter().filter(|line| line.flops > 0.0).collect();
+    let ridge = peak / bandwidth;
+    let (left, right) =
+        drawn.iter().map(|line| intensity(line)).fold((ridge / 30.0, ridge * 30.0), |(a, b), i| (a.min(i), b.max(i)));
+    let right = right.min(ridge * 1e4);
+    let total: f64 = step.lines.iter().map(|line| line.least_s).sum();
+    let dots = |name: String, colour: usize, lines: &[&LineCost]| Series {
+        name,
+        colour,
+        mark: Mark::Dots,
+        points: lines.iter().map(|line| roof(intensity(line).min(right))).collect(),
+        labels: lines.iter().map(|line| format!("{}: at least {}", name_of(line), duration(line.least_s))).collect(),
+        sizes: lines.iter().map(|line| line.least_s / total).collect(),
+    };
+    let (named, others) = drawn.split_at(drawn.len().min(NAMED));
+    let mut series = vec![Series {
+        name: "peak".into(),
+        colour: NEUTRAL,
+        points: [left, ridge, right].map(roof).into(),
+        ..Series::default()
+    }];
+    if !others.is_empty() {
+        series.push(dots(format!("{} further lines", others.len()), NAMED, others));
+    }
+    series.extend(named.iter().enumerate().map(|(colour, line)| dots(short(line), colour, &[line])));
+    let chart = Chart {
+        title: format!("{}, {} and {}", judgement.slice.name(), amount(peak, "FLOP/s"), amount(bandwidth, "B/s")),
+        x: "operations a byte of HBM".into(),
+        y: "FLOP/s".into(),
+        series,
+        log_x: true,
+        log_y: Some(true),
+    };
+    let rows = step.lines.iter().take(MOST_LINES).filter(|line| line.least_s >= total / 1000.0).map(|line| {
+        let bound = if intensity(line) < ridge { "memory" } else { "matrix unit" };
+        let share = format!("{:.1} %", 100.0 * line.least_s / total);
+        let cells = [
+            name_of(line).to_owned(),
+            duration(line.least_s),
+            share,
+            amount(line.flops, "FLOP"),
+            amount(line.hbm_traffic, "B"),
+            number(intensity(line)),
+            bound.to_owned(),
+        ];
+        cells.map(Html::from).into()
+    });
+    let header = ["line", "at least", "share", "arithmetic", "moved", "operations a byte", "bound by"];
+    with_name(judgement, [element("div", &[("class", &"charts")], chart.html()), table(&header, rows)])
+}
+
+fn memory_of(judgement: &Judgement) -> Html {
+    let limit = judgement.hbm_available_bytes;
+    let bar = |parts: &[(usize, &str, u64)]| {
+        let whole = parts.iter().map(|part| part.2).sum::<u64>().max(limit).max(1) as f64;
+        bar(parts
+            .iter()
+            .map(|&(colour, name, bytes)| (colour, format!("{name}: {}", memory(bytes)), bytes as f64 / whole)))
+    };
+    let needed = judgement.hbm_needed_bytes;
+    let content: Html = match (&judgement.step, needed) {
+        (Some(step), _) => {
+            let StepCost { argument_bytes, temp_bytes, .. } = *step;
+            let text = format!(
+                "{} for state and batch, {} for the step, of {}",
+                memory(argument_bytes),
+                memory(temp_bytes),
+                memory(limit)
+            );
+            let mut lines: Vec<&LineCost> = step.lines.iter().filter(|line| line.array_bytes > 0).collect();
+            lines.sort_by_key(|line| std::cmp::Reverse(line.array_bytes));
+            let rows = lines.into_iter().take(MOST_LINES).map(|line| {
+                let share = format!("{:.1} %", 100.0 * line.array_bytes as f64 / limit.max(1) as f64);
+                [name_of(line).to_owned(), memory(line.array_bytes), share].map(Html::from).into()
+            });
+            let list = table(&["line", "its largest arrays, not all alive at once", "of the limit"], rows);
+            let bar = bar(&[(0, "state and batch", argument_bytes), (1, "the step", temp_bytes)]);
+            [paragraph(text), bar, list].into()
+        }
+        (None, needed) => {
+            let text = match needed {
+                Some(needed) => format!("needs {} of {}: it does not fit", memory(needed), memory(limit)),
+                None => format!("does not fit into {}", memory(limit)),
+            };
+            let rows = judgement.largest.iter().map(|tensor| {
+                let what = format!("{} × {} {}", tensor.count, tensor.ty, tensor.what);
+                let share = format!("{:.1} %", 100.0 * tensor.total_bytes() as f64 / limit.max(1) as f64);
+                [tensor.source.clone(), memory(tensor.total_bytes()), share, what].map(Html::from).into()
+            });
+            let list = table(&["line", "memory", "of the limit", "what"], rows);
+            [paragraph(text), bar(&[(1, "the step", needed.unwrap_or(limit))]), list].into()
+        }
+    };
+    with_name(judgement, content)
+}
+
+fn warnings(judgement: &Judgement) -> Html {
+    let one = |warning: &crate::Warning| {
+        let at = warning.source.as_ref().map(|source| format!(", at {source}")).unwrap_or_default();
+        element("li", &[], format!("{}{at}", warning.message))
+    };
+    let content = match judgement.warnings.is_empty() {
+        true => paragraph("None."),
+        false => element("ul", &[], judgement.warnings.iter().map(one).collect::<Html>()),
+    };
+    with_name(judgement, content)
+}

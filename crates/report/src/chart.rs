@@ -1,0 +1,360 @@
+//! [`Chart`]: lines, dots and columns over two axes with labels, as SVG within the page.
+
+use std::fmt::Write as _;
+
+use crate::html::{Html, element};
+
+/// Width and height, and the place left for labels; near the pixels that a chart gets, so that letters keep their size.
+const SIZE: (f64, f64) = (360.0, 220.0);
+const LEFT: f64 = 50.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 8.0;
+const BOTTOM: f64 = 36.0;
+/// Colours of `page.css`.
+const COLOURS: usize = 7;
+/// A logarithmic axis is chosen where the largest value is so many times the smallest.
+const LOG_FROM: f64 = 100.0;
+
+/// How points are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mark {
+    /// Connected.
+    #[default]
+    Line,
+    /// Each for itself.
+    Dots,
+    /// A column up from zero for each point, as wide as the way to the next one.
+    Columns,
+}
+
+/// Points with a name.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    /// What the legend says.
+    pub name: String,
+    /// Which of the seven colours, further ones begin again; or [`NEUTRAL`].
+    pub colour: usize,
+    /// The points, the x axis first. What is not finite is left out.
+    pub points: Vec<(f64, f64)>,
+    /// How they are drawn.
+    pub mark: Mark,
+    /// What a dot shows where the mouse rests on it; empty, or one for each point.
+    pub labels: Vec<String>,
+    /// The areas of dots, from 0 to 1; empty, or one for each point.
+    pub sizes: Vec<f64>,
+}
+
+/// The colour of what is no data: a limit, a roof.
+pub const NEUTRAL: usize = usize::MAX;
+
+/// Series over two axes.
+///
+/// ```
+/// use fulmen_report::chart::{Chart, Series};
+///
+/// let points = (1..100).map(|step| (f64::from(step), 2.0 / f64::from(step).sqrt())).collect();
+/// let chart = Chart {
+///     title: "loss".into(),
+///     x: "step".into(),
+///     y: "nats".into(),
+///     series: vec![Series { name: "train".into(), points, ..Series::default() }],
+///     ..Chart::default()
+/// };
+/// assert!(chart.html().as_str().contains("<svg"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Chart {
+    /// What stands above it.
+    pub title: String,
+    /// What the x axis shows, with its unit.
+    pub x: String,
+    /// What the y axis shows, with its unit; may be empty where the title says it.
+    pub y: String,
+    /// What is drawn.
+    pub series: Vec<Series>,
+    /// Whether the x axis is logarithmic; the y axis chooses for itself where this is not given.
+    pub log_x: bool,
+    /// Whether the y axis is logarithmic. Without it, it is where all values are above zero and the largest is more than
+    /// a hundred times the smallest.
+    pub log_y: Option<bool>,
+}
+
+impl Chart {
+    /// The chart with its title and legend; a word where there is no point.
+    pub fn html(&self) -> Html {
+        let series: Vec<Series> = self.series.iter().map(drawable).collect();
+        let ys = || series.iter().flat_map(|s| s.points.iter().map(|p| p.1));
+        let xs = || series.iter().flat_map(|s| s.points.iter().map(|p| p.0));
+        let title = element("b", &[], self.title.as_str());
+        let (Some(x), Some(mut y)) = (range(xs()), range(ys())) else {
+            return element("figure", &[], [title, element("p", &[("class", &"faint")], "no values")]);
+        };
+        let columns = series.iter().any(|s| s.mark == Mark::Columns);
+        let wide = y.0 > 0.0 && y.1 / y.0 >= LOG_FROM;
+        let log_y = self.log_y.unwrap_or(wide && !columns) && y.0 > 0.0;
+        if columns {
+            y.0 = y.0.min(0.0);
+        }
+        let ends = series.iter().filter(|s| s.mark == Mark::Columns).flat_map(|s| column_ends(s, self.log_x));
+        let end = ends.fold(x.1, f64::max);
+        // Half a dot outside of the axes would be cut off.
+        let room = |(low, high): (f64, f64), log: bool| match series.iter().all(|s| s.mark == Mark::Dots) && !log {
+            true => (low - 0.05 * (high - low), high + 0.05 * (high - low)),
+            false => (low, high),
+        };
+        let (x, y) = (room((x.0, end), self.log_x), room(y, log_y));
+        let x = Axis::new(x.0, x.1, self.log_x && x.0 > 0.0, LEFT, SIZE.0 - RIGHT);
+        let y = Axis::new(y.0, y.1, log_y, SIZE.1 - BOTTOM, TOP);
+        let mut parts = vec![axes(&x, &y, &self.x, &self.y)];
+        parts.extend(series.iter().flat_map(|s| marks(s, &x, &y)));
+        let view = format!("0 0 {} {}", SIZE.0, SIZE.1);
+        let said = format!("{}: {} over {}", self.title, self.y, self.x);
+        let svg = element(
+            "svg",
+            &[("viewBox", &view), ("role", &"img"), ("aria-label", &said)],
+            parts.into_iter().collect::<Html>(),
+        );
+        let names: Vec<(usize, &str)> =
+            series.iter().filter(|s| !s.name.is_empty()).map(|s| (s.colour, &*s.name)).collect();
+        element("figure", &[], [title, svg, legend(&names)])
+    }
+}
+
+/// Names with their colours.
+pub(crate) fn legend(names: &[(usize, &str)]) -> Html {
+    let entry = |&(colour, name): &(usize, &str)| {
+        let swatch = [element("i", &[], ""), element("span", &[], name)];
+        element("span", &[("class", &class(colour))], swatch)
+    };
+    element("div", &[("class", &"legend")], names.iter().map(entry).collect::<Html>())
+}
+
+/// A bar over the whole width, of parts with a colour, a name and a share of it, from 0 to 1.
+pub fn bar(parts: impl IntoIterator<Item = (usize, String, f64)>) -> Html {
+    let part = |(colour, name, share): (usize, String, f64)| {
+        let width = format!("width:{:.3}%", 100.0 * share);
+        element("span", &[("class", &class(colour)), ("style", &width), ("title", &name)], "")
+    };
+    element("div", &[("class", &"bar")], parts.into_iter().map(part).collect::<Html>())
+}
+
+/// The class that has a colour.
+pub(crate) fn class(colour: usize) -> String {
+    if colour == NEUTRAL { "faint".to_owned() } else { format!("c{}", colour % COLOURS) }
+}
+
+fn drawable(series: &Series) -> Series {
+    let all = series.points.iter().enumerate();
+    let kept: Vec<usize> = all.filter(|(_, p)| p.0.is_finite() && p.1.is_finite()).map(|(i, _)| i).collect();
+    Series {
+        points: kept.iter().map(|&i| series.points[i]).collect(),
+        labels: kept.iter().filter_map(|&i| series.labels.get(i).cloned()).collect(),
+        sizes: kept.iter().filter_map(|&i| series.sizes.get(i).copied()).collect(),
+        ..series.clone()
+    }
+}
+
+fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |range, v| Some(range.map_or((v, v), |(low, high): (f64, f64)| (low.min(v), high.max(v)))))
+}
+
+/// Where each column ends: where the next one begins; the last is as wide as the one before it.
+fn column_ends(series: &Series, log: bool) -> Vec<f64> {
+    let begins: Vec<f64> = series.points.iter().map(|point| point.0).collect();
+    let last = match begins[..] {
+        [.., before, last] if log && before > 0.0 => last * (last / before),
+        [.., before, last] => last + (last - before),
+        [only] if log => only * 1.1,
+        [only] => only + 1.0,
+        [] => return vec![],
+    };
+    begins[1..].iter().copied().chain([last]).collect()
+}
+
+/// Where values lie between two pixels.
+struct Axis {
+    low: f64,
+    high: f64,
+    log: bool,
+    from: f64,
+    to: f64,
+}
+
+impl Axis {
+    fn new(low: f64, high: f64, log: bool, from: f64, to: f64) -> Axis {
+        let (mut low, mut high) = if log { (low.log10(), high.log10()) } else { (low, high) };
+        if high - low <= f64::EPSILON * low.abs().max(high.abs()) {
+            let margin = if log { 0.5 } else { low.abs().max(1e-9) * 0.5 };
+            (low, high) = (low - margin, high + margin);
+        }
+        Axis { low, high, log, from, to }
+    }
+
+    fn pixel(&self, value: f64) -> f64 {
+        let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
+        let share = ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
+        self.from + share * (self.to - self.from)
+    }
+
+    /// Round values from end to end, five or so.
+    fn ticks(&self) -> Vec<f64> {
+        if self.log && self.high - self.low >= 1.0 {
+            let stride = ((self.high - self.low) / 5.0).ceil().max(1.0);
+            let first = self.low.ceil();
+            let powers = (0..=6).map(|i| first + f64::from(i) * stride).take_while(|power| *power <= self.high + 1e-9);
+            return powers.map(|power| 10f64.powf(power)).collect();
+        }
+        let (low, high) = if self.log { (10f64.powf(self.low), 10f64.powf(self.high)) } else { (self.low, self.high) };
+        let rough = (high - low) / 5.0;
+        let power = 10f64.powf(rough.log10().floor());
+        let stride =
+            [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter().find(|s| *s >= rough).unwrap_or(rough);
+        let first = (low / stride).ceil();
+        let ticks = (0..=8).map(|i| (first + f64::from(i)) * stride).take_while(|tick| *tick <= high + stride * 1e-6);
+        ticks.collect()
+    }
+}
+
+fn axes(x: &Axis, y: &Axis, x_label: &str, y_label: &str) -> Html {
+    let mut parts = vec![];
+    let mut lines = String::new();
+    let (left, bottom) = (x.from, y.from);
+    for tick in y.ticks() {
+        let at = y.pixel(tick);
+        let _ = write!(lines, "M{left:.1} {at:.1}H{:.1}", x.to);
+        parts.push(label(left - 5.0, at + 4.0, "end", &number(tick)));
+    }
+    for tick in x.ticks() {
+        let at = x.pixel(tick);
+        let _ = write!(lines, "M{at:.1} {bottom:.1}v4");
+        parts.push(label(at, bottom + 15.0, "middle", &number(tick)));
+    }
+    let _ = write!(lines, "M{left:.1} {bottom:.1}H{:.1}", x.to);
+    parts.push(element("path", &[("class", &"grid"), ("d", &lines)], ""));
+    let name = |label: &str, axis: &Axis| match axis.log {
+        true if label.is_empty() => "log scale".to_owned(),
+        true => format!("{label} (log scale)"),
+        false => label.to_owned(),
+    };
+    let names = [(x.to, "end", name(x_label, x)), (0.0, "start", name(y_label, y))];
+    parts.extend(
+        names.iter().filter(|n| !n.2.is_empty()).map(|(at, anchor, text)| label(*at, bottom + 30.0, anchor, text)),
+    );
+    parts.into_iter().collect()
+}
+
+fn label(x: f64, y: f64, anchor: &'static str, text: &str) -> Html {
+    element("text", &[("x", &format_args!("{x:.1}")), ("y", &format_args!("{y:.1}")), ("text-anchor", &anchor)], text)
+}
+
+fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
+    let colour = class(series.colour);
+    let at = |&(px, py): &(f64, f64)| (x.pixel(px), y.pixel(py));
+    let dot = |(i, point): (usize, &(f64, f64))| {
+        let (cx, cy) = at(point);
+        let title: Html = series.labels.get(i).map(|text| element("title", &[], text.as_str())).into_iter().collect();
+        let radius = series.sizes.get(i).map_or(3.5, |size| 3.0 + 9.0 * size.clamp(0.0, 1.0).sqrt());
+        let [cx, cy, r] = [cx, cy, radius].map(|length| format!("{length:.1}"));
+        element("circle", &[("class", &format_args!("dot {colour}")), ("cx", &cx), ("cy", &cy), ("r", &r)], title)
+    };
+    match series.mark {
+        Mark::Line if series.points.len() > 1 => {
+            let mut path = String::new();
+            for (i, point) in series.points.iter().enumerate() {
+                let (px, py) = at(point);
+                let _ = write!(path, "{}{px:.1} {py:.1}", if i == 0 { "M" } else { "L" });
+            }
+            vec![element("path", &[("class", &format_args!("line {colour}")), ("d", &path)], "")]
+        }
+        Mark::Line | Mark::Dots => series.points.iter().enumerate().map(dot).collect(),
+        Mark::Columns => {
+            let mut path = String::new();
+            for (&(px, py), end) in series.points.iter().zip(column_ends(series, x.log)) {
+                let (left, right, top, base) = (x.pixel(px), x.pixel(end), y.pixel(py), y.pixel(0.0));
+                let _ = write!(path, "M{left:.1} {base:.1}V{top:.1}H{:.1}V{base:.1}Z", (right - 1.0).max(left + 0.5));
+            }
+            vec![element("path", &[("class", &format_args!("column {colour}")), ("d", &path)], "")]
+        }
+    }
+}
+
+/// A number with few characters: `0.25`, `12k`, `3e-4`.
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    let short = |value: f64| {
+        let text = match value.abs() {
+            v if v >= 100.0 => format!("{value:.0}"),
+            v if v >= 10.0 => format!("{value:.1}"),
+            v if v >= 0.1 => format!("{value:.3}"),
+            _ => format!("{value:.4}"),
+        };
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    };
+    match size {
+        0.0 => "0".to_owned(),
+        s if !s.is_finite() => value.to_string(),
+        s if !(1e-3..1e15).contains(&s) => {
+            let text = format!("{value:.2e}");
+            let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+            format!("{}e{power}", digits.trim_end_matches('0').trim_end_matches('.'))
+        }
+        s if s >= 1e12 => short(value / 1e12) + "T",
+        s if s >= 1e9 => short(value / 1e9) + "G",
+        s if s >= 1e6 => short(value / 1e6) + "M",
+        s if s >= 1e4 => short(value / 1e3) + "k",
+        _ => short(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let cases = [
+            (0.0, "0"),
+            (0.25, "0.25"),
+            (1.0, "1"),
+            (12.345, "12.3"),
+            (1234.0, "1234"),
+            (12_000.0, "12k"),
+            (2.5e6, "2.5M"),
+            (-0.05, "-0.05"),
+            (3e-4, "3e-4"),
+            (1.25e-7, "1.25e-7"),
+            (1e300, "1e300"),
+            (0.9999, "1"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn ticks_are_round_and_within_the_axis() {
+        let ticks = |low, high, log| Axis::new(low, high, log, 0.0, 100.0).ticks();
+        assert_eq!(ticks(0.0, 1000.0, false), [0.0, 200.0, 400.0, 600.0, 800.0, 1000.0]);
+        assert_eq!(ticks(0.0, 7.0, false), [0.0, 2.0, 4.0, 6.0]);
+        assert_eq!(ticks(0.02, 300.0, true).len(), 4);
+        assert_eq!(ticks(5.0, 5.0, false).len(), 5);
+        assert!((3..9).contains(&ticks(0.3, 0.9, true).len()));
+        assert!(ticks(1e-300, 1e300, true).len() < 8);
+    }
+
+    #[test]
+    fn points_lie_where_their_values_are() {
+        let series = |mark, points: &[(f64, f64)]| Series { points: points.to_vec(), mark, ..Series::default() };
+        let chart =
+            |series| Chart { title: "t".into(), x: "step".into(), series: vec![series], ..Chart::default() }.html();
+        let line = chart(series(Mark::Line, &[(0.0, 1.0), (5.0, f64::NAN), (10.0, 3.0)]));
+        assert!(line.as_str().contains("d=\"M50.0 184.0L348.0 8.0\""), "{line:?}");
+        let wide = chart(series(Mark::Line, &[(0.0, 1.0), (5.0, 100.0), (10.0, 10_000.0)]));
+        assert!(wide.as_str().contains("L199.0 96.0L") && wide.as_str().contains("log scale"), "{wide:?}");
+        let columns = chart(series(Mark::Columns, &[(0.0, 2.0), (1.0, 4.0)]));
+        assert!(columns.as_str().contains("M50.0 184.0V96.0H198.0V184.0Z"), "{columns:?}");
+        let dots = chart(series(Mark::Dots, &[(1.0, 1.0), (2.0, 1.0)]));
+        assert_eq!(dots.as_str().matches("<circle").count(), 2);
+        assert!(chart(series(Mark::Line, &[(f64::NAN, 1.0)])).as_str().contains("no values"));
+    }
+}

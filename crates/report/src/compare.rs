@@ -1,0 +1,76 @@
+//! What is different between runs: configuration, environment, and what came of it.
+
+use std::collections::BTreeMap;
+
+use crate::Run;
+use crate::chart::number;
+use crate::html::{Html, element, table};
+use crate::report::{in_order_of_interest, shortened};
+
+/// Metrics whose last values are compared.
+const MOST_METRICS: usize = 20;
+/// Rows of the table of settings.
+const MOST_ROWS: usize = 100;
+
+/// Tables with a column a run: settings that are not the same in all, then last values.
+pub(crate) fn differences(runs: &[Run]) -> Html {
+    let settings: Vec<BTreeMap<String, String>> = runs.iter().map(settings).collect();
+    let mut names: Vec<&String> = settings.iter().flat_map(BTreeMap::keys).collect();
+    names.sort();
+    names.dedup();
+    // When a run began is another in each.
+    let differs =
+        |name: &&String| *name != "started" && settings.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name));
+    let rows: Vec<Vec<Html>> = names
+        .into_iter()
+        .filter(differs)
+        .take(MOST_ROWS)
+        .map(|name| {
+            let value =
+                |of: &BTreeMap<String, String>| Html::from(of.get(name).map_or("–".into(), |text| shortened(text)));
+            [Html::from(&**name)].into_iter().chain(settings.iter().map(value)).collect()
+        })
+        .collect();
+    let header = |first| [first].into_iter().chain(runs.iter().map(|run| &*run.name)).collect::<Vec<&str>>();
+    let first = match rows.is_empty() {
+        true => element("p", &[], "Configuration and environment are the same."),
+        false => table(&header("setting"), rows),
+    };
+    let mut metrics: Vec<&str> = vec![];
+    for name in runs.iter().flat_map(in_order_of_interest) {
+        if !metrics.contains(&name) {
+            metrics.push(name);
+        }
+    }
+    let values = metrics.into_iter().take(MOST_METRICS).map(|name| {
+        let last = |run: &Run| run.curves().get(name)?.last();
+        let value = |run: &Run| Html::from(last(run).map_or("–".into(), |(_, value)| number(value)));
+        [Html::from(name)].into_iter().chain(runs.iter().map(value)).collect()
+    });
+    [first, table(&header("last value"), values)].into()
+}
+
+/// The configuration and the environment by name; a file that is no TOML has none.
+fn settings(run: &Run) -> BTreeMap<String, String> {
+    let mut all: BTreeMap<String, String> = run.environment.iter().cloned().collect();
+    all.extend(run.summary.iter().flat_map(|summary| summary.setting.clone()));
+    let config = run.config.as_deref().and_then(|text| text.parse::<toml_edit::DocumentMut>().ok());
+    if let Some(config) = config {
+        add(&mut all, "", config.as_table());
+    }
+    all
+}
+
+fn add(all: &mut BTreeMap<String, String>, prefix: &str, table: &dyn toml_edit::TableLike) {
+    for (key, item) in table.iter() {
+        match (item.as_table_like(), item.as_value()) {
+            (Some(table), _) => add(all, &format!("{prefix}{key}."), table),
+            // Without the comment that says where it is from.
+            (_, Some(value)) => {
+                let value = value.clone().decorated("", "");
+                drop(all.insert(format!("{prefix}{key}"), value.to_string()));
+            }
+            _ => {}
+        }
+    }
+}

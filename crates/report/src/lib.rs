@@ -1,0 +1,19 @@
+#![doc = include_str!("../README.md")]
+
+pub mod chart;
+mod compare;
+mod curve;
+pub mod html;
+mod report;
+mod run;
+mod summary;
+pub mod units;
+mod verdict;
+
+pub use curve::Curve;
+pub use report::report;
+pub use run::Run;
+pub use summary::{DeviceMemory, SUMMARY, State, StepTimes, Summary};
+
+#[cfg(test)]
+mod tests;

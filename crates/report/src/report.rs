@@ -1,0 +1,412 @@
+//! The sections of a page about one run, or about several laid over each other.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::chart::{Chart, Mark, Series, bar, class, legend, number};
+use crate::compare::differences;
+use crate::html::{Html, details, element, page, paragraph, section, table};
+use crate::run::{Array, Rows};
+use crate::units::{amount, duration, memory};
+use crate::verdict::{missing, verdict};
+use crate::{Run, Summary};
+
+/// Curves of a page, so that it stays small.
+const MOST_CURVES: usize = 60;
+/// Runs of a page.
+const MOST_RUNS: usize = 12;
+/// A matrix of more classes is shown by its largest mistakes.
+const MOST_CLASSES: usize = 20;
+/// Rows of long tables.
+const MOST_ROWS: usize = 100;
+/// What time is spent on, in the order in which it is shown: the name in `goodput.json`, and for people.
+const BUCKETS: [(&str, &str); 7] = [
+    ("steps", "steps"),
+    ("start", "start"),
+    ("compile", "compile"),
+    ("data", "waiting for data"),
+    ("validation", "validation"),
+    ("checkpoint", "checkpoint"),
+    ("lost", "lost and done again"),
+];
+
+/// The page of a run, or of several: curves over each other, and what was different. It has less than 500 KB.
+pub fn report(runs: &[Run]) -> String {
+    let left_out = runs.len().saturating_sub(MOST_RUNS);
+    let runs = &runs[..runs.len() - left_out];
+    let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
+    let mut body = vec![];
+    if left_out > 0 {
+        body.push(paragraph(format_args!("{left_out} further runs are left out; a page shows {MOST_RUNS}.")));
+    }
+    body.push(section("verdict", "In short", each(runs, verdict)));
+    if runs.len() > 1 {
+        body.push(section("differences", "Differences", differences(runs)));
+    }
+    body.push(section("curves", "Curves", curves(runs)));
+    body.push(section("time", "Where the time went", time(runs)));
+    body.push(section("steps", "Times of steps", steps(runs)));
+    body.push(section("memory", "Memory", each(runs, |run| of_summary(run, memory_of))));
+    if let [run] = runs {
+        body.push(section("model", "Model", of_summary(run, model)));
+        body.push(section("classes", "Classes", classes(run)));
+        body.push(section("pictures", "Pictures", pictures(run)));
+        body.push(section("configuration", "Configuration", configuration(run)));
+        body.push(section("environment", "Environment", environment(run)));
+    }
+    page(&names.join(", "), body.into_iter().collect::<Html>())
+}
+
+/// What is said of each run, with its name where there are several.
+fn each(runs: &[Run], say: impl Fn(&Run) -> Html) -> Html {
+    let one = |run: &Run| match runs {
+        [_] => say(run),
+        _ => [element("h3", &[], &*run.name), say(run)].into(),
+    };
+    runs.iter().map(one).collect()
+}
+
+fn of_summary(run: &Run, say: fn(&Summary) -> Html) -> Html {
+    run.summary.as_ref().map_or_else(|| missing("The folder has no summary.json."), say)
+}
+
+/// Names of curves: losses first, then the learning rate, then the others.
+pub(crate) fn in_order_of_interest(run: &Run) -> Vec<&str> {
+    let mut names: Vec<&str> = run.curves().keys().map(String::as_str).collect();
+    let rank = |name: &str| match group(name) {
+        base if base.contains("loss") => 0,
+        "lr" => 1,
+        base if base.starts_with("lr") => 2,
+        base if base.contains('/') => 4,
+        _ => 3,
+    };
+    names.sort_by_key(|name| rank(name));
+    names
+}
+
+/// What is drawn in one chart has the same name but for the stage and `_epoch`.
+fn group(name: &str) -> &str {
+    let base = name.strip_suffix("_epoch").unwrap_or(name);
+    ["train_", "val_", "test_"].into_iter().find_map(|stage| base.strip_prefix(stage)).unwrap_or(base)
+}
+
+fn curves(runs: &[Run]) -> Html {
+    // Charts in the order of the first run that has them; each with a run and a name for each curve.
+    let mut charts: Vec<(&str, Vec<(usize, &str)>)> = vec![];
+    for (i, run) in runs.iter().enumerate() {
+        for name in in_order_of_interest(run) {
+            let title = if runs.len() == 1 { group(name) } else { name };
+            match charts.iter_mut().find(|chart| chart.0 == title) {
+                Some(chart) => chart.1.push((i, name)),
+                None => charts.push((title, vec![(i, name)])),
+            }
+        }
+    }
+    let mut drawn = 0;
+    let fits = charts.iter().take_while(|chart| {
+        drawn += chart.1.len();
+        drawn <= MOST_CURVES
+    });
+    let fits = fits.count();
+    let left_out: usize = charts[fits..].iter().map(|chart| chart.1.len()).sum();
+    charts.truncate(fits);
+    if charts.is_empty() {
+        return missing(
+            "There are no logged values: metrics.jsonl and metrics.csv are missing or empty (option `loggers`).",
+        );
+    }
+    let chart = |(title, members): &(&str, Vec<(usize, &str)>)| {
+        let series = members.iter().enumerate().map(|(colour, &(run, name))| Series {
+            name: if runs.len() == 1 { name.into() } else { runs[run].name.clone() },
+            colour: if runs.len() == 1 { colour } else { run },
+            points: runs[run].curves()[name].points(),
+            ..Series::default()
+        });
+        // A schedule ends near zero, which would be most of a logarithmic axis.
+        let log_y = title.starts_with("lr").then_some(false);
+        Chart { title: (*title).to_owned(), x: "step".into(), series: series.collect(), log_y, ..Chart::default() }
+            .html()
+    };
+    let mut parts = vec![element("div", &[("class", &"charts")], charts.iter().map(chart).collect::<Html>())];
+    if left_out > 0 {
+        parts.push(missing(&format!("{left_out} further curves are left out; metrics.jsonl has them.")));
+    }
+    let bad: u64 = runs.iter().map(|run| run.bad_lines).sum();
+    if bad > 0 {
+        parts.push(missing(&format!("{bad} lines of metrics.jsonl could not be read.")));
+    }
+    if let [run] = runs {
+        parts.push(details("Last, least and most", values(run)));
+    }
+    parts.into_iter().collect()
+}
+
+fn values(run: &Run) -> Html {
+    let at = |value: Option<(u64, f64)>| match value {
+        Some((step, value)) => [Html::from(number(value)), Html::from(step.to_string())],
+        None => Default::default(),
+    };
+    let rows = in_order_of_interest(run).into_iter().take(MOST_ROWS).map(|name| {
+        let curve = &run.curves()[name];
+        let cells = [at(curve.last()), at(curve.min()), at(curve.max())];
+        [Html::from(name)].into_iter().chain(cells.into_iter().flatten()).collect()
+    });
+    table(&["metric", "last", "at step", "least", "at step", "most", "at step"], rows)
+}
+
+/// What the run spent its time on, over all its starts: name, text for people, seconds.
+pub(crate) fn buckets(run: &Run) -> Vec<(&str, &str, f64)> {
+    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+    for start in &run.goodput {
+        for (name, seconds) in &start.seconds {
+            *sums.entry(name).or_default() += seconds.max(0.0);
+        }
+    }
+    let mut spent = vec![];
+    for (name, text) in BUCKETS {
+        spent.extend(sums.remove(name).map(|seconds| (name, text, seconds)));
+    }
+    // One that a later version has.
+    spent.extend(sums.into_iter().map(|(name, seconds)| (name, name, seconds)));
+    spent.retain(|bucket| bucket.2 > 0.0);
+    spent
+}
+
+/// The same in all runs.
+fn colour_of(bucket: &str) -> usize {
+    BUCKETS.iter().position(|known| known.0 == bucket).unwrap_or(BUCKETS.len())
+}
+
+fn time(runs: &[Run]) -> Html {
+    each(runs, |run| {
+        let spent = buckets(run);
+        let total: f64 = spent.iter().map(|bucket| bucket.2).sum();
+        if total <= 0.0 {
+            return missing("The folder has no goodput.json.");
+        }
+        let bar = bar(spent.iter().map(|&(name, text, seconds)| {
+            (colour_of(name), format!("{text}: {}", duration(seconds)), seconds / total)
+        }));
+        let starts = match run.goodput.len() {
+            1 => String::new(),
+            n => format!(", over {n} starts"),
+        };
+        let rows = spent.iter().map(|&(name, text, seconds)| {
+            let swatch = element("i", &[("class", &class(colour_of(name)))], "");
+            let name = [swatch, element("span", &[], text)].into();
+            vec![name, duration(seconds).into(), format!("{:.1} %", 100.0 * seconds / total).into()]
+        });
+        let total = paragraph(format_args!("{} in all{starts}.", duration(total)));
+        [total, bar, table(&["spent on", "time", "share"], rows)].into()
+    })
+}
+
+fn steps(runs: &[Run]) -> Html {
+    let series = |(colour, run): (usize, &Run)| {
+        let histogram = run.summary.as_ref()?.step_times.histogram();
+        let points = histogram.iter().map(|&(begins, count)| (begins * 1e3, count as f64)).collect();
+        let (name, mark) =
+            if runs.len() == 1 { (String::new(), Mark::Columns) } else { (run.name.clone(), Mark::Line) };
+        (!histogram.is_empty()).then(|| Series { name, colour, mark, points, ..Series::default() })
+    };
+    let series: Vec<Series> = runs.iter().enumerate().filter_map(series).collect();
+    if series.is_empty() {
+        return missing("No step was measured: the device must be busy for two steps in a row.");
+    }
+    let chart = Chart {
+        title: "Histogram".into(),
+        x: "milliseconds".into(),
+        y: "steps".into(),
+        series,
+        log_x: true,
+        log_y: Some(false),
+    };
+    let mut parts = vec![element("div", &[("class", &"charts")], chart.html())];
+    if let [run] = runs
+        && let Some(summary) = &run.summary
+    {
+        let median = summary.step_time_p50;
+        parts.push(paragraph(format_args!("The median is {}. The slowest:", duration(median))));
+        let rows = summary.step_times.slowest.iter().map(|&(step, seconds)| {
+            let times = if median > 0.0 { format!("{:.1}", seconds / median) } else { String::new() };
+            vec![step.to_string().into(), duration(seconds).into(), times.into()]
+        });
+        parts.push(table(&["step", "time", "times the median"], rows));
+    }
+    parts.into_iter().collect()
+}
+
+fn memory_of(summary: &Summary) -> Html {
+    if summary.memory.is_empty() && summary.host_memory.is_none() {
+        return missing("Nothing is known of it.");
+    }
+    let mut parts = vec![];
+    for device in &summary.memory {
+        let used = [(0, "training state", Some(device.state)), (1, "temporaries of a step", device.temporaries)];
+        let known = || used.iter().filter_map(|&(colour, name, bytes)| Some((colour, name, bytes?)));
+        let sum: u64 = known().map(|part| part.2).sum();
+        let whole = device.limit.unwrap_or(sum).max(sum).max(1) as f64;
+        let mut text = format!("{}: {} by the program", device.device, memory(sum));
+        if let Some(peak) = device.peak {
+            let _ = write!(text, ", {} in use at most", memory(peak));
+        }
+        if let Some(limit) = device.limit {
+            let _ = write!(text, ", of {}", memory(limit));
+        }
+        let names: Vec<(usize, String)> =
+            known().map(|(c, name, bytes)| (c, format!("{name} {}", memory(bytes)))).collect();
+        let names: Vec<(usize, &str)> = names.iter().map(|(colour, name)| (*colour, &**name)).collect();
+        parts.push(paragraph(text));
+        parts.push(bar(known().map(|(colour, name, bytes)| (colour, name.to_owned(), bytes as f64 / whole))));
+        parts.push(legend(&names));
+    }
+    if let Some(bytes) = summary.host_memory {
+        parts.push(paragraph(format_args!("The host's process: {}", memory(bytes))));
+    }
+    parts.into_iter().collect()
+}
+
+fn model(summary: &Summary) -> Html {
+    if summary.model.is_empty() {
+        return missing("The model has no parameters.");
+    }
+    let rows = summary.model.iter().take(MOST_ROWS).map(|row| row.iter().map(|cell| Html::from(&**cell)).collect());
+    let mut total = summary.model_total.clone();
+    if summary.model.len() > MOST_ROWS {
+        let _ = write!(total, "; {} further parts are left out", summary.model.len() - MOST_ROWS);
+    }
+    [table(&["name", "type", "parameters", "shapes"], rows), paragraph(total)].into()
+}
+
+fn classes(run: &Run) -> Html {
+    let mut parts = vec![];
+    let mut vectors: Vec<(&str, &[f64])> = vec![];
+    for (name, Array { step, rows }) in &run.arrays {
+        match rows {
+            Rows::Vector(values) => vectors.push((name, values)),
+            Rows::Matrix(rows) => parts.extend([element("h3", &[], format!("{name}, step {step}")), matrix(rows)]),
+        }
+    }
+    if !vectors.is_empty() {
+        let length = vectors.iter().map(|vector| vector.1.len()).max().unwrap_or(0);
+        let rows = (0..length.min(MOST_ROWS)).map(|class| {
+            let cell = |vector: &(&str, &[f64])| vector.1.get(class).map_or(Html::default(), |v| number(*v).into());
+            [class.to_string().into()].into_iter().chain(vectors.iter().map(cell)).collect()
+        });
+        let header: Vec<&str> = ["class"].into_iter().chain(vectors.iter().map(|vector| vector.0)).collect();
+        parts.push(table(&header, rows));
+        if length > MOST_ROWS {
+            parts.push(missing(&format!("{} further classes are left out.", length - MOST_ROWS)));
+        }
+    }
+    if parts.is_empty() {
+        return missing("No metric has a value a class: log one with `cx.log_metric`, a confusion matrix say.");
+    }
+    parts.into_iter().collect()
+}
+
+/// A matrix whose colours are shares of the row; one of many classes by its largest elements off the diagonal.
+fn matrix(rows: &[Vec<f64>]) -> Html {
+    if rows.len() > MOST_CLASSES {
+        let cells = rows.iter().enumerate().flat_map(|(i, row)| row.iter().enumerate().map(move |(j, v)| (i, j, *v)));
+        let mut mistakes: Vec<(usize, usize, f64)> = cells.filter(|(i, j, v)| i != j && *v > 0.0).collect();
+        mistakes.sort_by(|a, b| b.2.total_cmp(&a.2));
+        mistakes.truncate(MOST_CLASSES);
+        let rows =
+            mistakes.into_iter().map(|(i, j, v)| [i.to_string(), j.to_string(), number(v)].map(Html::from).into());
+        return [paragraph("The most frequent mistakes:"), table(&["is", "taken for", "value"], rows)].into();
+    }
+    let width = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let corner = [element("th", &[], "is \\ taken for")];
+    let header =
+        corner.into_iter().chain((0..width).map(|class| element("th", &[], class.to_string()))).collect::<Html>();
+    let row = |(i, row): (usize, &Vec<f64>)| {
+        let sum: f64 = row.iter().filter(|v| v.is_finite()).sum();
+        let cell = |&value: &f64| {
+            let share = if sum > 0.0 && value.is_finite() { (value / sum).clamp(0.0, 1.0) } else { 0.0 };
+            element("td", &[("style", &format_args!("--share:{share:.3}"))], number(value))
+        };
+        let cells = [element("th", &[], i.to_string())].into_iter().chain(row.iter().map(cell));
+        element("tr", &[], cells.collect::<Html>())
+    };
+    let rows = rows.iter().enumerate().map(row);
+    let all = [element("tr", &[], header)].into_iter().chain(rows).collect::<Html>();
+    element("div", &[("class", &"scroll")], element("table", &[("class", &"matrix")], all))
+}
+
+fn pictures(run: &Run) -> Html {
+    if run.pictures.is_empty() {
+        return missing("There are none: the batches are no pictures, and nothing was logged with `cx.log_image`.");
+    }
+    let figure = |picture: &crate::run::Picture| {
+        let source = format!("data:image/png;base64,{}", base64(&picture.png));
+        let image = element("img", &[("src", &source), ("alt", &picture.name)], "");
+        element(
+            "figure",
+            &[],
+            [element("b", &[], format!("{}, step {}", picture.name, picture.step)), element("br", &[], ""), image],
+        )
+    };
+    element("div", &[("class", &"charts")], run.pictures.iter().map(figure).collect::<Html>())
+}
+
+fn configuration(run: &Run) -> Html {
+    run.config.as_deref().map_or_else(|| missing("The folder has no config.toml."), |text| element("pre", &[], text))
+}
+
+fn environment(run: &Run) -> Html {
+    let setting = run.summary.iter().flat_map(|summary| &summary.setting);
+    let rows: Vec<Vec<Html>> = setting
+        .chain(&run.environment)
+        .take(2 * MOST_ROWS)
+        .map(|(name, value)| vec![Html::from(&**name), Html::from(shortened(value))])
+        .collect();
+    let speed = run.summary.iter().flat_map(|summary| &summary.compilations).map(|(program, seconds)| {
+        vec![Html::from(format!("compiled: {program}")), seconds.map_or(Html::default(), |s| duration(s).into())]
+    });
+    let rows: Vec<Vec<Html>> = rows.into_iter().chain(speed.take(MOST_ROWS)).collect();
+    if rows.is_empty() {
+        return missing("The folder has no environment.json.");
+    }
+    let peak = run.summary.as_ref().and_then(|summary| summary.peak_flops);
+    let peak = peak.map(|flops| paragraph(format_args!("Peak of a device: {} in bf16.", amount(flops, "FLOP/s"))));
+    [table(&["name", "value"], rows)].into_iter().chain(peak).collect()
+}
+
+/// A value that would fill the page is cut off.
+pub(crate) fn shortened(text: &str) -> String {
+    const MOST: usize = 300;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Bytes as letters, by RFC 4648.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let at = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for i in 0..4 {
+            let letter = LETTERS[(bits >> (18 - 6 * i)) as usize & 63] as char;
+            text.push(if i <= three.len() { letter } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base64;
+
+    #[test]
+    fn base64_has_the_examples_of_its_specification() {
+        let cases =
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
+        for (bytes, text) in cases {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! [`Run`]: what a run's folder says of the run, read again as far as it is new.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::curve::Curve;
+use crate::summary::{SUMMARY, Summary};
+
+/// Names of metrics that are kept; a run that logs more has lost its way.
+const MOST_METRICS: usize = 2000;
+/// A text file is read up to here.
+const MOST_TEXT: u64 = 24 << 10;
+/// Pictures of a page, and their bytes in all.
+const MOST_PICTURES: usize = 12;
+const MOST_PICTURE_BYTES: usize = 96 << 10;
+
+/// What the folder of a run says of it. A file that is not there is no error: the page then lacks what it would say.
+///
+/// ```
+/// let folder = std::env::temp_dir().join(format!("fulmen-report-{}", std::process::id()));
+/// std::fs::create_dir_all(&folder)?;
+/// std::fs::write(folder.join("metrics.jsonl"), "{\"step\":10,\"metrics\":{\"train_loss\":0.5}}\n")?;
+///
+/// let run = fulmen_report::Run::open(&folder)?;
+/// assert_eq!(run.curves()["train_loss"].last(), Some((10, 0.5)));
+/// std::fs::write(folder.join("report.html"), fulmen_report::report(&[run]))?;
+/// # std::fs::remove_dir_all(folder)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    folder: PathBuf,
+    pub(crate) name: String,
+    curves: BTreeMap<String, Curve>,
+    pub(crate) arrays: BTreeMap<String, Array>,
+    pub(crate) summary: Option<Summary>,
+    pub(crate) goodput: Vec<Goodput>,
+    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) config: Option<String>,
+    pub(crate) pictures: Vec<Picture>,
+    /// Log points that were read, and lines that could not be.
+    pub(crate) log_points: u64,
+    pub(crate) bad_lines: u64,
+    /// How far `metrics.jsonl` was read.
+    offset: u64,
+}
+
+/// A metric that is several numbers, as it was last.
+#[derive(Clone, Debug)]
+pub(crate) struct Array {
+    pub(crate) step: u64,
+    pub(crate) rows: Rows,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Rows {
+    Vector(Vec<f64>),
+    Matrix(Vec<Vec<f64>>),
+}
+
+/// The seconds of one start of the run, by what they were spent on.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Goodput {
+    pub(crate) seconds: BTreeMap<String, f64>,
+}
+
+/// A picture that the run has left.
+#[derive(Clone, Debug)]
+pub(crate) struct Picture {
+    pub(crate) name: String,
+    pub(crate) step: u64,
+    pub(crate) png: Vec<u8>,
+}
+
+/// A line of `metrics.jsonl`.
+#[derive(Deserialize)]
+struct Line {
+    step: u64,
+    #[serde(default)]
+    metrics: BTreeMap<String, Json>,
+    #[serde(default)]
+    arrays: BTreeMap<String, Vec<Json>>,
+}
+
+/// What is no number in JSON, "NaN" say, is none.
+fn number(value: &Json) -> f64 {
+    value.as_f64().unwrap_or(f64::NAN)
+}
+
+impl From<Vec<Json>> for Rows {
+    fn from(values: Vec<Json>) -> Rows {
+        match values.first() {
+            Some(Json::Array(_)) => {
+                let row = |row: &Json| row.as_array().into_iter().flatten().map(number).collect();
+                Rows::Matrix(values.iter().map(row).collect())
+            }
+            _ => Rows::Vector(values.iter().map(number).collect()),
+        }
+    }
+}
+
+impl Run {
+    /// Reads the folder of a run.
+    ///
+    /// # Errors
+    /// No such folder; a file in it that cannot be read, or that is no JSON.
+    pub fn open(folder: impl Into<PathBuf>) -> io::Result<Run> {
+        let folder = folder.into();
+        if !folder.is_dir() {
+            let why = format!("{}: no such folder; give the folder of a run, such as runs/version_0", folder.display());
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
+        let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
+        let mut run = Run { folder, name, ..Run::default() };
+        run.refresh()?;
+        Ok(run)
+    }
+
+    /// Reads what has changed: of `metrics.jsonl` the new lines, and the small files whole. Where there is no `metrics.jsonl`,
+    /// `metrics.csv` is read, which has no matrices.
+    ///
+    /// # Errors
+    /// As [`Run::open`].
+    pub fn refresh(&mut self) -> io::Result<()> {
+        let (path, csv) = (self.folder.join("metrics.jsonl"), self.folder.join("metrics.csv"));
+        self.read_metrics(&path).map_err(|e| at(&path, e))?;
+        if self.offset == 0 && csv.is_file() {
+            self.read_csv(&csv).map_err(|e| at(&csv, e))?;
+        }
+        self.summary = self.json(SUMMARY)?;
+        self.goodput = self.json::<GoodputFile>("goodput.json")?.unwrap_or_default().runs;
+        self.environment = self
+            .json::<serde_json::Map<String, Json>>("environment.json")?
+            .map_or(vec![], |all| all.into_iter().flat_map(|(name, value)| flat(name, value)).collect());
+        self.config = self.text("config.toml")?;
+        self.read_pictures();
+        Ok(())
+    }
+
+    /// The metrics over the steps, by name.
+    pub fn curves(&self) -> &BTreeMap<String, Curve> {
+        &self.curves
+    }
+
+    /// What the fit knows of itself, if `summary.json` is there.
+    pub fn summary(&self) -> Option<&Summary> {
+        self.summary.as_ref()
+    }
+
+    /// A line that is not whole yet is left for the next time.
+    fn read_metrics(&mut self, path: &Path) -> io::Result<()> {
+        let mut file = match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            file => file?,
+        };
+        if file.metadata()?.len() < self.offset {
+            // Another file by that name.
+            self.restart();
+        }
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut reader = BufReader::with_capacity(1 << 18, file);
+        let mut line = vec![];
+        while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+            self.offset += line.len() as u64;
+            match serde_json::from_slice::<Line>(&line) {
+                Ok(line) => self.add(line),
+                Err(_) if line.trim_ascii().is_empty() => {}
+                Err(_) => self.bad_lines += 1,
+            }
+            line.clear();
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, line: Line) {
+        self.log_points += 1;
+        for (name, value) in &line.metrics {
+            self.push(name, line.step, number(value));
+        }
+        for (name, rows) in line.arrays {
+            self.arrays.insert(name, Array { step: line.step, rows: rows.into() });
+        }
+    }
+
+    fn push(&mut self, name: &str, step: u64, value: f64) {
+        if let Some(curve) = self.curves.get_mut(name) {
+            curve.push(step, value);
+        } else if self.curves.len() < MOST_METRICS {
+            self.curves.entry(name.to_owned()).or_default().push(step, value);
+        }
+    }
+
+    /// The same from `metrics.csv`, which is written anew for a new metric and therefore always read whole.
+    fn read_csv(&mut self, path: &Path) -> io::Result<()> {
+        let mut reader = csv::Reader::from_path(path)?;
+        let header = reader.headers()?.clone();
+        let Some(step) = header.iter().position(|name| name == "step") else { return Ok(()) };
+        self.restart();
+        for row in reader.records() {
+            let Some((row, step)) = row.ok().and_then(|row| Some((row.clone(), row.get(step)?.parse().ok()?))) else {
+                self.bad_lines += 1;
+                continue;
+            };
+            self.log_points += 1;
+            let values = header.iter().zip(&row).filter(|(name, _)| !matches!(*name, "step" | "epoch"));
+            for (name, value) in values.filter(|(_, value)| !value.is_empty()) {
+                self.push(name, step, value.parse().unwrap_or(f64::NAN));
+            }
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self) {
+        (self.offset, self.log_points, self.bad_lines) = (0, 0, 0);
+        (self.curves, self.arrays) = (BTreeMap::new(), BTreeMap::new());
+    }
+
+    /// A text file, cut off where it is very long.
+    fn text(&self, name: &str) -> io::Result<Option<String>> {
+        let path = self.folder.join(name);
+        let mut bytes = vec![];
+        match File::open(&path).and_then(|file| file.take(MOST_TEXT).read_to_end(&mut bytes)) {
+            Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(at(&path, e)),
+        }
+    }
+
+    fn json<T: serde::de::DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
+        let path = self.folder.join(name);
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| at(&path, e.into())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(at(&path, e)),
+        }
+    }
+
+    /// Of each picture the latest, as far as they are small. A picture that cannot be read is left out.
+    fn read_pictures(&mut self) {
+        self.pictures.clear();
+        let folders = std::fs::read_dir(self.folder.join("media")).into_iter().flatten().flatten();
+        let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
+        folders.sort();
+        let mut left = MOST_PICTURE_BYTES;
+        for folder in folders {
+            let files = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+            let pictures = files.filter(|file| file.extension().is_some_and(|ending| ending == "png"));
+            let step = |file: &PathBuf| file.file_stem()?.to_str()?.parse::<u64>().ok();
+            let Some((step, file)) = pictures.filter_map(|file| Some((step(&file)?, file))).max() else { continue };
+            let small = std::fs::metadata(&file).is_ok_and(|data| data.len() <= left as u64);
+            if let (true, Ok(png)) = (small && self.pictures.len() < MOST_PICTURES, std::fs::read(&file)) {
+                left = left.saturating_sub(png.len());
+                let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                self.pictures.push(Picture { name, step, png });
+            }
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct GoodputFile {
+    runs: Vec<Goodput>,
+}
+
+/// Names of what is within an object, and values as text.
+fn flat(name: String, value: Json) -> Vec<(String, String)> {
+    match value {
+        Json::Object(fields) => {
+            fields.into_iter().flat_map(|(key, value)| flat(format!("{name}.{key}"), value)).collect()
+        }
+        Json::String(text) => vec![(name, text)],
+        Json::Null => vec![],
+        value => vec![(name, value.to_string())],
+    }
+}
+
+fn at(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,102 @@
+//! What stands on top of a page: how a run went, in a few sentences.
+
+use crate::html::{Html, element, paragraph};
+use crate::report::{buckets, in_order_of_interest};
+use crate::summary::State;
+use crate::units::{amount, duration};
+use crate::{Run, chart};
+
+/// Memory is worth a word from this share on.
+const NEARLY_FULL: f64 = 0.9;
+
+/// The sentences, the most important first.
+pub(crate) fn verdict(run: &Run) -> Html {
+    let mut sentences = vec![];
+    let state = run.summary.as_ref().map(|summary| summary.state);
+    let bad = state == Some(State::Failed);
+    let stands = element("b", &[], how_it_stands(run));
+    sentences.push(if bad { element("span", &[("class", &"bad")], stands) } else { stands });
+    sentences.extend(values(run).into_iter().map(Html::from));
+    for (name, curve) in run.curves() {
+        if let (true, Some((step, count))) = (name.contains("loss"), curve.non_finite()) {
+            let text = format!("{name} was NaN or infinite at {count} of the log points, first at step {step}");
+            sentences.push(element("span", &[("class", &"bad")], text));
+        }
+    }
+    sentences.extend(speed(run).into_iter().map(Html::from));
+    element("ul", &[], sentences.into_iter().map(|sentence| element("li", &[], sentence)).collect::<Html>())
+}
+
+fn how_it_stands(run: &Run) -> String {
+    let Some(summary) = &run.summary else {
+        return format!("{} log points; the folder has no summary of the fit", run.log_points);
+    };
+    let reason = summary.reason.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+    let state = match summary.state {
+        State::Running => "Not at its end when this page was written".to_owned(),
+        State::Finished if summary.reason.is_some() => format!("Stopped{reason}"),
+        State::Finished => "Finished".to_owned(),
+        State::Interrupted => format!("Interrupted{reason}"),
+        State::Failed => format!("Failed{reason}"),
+    };
+    let count = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    format!("{state}; {}, {}", count(summary.epochs, "epoch"), count(summary.global_step, "step"))
+}
+
+/// The loss of validation, or else of training.
+fn values(run: &Run) -> Option<String> {
+    let is_loss = |name: &&str| name.contains("loss") && run.curves()[*name].min().is_some();
+    let losses: Vec<&str> = in_order_of_interest(run).into_iter().filter(is_loss).collect();
+    let rank = |name: &&&str| (**name != "val_loss", !name.starts_with("val"));
+    let name = *losses.iter().min_by_key(rank)?;
+    let curve = &run.curves()[name];
+    let ((step, last), (at, least)) = (curve.last()?, curve.min()?);
+    let best = if at == step {
+        ", its least".into()
+    } else {
+        format!("; its least was {} at step {at}", chart::number(least))
+    };
+    Some(format!("{name} is {} at step {step}{best}", chart::number(last)))
+}
+
+fn speed(run: &Run) -> Vec<String> {
+    let mut sentences = vec![];
+    let Some(summary) = &run.summary else { return sentences };
+    sentences.extend(summary.loader.clone());
+    let flops = summary.flops_per_second.filter(|flops| *flops > 0.0);
+    let of_peak =
+        flops.zip(summary.peak_flops).map(|(flops, peak)| format!("{:.0} % of the chip's peak", 100.0 * flops / peak));
+    let of_peak = of_peak.or_else(|| Some(format!("{} on each device", amount(flops?, "FLOP/s"))));
+    if summary.samples_per_second > 0.0 {
+        let rest = of_peak.map(|text| format!("; {text}")).unwrap_or_default();
+        sentences.push(format!("{} samples a second{rest}", chart::number(summary.samples_per_second)));
+    }
+    let compiled: f64 = summary.compilations.iter().filter_map(|program| program.1).sum();
+    match summary.compilations.len() {
+        0 => {}
+        1 => sentences.push(format!("1 compile, {}", duration(compiled))),
+        n => sentences.push(format!("{n} compiles, {}", duration(compiled))),
+    }
+    let spent = buckets(run);
+    let total: f64 = spent.iter().map(|bucket| bucket.2).sum();
+    if let (Some(steps), true) = (spent.iter().find(|bucket| bucket.0 == "steps"), total > 0.0) {
+        sentences.push(format!("{:.0} % of {} was spent on steps", 100.0 * steps.2 / total, duration(total)));
+    }
+    for memory in &summary.memory {
+        if let (Some(peak), Some(limit)) = (memory.peak, memory.limit)
+            && peak as f64 > NEARLY_FULL * limit as f64
+        {
+            sentences.push(format!(
+                "{}: {:.0} % of its memory was in use",
+                memory.device,
+                100.0 * peak as f64 / limit as f64
+            ));
+        }
+    }
+    sentences
+}
+
+/// A paragraph where there is nothing to show.
+pub(crate) fn missing(what: &str) -> Html {
+    element("div", &[("class", &"faint")], paragraph(what))
+}
