@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json, json};
-use ureq::Agent;
+use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
+use ureq::{Agent, Body, RequestBuilder};
 
 use crate::jsonl::{finite, unix_seconds};
 use crate::{LogPoint, Logger, Status};
@@ -85,22 +86,34 @@ impl MlflowLogger {
         self
     }
 
-    /// Asks the server; an answer that is no success is an error, with what the server says.
-    fn ask(&self, what: &str, body: &Json) -> io::Result<Json> {
-        let url = format!("{}/api/2.0/mlflow/{what}", self.server);
-        let mut request = self.agent.post(&url).content_type("application/json");
-        if let Some(token) = &self.token {
-            request = request.header("Authorization", format!("Bearer {token}"));
+    fn url(&self, what: &str) -> String {
+        format!("{}/api/2.0/mlflow/{what}", self.server)
+    }
+
+    fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        match &self.token {
+            Some(token) => request.header("Authorization", format!("Bearer {token}")),
+            None => request,
         }
-        let failed = |why: String| io::Error::other(format!("{url}: {why}"));
-        let mut response = request.send(body.to_string()).map_err(|e| failed(e.to_string()))?;
+    }
+
+    /// Gives the server a message.
+    fn post(&self, what: &str, body: &Json) -> io::Result<Json> {
+        let request = self.agent.post(self.url(what)).content_type("application/json");
+        self.read(what, self.authorized(request).send(body.to_string()))
+    }
+
+    /// Reads an answer; one that is no success is an error, with what the server says.
+    fn read(&self, what: &str, response: Result<Response<Body>, ureq::Error>) -> io::Result<Json> {
+        let failed = |why: String| io::Error::other(format!("{}: {why}", self.url(what)));
+        let mut response = response.map_err(|e| failed(e.to_string()))?;
         let text = response.body_mut().read_to_string().map_err(|e| failed(e.to_string()))?;
         let answer: Json = serde_json::from_str(&text).unwrap_or_default();
         if response.status().is_success() {
             return Ok(answer);
         }
-        let kind =
-            if answer["error_code"] == "RESOURCE_ALREADY_EXISTS" { ErrorKind::AlreadyExists } else { ErrorKind::Other };
+        let exists = answer["error_code"] == "RESOURCE_ALREADY_EXISTS";
+        let kind = if exists { ErrorKind::AlreadyExists } else { ErrorKind::Other };
         let message = answer["message"].as_str().unwrap_or_default();
         Err(io::Error::new(kind, failed(format!("{} {message}", response.status())).to_string()))
     }
@@ -113,18 +126,18 @@ impl MlflowLogger {
         let text = |answer: &Json| answer.as_str().map(str::to_owned);
         let missing = |what: &str| io::Error::other(format!("{}: its answer has no {what}", self.server));
         let name = &self.experiment;
-        let experiment = match self.ask("experiments/create", &json!({ "name": name })) {
+        let experiment = match self.post("experiments/create", &json!({ "name": name })) {
             Ok(made) => text(&made["experiment_id"]),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                let filter = format!("name = '{}'", name.replace('\'', "''"));
-                let found = self.ask("experiments/search", &json!({ "filter": filter, "max_results": 1 }))?;
-                text(&found["experiments"][0]["experiment_id"])
+                let what = "experiments/get-by-name";
+                let request = self.agent.get(self.url(what)).query("experiment_name", name);
+                text(&self.read(what, self.authorized(request).call())?["experiment"]["experiment_id"])
             }
             Err(error) => return Err(error),
         };
         let experiment = experiment.ok_or_else(|| missing("experiment_id"))?;
         let run = json!({ "experiment_id": experiment, "run_name": self.run, "start_time": milliseconds() });
-        let made = self.ask("runs/create", &run)?;
+        let made = self.post("runs/create", &run)?;
         let id = text(&made["run"]["info"]["run_id"]).ok_or_else(|| missing("run_id"))?;
         self.run_id = Some(id.clone());
         Ok(id)
@@ -135,7 +148,7 @@ impl MlflowLogger {
         let run_id = self.run_id()?;
         while !self.params.is_empty() {
             let some = self.params.len().min(MOST_PARAMS);
-            self.ask("runs/log-batch", &json!({ "run_id": run_id, "params": self.params[..some] }))?;
+            self.post("runs/log-batch", &json!({ "run_id": run_id, "params": self.params[..some] }))?;
             self.params.drain(..some);
         }
         while !self.kept.is_empty() {
@@ -147,7 +160,7 @@ impl MlflowLogger {
             // One with more than the server takes at once is divided.
             let points = fit.count().max(1);
             for some in self.kept[..points].concat().chunks(MOST_METRICS) {
-                self.ask("runs/log-batch", &json!({ "run_id": run_id, "metrics": some }))?;
+                self.post("runs/log-batch", &json!({ "run_id": run_id, "metrics": some }))?;
             }
             self.kept.drain(..points);
         }
@@ -195,7 +208,7 @@ impl Logger for MlflowLogger {
         };
         let sent = self.send().and_then(|()| {
             let end = json!({ "run_id": self.run_id, "status": status, "end_time": milliseconds() });
-            self.ask("runs/update", &end)
+            self.post("runs/update", &end)
         });
         sent.map(drop).map_err(|error| {
             let kept = self.kept.len();

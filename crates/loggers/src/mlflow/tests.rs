@@ -38,7 +38,7 @@ fn serve(mut stream: &TcpStream, answer: &impl Fn(&str) -> (u16, Json), asked: &
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    asked.lock().unwrap().push((path.clone(), serde_json::from_slice(&body).unwrap()));
+    asked.lock().unwrap().push((path.clone(), serde_json::from_slice(&body).unwrap_or_default()));
     let (status, body) = answer(&path);
     let body = body.to_string();
     write!(stream, "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
@@ -47,7 +47,9 @@ fn serve(mut stream: &TcpStream, answer: &impl Fn(&str) -> (u16, Json), asked: &
 fn as_mlflow(path: &str) -> (u16, Json) {
     match path {
         "experiments/create" => (400, json!({ "error_code": "RESOURCE_ALREADY_EXISTS", "message": "exists" })),
-        "experiments/search" => (200, json!({ "experiments": [{ "experiment_id": "7" }] })),
+        "experiments/get-by-name?experiment_name=my%20digits" => {
+            (200, json!({ "experiment": { "experiment_id": "7" } }))
+        }
         "runs/create" => (200, json!({ "run": { "info": { "run_id": "abc" } } })),
         _ => (200, json!({})),
     }
@@ -61,7 +63,7 @@ fn point(step: u64, count: usize) -> LogPoint {
 #[test]
 fn values_and_hyperparameters_arrive_in_one_run_and_its_end_is_told() {
     let (address, asked) = server(as_mlflow);
-    let mut logger = MlflowLogger::new(address, "digits");
+    let mut logger = MlflowLogger::new(address, "my digits");
     logger.start(Path::new("runs/version_3")).unwrap();
     logger.log_hyperparams(json!({ "lr": 0.5, "name": "wide" }).as_object().unwrap()).unwrap();
     logger.log(&point(1, 2)).unwrap();
@@ -105,4 +107,28 @@ fn a_server_that_hangs_ends_a_request_after_its_time() {
     logger.start(Path::new("version_0")).unwrap();
     assert_eq!(logger.log(&point(0, 1)).unwrap_err().kind(), ErrorKind::WouldBlock);
     assert!(logger.finalize(Status::Finished).unwrap_err().to_string().starts_with("1 log points"));
+}
+
+/// Needs a server of MLflow, whose address `FULMEN_TEST_MLFLOW` has.
+#[test]
+#[ignore = "needs MLflow: mlflow server --port 5000; FULMEN_TEST_MLFLOW=http://127.0.0.1:5000 cargo test -p fulmen-loggers --features mlflow -- --ignored mlflows_own"]
+fn mlflows_own_server_takes_what_is_sent() {
+    let address = std::env::var("FULMEN_TEST_MLFLOW").expect("FULMEN_TEST_MLFLOW: the address of a server");
+    let mut logger = MlflowLogger::new(&address, "Fulmen's test");
+    // The second run finds the experiment.
+    for _ in 0..2 {
+        logger.start(Path::new("runs/version_3")).unwrap();
+        logger.log_hyperparams(json!({ "lr": 0.5, "name": "wide" }).as_object().unwrap()).unwrap();
+        (1..4).for_each(|step| logger.log(&point(step, 600)).unwrap());
+        logger.finalize(Status::Finished).unwrap();
+    }
+    let id = logger.run_id.clone().unwrap();
+    let url = format!("{address}/api/2.0/mlflow/runs/get?run_id={id}");
+    let text = logger.agent.get(&url).call().unwrap().body_mut().read_to_string().unwrap();
+    let run = &serde_json::from_str::<Json>(&text).unwrap()["run"];
+    assert_eq!((&run["info"]["status"], &run["info"]["run_name"]), (&json!("FINISHED"), &json!("version_3")));
+    let metrics = run["data"]["metrics"].as_array().unwrap();
+    let last = metrics.iter().find(|metric| metric["key"] == "m_599_").unwrap();
+    assert_eq!((metrics.len(), last["value"].as_f64(), last["step"].as_u64()), (600, Some(599.0), Some(3)), "{last}");
+    assert_eq!(run["data"]["params"].as_array().unwrap().len(), 2);
 }

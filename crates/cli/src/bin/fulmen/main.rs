@@ -69,8 +69,8 @@ enum Command {
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
     Report(report::Arguments),
-    Runs(runs::Arguments),
     Ps(ps::Arguments),
+    Runs(runs::Arguments),
     Top(top::Arguments),
     Tpu(tpu::Arguments),
 }
