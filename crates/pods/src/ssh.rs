@@ -43,7 +43,11 @@ pub(crate) fn told(line: &str) -> Option<&str> {
 }
 
 /// As a POSIX shell reads it as one word.
-pub(crate) fn quote(text: &str) -> String {
+///
+/// ```
+/// assert_eq!(fulmen_pods::quote("it's"), r"'it'\''s'");
+/// ```
+pub fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
     match !text.is_empty() && text.chars().all(plain) {
         true => text.to_owned(),

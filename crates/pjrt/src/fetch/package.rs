@@ -1,5 +1,7 @@
 //! Which packages are fetched: names, pinned versions and hashes. It fetches nothing.
 
+use crate::locate::Platform;
+
 /// A package with a plugin in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Package<'a> {
@@ -20,9 +22,12 @@ pub(crate) struct Package<'a> {
     pub(crate) note: &'a str,
     /// The variable that names a plugin that the user has.
     pub(crate) variable: &'a str,
-    /// Whether it is fetched only when the user asks for it.
-    pub(crate) on_request: bool,
+    /// How the user asks for it, if it is fetched only then.
+    pub(crate) on_request: Option<&'a str>,
 }
+
+/// The version of libtpu that is fetched.
+pub const LIBTPU_VERSION: &str = "0.0.51";
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) const CPU: Option<Package<'_>> = Some(Package {
@@ -36,7 +41,7 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
     wheel: &[],
     note: "",
     variable: "FULMEN_PJRT_PLUGIN",
-    on_request: false,
+    on_request: None,
 });
 
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
@@ -51,7 +56,7 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
     wheel: &[],
     note: "",
     variable: "FULMEN_PJRT_PLUGIN",
-    on_request: false,
+    on_request: None,
 });
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
@@ -62,7 +67,7 @@ pub(crate) const CPU: Option<Package<'_>> = None;
 pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
     what: "libtpu",
     name: "libtpu",
-    version: "0.0.51",
+    version: LIBTPU_VERSION,
     sha256: "bd46d9e836e66d21e1217c89459f3d000743596fe464ee2203af6cdcbf05b62f",
     megabytes: 205,
     member: "libtpu/libtpu.so",
@@ -80,8 +85,51 @@ pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
     note: ". It comes from PyPI, as its licence (the Google Cloud Platform Terms of Service) does not let Fulmen pass it \
            on; unpacked it takes 575 MB",
     variable: "TPU_LIBRARY_PATH",
-    on_request: true,
+    on_request: Some("`--fetch-libtpu` (in a program, fulmen_pjrt::fetch::libtpu)"),
 });
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const LIBTPU: Option<Package<'_>> = None;
+
+/// XLA's plugins for NVIDIA GPUs, those of the newest CUDA first. Each wheel is for every Python.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub(crate) const CUDA: &[Package<'_>] = &[
+    Package {
+        what: "XLA's plugin for CUDA 13",
+        name: "jax-cuda13-pjrt",
+        version: "0.12.0.1",
+        sha256: "SHA13",
+        megabytes: MB13,
+        member: "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
+        member_sha256: "MEMBER13",
+        wheel: &[],
+        note: CUDA_NOTE,
+        variable: "FULMEN_PJRT_PLUGIN",
+        on_request: Some("`fulmen plugin install cuda13`"),
+    },
+    Package {
+        what: "XLA's plugin for CUDA 12",
+        name: "jax-cuda12-pjrt",
+        version: "0.12.0.1",
+        sha256: "SHA12",
+        megabytes: MB12,
+        member: "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
+        member_sha256: "MEMBER12",
+        wheel: &[],
+        note: CUDA_NOTE,
+        variable: "FULMEN_PJRT_PLUGIN",
+        on_request: Some("`fulmen plugin install cuda12`"),
+    },
+];
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+pub(crate) const CUDA: &[Package<'_>] = &[];
+
+/// The packages of a platform, the preferred first.
+pub(crate) fn of(platform: Platform) -> Vec<Package<'static>> {
+    match platform {
+        Platform::Cpu => CPU.into_iter().collect(),
+        Platform::Cuda => CUDA.to_vec(),
+        Platform::Tpu => LIBTPU.into_iter().collect(),
+    }
+}

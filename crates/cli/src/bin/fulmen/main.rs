@@ -10,11 +10,13 @@ macro_rules! say {
     }};
 }
 
+mod build;
 mod cache;
 mod checkpoint;
 mod compile_cache;
 mod data;
 mod devices;
+mod env;
 mod limits;
 mod plugin;
 mod presize;
@@ -40,6 +42,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Build(build::Arguments),
     Cache(cache::Arguments),
     Checkpoint(checkpoint::Arguments),
     /// Prints a shell's completions of this command
@@ -49,6 +52,7 @@ enum Command {
     },
     Data(data::Arguments),
     Devices(devices::Arguments),
+    Env(env::Arguments),
     /// Writes a manual page for each subcommand
     Man {
         /// The folder of the pages
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let done = match command {
+        Command::Build(arguments) => build::run(&arguments),
         Command::Cache(arguments) => cache::run(arguments),
         Command::Checkpoint(arguments) => checkpoint::run(arguments),
         Command::Completions { shell } => {
@@ -73,6 +78,7 @@ fn main() -> ExitCode {
         }
         Command::Data(arguments) => data::run(arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Env(arguments) => env::run(&arguments),
         Command::Man { output } => manual(&output),
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
