@@ -95,7 +95,7 @@ fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, S
     // Of several processes, one that misses another exits with 1.
     let (again, note) = match hosts.count {
         1 => (TEMPORARY.to_string(), ""),
-        _ => (format!("1, {TEMPORARY}"), " (1 as a process that misses another exits with it)"),
+        _ => (format!("1, {TEMPORARY}"), "; and 1, with which a process exits that misses another"),
     };
     let (_, topology) = slice.name().split_once(':').unwrap_or_default();
     Ok(vec![

@@ -60,10 +60,10 @@ def skypilot(topology, folder):
     environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
     ran = subprocess.run(["bash", "-c", value["run"]], env=environment, check=True, capture_output=True, text=True)
     assert ran.stdout == "".join(word + "|" for word in PROGRAM[2:]), ran
-    file = folder / "task.yaml"
     (folder / "train").write_text("")
-    file.write_text(text.replace('"./train"', f'"{folder}/train"'))
-    (resources,) = sky.Task.from_yaml(str(file), secrets_overrides=[("FULMEN_RUN_TOKEN", "x" * 32)]).resources
+    value["file_mounts"] = {there: str(folder / here) for there, here in value["file_mounts"].items()}
+    token = [("FULMEN_RUN_TOKEN", "x" * 32)]
+    (resources,) = sky.Task.from_yaml_config(value, secrets_overrides=token).resources
     assert resources.accelerators, resources
 
 

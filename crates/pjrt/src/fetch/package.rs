@@ -91,6 +91,9 @@ pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const LIBTPU: Option<Package<'_>> = None;
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+const CUDA_NOTE: &str = ". It loads NVIDIA's libraries (CUDA, cuDNN, NCCL, NVSHMEM), which are not fetched";
+
 /// XLA's plugins for NVIDIA GPUs, those of the newest CUDA first. Each wheel is for every Python.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) const CUDA: &[Package<'_>] = &[
@@ -98,10 +101,10 @@ pub(crate) const CUDA: &[Package<'_>] = &[
         what: "XLA's plugin for CUDA 13",
         name: "jax-cuda13-pjrt",
         version: "0.12.0.1",
-        sha256: "SHA13",
-        megabytes: MB13,
+        sha256: "5899bb6177eda86ea532afb9a26794f2bdd04966f6a01f9028266b16c2b6cf90",
+        megabytes: 135,
         member: "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
-        member_sha256: "MEMBER13",
+        member_sha256: "b6de513893c09af2c77e71afcef46d9706f8c259337cdef4cd5cae2353886f75",
         wheel: &[],
         note: CUDA_NOTE,
         variable: "FULMEN_PJRT_PLUGIN",
@@ -111,10 +114,10 @@ pub(crate) const CUDA: &[Package<'_>] = &[
         what: "XLA's plugin for CUDA 12",
         name: "jax-cuda12-pjrt",
         version: "0.12.0.1",
-        sha256: "SHA12",
-        megabytes: MB12,
+        sha256: "5ec28e06198d094031c37590b4ea753ae8cde4879ab4b60baf40f0dffb673286",
+        megabytes: 192,
         member: "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
-        member_sha256: "MEMBER12",
+        member_sha256: "921aaa9c635255fb7b7a660d11c8f702c78a70e7f7d005d4f377c2dc5f0fede2",
         wheel: &[],
         note: CUDA_NOTE,
         variable: "FULMEN_PJRT_PLUGIN",

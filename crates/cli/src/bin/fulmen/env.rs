@@ -42,6 +42,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .replace("{{rust}}", env!("CARGO_PKG_RUST_VERSION"))
         .replace("{{libtpu}}", LIBTPU_VERSION)
         .replace("{{note}}", note);
-    say!("{first}\n{text}{}", last.trim_end());
+    say!("{}", format!("{first}\n{text}{last}").trim_end());
     Ok(())
 }
