@@ -16,7 +16,9 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 
 FOLDS, EPOCHS = 5, 3
-PATIENCE = 300
+PATIENCE = 600
+# Ray gives its workers the priority of background work.
+os.environ["RAY_worker_niceness"] = "0"
 fulmen, mnist = (Path(argument).resolve() for argument in sys.argv[1:])
 
 
