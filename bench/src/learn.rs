@@ -32,42 +32,54 @@ pub(crate) struct Args {
 /// What an example learns.
 struct Example {
     name: &'static str,
-    /// A value that the last of the commands gives.
+    /// A value that its tests give.
     metric: &'static str,
     target: Target,
     /// Columns of `metrics.csv`.
     curves: &'static [&'static str],
 }
 
+/// What the metric of the last test must be.
 #[derive(Clone, Copy)]
 enum Target {
     AtLeast(f64),
+    AtMost(f64),
     /// At least this many nats a byte below the loss of a bigram table on the same text.
     BelowBigrams(f64),
+    /// At least this share of the metric of the test before.
+    OfTestBefore(f64),
 }
 
 const EXAMPLES: &[Example] = &[
     Example { name: "resnet", metric: "test_acc", target: Target::AtLeast(0.985), curves: LOSSES },
-    Example {
-        name: "tabular",
-        metric: "test_r2",
-        target: Target::AtLeast(0.8),
-        curves: &["train_loss_epoch", "val_loss"],
-    },
+    Example { name: "vit", metric: "test_acc", target: Target::AtLeast(0.85), curves: EPOCHS },
+    Example { name: "tabular", metric: "test_r2", target: Target::AtLeast(0.8), curves: EPOCHS },
     Example { name: "gpt", metric: "test_loss", target: Target::BelowBigrams(0.4), curves: LOSSES },
+    Example { name: "translation", metric: "test_exact", target: Target::AtLeast(0.99), curves: LOSSES },
+    Example { name: "gan", metric: "test_frechet", target: Target::AtMost(12.0), curves: &["val_frechet"] },
+    Example { name: "diffusion", metric: "test_recognized", target: Target::AtLeast(0.8), curves: LOSSES },
+    Example { name: "roberta", metric: "test_margin", target: Target::AtLeast(0.15), curves: LOSSES },
+    Example { name: "finetune", metric: "test_acc", target: Target::OfTestBefore(0.95), curves: EPOCHS },
 ];
 
 const LOSSES: &[&str] = &["train_loss", "val_loss"];
+const EPOCHS: &[&str] = &["train_loss_epoch", "val_loss"];
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let (mut lines, mut missed) = (vec![], vec![]);
     for example in chosen(&args.names)? {
         let (name, metric) = (example.name, example.metric);
-        let (limit, at_least) = match example.target {
-            Target::AtLeast(limit) => (limit, true),
-            Target::BelowBigrams(margin) => (bigram::test_loss(&Path::new(ROOT).join("docs/src"))? - margin, false),
+        let (values, seconds) = example.learn(args)?;
+        let [.., value] = values[..] else { return Err(format!("{name}: its README has no command `test`").into()) };
+        let (limit, at_least) = match (example.target, &values[..]) {
+            (Target::AtLeast(limit), _) => (limit, true),
+            (Target::AtMost(limit), _) => (limit, false),
+            (Target::BelowBigrams(margin), _) => {
+                (bigram::test_loss(&Path::new(ROOT).join("docs/src"))? - margin, false)
+            }
+            (Target::OfTestBefore(share), [.., before, _]) => (share * before, true),
+            (Target::OfTestBefore(_), _) => return Err(format!("{name}: its README has one test").into()),
         };
-        let (value, seconds) = example.learn(args)?;
         let reached = if at_least { value >= limit } else { value <= limit };
         let (bound, verdict) =
             (if at_least { "at least" } else { "at most" }, if reached { "reached" } else { "missed" });
@@ -98,32 +110,36 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Example>, String> {
 }
 
 impl Example {
-    /// Runs the commands in a folder of their own, in which `examples` is the repository's. Gives the metric, and the seconds of
-    /// all without the time to build.
-    fn learn(&self, args: &Args) -> Result<(f64, f64), Box<dyn Error>> {
+    /// Runs the commands in a folder of their own, in which `examples` and `docs` are the repository's. Gives the metric of
+    /// each test, and the seconds of all without the time to build.
+    fn learn(&self, args: &Args) -> Result<(Vec<f64>, f64), Box<dyn Error>> {
         let readme = fs::read_to_string(self.file("README.md"))?;
         let commands = commands(&readme);
         let folder = tempfile::tempdir()?;
-        std::os::unix::fs::symlink(Path::new(ROOT).join("examples"), folder.path().join("examples"))?;
+        for data in ["examples", "docs"] {
+            std::os::unix::fs::symlink(Path::new(ROOT).join(data), folder.path().join(data))?;
+        }
         for (program, _) in &commands {
             if !cargo("build", program, &args.profile).status()?.success() {
                 return Err(format!("{program} cannot be built").into());
             }
         }
-        let (begin, mut said) = (Instant::now(), Value::Null);
+        let (begin, mut values) = (Instant::now(), vec![]);
         for (program, line) in &commands {
             eprintln!("{program} {line}");
             let mut command = cargo("run", program, &args.profile);
             command.arg("--").args(line.split_whitespace()).arg("--json").current_dir(folder.path());
-            said = last_line(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
+            let said = last_line(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
+            if program == self.name && line.starts_with("test ") {
+                let value = said["metrics"][self.metric].as_f64();
+                values.push(value.ok_or_else(|| format!("{} gives no {}: {said}", self.name, self.metric))?);
+            }
         }
         let seconds = begin.elapsed().as_secs_f64();
-        let value = said["metrics"][self.metric].as_f64();
-        let value = value.ok_or_else(|| format!("{} gives no {}: {said}", self.name, self.metric))?;
         if args.pictures {
             fs::write(self.file("curve.svg"), plot::svg(&self.curves(&folder.path().join("runs"))?, "step")?)?;
         }
-        Ok((value, seconds))
+        Ok((values, seconds))
     }
 
     /// Of the newest run that logged them.
@@ -140,10 +156,11 @@ impl Example {
 }
 
 /// The commands under "What it learns": programs and their arguments.
-fn commands(readme: &str) -> Vec<(&str, &str)> {
+fn commands(readme: &str) -> Vec<(String, String)> {
     let section = readme.split("\n## ").find(|section| section.starts_with("What it learns\n")).unwrap_or_default();
+    let section = section.replace("\\\n", "");
     let commands = section.lines().filter_map(|line| line.strip_prefix("$ cargo run --release -p "));
-    commands.filter_map(|command| command.split_once(" -- ")).collect()
+    commands.filter_map(|command| command.split_once(" -- ")).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
 }
 
 /// Runs a command, which says its result in its last line.
@@ -175,7 +192,7 @@ mod tests {
             let readme = fs::read_to_string(example.file("README.md")).unwrap();
             let commands = commands(&readme);
             assert!(commands.len() >= 2, "{}: {commands:?}", example.name);
-            let (program, args) = commands[commands.len() - 1];
+            let (program, args) = &commands[commands.len() - 1];
             assert!(program == example.name && args.starts_with("test "), "{program} {args}");
         }
     }

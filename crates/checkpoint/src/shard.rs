@@ -155,25 +155,21 @@ impl ShardWriter {
     ///
     /// # Errors
     /// There are more bytes than the part has; the store cannot be written to, or is full.
-    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let left = self.next_part().map_or(0, |part| part.bytes() - self.written);
         if bytes.len() as u64 > left {
             let name = self.next_part().map_or("the shard", Part::name);
             return Err(Error::usage(format!("{}: {} bytes for {name}, which takes {left}", self.place, bytes.len())));
         }
-        let ShardWriter { file, sha256, .. } = self;
-        write_and_hash(&mut **file, sha256, bytes).map_err(|e| Error::io("write", &self.place, e))?;
-        let Some((_, entry)) = self.parts.get_mut(self.next) else { return Ok(()) };
-        while !bytes.is_empty() {
-            let filled = self.written % BLOCK;
-            let (now, rest) = bytes.split_at(bytes.len().min((BLOCK - filled) as usize));
-            match entry.crc32c.last_mut() {
-                Some(crc) if filled > 0 => *crc = crc32c_append(*crc, now),
-                _ => entry.crc32c.push(crc32c(now)),
-            }
-            self.written += now.len() as u64;
-            bytes = rest;
-        }
+        let ShardWriter { file, sha256, parts, next, written, .. } = self;
+        let Some((_, entry)) = parts.get_mut(*next) else { return Ok(()) };
+        let done = hash_beside(sha256, bytes, || {
+            file.write_all(bytes)?;
+            append_checksums(&mut entry.crc32c, *written, bytes);
+            Ok(())
+        });
+        done.map_err(|e| Error::io("write", &self.place, e))?;
+        self.written += bytes.len() as u64;
         self.skip_full();
         Ok(())
     }
@@ -203,20 +199,34 @@ impl ShardWriter {
     }
 }
 
-/// Writes bytes. A thread of its own hashes them meanwhile, where there are enough of them.
-fn write_and_hash(file: &mut dyn NewObject, sha256: &mut Sha256, bytes: &[u8]) -> io::Result<()> {
+/// Does `write` while a thread of its own hashes the bytes, where there are enough of them.
+fn hash_beside(sha256: &mut Sha256, bytes: &[u8], write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     if (bytes.len() as u64) < BLOCK {
         sha256.update(bytes);
-        return file.write_all(bytes);
+        return write();
     }
     let (written, hashed) = thread::scope(|scope| {
         let thread = thread::Builder::new().spawn_scoped(scope, || sha256.update(bytes));
-        (file.write_all(bytes), thread.is_ok())
+        (write(), thread.is_ok())
     });
     if !hashed {
         sha256.update(bytes);
     }
     written
+}
+
+/// Appends the checksums of the blocks of `bytes`, which begin `start` bytes into the part.
+fn append_checksums(checksums: &mut Vec<u32>, mut start: u64, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let filled = start % BLOCK;
+        let (now, rest) = bytes.split_at(bytes.len().min((BLOCK - filled) as usize));
+        match checksums.last_mut() {
+            Some(checksum) if filled > 0 => *checksum = crc32c_append(*checksum, now),
+            _ => checksums.push(crc32c(now)),
+        }
+        start += now.len() as u64;
+        bytes = rest;
+    }
 }
 
 /// The header of a file of these parts.

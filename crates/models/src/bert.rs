@@ -46,7 +46,8 @@ pub struct Config {
     pub layer_norm_eps: f64,
     /// The standard deviation of the first values.
     pub initializer_range: f64,
-    /// The token that stands for padding; RoBERTa counts no positions for it.
+    /// The token that stands for padding; without it, 0 for BERT and 1 for RoBERTa. Looking it up gives its embedding no
+    /// gradient, and RoBERTa counts no positions for it.
     pub pad_token_id: Option<usize>,
     /// Whether the head of the masked language model is the token embedding.
     pub tie_word_embeddings: bool,
@@ -103,7 +104,16 @@ impl Config {
 
     /// The row of the first token in RoBERTa's table of positions.
     fn first_position(&self) -> Option<usize> {
-        (self.model_type == "roberta").then(|| self.pad_token_id.unwrap_or(1) + 1)
+        self.is_roberta().then(|| self.padding() + 1)
+    }
+
+    fn is_roberta(&self) -> bool {
+        self.model_type == "roberta"
+    }
+
+    /// The token that stands for padding.
+    fn padding(&self) -> usize {
+        self.pad_token_id.unwrap_or(usize::from(self.is_roberta()))
     }
 
     /// The dropout before a classifier.
@@ -263,8 +273,9 @@ impl Encoder {
         check_heads(("num_attention_heads", config.num_attention_heads), ("hidden_size", features))?;
         let embedding = |rows| Embedding::new(rows, features);
         let embeddings = Embeddings {
-            word_embeddings: embedding(config.vocab_size),
-            position_embeddings: embedding(config.max_position_embeddings),
+            word_embeddings: embedding(config.vocab_size).padding_idx(config.padding()),
+            position_embeddings: embedding(config.max_position_embeddings)
+                .padding_idx(config.is_roberta().then(|| config.padding())),
             token_type_embeddings: embedding(config.type_vocab_size),
             layer_norm: config.norm(),
             dropout: Dropout::new(config.hidden_dropout_prob),
@@ -511,6 +522,10 @@ pub(crate) const FIXED: &[(&str, &str)] =
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use fulmen_tensor::grad;
+
     use super::*;
     use crate::reference::{Expected, borrowed, folder};
     use crate::roberta::{RobertaForMaskedLm, RobertaForSequenceClassification};
@@ -536,6 +551,25 @@ mod tests {
 
         let (model, expected) = load::<RobertaForSequenceClassification>("roberta-classifier");
         expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&mask)))]));
+    }
+
+    #[test]
+    fn looking_up_padding_gives_no_gradient() {
+        let (model, expected) = load::<RobertaForSequenceClassification>("roberta-classifier");
+        let ids = expected.tensor("input_ids");
+        let parameters = model.parameters().into_iter().collect::<BTreeMap<_, _>>();
+        let tables = ["word", "position"].map(|table| {
+            let name = format!("roberta.embeddings.{table}_embeddings.weight");
+            parameters.get(&name).unwrap_or_else(|| panic!("{name}")).get()
+        });
+        let gradients = grad(&model.forward(&ids, None).square().sum_all(), &tables.iter().collect::<Vec<_>>());
+        let size = |rows: Tensor| rows.abs().sum_all().eval().unwrap().to_vec::<f32>().unwrap()[0];
+        let padding = 1;
+        assert!(ids.eval().unwrap().to_vec::<i32>().unwrap().contains(&padding));
+        for gradient in gradients {
+            assert_eq!(size(gradient.narrow(0, padding as usize, 1)), 0.0);
+            assert!(size(gradient) > 0.0);
+        }
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub struct Config {
     pub scale_embedding: bool,
     /// The token that a decoder begins with.
     pub decoder_start_token_id: i32,
+    /// The token that stands for padding. Looking it up gives its embedding no gradient.
+    pub pad_token_id: Option<usize>,
     /// What else the file says; it is kept.
     #[serde(flatten)]
     pub other: Map<String, Value>,
@@ -88,6 +90,7 @@ impl Default for Config {
             init_std: 0.02,
             scale_embedding: false,
             decoder_start_token_id: 58100,
+            pad_token_id: None,
             other: Map::new(),
         }
     }
@@ -442,8 +445,9 @@ impl Pretrained for Marian {
         config.check()?;
         let Config { d_model, share_encoder_decoder_embeddings: is_shared, .. } = config;
         let target = config.target_vocab_size();
-        let source = Embedding::new(config.vocab_size, d_model);
-        let written = if is_shared { source.clone() } else { Embedding::new(target, d_model) };
+        let embedding = |rows| Embedding::new(rows, d_model).padding_idx(config.pad_token_id);
+        let source = embedding(config.vocab_size);
+        let written = if is_shared { source.clone() } else { embedding(target) };
         let mut lm_head = Linear::new(d_model, target).bias(false);
         if config.tie_word_embeddings {
             lm_head.weight = Parameter::clone(&written.weight);

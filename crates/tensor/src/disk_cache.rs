@@ -74,6 +74,11 @@ impl DiskCache {
         })
     }
 
+    /// Whether a program of the function may be on disk. This is quick.
+    pub(crate) fn may_have(&self, client: &Client, function: &Function) -> bool {
+        self.saved.is_some() || self.cache(client).is_some_and(|cache| cache.has_program(function.name()))
+    }
+
     /// The cache, where it can be used for a client. It is not used for several processes: each would decide by itself
     /// whether it compiles, and programs compiled at different times need not fit together. They may take one file of programs.
     fn cache(&self, client: &Client) -> Option<&CompileCache> {

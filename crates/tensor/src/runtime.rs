@@ -249,13 +249,47 @@ impl Runtime {
         self.compile_with(function, Some(announce))
     }
 
+    /// Loads the program of a function from disk if it is there, so that [`Runtime::compile`] finds it in memory. Loading
+    /// takes one thread; a caller that has something else to do meanwhile calls this on another.
+    ///
+    /// # Errors
+    /// Those of [`Runtime::compile`], except the compiler's.
+    pub fn preload(&self, function: &Function) -> Result<()> {
+        if !self.disk_cache.may_have(&self.shared.client, function) {
+            return Ok(());
+        }
+        let lowered = lower(function, self.mesh())?;
+        let key = self.program(lowered.key);
+        let known = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if known().contains_key(&key) {
+            return Ok(());
+        }
+        let options = self.compile_options(&key);
+        if let Some(stored) =
+            self.disk_cache.slot(self.client(), function, &key.0, &options).as_ref().and_then(Slot::load)
+        {
+            self.metrics.count("PersistentCacheHit", 1);
+            known().entry(key).or_insert(Arc::new(stored));
+        }
+        Ok(())
+    }
+
+    /// What tells the program of this text, without locations, from others.
+    fn program(&self, text: String) -> Program {
+        (text, self.devices().iter().map(|device| device.id()).collect())
+    }
+
+    /// How a program is compiled for its devices.
+    fn compile_options(&self, (_, ids): &Program) -> CompileOptions {
+        self.shared.options.clone().partitions(ids.len()).device_assignment([ids.clone()])
+    }
+
     fn compile_with(&self, function: &Function, announce: Option<impl FnOnce(Option<String>)>) -> Result<Compiled> {
         let lowered = lower(function, self.mesh())?;
         check_size(function, &lowered, self.shared.client.platform_name())?;
         // The lock is not held while compiling, which may take minutes.
         let cache = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        let ids: Vec<i32> = self.devices().iter().map(|device| device.id()).collect();
-        let key = (lowered.key, ids);
+        let key = self.program(lowered.key);
         let known = cache().get(&key).cloned();
         let (executable, time) = match known {
             Some(executable) => {
@@ -263,7 +297,7 @@ impl Runtime {
                 (executable, None)
             }
             None => {
-                let options = self.shared.options.clone().partitions(key.1.len()).device_assignment([key.1.clone()]);
+                let options = self.compile_options(&key);
                 let (made, time) = self.load_or_compile(function, (&lowered.text, &key.0), &options, announce)?;
                 // Another thread may have been first; its program is as good.
                 (cache().entry(key).or_insert(Arc::new(made)).clone(), time)

@@ -43,8 +43,9 @@ impl Embedding {
         Embedding { weight, num_embeddings, embedding_dim, padding_idx: None }
     }
 
-    /// The row that stands for padding: zeros at first, and without a gradient, so that it stays what it is.
-    pub fn padding_idx(mut self, row: usize) -> Embedding {
+    /// The row that stands for padding, if there is one: zeros at first, and without a gradient, so that it stays what it is.
+    pub fn padding_idx(mut self, row: impl Into<Option<usize>>) -> Embedding {
+        let Some(row) = row.into() else { return self };
         let rest = Box::new(Init::normal(0.0, 1.0));
         self.weight = Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
         self.padding_idx = Some(row);

@@ -6,7 +6,9 @@ pub(crate) mod hosts;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
+use fulmen_coordination::{Coordination, Process};
 use fulmen_signals::Signal;
 
 use hosts::{Hosts, is_an_argument, is_in_a_file, parse, secret_of, until};
@@ -298,4 +300,30 @@ fn each_chip_runs_a_program_of_its_own() {
     );
     assert_eq!(text.matches("chip").count(), 7, "{text}");
     hosts.are_idle();
+}
+
+#[test]
+#[ignore = "needs root and sshd: cargo test -p fulmen-pods -- --include-ignored"]
+fn processes_find_one_another_at_the_coordinator() {
+    let hosts = Hosts::new(["512m"; 3]);
+    let program = std::env::current_exe().unwrap().display().to_string();
+    let meets = "tests::meets_the_other_processes";
+    let text = hosts.pod("run", &["--", &program, "--ignored", "--nocapture", "--exact", meets]).ends_with(0);
+    for worker in 0..3 {
+        assert!(text.contains(&format!("[worker {worker}] process {worker} has met 3 processes\n")), "{text}");
+    }
+    hosts.are_idle();
+}
+
+/// What a process of [`processes_find_one_another_at_the_coordinator`] does.
+#[test]
+#[ignore = "a program for another test; alone it meets nobody"]
+fn meets_the_other_processes() {
+    let process = Process::from_env(|name| std::env::var_os(name)).unwrap();
+    let run = Coordination::builder(process.clone()).join().unwrap();
+    let limit = Duration::from_secs(60);
+    run.put(&format!("met/{}", process.index()), "yes").unwrap();
+    let met = (0..process.count()).filter(|index| run.get(&format!("met/{index}"), limit).unwrap() == b"yes").count();
+    println!("\nprocess {} has met {met} processes", process.index());
+    run.shutdown(limit).unwrap();
 }

@@ -3,6 +3,7 @@
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use fulmen_checkpoint::Run;
 use fulmen_data::{DataLoader, DeviceBatch};
@@ -17,8 +18,8 @@ use crate::checkpoint::{self, OpenStore, Position};
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::hosts::{self, Facts};
 use crate::plan::NO_LIMIT;
-use crate::program::CompiledStep;
 use crate::program::prepare::{Prepared, prepare};
+use crate::program::{CompiledStep, StepProgram};
 use crate::run::bad_samples::BadCount;
 use crate::run::executor::Executor;
 use crate::run::hints::hints;
@@ -140,7 +141,14 @@ impl<'m> TrainStep<'m> {
         let runtime = session.runtime.clone();
         let executor = Executor::new(&runtime, session.hosts.as_ref(), interrupt);
         module.initialize(position.seed);
-        let state = State::new(layout, values, &runtime, |f| session.compile_one("starting values", f))?;
+        let first = layout.phases.at(position.epoch, position.batch);
+        // What is on disk is loaded while the devices compute the starting values.
+        let state = thread::scope(|scope| {
+            let steps = program.steps.get(first).into_iter().flat_map(StepProgram::functions);
+            // What goes wrong is told when the step is compiled.
+            steps.for_each(|step| drop(thread::Builder::new().spawn_scoped(scope, || runtime.preload(step))));
+            State::new(layout, values, &runtime, |f| session.compile_one("starting values", f))
+        })?;
         if session.choices.options.enable_model_summary {
             note(&ModelSummary::new(module, 1).to_string());
         }
@@ -157,7 +165,7 @@ impl<'m> TrainStep<'m> {
         let reads = Reads::new(program.loss, losses, setting.options.detect_nan);
         let phases = &state.layout().phases;
         let mut steps = vec![];
-        for (phase, step) in program.steps.into_iter().enumerate().skip(phases.at(position.epoch, position.batch)) {
+        for (phase, step) in program.steps.into_iter().enumerate().skip(first) {
             steps.push(session.compile(&phases.title(phase), &train, step)?);
         }
         let position = Position {
