@@ -136,7 +136,8 @@ fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String,
 
 /// Python reads strings, arrays and objects of JSON as they are.
 fn ray(arguments: &Manifest, hosts: Hosts, own: Vec<(String, String)>) -> Values {
-    let own: Value = own.into_iter().map(|(name, value)| (name, Value::from(value))).collect::<serde_json::Map<_, _>>().into();
+    let own: Value =
+        own.into_iter().map(|(name, value)| (name, Value::from(value))).collect::<serde_json::Map<_, _>>().into();
     let resources = if arguments.topology.is_some() { json!({ "TPU": hosts.chips }) } else { json!({}) };
     vec![
         ("python_name", json!(arguments.name).to_string()),

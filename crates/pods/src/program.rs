@@ -77,8 +77,7 @@ impl Program {
             return Some(format!("its processor is {machine}, but {path} is built for {needed}"));
         }
         let needed = needs.glibc?;
-        let advice =
-            "build the program on the oldest host, or with `fulmen build --for tpu-vm`";
+        let advice = "build the program on the oldest host, or with `fulmen build --for tpu-vm`";
         match glibc {
             Some(version) if version >= needed => None,
             Some(version) => Some(format!("it has glibc {version}, but {path} needs {needed}; {advice}")),

@@ -206,7 +206,10 @@ mod tests {
         check("v5litepod:4x8", "v5e:4x8", 32, 32);
         check("tpu7x:2x2x1", "tpu7x:2x2x1", 4, 8);
         let everyday = |asked: &str| asked.parse::<Slice>().unwrap().everyday_name();
-        assert_eq!((everyday("v5e:4x4").as_deref(), everyday("v3:2x2").as_deref()), (Some("v5litepod-16"), Some("v3-8")));
+        assert_eq!(
+            (everyday("v5e:4x4").as_deref(), everyday("v3:2x2").as_deref()),
+            (Some("v5litepod-16"), Some("v3-8"))
+        );
         assert_eq!(everyday("v5p:4x4x12"), None);
     }
 

@@ -51,7 +51,10 @@ fn a_build_for_tpu_vms_reads_what_the_program_needs() {
     // Stand-ins that build nothing: cargo's message names this very command.
     for (name, text) in [
         ("zig", "#!/bin/sh\n".to_owned()),
-        ("cargo-zigbuild", format!("#!/bin/sh\necho '{{\"reason\":\"x\",\"executable\":\"{program}\"}}'; echo \"$@\" >&2\n")),
+        (
+            "cargo-zigbuild",
+            format!("#!/bin/sh\necho '{{\"reason\":\"x\",\"executable\":\"{program}\"}}'; echo \"$@\" >&2\n"),
+        ),
     ] {
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -86,7 +89,8 @@ fn a_build_for_tpu_vms_reads_what_the_program_needs() {
 fn a_program_for_tpu_vms_needs_no_newer_glibc() {
     let cargo = ["-p", "fulmen-pjrt", "--example", "fetch_libtpu"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
-    let output = command.args(["build", "--for", "tpu-vm", "--install"]).args(cargo).current_dir(WORKSPACE).output().unwrap();
+    let output =
+        command.args(["build", "--for", "tpu-vm", "--install"]).args(cargo).current_dir(WORKSPACE).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let path = text.split(':').next().unwrap();
@@ -101,10 +105,14 @@ fn the_notebooks_begin_with_the_set_up_that_is_printed() {
     for place in ["colab", "kaggle"] {
         let path = Path::new(WORKSPACE).join(format!("docs/notebooks/{place}.ipynb"));
         let notebook: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        let text = |cell: &Value| cell["source"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<String>();
+        let text =
+            |cell: &Value| cell["source"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<String>();
         let cells: Vec<String> = notebook["cells"].as_array().unwrap().iter().map(text).collect();
         let set_up = fulmen(&["env", place]);
-        assert!(cells.iter().any(|cell| *cell == set_up.trim_end()), "put this into a cell of {place}.ipynb:\n{set_up}");
+        assert!(
+            cells.iter().any(|cell| *cell == set_up.trim_end()),
+            "put this into a cell of {place}.ipynb:\n{set_up}"
+        );
     }
     let script = fulmen(&["env", "gce"]);
     assert!(script.starts_with("#!") && script.contains("transparent_hugepage"), "{script}");

@@ -92,7 +92,10 @@ pub fn cuda_plugin(version: u32) -> Result<PathBuf> {
     let package = CUDA.iter().find(|package| package.name == name).ok_or_else(|| {
         Error::new(
             Kind::Unsupported,
-            format!("there is no plugin for CUDA {version} on {}, only for CUDA 12 and 13 on x86-64", env::consts::ARCH),
+            format!(
+                "there is no plugin for CUDA {version} on {}, only for CUDA 12 and 13 on x86-64",
+                env::consts::ARCH
+            ),
         )
     })?;
     Fetcher::new(*package)?.get()

@@ -83,7 +83,8 @@ impl Tool {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { machine, install, dry_run, cargo } = arguments;
-    if let Some(word) = cargo.iter().find(|word| word.to_string_lossy().starts_with("--target=") || *word == "--target") {
+    if let Some(word) = cargo.iter().find(|word| word.to_string_lossy().starts_with("--target=") || *word == "--target")
+    {
         return Err(Error::usage(format!("{}: --for says what the target is", word.display())));
     }
     let folder = cache_folder().map_err(|e| Error::new(e.to_string()))?.join(install_name());
@@ -184,9 +185,9 @@ fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
 
 /// A command as a shell takes it.
 fn spell(command: &Command) -> String {
-    let variables = command.get_envs().filter_map(|(name, value)| {
-        Some(format!("{}={}", name.to_string_lossy(), quote(&value?.to_string_lossy())))
-    });
+    let variables = command
+        .get_envs()
+        .filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), quote(&value?.to_string_lossy()))));
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     variables.chain(words.map(|word| quote(&word.to_string_lossy()))).collect::<Vec<_>>().join(" ")
 }

@@ -31,8 +31,12 @@ echo always | $sudo tee /sys/kernel/mm/transparent_hugepage/enabled >/dev/null
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (first, note, last) = match arguments.place {
-        Place::Colab => ("%%bash", "Colab keeps no files. Give `--default-root-dir` a folder of Drive to keep runs.", ""),
-        Place::Kaggle => ("%%bash", "Internet must be on in the notebook's settings. Kaggle keeps /kaggle/working.", ""),
+        Place::Colab => {
+            ("%%bash", "Colab keeps no files. Give `--default-root-dir` a folder of Drive to keep runs.", "")
+        }
+        Place::Kaggle => {
+            ("%%bash", "Internet must be on in the notebook's settings. Kaggle keeps /kaggle/working.", "")
+        }
         Place::Gce => ("#!/usr/bin/env bash", "For each host of a TPU VM.", HUGE_PAGES),
     };
     let name = arguments.place.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
