@@ -107,9 +107,9 @@ impl Needs {
                 needs.glibc = needs.glibc.max(glibc);
             }
         }
-        let symbol = || {
-            let versions = sections.versions(endian, &data).ok()??;
-            let symbols = sections.symbols(endian, &data, elf::SHT_DYNSYM).ok()?;
+        let versions = sections.versions(endian, &data).ok().flatten();
+        let symbols = sections.symbols(endian, &data, elf::SHT_DYNSYM).ok();
+        needs.symbol = versions.zip(symbols).and_then(|(versions, symbols)| {
             let newest = symbols.enumerate().find(|(index, symbol)| {
                 let version = versions.version(versions.version_index(endian, *index).index());
                 let version = version.ok().flatten().and_then(|version| version_of(version.name()));
@@ -117,8 +117,7 @@ impl Needs {
             });
             let name = newest?.1.name(endian, symbols.strings()).ok()?;
             Some(String::from_utf8_lossy(name).into_owned())
-        };
-        needs.symbol = symbol();
+        });
         Some(needs)
     }
 }
