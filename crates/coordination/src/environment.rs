@@ -8,7 +8,7 @@ use std::fmt;
 use crate::{Error, Process, Result};
 
 /// Where process 0 listens when only its host is known. Next to the ports that libtpu itself uses, 8471 to 8478.
-pub(crate) const DEFAULT_PORT: u16 = 8482;
+pub const DEFAULT_PORT: u16 = 8482;
 
 const COORDINATOR: &str = "FULMEN_COORDINATOR";
 const PROCESS_ID: &str = "FULMEN_PROCESS_ID";

@@ -54,8 +54,9 @@ mod token;
 
 #[cfg(not(feature = "grpc"))]
 pub use absent::{Builder, Coordination, Halt, on_preemption};
+pub use environment::DEFAULT_PORT;
 pub use error::{Error, Result};
 #[cfg(feature = "grpc")]
-pub use grpc::{Builder, Coordination, Halt, on_preemption};
+pub use grpc::{Builder, Coordination, Halt, MetadataAnswer, MetadataServer, on_preemption};
 pub use process::{Process, ProcessInfo};
 pub use timeouts::Timeouts;

@@ -175,6 +175,8 @@ mod book {
     mod command_line {}
     #[doc = include_str!("../../../docs/src/devices.md")]
     mod devices {}
+    #[doc = include_str!("../../../docs/src/troubleshooting.md")]
+    mod troubleshooting {}
     #[doc = include_str!("../../../docs/src/several-devices.md")]
     mod several_devices {}
     #[doc = include_str!("../../../docs/src/many-hosts.md")]

@@ -129,17 +129,15 @@ impl TrainingModule for Diffusion {
         cx.log("val_loss", self.losses(batch, &Tensor::from_slice(&timesteps, [rows])));
     }
 
-    /// Draws digits of the classes of the test digits. By the classifier it logs the share that is surely of the class, and the
-    /// Fréchet distance of its features to those of the real ones.
+    /// Draws digits of the classes of the test digits. By the classifier it logs the share that it recognizes, and the Fréchet
+    /// distance of its features to those of the real ones.
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
         let drawn = self.draw(batch);
         cx.log_image("test_samples", (drawn.narrow(0, 0, batch.size().min(64)) + 1.0) / 2.0);
         let Some(classifier) = &self.classifier else { return };
         let [real, drawn] = [&pixels(batch), &drawn].map(|digits| classifier.forward_features(digits).mean(&[2, 3]));
         cx.log_metric("test_frechet", Statistics::new(FrechetDistance, &[&real, &drawn], &[batch.size()]));
-        let probabilities = classifier.fc.forward(drawn).softmax(-1);
-        let sure = probabilities.gather(1, batch.get("label").unsqueeze(1)).squeeze(1).ge(0.9);
-        cx.log("test_recognized", sure.to_dtype(DType::F32));
+        cx.log("test_recognized", metrics::correct(classifier.fc.forward(drawn), batch.get("label")));
     }
 
     fn predict_step(&self, batch: &Batch) -> Predictions {

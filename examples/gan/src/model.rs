@@ -161,11 +161,8 @@ impl Gan {
         let [real, drawn] = [real, drawn].map(|pictures| classifier.forward_features(pictures).mean(&[2, 3]));
         let distance = Statistics::new(FrechetDistance, &[&real, &drawn], &[batch.size()]);
         cx.log_metric(format!("{stage}_frechet"), distance);
-        // A classifier is sure of almost anything; only whether it finds the class that was to be drawn says something.
         if self.recipe.model == Model::Biggan {
-            let probabilities = classifier.fc.forward(drawn).softmax(-1);
-            let sure = probabilities.gather(1, classes.unsqueeze(1)).squeeze(1).ge(0.9);
-            cx.log(format!("{stage}_recognized"), sure.to_dtype(DType::F32));
+            cx.log(format!("{stage}_recognized"), metrics::correct(classifier.fc.forward(drawn), classes));
         }
     }
 }

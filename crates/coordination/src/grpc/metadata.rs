@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,7 +59,7 @@ impl Process {
         if SAY_IT.iter().any(|name| env(name).is_some_and(|value| !value.is_empty())) {
             return Ok(process);
         }
-        let Some(server) = server(&env) else { return Ok(process) };
+        let Some(MetadataServer(server)) = MetadataServer::find(&env, "/".as_ref()) else { return Ok(process) };
         let variables = ask(&server)?;
         let told = |name: &str| env(name).or_else(|| variables.get(name).map(OsString::from));
         Process::from_env(told).map_err(|error| {
@@ -77,7 +78,7 @@ impl Process {
 /// fulmen_coordination::on_preemption(|name| std::env::var_os(name), |why| eprintln!("{why}: saving"));
 /// ```
 pub fn on_preemption(env: impl Fn(&str) -> Option<OsString>, call: impl FnOnce(&str) + Send + 'static) {
-    let Some(server) = server(&env) else { return };
+    let Some(MetadataServer(server)) = MetadataServer::find(&env, "/".as_ref()) else { return };
     // Without a thread to spare, the run is not warned.
     let _ = std::thread::Builder::new().name("fulmen-preemption".into()).spawn(move || {
         if let Ok(notice) = Worker::start().and_then(|worker| worker.run(async move { notice(&server).await })) {
@@ -89,28 +90,79 @@ pub fn on_preemption(env: impl Fn(&str) -> Option<OsString>, call: impl FnOnce(&
 async fn notice(server: &str) -> &'static str {
     let client = client();
     loop {
-        if get(&client, server, "preempted").await.is_some_and(|answer| answer.trim() == "TRUE") {
+        let [preempted, event] = ["preempted", "maintenance-event"].map(|name| get(&client, server, name, TIME));
+        let says =
+            |answer: Option<MetadataAnswer>, word: &str| answer.is_some_and(|it| it.text.trim().starts_with(word));
+        if says(preempted.await, "TRUE") {
             return "this machine is preempted";
         }
         // The other event is a migration, which a run survives.
-        if get(&client, server, "maintenance-event").await.is_some_and(|answer| answer.trim().starts_with("TERMINATE"))
-        {
+        if says(event.await, "TERMINATE") {
             return "this machine goes down for maintenance";
         }
         tokio::time::sleep(TIME).await;
     }
 }
 
-/// Where to ask, if this is a machine of that cloud.
-fn server(env: impl Fn(&str) -> Option<OsString>) -> Option<String> {
-    if env("FULMEN_OFFLINE").is_some_and(|value| !value.is_empty() && value != "0") {
-        return None;
+/// The metadata server of a Google Cloud machine.
+#[derive(Clone, Debug)]
+pub struct MetadataServer(String);
+
+/// What a metadata server says under one name.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MetadataAnswer {
+    /// The value.
+    pub text: String,
+    /// The server's clock, as HTTP's header `Date` has it.
+    pub date: Option<String>,
+}
+
+impl MetadataServer {
+    /// The server of a machine whose files are under `root`, which is `/` but for tests. `None` if the machine is not one of
+    /// Google Cloud, or `FULMEN_OFFLINE` is set. `GCE_METADATA_HOST` is the `host:port` of another server.
+    ///
+    /// ```
+    /// use fulmen_coordination::MetadataServer;
+    /// assert!(MetadataServer::find(|_| None, "/no/such/folder".as_ref()).is_none());
+    /// ```
+    pub fn find(env: impl Fn(&str) -> Option<OsString>, root: &Path) -> Option<Self> {
+        if env("FULMEN_OFFLINE").is_some_and(|value| !value.is_empty() && value != "0") {
+            return None;
+        }
+        if let Some(host) = env("GCE_METADATA_HOST").filter(|host| !host.is_empty()) {
+            return host.into_string().ok().map(Self);
+        }
+        let product = std::fs::read_to_string(root.join("sys/class/dmi/id/product_name")).ok()?;
+        product.starts_with("Google").then(|| Self("169.254.169.254".to_owned()))
     }
-    if let Some(host) = env("GCE_METADATA_HOST").filter(|host| !host.is_empty()) {
-        return host.into_string().ok();
+
+    /// Where it is: `169.254.169.254`, or the `host:port` of another.
+    pub fn address(&self) -> &str {
+        &self.0
     }
-    let product = std::fs::read_to_string("/sys/class/dmi/id/product_name").ok()?;
-    product.starts_with("Google").then(|| "169.254.169.254".to_owned())
+
+    /// What it says under names such as `zone` and `attributes/accelerator-type`, all asked at once; `None` for what it does
+    /// not know or does not answer in this time.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn ask(&self, names: &[&str], time: Duration) -> Result<Vec<Option<MetadataAnswer>>> {
+        let (server, names) = (self.0.clone(), names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        Worker::start()?.run(async move {
+            let client = client();
+            // Every request is under way before the first is waited for.
+            let asked = names.into_iter().map(|name| {
+                let (client, server) = (client.clone(), server.clone());
+                tokio::spawn(async move { get(&client, &server, &name, time).await })
+            });
+            let mut answers = vec![];
+            for answer in asked.collect::<Vec<_>>() {
+                answers.push(answer.await.ok().flatten());
+            }
+            answers
+        })
+    }
 }
 
 /// What a server says, which does not change while a process lives.
@@ -120,16 +172,10 @@ fn ask(server: &str) -> Result<Variables> {
     if let Some(variables) = answers.get(server) {
         return Ok(variables.clone());
     }
-    let asked = server.to_owned();
-    let variables = Worker::start()?.run(async move {
-        let client = client();
-        let (hosts, index, tpu) = tokio::join!(
-            get(&client, &asked, "attributes/worker-network-endpoints"),
-            get(&client, &asked, "attributes/agent-worker-number"),
-            get(&client, &asked, "attributes/tpu-env"),
-        );
-        variables(hosts, index, tpu)
-    })?;
+    let names = ["attributes/worker-network-endpoints", "attributes/agent-worker-number", "attributes/tpu-env"];
+    let mut said = MetadataServer(server.to_owned()).ask(&names, TIME)?.into_iter().map(|answer| Some(answer?.text));
+    let [hosts, index, tpu] = std::array::from_fn(|_| said.next().flatten());
+    let variables = variables(hosts, index, tpu);
     answers.insert(server.to_owned(), variables.clone());
     Ok(variables)
 }
@@ -141,7 +187,7 @@ fn client() -> HttpClient {
 }
 
 /// What the server says of this machine under a name; `None` if it says nothing in time.
-async fn get(client: &HttpClient, server: &str, name: &str) -> Option<String> {
+async fn get(client: &HttpClient, server: &str, name: &str, time: Duration) -> Option<MetadataAnswer> {
     const FLAVOR: (&str, &str) = ("Metadata-Flavor", "Google");
     let address = format!("http://{server}/computeMetadata/v1/instance/{name}");
     let request = Request::get(address).header(FLAVOR.0, FLAVOR.1).body(Empty::new()).ok()?;
@@ -151,10 +197,11 @@ async fn get(client: &HttpClient, server: &str, name: &str) -> Option<String> {
         if !answer.status().is_success() || answer.headers().get(FLAVOR.0)? != FLAVOR.1 {
             return None;
         }
+        let date = answer.headers().get(http::header::DATE).and_then(|date| Some(date.to_str().ok()?.to_owned()));
         let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await.ok()?;
-        String::from_utf8(body.to_bytes().to_vec()).ok()
+        Some(MetadataAnswer { text: String::from_utf8(body.to_bytes().to_vec()).ok()?, date })
     };
-    tokio::time::timeout(TIME, asked).await.ok().flatten()
+    tokio::time::timeout(time, asked).await.ok().flatten()
 }
 
 /// The hosts are `unknown:unknown:10.0.0.2,...`; `tpu-env` has lines such as `MEGASCALE_NUM_SLICES: '2'`.

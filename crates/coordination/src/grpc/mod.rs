@@ -23,4 +23,4 @@ mod worker;
 pub use builder::Builder;
 pub use coordination::Coordination;
 pub use halt::Halt;
-pub use metadata::on_preemption;
+pub use metadata::{MetadataAnswer, MetadataServer, on_preemption};

@@ -42,7 +42,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::client::Client;
 use crate::error::{Error, Kind, Result};
-use crate::fetch::cache_folder;
+use crate::fetch::cache_folder_by;
 use crate::frame;
 use crate::loaded::LoadedExecutable;
 use crate::plugin::Plugin;
@@ -101,24 +101,44 @@ impl CompileCache {
     /// # Errors
     /// A limit that is not a number; no folder for caches.
     pub fn from_env() -> Result<Option<Self>> {
-        let set = |name| env::var_os(name).filter(|value| !value.is_empty());
-        Self::by(set(FOLDER), set(LIMIT), env::current_exe().is_ok_and(|program| is_test(&program)))
+        let variable = |name: &str| env::var_os(name);
+        let is_test = || env::current_exe().is_ok_and(|program| is_test(&program));
+        if variable(FOLDER).is_none_or(|folder| folder.is_empty()) && is_test() {
+            return Ok(None);
+        }
+        Self::from_variables(&variable)
     }
 
-    fn by(folder: Option<OsString>, limit: Option<OsString>, is_test: bool) -> Result<Option<Self>> {
-        let folder = match folder {
+    /// As [`CompileCache::from_env`], by the variables of another environment, in a test too.
+    ///
+    /// ```
+    /// use fulmen_pjrt::compile_cache::CompileCache;
+    /// let cache = CompileCache::from_variables(&|name| (name == "XDG_CACHE_HOME").then(|| "/var/cache".into()))?;
+    /// assert!(cache.unwrap().folder().ends_with("cache/fulmen/compile"));
+    /// # Ok::<(), fulmen_pjrt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`CompileCache::from_env`].
+    pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
+        let set = |name| variable(name).filter(|value| !value.is_empty());
+        let folder = match set(FOLDER) {
             Some(folder) if folder == "off" => return Ok(None),
             Some(folder) => PathBuf::from(folder),
-            None if is_test => return Ok(None),
-            None => cache_folder()?.join("compile"),
+            None => cache_folder_by(variable)?.join("compile"),
         };
-        let megabytes = match limit {
+        let megabytes = match set(LIMIT) {
             None => DEFAULT_LIMIT,
             Some(text) => text.to_str().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
                 Error::invalid(format!("{LIMIT} is {text:?}; expected a whole number of megabytes, as in 4096"))
             })?,
         };
         Ok(Some(Self::new(folder, megabytes.saturating_mul(1_000_000))))
+    }
+
+    /// How large its files may be together, in bytes.
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes
     }
 
     /// Where the entries are.
@@ -332,17 +352,20 @@ mod tests {
 
     #[test]
     fn the_environment_chooses_the_folder_and_the_limit() {
-        let by = |folder: &str, limit: &str, is_test| {
-            let set = |value: &str| Some(OsString::from(value)).filter(|value| !value.is_empty());
-            CompileCache::by(set(folder), set(limit), is_test)
+        let by = |folder: &str, limit: &str| {
+            CompileCache::from_variables(&|name| match name {
+                FOLDER => Some(folder.into()),
+                LIMIT => Some(limit.into()),
+                _ => Some("/home/me".into()),
+            })
         };
-        assert!(by("off", "", false).unwrap().is_none());
-        assert!(by("", "", true).unwrap().is_none());
-        let cache = by("/data/programs", "", true).unwrap().unwrap();
-        assert_eq!((cache.folder(), cache.max_bytes), (Path::new("/data/programs"), 4_096_000_000));
-        assert_eq!(by("here", " 20", false).unwrap().unwrap().max_bytes, 20_000_000);
+        assert!(by("off", "").unwrap().is_none());
+        assert_eq!(by("", "").unwrap().unwrap().folder(), Path::new("/home/me/fulmen/compile"));
+        let cache = by("/data/programs", "").unwrap().unwrap();
+        assert_eq!((cache.folder(), cache.max_bytes()), (Path::new("/data/programs"), 4_096_000_000));
+        assert_eq!(by("here", " 20").unwrap().unwrap().max_bytes(), 20_000_000);
         for wrong in ["20 MB", "-1", "1.5"] {
-            let error = by("here", wrong, false).unwrap_err();
+            let error = by("here", wrong).unwrap_err();
             assert!(error.is_usage() && error.to_string().contains("FULMEN_COMPILE_CACHE_MB"), "{error}");
         }
     }

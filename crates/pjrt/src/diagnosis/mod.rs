@@ -96,6 +96,38 @@ pub fn device_files(platform: Platform) -> Vec<PathBuf> {
     files::of(platform, &Roots::default())
 }
 
+/// The files of the devices of this kind on a machine whose files are under `root`, and who has them open. A CPU has none.
+///
+/// ```
+/// use fulmen_pjrt::diagnosis::device_files_under;
+/// use fulmen_pjrt::locate::Platform;
+/// assert!(device_files_under("/no/such/folder".as_ref(), Platform::Tpu).is_empty());
+/// ```
+pub fn device_files_under(root: &Path, platform: Platform) -> Vec<DeviceFile> {
+    device_files_of(platform, &Roots::under(root))
+}
+
+fn device_files_of(platform: Platform, roots: &Roots) -> Vec<DeviceFile> {
+    let paths = files::of(platform, roots);
+    let holders: Vec<_> = match platform {
+        Platform::Tpu => holders::of(&paths, &roots.proc).into_iter().map(Some).collect(),
+        Platform::Cpu | Platform::Cuda => vec![None; paths.len()],
+    };
+    let of_path = |(path, holders): (PathBuf, _)| DeviceFile { allowed: files::is_allowed(&path), path, holders };
+    paths.into_iter().zip(holders).map(of_path).collect()
+}
+
+/// The variables of this environment whose names are the TPU's, though nothing reads them any more.
+///
+/// ```
+/// use fulmen_pjrt::diagnosis::obsolete_variables;
+/// let found = obsolete_variables(&|name| (name == "XRT_TPU_CONFIG").then(|| "tpu_worker;0;10.0.0.2:8470".into()));
+/// assert_eq!(found[0].name, "XRT_TPU_CONFIG");
+/// ```
+pub fn obsolete_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<ObsoleteVariable> {
+    variables::obsolete(Platform::Tpu, variable)
+}
+
 /// Where the system's own file trees are. Tests have others.
 #[derive(Clone, Debug)]
 struct Roots {
@@ -104,9 +136,15 @@ struct Roots {
     sys: PathBuf,
 }
 
+impl Roots {
+    fn under(root: &Path) -> Self {
+        Self { dev: root.join("dev"), proc: root.join("proc"), sys: root.join("sys") }
+    }
+}
+
 impl Default for Roots {
     fn default() -> Self {
-        Self { dev: "/dev".into(), proc: "/proc".into(), sys: "/sys".into() }
+        Self::under("/".as_ref())
     }
 }
 
@@ -117,16 +155,7 @@ impl Diagnosis {
         variable: &dyn Fn(&str) -> Option<OsString>,
         plugin: PluginState,
     ) -> Self {
-        let paths = files::of(platform, roots);
-        let holders: Vec<_> = match platform {
-            Platform::Tpu => holders::of(&paths, &roots.proc).into_iter().map(Some).collect(),
-            Platform::Cpu | Platform::Cuda => vec![None; paths.len()],
-        };
-        let device_files = paths
-            .into_iter()
-            .zip(holders)
-            .map(|(path, holders)| DeviceFile { allowed: files::is_allowed(&path), path, holders })
-            .collect::<Vec<_>>();
+        let device_files = device_files_of(platform, roots);
         let mut notes = files::notes(platform, roots, &device_files);
         if platform == Platform::Cuda {
             notes.push(plugin::cuda_library());

@@ -16,7 +16,6 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub use self::package::LIBTPU_VERSION;
 use self::package::{CPU, CUDA, LIBTPU, Package};
 use crate::error::{Error, Kind, Result};
 use crate::hash;
@@ -27,8 +26,13 @@ const OFFLINE_VARIABLE: &str = "FULMEN_OFFLINE";
 
 /// The folder that Fulmen keeps what it fetched in: `$XDG_CACHE_HOME/fulmen` or `~/.cache/fulmen`.
 pub fn cache_folder() -> Result<PathBuf> {
+    cache_folder_by(&|name| env::var_os(name))
+}
+
+/// The same by the variables of another environment.
+pub(crate) fn cache_folder_by(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf> {
     // A relative path is to be ignored, says the XDG specification.
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
         .map(|cache| cache.join("fulmen"))
@@ -78,6 +82,15 @@ pub fn libtpu() -> Result<PathBuf> {
         ));
     };
     Fetcher::new(package)?.get()
+}
+
+/// The version of libtpu that [`libtpu`](libtpu()) fetches, and that this version of Fulmen was tested with.
+///
+/// ```
+/// assert!(fulmen_pjrt::fetch::libtpu_version().is_none_or(|version| version.starts_with("0.")));
+/// ```
+pub fn libtpu_version() -> Option<&'static str> {
+    LIBTPU.map(|package| package.version)
 }
 
 /// The path of XLA's plugin for NVIDIA GPUs with CUDA 12 or 13 in the cache folder, where it is put first if need be.

@@ -26,9 +26,6 @@ pub(crate) struct Package<'a> {
     pub(crate) on_request: Option<&'a str>,
 }
 
-/// The version of libtpu that is fetched.
-pub const LIBTPU_VERSION: &str = "0.0.51";
-
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) const CPU: Option<Package<'_>> = Some(Package {
     what: "the XLA CPU plugin",
@@ -67,7 +64,7 @@ pub(crate) const CPU: Option<Package<'_>> = None;
 pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
     what: "libtpu",
     name: "libtpu",
-    version: LIBTPU_VERSION,
+    version: "0.0.51",
     sha256: "bd46d9e836e66d21e1217c89459f3d000743596fe464ee2203af6cdcbf05b62f",
     megabytes: 205,
     member: "libtpu/libtpu.so",

@@ -1,8 +1,8 @@
 //! `fulmen env`: the set-up of machines that are only lent. `env.sh` is what all places have in common.
 
 use clap::{Args, ValueEnum};
-use fulmen_data::Result;
-use fulmen_pjrt::fetch::LIBTPU_VERSION;
+use fulmen_data::{Error, Result};
+use fulmen_pjrt::fetch::libtpu_version;
 
 /// Prints the set-up for a place, with the versions that this command goes with
 #[derive(Debug, Args)]
@@ -30,6 +30,8 @@ echo always | $sudo tee /sys/kernel/mm/transparent_hugepage/enabled >/dev/null
 ";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let libtpu =
+        libtpu_version().ok_or_else(|| Error::usage("libtpu is for x86-64; run this command on such a machine"))?;
     let (first, note, last) = match arguments.place {
         Place::Colab => {
             ("%%bash", "Colab keeps no files. Give `--default-root-dir` a folder of Drive to keep runs.", "")
@@ -44,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .replace("{{name}}", &name)
         .replace("{{version}}", env!("CARGO_PKG_VERSION"))
         .replace("{{rust}}", env!("CARGO_PKG_RUST_VERSION"))
-        .replace("{{libtpu}}", LIBTPU_VERSION)
+        .replace("{{libtpu}}", libtpu)
         .replace("{{note}}", note);
     say!("{}", format!("{first}\n{text}{last}").trim_end());
     Ok(())

@@ -16,8 +16,10 @@ mod checkpoint;
 mod compile_cache;
 mod data;
 mod devices;
+mod doctor;
 mod env;
 mod limits;
+mod new;
 mod plugin;
 mod presize;
 mod progress;
@@ -52,6 +54,7 @@ enum Command {
     },
     Data(data::Arguments),
     Devices(devices::Arguments),
+    Doctor(doctor::Arguments),
     Env(env::Arguments),
     /// Writes a manual page for each subcommand
     Man {
@@ -59,6 +62,7 @@ enum Command {
         #[arg(long, value_name = "FOLDER")]
         output: PathBuf,
     },
+    New(new::Arguments),
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
 }
@@ -78,8 +82,10 @@ fn main() -> ExitCode {
         }
         Command::Data(arguments) => data::run(arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Env(arguments) => env::run(&arguments),
         Command::Man { output } => manual(&output),
+        Command::New(arguments) => new::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
             Ok(code) => return ExitCode::from(code),

@@ -1,0 +1,39 @@
+//! `fulmen doctor`: what stands between a training and the devices of this machine.
+
+use clap::Args;
+use fulmen_data::{Error, Result};
+use fulmen_machine::doctor::{Machine, Severity};
+
+/// Looks for what keeps training from this machine's devices or slows it down, and says what to do
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// A bucket whose region is compared with this machine's zone [default: that of FULMEN_CHECKPOINT_DIR]
+    #[arg(long, value_name = "gs://NAME")]
+    bucket: Option<String>,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    let program =
+        std::env::current_exe().map_err(|e| Error::new(format!("cannot find this program's own file: {e}")))?;
+    let list = ["plugin", "list", "--json"].map(Into::into);
+    let mut machine = Machine::here(std::iter::once(program.into_os_string()).chain(list));
+    if let Some(bucket) = arguments.bucket {
+        if !bucket.starts_with("gs://") {
+            return Err(Error::usage(format!("--bucket is {bucket}; expected gs://NAME")));
+        }
+        machine = machine.bucket(bucket);
+    }
+    let report = machine.examine();
+    match arguments.json {
+        true => say!("{}", serde_json::to_string(&report).map_err(Error::new)?),
+        false => say!("{report}"),
+    }
+    match report.count(Severity::Error) {
+        0 => Ok(()),
+        1 => Err(Error::new("one finding keeps a training from starting here")),
+        count => Err(Error::new(format!("{count} findings keep a training from starting here"))),
+    }
+}

@@ -1,0 +1,87 @@
+//! `fulmen new`: the project that it makes, and what it refuses.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn new(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fulmen")).arg("new").args(arguments).current_dir(folder).output().unwrap()
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+#[test]
+fn a_project_is_made_in_an_empty_folder_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = new(folder.path(), &["my-model", "--fulmen-path", repository().to_str().unwrap(), "--json"]);
+    assert!(made.status.success(), "{made:?}");
+    let said: Value = serde_json::from_slice(&made.stdout).unwrap();
+    assert_eq!(said["path"], "my-model");
+    let read = |file: &str| fs::read_to_string(folder.path().join("my-model").join(file)).unwrap();
+    for file in said["files"].as_array().unwrap() {
+        let text = read(file.as_str().unwrap());
+        assert!(!text.contains("NAME") && !text.contains("FULMEN"), "{file}: {text}");
+    }
+    let manifest = read("Cargo.toml");
+    let dependency = format!("fulmen = {{ path = {:?} }}", repository().join("crates/fulmen"));
+    assert!(manifest.contains("name = \"my-model\"") && manifest.contains(&dependency), "{manifest}");
+
+    let again = new(folder.path(), &["other", "--path", "my-model"]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("my-model is not empty"), "{again:?}");
+    assert!(read("Cargo.toml") == manifest);
+
+    let git = ["git", "--fulmen-git", "https://example.org/fulmen.git"];
+    assert!(new(folder.path(), &[&git[..], &["--path", "a/b"]].concat()).status.success());
+    let manifest = fs::read_to_string(folder.path().join("a/b/Cargo.toml")).unwrap();
+    assert!(manifest.contains(r#"fulmen = { git = "https://example.org/fulmen.git" }"#), "{manifest}");
+    assert!(new(folder.path(), &["published"]).status.success());
+    let manifest = fs::read_to_string(folder.path().join("published/Cargo.toml")).unwrap();
+    assert!(manifest.contains(concat!("fulmen = \"", env!("CARGO_PKG_VERSION"), "\"")), "{manifest}");
+}
+
+#[test]
+fn names_that_cargo_would_refuse_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["My", "1st", "a b", "../up", "-x", "", "fn", "test", "fulmen", "über"] {
+        let refused = new(folder.path(), &["--", name]);
+        assert_eq!(refused.status.code(), Some(2), "{name}: {refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("a project cannot be called"), "{refused:?}");
+    }
+    let refused = new(folder.path(), &["x", "--fulmen-path", "."]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("expected a checkout of Fulmen"), "{refused:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+}
+
+/// With the repository's versions and profile, so that what it has built serves again.
+#[test]
+#[ignore = "compiles Fulmen: cargo test -p fulmen-cli --test it a_new_project -- --ignored"]
+fn a_new_project_compiles_and_learns() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = repository();
+    let made = new(folder.path(), &["project", "--path", ".", "--fulmen-path", root.to_str().unwrap()]);
+    assert!(made.status.success(), "{made:?}");
+    fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let profile = manifest.find("[profile").unwrap();
+    fs::create_dir(folder.path().join(".cargo")).unwrap();
+    fs::write(folder.path().join(".cargo/config.toml"), &manifest[profile..]).unwrap();
+
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    for arguments in
+        [&["fmt", "--check"][..], &["test"], &["run", "--", "--config", "config.toml", "--max-epochs", "1"]]
+    {
+        let output = Command::new(env!("CARGO"))
+            .args(arguments)
+            .current_dir(folder.path())
+            .env("CARGO_TARGET_DIR", &target)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+    assert!(folder.path().join("runs/version_0/checkpoints/best").is_dir());
+}

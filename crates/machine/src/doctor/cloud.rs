@@ -1,0 +1,265 @@
+//! Google Cloud and the places that give TPUs away: the metadata server, the clock by it, where a bucket is, what ends a
+//! machine.
+//!
+//! Not here: who this process is in a run (`fulmen-coordination`).
+
+use std::time::{Duration, SystemTime};
+
+use fulmen_coordination::{MetadataAnswer, MetadataServer};
+use reqwest::blocking::Client;
+use serde::Deserialize;
+
+use super::{Finding, Machine};
+
+/// How far a clock may be off, in seconds: less than what certificates and tokens forgive.
+const OFF: u64 = 30;
+
+/// The names that the metadata server is asked for.
+const NAMES: [&str; 4] = ["zone", "machine-type", "attributes/accelerator-type", "scheduling/preemptible"];
+
+/// What a metadata server says of its machine.
+#[derive(Debug)]
+pub(super) struct Metadata {
+    server: MetadataServer,
+    /// For each of [`NAMES`].
+    answers: Vec<Option<MetadataAnswer>>,
+}
+
+impl Metadata {
+    pub(super) fn ask(machine: &Machine) -> Option<Self> {
+        let server = MetadataServer::find(|name| machine.variable(name), &machine.root)?;
+        let answers = server.ask(&NAMES, machine.patience).unwrap_or_default();
+        Some(Self { server, answers })
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        let index = NAMES.iter().position(|known| *known == name)?;
+        Some(self.answers.get(index)?.as_ref()?.text.trim())
+    }
+
+    fn answered(&self) -> bool {
+        self.answers.iter().any(Option::is_some)
+    }
+
+    /// `v5litepod-8`, say, of a TPU VM.
+    pub(super) fn accelerator_type(&self) -> Option<&str> {
+        self.get("attributes/accelerator-type")
+    }
+
+    /// `us-central1-a` of `projects/123/zones/us-central1-a`.
+    fn zone(&self) -> Option<&str> {
+        self.get("zone")?.rsplit('/').next()
+    }
+
+    /// What authorizes the machine's own account to other services. It is neither kept nor shown.
+    fn token(&self, time: Duration) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Token {
+            access_token: String,
+        }
+        let answer = self.server.ask(&["service-accounts/default/token"], time).ok()?.pop()??;
+        serde_json::from_str(&answer.text).ok().map(|token: Token| token.access_token)
+    }
+
+    fn date(&self) -> Option<SystemTime> {
+        let dates = self.answers.iter().flatten().filter_map(|answer| answer.date.as_deref());
+        dates.filter_map(|date| httpdate::parse_http_date(date).ok()).next()
+    }
+}
+
+pub(super) fn metadata(machine: &Machine) -> Vec<Finding> {
+    let Some(metadata) = machine.metadata() else {
+        return vec![Finding::ok("this machine has none, or it is not asked")];
+    };
+    let address = metadata.server.address();
+    if !metadata.answered() {
+        return vec![Finding::error(
+            format!(
+                "{address} does not answer within {} s; libtpu asks it for minutes when it starts",
+                machine.patience.as_secs_f64()
+            ),
+            "let this machine or container reach it (docker's `--net=host`, NO_PROXY); where there is none, set \
+             TPU_SKIP_MDS_QUERY=1 and FULMEN_OFFLINE=1",
+        )];
+    }
+    let said = [metadata.get("machine-type").and_then(|it| it.rsplit('/').next()), metadata.accelerator_type()];
+    let said = said.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    vec![Finding::ok(format!("{address} answers: {} in {}", said, metadata.zone().unwrap_or("an unknown zone")))]
+}
+
+pub(super) fn clock(machine: &Machine) -> Vec<Finding> {
+    let now = httpdate::fmt_http_date(machine.now);
+    let remedy = "`sudo systemctl restart chrony` or `systemd-timesyncd` sets it; stores refuse requests of machines whose \
+                  clocks are wrong";
+    // Before this program was written.
+    let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
+    let difference = machine.metadata().and_then(Metadata::date).map(|date| {
+        let off = machine.now.duration_since(date).unwrap_or_else(|error| error.duration());
+        off.as_secs()
+    });
+    vec![match difference {
+        Some(seconds) if seconds > OFF => {
+            Finding::error(format!("it says {now}, and is {seconds} s off the metadata server's"), remedy)
+        }
+        Some(_) => Finding::ok(format!("it says {now}, as the metadata server does")),
+        None if machine.now < past => Finding::error(format!("it says {now}"), remedy),
+        None => Finding::ok(format!("it says {now}; there is nothing to compare it with")),
+    }]
+}
+
+/// Where a bucket is, or why that is not known.
+#[derive(Debug)]
+pub(super) struct BucketRegion {
+    bucket: String,
+    place: Result<BucketPlace, Finding>,
+}
+
+/// What Cloud Storage says of a bucket.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BucketPlace {
+    /// `US-CENTRAL1`, `US`, `NAM4`.
+    location: String,
+    #[serde(default)]
+    custom_placement_config: Regions,
+}
+
+/// The two regions of a bucket that was made with two.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Regions {
+    #[serde(default)]
+    data_locations: Vec<String>,
+}
+
+impl BucketRegion {
+    /// `None` if no bucket is named.
+    pub(super) fn ask(machine: &Machine) -> Option<Self> {
+        let named =
+            ["FULMEN_CHECKPOINT_DIR", "FULMEN_DEFAULT_ROOT_DIR"].into_iter().filter_map(|name| machine.text(name));
+        let location =
+            machine.bucket.clone().into_iter().chain(named).find(|location| location.starts_with("gs://"))?;
+        let bucket = location["gs://".len()..].split('/').next().unwrap_or_default().to_owned();
+        let place = Self::place(machine, &bucket);
+        Some(Self { bucket, place })
+    }
+
+    fn place(machine: &Machine, bucket: &str) -> Result<BucketPlace, Finding> {
+        let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-_.".contains(letter);
+        if bucket.is_empty() || !bucket.chars().all(is_name) {
+            return Err(Finding::error(
+                format!("{bucket:?} cannot be a bucket's name"),
+                "write gs://NAME/FOLDER, with a name of small letters, digits, `-`, `_` and `.`",
+            ));
+        }
+        // On other machines nothing says which region would be right.
+        let metadata = machine.metadata().filter(|metadata| metadata.zone().is_some());
+        let Some(metadata) = metadata else {
+            return Err(Finding::ok(format!("gs://{bucket}, and this machine has no zone")));
+        };
+        let host = machine.text("GOOGLE_BASE_URL").unwrap_or_else(|| "https://storage.googleapis.com".to_owned());
+        let fields = "location,customPlacementConfig";
+        let asked = || {
+            let request = Client::builder()
+                .timeout(machine.patience)
+                .build()?
+                .get(format!("{host}/storage/v1/b/{bucket}?fields={fields}"));
+            let request = match metadata.token(machine.patience) {
+                Some(token) => request.bearer_auth(token),
+                None => request,
+            };
+            let answer = request.send()?;
+            Ok((answer.status().as_u16(), answer.text()?))
+        };
+        let unknown = |why: String| {
+            Finding::warning(
+                format!("where gs://{bucket} is, could not be asked: {why}"),
+                format!("`gcloud storage buckets describe gs://{bucket} --format='value(location)'` says where it is"),
+            )
+        };
+        match asked() {
+            Ok((200, text)) => serde_json::from_str(&text).map_err(|error| unknown(error.to_string())),
+            Ok((404, _)) => Err(Finding::error(
+                format!("there is no bucket gs://{bucket}"),
+                "correct its name, or make it in the region of this machine: `gcloud storage buckets create`",
+            )),
+            Ok((401 | 403, _)) => Err(Finding::warning(
+                format!("this machine's account may not look at gs://{bucket}"),
+                "if it cannot read and write there either, give it the role roles/storage.objectUser, and the machine the scope \
+                 cloud-platform",
+            )),
+            Ok((status, _)) => Err(unknown(format!("HTTP {status}"))),
+            // The token is in no message: it is a header.
+            Err::<_, reqwest::Error>(error) => Err(unknown(error.without_url().to_string())),
+        }
+    }
+}
+
+pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
+    let Some(BucketRegion { bucket, place }) = machine.bucket_region() else {
+        return vec![Finding::ok("no bucket is named (`--bucket gs://NAME`, FULMEN_CHECKPOINT_DIR)")];
+    };
+    let BucketPlace { location, custom_placement_config } = match place {
+        Ok(place) => place,
+        Err(finding) => return vec![finding.clone()],
+    };
+    let zone = machine.metadata().and_then(Metadata::zone).unwrap_or_default();
+    // `us-central1-a` is in `us-central1`.
+    let region = zone.rsplit_once('-').map_or(zone, |(region, _)| region);
+    let regions = match (&location.to_lowercase()[..], &custom_placement_config.data_locations[..]) {
+        ("nam4", _) => vec!["us-central1".to_owned(), "us-east1".to_owned()],
+        ("eur4", _) => vec!["europe-north1".to_owned(), "europe-west4".to_owned()],
+        ("asia1", _) => vec!["asia-northeast1".to_owned(), "asia-northeast2".to_owned()],
+        (location, []) => vec![location.to_owned()],
+        (_, two) => two.iter().map(|region| region.to_lowercase()).collect(),
+    };
+    vec![if regions.iter().any(|known| known == region) {
+        Finding::ok(format!("gs://{bucket} is in {}, and this machine in {zone}", regions.join(" and ")))
+    } else {
+        Finding::warning(
+            format!(
+                "gs://{bucket} is in {location}, and this machine in {zone}: reading is slower, and each byte may cost"
+            ),
+            format!(
+                "keep data and checkpoints in {region}: `gcloud storage buckets create gs://NAME --location={region}`"
+            ),
+        )
+    }]
+}
+
+pub(super) fn place(machine: &Machine) -> Vec<Finding> {
+    let is_set = |name: &str| machine.variable(name).is_some();
+    let resume = "write checkpoints to what outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`";
+    let mut findings = vec![];
+    if is_set("COLAB_RELEASE_TAG") || is_set("COLAB_GPU") {
+        findings.push(Finding::note(
+            "Colab: a runtime lasts 12 hours at most, less when it is idle, and its disk goes with it",
+            format!("{resume}; a mounted Drive will do"),
+        ));
+    }
+    if is_set("KAGGLE_KERNEL_RUN_TYPE") {
+        findings.push(Finding::note(
+            "Kaggle: a session with a TPU lasts 9 hours, 20 a week; /kaggle/working keeps 20 GB, other folders nothing",
+            format!("{resume}; `--default-root-dir /kaggle/working/runs` will do"),
+        ));
+    }
+    if is_set("KUBERNETES_SERVICE_HOST") {
+        findings.push(Finding::note(
+            "Kubernetes: a pod may be evicted, with 30 s to save unless terminationGracePeriodSeconds says otherwise",
+            format!("`--grace` must be shorter than that; {resume}"),
+        ));
+    }
+    if let Some(metadata) = machine.metadata().filter(|metadata| metadata.answered()) {
+        findings.push(match metadata.get("scheduling/preemptible") {
+            Some("TRUE") => Finding::note(
+                "Google Cloud, preemptible: this machine may be taken away at any time, with 30 s to save",
+                format!("{resume}; a program that exits with 75 is to be started again"),
+            ),
+            _ => Finding::ok("Google Cloud"),
+        });
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok("none of them"));
+    }
+    findings
+}

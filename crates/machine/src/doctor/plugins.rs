@@ -1,0 +1,168 @@
+//! The PJRT plugins of a machine: which there are, what they speak, and how old libtpu is.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{fs, io::Read as _};
+
+use fulmen_pjrt::diagnosis::device_files_under;
+use fulmen_pjrt::fetch::libtpu_version;
+use fulmen_pjrt::locate::Platform;
+use serde::Deserialize;
+
+use super::{Finding, Machine, Severity};
+
+/// What `fulmen plugin list --json` prints: plugins by the names of their platforms.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Plugins(BTreeMap<String, Plugin>);
+
+#[derive(Debug, Default, Deserialize)]
+struct Plugin {
+    path: Option<PathBuf>,
+    api_version: Option<String>,
+    error: Option<String>,
+}
+
+impl Plugins {
+    pub(super) fn ask(machine: &Machine) -> Result<Self, String> {
+        let cannot = |why: &dyn std::fmt::Display| format!("the plugins could not be listed: {why}");
+        let Some((program, arguments)) = machine.plugin_list.split_first() else { return Err(cannot(&"no program")) };
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env_clear()
+            .envs(&machine.variables)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| cannot(&error))?;
+        let (begin, time) = (Instant::now(), 2 * machine.patience);
+        // What it prints fits into a pipe.
+        while child.try_wait().map_err(|error| cannot(&error))?.is_none() {
+            if begin.elapsed() > time {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(cannot(&format!(
+                    "no answer within {} s; a plugin hangs, or the disk is slow",
+                    time.as_secs_f64()
+                )));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let status = child.wait().map_err(|error| cannot(&error))?;
+        let mut printed = String::new();
+        if let Some(mut stdout) = child.stdout.take() {
+            stdout.read_to_string(&mut printed).map_err(|error| cannot(&error))?;
+        }
+        if !status.success() {
+            return Err(cannot(&format!("{status}; a plugin may have crashed")));
+        }
+        serde_json::from_str(&printed).map_err(|error| cannot(&error))
+    }
+}
+
+pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
+    let plugins = match machine.plugins() {
+        Ok(plugins) => plugins,
+        Err(why) => {
+            return vec![Finding::warning(why, "run `fulmen plugin list`, which waits and shows what it prints")];
+        }
+    };
+    let named = |platform| match platform {
+        Platform::Tpu => machine.text("FULMEN_PJRT_PLUGIN").or_else(|| machine.text("TPU_LIBRARY_PATH")),
+        Platform::Cpu | Platform::Cuda => machine.text("FULMEN_PJRT_PLUGIN"),
+    };
+    let mut findings = vec![];
+    for platform in [Platform::Cpu, Platform::Cuda, Platform::Tpu] {
+        let Some(plugin) = plugins.0.get(platform.name()) else { continue };
+        let has_device = platform == Platform::Cpu || !device_files_under(&machine.root, platform).is_empty();
+        // That variable names the plugin of all platforms.
+        if !has_device && machine.variable("FULMEN_PJRT_PLUGIN").is_some() {
+            continue;
+        }
+        let error = plugin.error.as_deref().unwrap_or("no answer");
+        findings.push(match plugin {
+            Plugin { path: Some(path), api_version: Some(version), .. } => {
+                Finding::ok(format!("{platform}: {} speaks PJRT API {version}", path.display()))
+            }
+            Plugin { path: Some(_), .. } => Finding {
+                severity: if has_device { Severity::Error } else { Severity::Warning },
+                ..Finding::note(format!("{platform}: {error}"), replace(platform, named(platform).is_some()))
+            },
+            _ if named(platform).is_some() => Finding::error(format!("{platform}: {error}"), replace(platform, true)),
+            _ if platform == Platform::Cpu => Finding::note(
+                "cpu: no plugin is installed",
+                "`fulmen plugin install cpu`; else the first program fetches it",
+            ),
+            _ if has_device => {
+                Finding::error(format!("{platform}: there are devices, but no plugin"), replace(platform, false))
+            }
+            _ => continue,
+        });
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok("there are no devices that need one"));
+    }
+    findings
+}
+
+/// How another plugin is put in the place of this one.
+fn replace(platform: Platform, is_named: bool) -> String {
+    let install = match platform {
+        Platform::Cpu => "`fulmen plugin verify` fetches a damaged plugin again",
+        Platform::Cuda => "`pip install --upgrade jax-cuda13-pjrt`",
+        Platform::Tpu => "`fulmen plugin install tpu`, or `pip install --upgrade libtpu`",
+    };
+    let variable =
+        if platform == Platform::Tpu { "FULMEN_PJRT_PLUGIN or TPU_LIBRARY_PATH" } else { "FULMEN_PJRT_PLUGIN" };
+    if is_named { format!("correct or unset {variable}; then {install}") } else { install.to_owned() }
+}
+
+pub(super) fn age_of_libtpu(machine: &Machine) -> Vec<Finding> {
+    let Ok(plugins) = machine.plugins() else {
+        return vec![Finding::ok("not known, as the plugins could not be listed")];
+    };
+    let Some(Plugin { path: Some(path), api_version, .. }) = plugins.0.get("tpu") else {
+        return vec![Finding::ok("no libtpu is installed")];
+    };
+    let remedy =
+        "`pip install --upgrade libtpu`, or `fulmen plugin install tpu`, which fetches the version that was tested";
+    let shown = path.display();
+    vec![match (package(path), libtpu_version()) {
+        (Some((name, version)), _) if name != "libtpu" => Finding::warning(
+            format!("{name} {version} at {shown}: this package is no longer published; its successor is `libtpu`"),
+            format!("`pip uninstall {name}`, then {remedy}"),
+        ),
+        (Some((_, version)), Some(tested)) if numbers(&version) < numbers(tested) => Finding::warning(
+            format!("libtpu {version} at {shown} is older than {tested}, which this version of Fulmen was tested with"),
+            remedy,
+        ),
+        (Some((_, version)), _) => Finding::ok(format!("libtpu {version}")),
+        (None, _) => Finding::ok(format!(
+            "the version of {shown} is not written beside it; its PJRT API is {}",
+            api_version.as_deref().unwrap_or("not known")
+        )),
+    }]
+}
+
+/// The name and the version of the package that a libtpu is from: pip's `libtpu-0.0.51.dist-info` stands beside the
+/// package's folder, and what Fulmen fetched lies in the folder `libtpu-0.0.51`.
+fn package(libtpu: &Path) -> Option<(String, String)> {
+    let folder = libtpu.parent()?;
+    let split = |name: &str| {
+        let (name, version) = name.rsplit_once('-')?;
+        name.starts_with("libtpu").then(|| (name.replace('_', "-"), version.to_owned()))
+    };
+    let beside = fs::read_dir(folder.parent()?).into_iter().flatten().flatten();
+    let of_pip = |name: String| split(name.strip_suffix(".dist-info")?);
+    let mut found = beside.filter_map(|entry| of_pip(entry.file_name().into_string().ok()?));
+    found.next().or_else(|| split(folder.file_name()?.to_str()?))
+}
+
+/// A version's numbers, to be compared.
+fn numbers(version: &str) -> Vec<u64> {
+    version.split('.').map_while(|number| number.parse().ok()).collect()
+}

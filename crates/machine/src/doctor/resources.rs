@@ -1,0 +1,188 @@
+//! What the kernel gives a process: memory, limits, cores.
+
+use super::{Finding, Machine, size};
+
+const GIB: u64 = 1 << 30;
+
+pub(super) fn memory(machine: &Machine) -> Vec<Finding> {
+    let text = machine.read("proc/meminfo");
+    let kibibytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok().map(|number| number << 10)
+    };
+    let (Some(mut total), Some(mut free)) = (kibibytes("MemTotal"), kibibytes("MemAvailable")) else {
+        return vec![Finding::ok("/proc/meminfo does not say")];
+    };
+    let number = |name: &str| machine.read(name).trim().parse::<u64>().ok();
+    let mut of = "";
+    // The word `max` stands for no limit.
+    if let Some(limit) = number("sys/fs/cgroup/memory.max").filter(|&limit| limit < total) {
+        total = limit;
+        free = free.min(limit.saturating_sub(number("sys/fs/cgroup/memory.current").unwrap_or(0)));
+        of = " of this container";
+    }
+    vec![if free < 2 * GIB {
+        Finding::warning(
+            format!(
+                "{} of {}{of} are free; where memory ends, the kernel kills the program (exit code 137)",
+                size(free),
+                size(total)
+            ),
+            "end other programs (`ps aux --sort=-rss | head` shows the largest), lower `--num-workers`, or take a machine \
+             or container with more",
+        )
+    } else {
+        Finding::ok(format!("{} of {}{of} are free", size(free), size(total)))
+    }]
+}
+
+pub(super) fn huge_pages(machine: &Machine) -> Vec<Finding> {
+    let text = machine.read("sys/kernel/mm/transparent_hugepage/enabled");
+    // The choice stands in brackets.
+    let chosen = text.split(['[', ']']).nth(1).unwrap_or("not known");
+    vec![if machine.tpus().is_empty() || chosen == "always" {
+        Finding::ok(format!("transparent huge pages: {chosen}"))
+    } else {
+        Finding::warning(
+            format!("transparent huge pages: {chosen}; with `always`, libtpu starts and ends faster from v5e on"),
+            "`sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'`, on each host and after each start of \
+             the machine",
+        )
+    }]
+}
+
+/// A limit that a process begins with.
+struct Limit {
+    /// As in `/proc/self/limits`.
+    name: &'static str,
+    /// `ulimit`'s option.
+    option: &'static str,
+    least: u64,
+    /// What goes wrong below.
+    why: &'static str,
+    /// Whether only a TPU that is opened through VFIO needs it.
+    of_vfio: bool,
+}
+
+const LIMITS: [Limit; 4] = [
+    Limit {
+        name: "Max open files",
+        option: "-n",
+        least: 4096,
+        why: "many shards, workers and connections need more",
+        of_vfio: false,
+    },
+    Limit {
+        name: "Max processes",
+        option: "-u",
+        least: 4096,
+        why: "threads count too, and plugins start some for each core",
+        of_vfio: false,
+    },
+    Limit {
+        name: "Max address space",
+        option: "-v",
+        least: u64::MAX,
+        why: "plugins reserve far more addresses than they use",
+        of_vfio: false,
+    },
+    Limit {
+        name: "Max locked memory",
+        option: "-l",
+        least: u64::MAX,
+        why: "the kernel counts what a TPU reads and writes by VFIO as locked",
+        of_vfio: true,
+    },
+];
+
+pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
+    let text = machine.read("proc/self/limits");
+    let has_vfio = machine.tpus().iter().any(|file| file.path.parent().is_some_and(|folder| folder.ends_with("vfio")));
+    let mut findings = vec![];
+    for Limit { name, option, least, why, .. } in LIMITS.iter().filter(|limit| has_vfio || !limit.of_vfio) {
+        let Some(rest) = text.lines().find_map(|line| line.strip_prefix(name)) else { continue };
+        let number = |text: &str| if text == "unlimited" { Some(u64::MAX) } else { text.parse::<u64>().ok() };
+        let mut numbers = rest.split_whitespace().map_while(number);
+        let (Some(soft), Some(hard)) = (numbers.next(), numbers.next()) else { continue };
+        if soft >= *least {
+            continue;
+        }
+        // With room to spare.
+        let enough = least.saturating_mul(16);
+        let wanted = if enough == u64::MAX { "unlimited".to_owned() } else { enough.to_string() };
+        let found = format!("{}: {soft}; {why}", name.to_lowercase());
+        findings.push(Finding::warning(
+            found,
+            if hard >= enough {
+                format!("`ulimit {option} {wanted}` before the program starts")
+            } else {
+                format!(
+                    "raise the hard limit: in /etc/security/limits.conf, by systemd's Limit… or docker's `--ulimit`; then \
+                     `ulimit {option} {wanted}`"
+                )
+            },
+        ));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok("they are high enough"));
+    }
+    findings
+}
+
+pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
+    let status = machine.read("proc/self/status");
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let Some(allowed) = list.and_then(count) else { return vec![Finding::ok("/proc/self/status does not say")] };
+    let chips = machine.tpus().len() as u64;
+    // `200000 100000` are two cores; `max 100000` is no limit.
+    let quota = machine.read("sys/fs/cgroup/cpu.max");
+    let quota = quota.split_whitespace().map_while(|number| number.parse::<f64>().ok()).collect::<Vec<_>>();
+    let cores = match quota[..] {
+        [quota, period] if period > 0.0 => (quota / period).min(allowed as f64),
+        _ => allowed as f64,
+    };
+    let mut findings = vec![];
+    if cores + 0.5 < allowed as f64 {
+        let last = (cores.ceil() as u64).saturating_sub(1);
+        findings.push(Finding::note(
+            format!("the container may use {cores:.1} of {allowed} cores, but plugins start threads for all {allowed}"),
+            format!("`taskset -c 0-{last} ./train …`, so that there are as many threads as may run"),
+        ));
+    }
+    if cores < 4.0 * chips as f64 {
+        findings.push(Finding::warning(
+            format!("{cores:.0} cores for {chips} TPU chips; decoding and augmenting may take longer than the steps"),
+            "keep samples decoded (`.cache(…)`, `fulmen data presize`), or augment on the device; the book's chapter “When \
+             data is slow” says how to find out",
+        ));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(match chips {
+            0 => allowed.to_string(),
+            _ => format!("{allowed} for {chips} TPU chips"),
+        }));
+    }
+    findings
+}
+
+/// How many cores a list such as `0-3,8` has.
+fn count(list: &str) -> Option<u64> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        (last.parse::<u64>().ok()? + 1).checked_sub(first.parse().ok()?)
+    };
+    list.trim().split(',').map(range).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cores_are_counted() {
+        assert_eq!(count("\t0-3,8\n"), Some(5));
+        assert_eq!(count("7"), Some(1));
+        assert_eq!(count(""), None);
+        assert_eq!(count("3-1"), None);
+    }
+}

@@ -1,0 +1,102 @@
+//! Where a training writes: compiled programs, runs, temporary files.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use fulmen_pjrt::compile_cache::CompileCache;
+use rustix::fs::Access;
+
+use super::{Finding, Machine, size};
+
+pub(super) fn compile_cache(machine: &Machine) -> Vec<Finding> {
+    let cache = match CompileCache::from_variables(&|name| machine.variable(name)) {
+        Ok(Some(cache)) => cache,
+        Ok(None) => {
+            return vec![Finding::note(
+                "FULMEN_COMPILE_CACHE is `off`: each start compiles again",
+                "unset it, or set it to a folder",
+            )];
+        }
+        Err(error) => {
+            return vec![Finding::error(error.to_string(), "set FULMEN_COMPILE_CACHE to a folder, or to `off`")];
+        }
+    };
+    let shown = cache.folder().display();
+    if !is_writable(cache.folder()) {
+        return vec![Finding::warning(
+            format!("{shown} cannot be written: each start compiles again"),
+            "set FULMEN_COMPILE_CACHE to a folder of this user",
+        )];
+    }
+    let mut findings = vec![];
+    if fs::metadata(cache.folder()).is_ok_and(|folder| folder.mode() & 0o002 != 0) {
+        findings.push(Finding::warning(
+            format!("{shown} can be written by every user, and what is in it is run"),
+            format!("`chmod o-w {shown}`"),
+        ));
+    }
+    let entries = fs::read_dir(cache.folder()).into_iter().flatten().flatten();
+    let bytes: u64 = entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum();
+    let (held, limit) = (size(bytes), size(cache.max_bytes()));
+    findings.push(if bytes / 9 > cache.max_bytes() / 10 {
+        Finding::note(
+            format!("{shown} holds {held} of {limit}; the programs used least recently are removed"),
+            "raise FULMEN_COMPILE_CACHE_MB if programs are compiled again that were compiled before",
+        )
+    } else {
+        Finding::ok(format!("{shown} holds {held} of {limit}"))
+    });
+    findings
+}
+
+pub(super) fn disk(machine: &Machine) -> Vec<Finding> {
+    let runs = machine.text("FULMEN_DEFAULT_ROOT_DIR").unwrap_or_else(|| "runs".to_owned());
+    let mut places = vec![("temporary files", machine.root.join("tmp"))];
+    if let Ok(Some(cache)) = CompileCache::from_variables(&|name| machine.variable(name)) {
+        places.insert(0, ("compiled programs", cache.folder().to_owned()));
+    }
+    // A bucket has no end.
+    if !runs.contains("://") {
+        places.insert(0, ("runs", machine.folder.join(runs)));
+    }
+    let (mut findings, mut seen) = (vec![], vec![]);
+    for (what, path) in places {
+        let path = existing(&path);
+        let shown = path.display();
+        if what == "runs" && !is_writable(&path) {
+            findings.push(Finding::error(
+                format!("{shown}, for runs, cannot be written"),
+                "start the program in another folder, or name one with `--default-root-dir`",
+            ));
+        }
+        let device = fs::metadata(&path).map(|found| found.dev()).ok();
+        if seen.contains(&device) {
+            continue;
+        }
+        seen.push(device);
+        let Ok(free) = (machine.free_bytes)(&path) else { continue };
+        let found = format!("{} are free at {shown}, for {what}", size(free));
+        let remedy = "`du -xh --max-depth=2 ~ | sort -h | tail` shows the largest folders; remove old runs, `fulmen cache compile \
+                      clear`, or write checkpoints to a bucket (`--checkpoint-dir gs://…`)";
+        findings.push(match free {
+            0..1_000_000_000 => Finding::error(found, remedy),
+            1_000_000_000..10_000_000_000 => Finding::warning(found, remedy),
+            _ => Finding::ok(found),
+        });
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok("the system does not say how much is free"));
+    }
+    findings
+}
+
+/// The path, or the nearest folder above it that there is.
+fn existing(path: &Path) -> PathBuf {
+    path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/")).to_owned()
+}
+
+/// Whether a folder can be written, or made where it is not there yet.
+fn is_writable(folder: &Path) -> bool {
+    rustix::fs::access(existing(folder), Access::WRITE_OK).is_ok()
+}

@@ -1,0 +1,341 @@
+//! The checks on machines that are made of files, variables and servers on loopback.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use expect_test::{Expect, expect};
+use tempfile::TempDir;
+
+use super::*;
+
+/// A machine of 16 GB and 8 cores without a TPU, on 1 November 2026.
+struct Made {
+    folder: TempDir,
+    machine: Machine,
+}
+
+impl Made {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut machine = Machine::here(["cat"]);
+        machine.root = folder.path().to_owned();
+        machine.folder = folder.path().to_owned();
+        machine.variables = [("PATH".into(), "/usr/bin:/bin".into())].into();
+        machine.free_bytes = |_| Ok(100_000_000_000);
+        machine.now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_793_491_200);
+        // However busy the machine of the tests is.
+        machine.patience = Duration::from_secs(60);
+        machine.plugin_list.push(folder.path().join("plugins.json").into());
+        let made = Self { folder, machine }.with("XDG_CACHE_HOME", "ROOT/cache");
+        for (name, text) in [
+            ("proc/meminfo", "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:   12000000 kB\n"),
+            (
+                "proc/self/limits",
+                "Limit  Soft Limit  Hard Limit  Units\nMax open files            1048576  1048576  files\n",
+            ),
+            ("proc/self/status", "Name:\tfulmen\nCpus_allowed_list:\t0-7\n"),
+            ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
+            ("proc/net/tcp", "  sl  local_address rem_address   st\n"),
+            ("tmp/.keep", ""),
+            ("plugins.json", r#"{"cpu": {"path": "/cpu.so", "api_version": "0.115"}, "tpu": {"error": "nowhere"}}"#),
+        ] {
+            made.file(name, text);
+        }
+        made
+    }
+
+    fn file(&self, name: &str, text: &str) {
+        let path = self.folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// `ROOT` stands for the machine's folder.
+    fn with(mut self, name: &str, value: &str) -> Self {
+        let value = value.replace("ROOT", &self.folder.path().display().to_string());
+        self.machine.variables.insert(name.into(), value.into());
+        self
+    }
+
+    /// A TPU that is opened by VFIO, with a libtpu of this version.
+    fn with_tpu(self, version: &str) -> Self {
+        let root = self.folder.path();
+        self.file("dev/vfio/0", "");
+        self.file("sys/bus/pci/devices/0000:00:04.0/vendor", "0x1ae0\n");
+        self.file("sys/bus/pci/devices/0000:00:04.0/class", "0x120000\n");
+        symlink("../../../kernel/iommu_groups/0", root.join("sys/bus/pci/devices/0000:00:04.0/iommu_group")).unwrap();
+        self.file(&format!("site/libtpu-{version}.dist-info/METADATA"), "");
+        let libtpu = root.join("site/libtpu/libtpu.so");
+        let list = format!(r#"{{"tpu": {{"path": {libtpu:?}, "api_version": "0.116"}}}}"#);
+        self.file("plugins.json", &list);
+        self
+    }
+
+    fn text(&self) -> String {
+        let text = self.machine.examine().to_string();
+        text.replace(&self.folder.path().display().to_string(), "ROOT")
+    }
+
+    /// The lines that say more than that all is well.
+    fn check(&self, expect: Expect) {
+        let text = self.text();
+        let told = |line: &&str| !line.starts_with("ok ");
+        expect.assert_eq(&text.lines().filter(told).map(|line| format!("{line}\n")).collect::<String>());
+    }
+}
+
+/// A server on loopback that knows these paths.
+fn server(answers: &'static [(&'static str, &'static str)]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            let lines = lines.collect::<Vec<String>>();
+            let asked = lines.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
+            let (status, body) = match answers.iter().find(|(path, _)| asked.contains(path)) {
+                // Who asks for a bucket shows the token.
+                Some(_)
+                    if asked.contains("/b/") && !lines.iter().any(|line| line.ends_with("Bearer of-the-machine")) =>
+                {
+                    ("403 Forbidden", "")
+                }
+                Some((_, body)) => ("200 OK", *body),
+                None => ("404 Not Found", ""),
+            };
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {status}\r\nMetadata-Flavor: Google\r\nDate: Sun, 01 Nov 2026 00:00:00 GMT\r\nConnection: close\r\n\
+                 Content-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+        }
+    });
+    address
+}
+
+#[test]
+fn a_bare_machine() {
+    let expected = expect![[r#"
+        ok       Plugins: cpu: /cpu.so speaks PJRT API 0.115
+        ok       Age of libtpu: no libtpu is installed
+        ok       TPU devices: there are none
+        ok       Lock file: there is none
+        ok       Memory: 12.3 GB of 16.4 GB are free
+        ok       Huge pages: transparent huge pages: madvise
+        ok       Limits of a process: they are high enough
+        ok       Cores: 8
+        ok       Variables of other frameworks: none are set
+        ok       Variables that are read: none stands in the way
+        ok       Metadata server: this machine has none, or it is not asked
+        ok       Zone and bucket: no bucket is named (`--bucket gs://NAME`, FULMEN_CHECKPOINT_DIR)
+        ok       Clock: it says Sun, 01 Nov 2026 00:00:00 GMT; there is nothing to compare it with
+        ok       Ports: 8431, 8471, 8476, 8482 are free
+        ok       Colab, Kaggle, Kubernetes and Google Cloud: none of them
+        ok       Compile cache: ROOT/cache/fulmen/compile holds 0 MB of 4.1 GB
+        ok       Disk: 100.0 GB are free at ROOT, for runs
+        0 errors, 0 warnings
+    "#]];
+    expected.assert_eq(&(Made::new().text() + "\n"));
+}
+
+#[test]
+fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
+    let made = Made::new().with_tpu("0.0.7");
+    let libtpu = made.folder.path().join("site/libtpu/libtpu.so");
+    let old = "the plugin libtpu.so speaks PJRT API 0.54; this program speaks 0.81 and later 0.x: use a newer plugin";
+    made.file("plugins.json", &format!(r#"{{"tpu": {{"path": {libtpu:?}, "error": {old:?}}}}}"#));
+    made.file("proc/meminfo", "MemTotal: 400000000 kB\nMemAvailable: 1000000 kB\n");
+    made.file(
+        "proc/self/limits",
+        "Max processes             2048                 500000               processes\n\
+         Max open files            1024                 2048                 files\n\
+         Max locked memory         8388608              unlimited            bytes\n\
+         Max address space         unlimited            unlimited            bytes\n",
+    );
+    made.file("proc/self/status", "Cpus_allowed_list:\t0-23\n");
+    made.file("sys/fs/cgroup/cpu.max", "200000 100000\n");
+    made.file("sys/fs/cgroup/memory.max", "max\n");
+    made.file("proc/net/tcp", "   0: 00000000:2117 00000000:0000 0A 0:0\n   1: 0100007F:20EF 0100007F:1234 01 0:0\n");
+    made.check(expect![[r#"
+        ERROR    Plugins: tpu: the plugin libtpu.so speaks PJRT API 0.54; this program speaks 0.81 and later 0.x: use a newer plugin
+                   do: `fulmen plugin install tpu`, or `pip install --upgrade libtpu`
+        warning  Age of libtpu: libtpu 0.0.7 at ROOT/site/libtpu/libtpu.so is older than 0.0.51, which this version of Fulmen was tested with
+                   do: `pip install --upgrade libtpu`, or `fulmen plugin install tpu`, which fetches the version that was tested
+        warning  Memory: 1.0 GB of 409.6 GB are free; where memory ends, the kernel kills the program (exit code 137)
+                   do: end other programs (`ps aux --sort=-rss | head` shows the largest), lower `--num-workers`, or take a machine or container with more
+        warning  Huge pages: transparent huge pages: madvise; with `always`, libtpu starts and ends faster from v5e on
+                   do: `sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'`, on each host and after each start of the machine
+        warning  Limits of a process: max open files: 1024; many shards, workers and connections need more
+                   do: raise the hard limit: in /etc/security/limits.conf, by systemd's Limit… or docker's `--ulimit`; then `ulimit -n 65536`
+        warning  Limits of a process: max processes: 2048; threads count too, and plugins start some for each core
+                   do: `ulimit -u 65536` before the program starts
+        warning  Limits of a process: max locked memory: 8388608; the kernel counts what a TPU reads and writes by VFIO as locked
+                   do: `ulimit -l unlimited` before the program starts
+        note     Cores: the container may use 2.0 of 24 cores, but plugins start threads for all 24
+                   do: `taskset -c 0-1 ./train …`, so that there are as many threads as may run
+        warning  Cores: 2 cores for 1 TPU chips; decoding and augmenting may take longer than the steps
+                   do: keep samples decoded (`.cache(…)`, `fulmen data presize`), or augment on the device; the book's chapter “When data is slow” says how to find out
+        warning  Ports: a program listens on 8471 (for libtpu, to find the other hosts of a slice)
+                   do: `sudo ss -ltnp 'sport = :8471'` shows which; end it, or give it another port
+        1 error, 8 warnings
+    "#]]);
+}
+
+#[test]
+fn a_lock_file_that_was_left_and_one_that_is_held() {
+    let made = Made::new().with_tpu("9.0.0");
+    made.file("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
+    made.file("tmp/libtpu_lockfile", "");
+    made.file("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n");
+    let lock = fs::File::open(made.folder.path().join("tmp/libtpu_lockfile")).unwrap();
+    lock.set_modified(made.machine.now - Duration::from_secs(5400)).unwrap();
+    let text = made.text();
+    assert!(text.ends_with("1 error, 0 warnings"), "{text}");
+    let owner = crate::LockFile::find(made.folder.path()).unwrap();
+    let owner = owner.owner_name.unwrap_or_else(|| format!("user {}", owner.owner));
+    let left =
+        format!("was made by {owner} 1.5 h ago, and no process holds it: it is left over, and libtpu does not start\n");
+    assert!(text.contains(&left) && text.contains("do: `rm ROOT/tmp/libtpu_lockfile`\n"), "{text}");
+
+    use std::os::unix::fs::MetadataExt as _;
+    let number = lock.metadata().unwrap().ino();
+    made.file("proc/locks", &format!("1: FLOCK  ADVISORY  WRITE 4711 fd:01:{number} 0 EOF\n"));
+    let text = made.text();
+    assert!(text.contains("1.5 h ago; process 4711 uses the TPU\n"), "{text}");
+    assert!(text.ends_with("0 errors, 0 warnings"), "{text}");
+}
+
+#[test]
+fn old_and_new_variables() {
+    let made = [
+        ("XRT_TPU_CONFIG", "tpu_worker;0;10.0.0.2:8470"),
+        ("PJRT_DEVICE", "TPU"),
+        ("XLA_USE_BF16", "1"),
+        ("XLA_FLAGS", "--xla_dump_to=/tmp"),
+        ("TPU_VISIBLE_CHIPS", "0,1"),
+        ("FULMEN_COORDINATOR", "host-a:8482"),
+        ("FULMEN_RUN_TOKEN", "a secret that is never shown, of 32 letters"),
+        ("FULMEN_COMPILE_CACHE", "off"),
+        ("TPU_WORKER_ID", "0"),
+        ("KAGGLE_KERNEL_RUN_TYPE", "Interactive"),
+    ];
+    let made = made.into_iter().fold(Made::new(), |made, (name, value)| made.with(name, value));
+    made.check(expect![[r#"
+        ERROR    TPU devices: there is no /dev/accel* and no /dev/vfio/* of a TPU, though TPU_WORKER_ID is set
+                   do: in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource `google.com/tpu`); on the TPU VM itself, restart it
+        warning  Variables of other frameworks: XRT_TPU_CONFIG is set, and nothing reads it any more
+                   do: it gave the address of a TPU to XRT, which PJRT has replaced; run this program on the TPU VM itself, where libtpu opens the TPU, and unset it. For several hosts, see TPU_WORKER_HOSTNAMES and FULMEN_COORDINATOR
+        note     Variables of other frameworks: PJRT_DEVICE is set, and Fulmen does not read it
+                   do: use FULMEN_ACCELERATOR or `--accelerator`
+        note     Variables of other frameworks: XLA_USE_BF16 is set, and Fulmen does not read it
+                   do: use FULMEN_PRECISION=bf16-true or `--precision`
+        ERROR    Variables that are read: XLA_FLAGS is "--xla_dump_to=/tmp"; Fulmen refuses it, as a flag that the plugin does not know ends the process
+                   do: unset it; `CompileOptions::override_flag` sets a flag for one program
+        note     Variables that are read: TPU_VISIBLE_CHIPS is "0,1"; libtpu sees no other chips
+                   do: unset it to train on all chips
+        ERROR    Variables that are read: the environment variable FULMEN_PROCESS_ID is not set though FULMEN_COORDINATOR is; expected the index of this process, from 0 (or none of FULMEN_COORDINATOR, FULMEN_PROCESS_ID and FULMEN_NUM_PROCESSES for a single process)
+                   do: correct it; the book's chapter “Many hosts” lists the variables that go together
+        note     Colab, Kaggle, Kubernetes and Google Cloud: Kaggle: a session with a TPU lasts 9 hours, 20 a week; /kaggle/working keeps 20 GB, other folders nothing
+                   do: write checkpoints to what outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`; `--default-root-dir /kaggle/working/runs` will do
+        note     Compile cache: FULMEN_COMPILE_CACHE is `off`: each start compiles again
+                   do: unset it, or set it to a folder
+        3 errors, 1 warning
+    "#]]);
+}
+
+const TPU_VM: &[(&str, &str)] = &[
+    ("instance/zone", "projects/1/zones/us-central1-a"),
+    ("instance/machine-type", "projects/1/machineTypes/ct5lp-hightpu-8t"),
+    ("instance/attributes/accelerator-type", "v5litepod-8"),
+    ("instance/scheduling/preemptible", "TRUE"),
+    ("instance/service-accounts/default/token", r#"{"access_token":"of-the-machine","expires_in":3599}"#),
+    ("/storage/v1/b/far?", r#"{"location":"EUROPE-WEST4"}"#),
+    ("/storage/v1/b/near?", r#"{"location":"US-CENTRAL1"}"#),
+    ("/storage/v1/b/dual?", r#"{"location":"NAM4","customPlacementConfig":{}}"#),
+    ("/storage/v1/b/two?", r#"{"location":"US","customPlacementConfig":{"dataLocations":["US-EAST4","US-CENTRAL1"]}}"#),
+];
+
+#[test]
+fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
+    let address = server(TPU_VM);
+    let cloud = |bucket: &str| {
+        let made =
+            Made::new().with("GCE_METADATA_HOST", &address).with("GOOGLE_BASE_URL", &format!("http://{address}"));
+        made.with("FULMEN_CHECKPOINT_DIR", bucket)
+    };
+    let mut far = cloud("gs://far/runs");
+    far.machine.now += Duration::from_secs(400);
+    far.check(expect![[r#"
+        ERROR    TPU devices: there is no /dev/accel* and no /dev/vfio/* of a TPU, though the metadata server calls this machine a v5litepod-8
+                   do: in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource `google.com/tpu`); on the TPU VM itself, restart it
+        warning  Zone and bucket: gs://far is in EUROPE-WEST4, and this machine in us-central1-a: reading is slower, and each byte may cost
+                   do: keep data and checkpoints in us-central1: `gcloud storage buckets create gs://NAME --location=us-central1`
+        ERROR    Clock: it says Sun, 01 Nov 2026 00:06:40 GMT, and is 400 s off the metadata server's
+                   do: `sudo systemctl restart chrony` or `systemd-timesyncd` sets it; stores refuse requests of machines whose clocks are wrong
+        note     Colab, Kaggle, Kubernetes and Google Cloud: Google Cloud, preemptible: this machine may be taken away at any time, with 30 s to save
+                   do: write checkpoints to what outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`; a program that exits with 75 is to be started again
+        2 errors, 1 warning
+    "#]]);
+    for (bucket, expected) in [
+        ("gs://near", "ok       Zone and bucket: gs://near is in us-central1, and this machine in us-central1-a"),
+        ("gs://dual/x", "ok       Zone and bucket: gs://dual is in us-central1 and us-east1"),
+        ("gs://two", "ok       Zone and bucket: gs://two is in us-east4 and us-central1"),
+        ("gs://none", "ERROR    Zone and bucket: there is no bucket gs://none"),
+        ("gs://No bucket", "ERROR    Zone and bucket: \"No bucket\" cannot be a bucket's name"),
+    ] {
+        let text = cloud(bucket).text();
+        assert!(text.contains(expected), "{text}");
+        assert!(!text.contains("of-the-machine"), "{text}");
+    }
+}
+
+#[test]
+fn what_does_not_answer_is_not_waited_for() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut made = Made::new().with("GCE_METADATA_HOST", &silent.local_addr().unwrap().to_string());
+    made.machine.plugin_list = vec!["sleep".into(), "600".into()];
+    made.machine.patience = Duration::from_millis(100);
+    let text = made.text();
+    assert!(text.contains("no answer within 0.2 s") && text.contains("does not answer within 0.1 s"), "{text}");
+    for (command, why) in [("false", "exit status: 1"), ("/no/such/program", "No such file"), ("true", "EOF")] {
+        made = Made::new();
+        made.machine.plugin_list = vec![command.into()];
+        let text = made.text();
+        assert!(text.contains("warning  Plugins: the plugins could not be listed: ") && text.contains(why), "{text}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let mut made = Made::new();
+    made.machine.free_bytes = |_| Ok(300_000_000);
+    let text = made.text();
+    assert!(text.contains("ERROR    Disk: 300 MB are free at ROOT, for runs\n           do: `du "), "{text}");
+    assert_eq!(text.matches("Disk:").count(), 1, "all places are on one disk: {text}");
+}
+
+#[test]
+fn every_section_finds_something_and_says_what_to_do() {
+    let report = Machine::here(["cat", "/dev/null"]).examine();
+    assert_eq!(report.sections.len(), CHECKS.len());
+    for Section { heading, findings } in &report.sections {
+        assert!(!findings.is_empty(), "{heading}");
+        let complete = |it: &Finding| it.remedy.is_some() == (it.severity != Severity::Ok);
+        assert!(findings.iter().all(complete), "{heading}: {findings:?}");
+    }
+}
+
+#[test]
+fn the_books_chapter_has_a_heading_for_each_check() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/troubleshooting.md");
+    let chapter = fs::read_to_string(path).unwrap();
+    let (_, section) = chapter.split_once("\n## What `fulmen doctor` looks at\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let headings = section.lines().filter_map(|line| line.strip_prefix("### "));
+    assert_eq!(headings.collect::<Vec<_>>(), CHECKS.iter().map(|check| check.heading).collect::<Vec<_>>());
+}

@@ -1,0 +1,76 @@
+//! The files of the TPUs, and the lock that libtpu keeps.
+
+use super::{Finding, Machine};
+use crate::LockFile;
+
+pub(super) fn devices(machine: &Machine) -> Vec<Finding> {
+    let files = machine.tpus();
+    if files.is_empty() {
+        let said = ["TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"];
+        let variable = said.into_iter().find(|name| machine.variable(name).is_some());
+        let why = variable.map(|name| format!("{name} is set")).or_else(|| {
+            let kind = machine.metadata()?.accelerator_type()?;
+            Some(format!("the metadata server calls this machine a {kind}"))
+        });
+        return vec![match why {
+            Some(why) => Finding::error(
+                format!("there is no /dev/accel* and no /dev/vfio/* of a TPU, though {why}"),
+                "in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource \
+                 `google.com/tpu`); on the TPU VM itself, restart it",
+            ),
+            None => Finding::ok("there are none"),
+        }];
+    }
+    let mut findings = vec![];
+    for file in &files {
+        let path = file.path.display();
+        if !file.allowed {
+            findings.push(Finding::error(
+                format!("{path}: this user may not read and write it"),
+                format!(
+                    "`ls -l {path}` shows whose it is; add this user to its group (`sudo usermod -aG GROUP $USER`) and log in \
+                     again, or run as root"
+                ),
+            ));
+        }
+        if let Some(holders) = file.holders.as_ref().filter(|holders| !holders.processes.is_empty()) {
+            findings.push(Finding::warning(
+                format!("{path}: {holders}; a TPU can be open in one process at a time"),
+                "`fulmen ps` shows what that process does, `fulmen kill` ends it",
+            ));
+        }
+    }
+    if findings.is_empty() {
+        let paths = files.iter().map(|file| file.path.display().to_string()).collect::<Vec<_>>();
+        findings.push(Finding::ok(paths.join(", ")));
+    }
+    findings
+}
+
+pub(super) fn lock_file(machine: &Machine) -> Vec<Finding> {
+    let Some(lock) = LockFile::find(&machine.root) else { return vec![Finding::ok("there is none")] };
+    let files = machine.tpus();
+    let owner = lock.owner_name.clone().unwrap_or_else(|| format!("user {}", lock.owner));
+    let age = lock.modified.and_then(|modified| machine.now.duration_since(modified).ok()).unwrap_or_default();
+    let what = format!("{} was made by {owner} {:.1} h ago", lock.path.display(), age.as_secs_f64() / 3600.0);
+    let holders = || files.iter().filter_map(|file| file.holders.as_ref());
+    if let Some(pid) =
+        lock.locked_by.first().copied().or_else(|| holders().flat_map(|it| &it.processes).map(|it| it.pid).next())
+    {
+        return vec![Finding::note(
+            format!("{what}; process {pid} uses the TPU"),
+            "wait for that process, or see `fulmen ps` and `fulmen kill`; no second process can start libtpu",
+        )];
+    }
+    if holders().any(|holders| holders.unseen > 0) {
+        return vec![Finding::warning(
+            format!("{what}; whether a process of another user has the TPU open cannot be seen"),
+            "`sudo fulmen doctor` sees all processes",
+        )];
+    }
+    let sudo = if lock.owner == rustix::process::geteuid().as_raw() { "" } else { "sudo " };
+    vec![Finding::error(
+        format!("{what}, and no process holds it: it is left over, and libtpu does not start"),
+        format!("`{sudo}rm {}`", lock.path.display()),
+    )]
+}
