@@ -183,6 +183,8 @@ mod book {
     mod many_hosts {}
     #[doc = include_str!("../../../docs/src/pods.md")]
     mod pods {}
+    #[doc = include_str!("../../../docs/src/tpu-vms.md")]
+    mod tpu_vms {}
     #[doc = include_str!("../../../docs/src/preflight.md")]
     mod preflight {}
     #[doc = include_str!("../../../docs/src/performance.md")]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use fulmen_gcloud::seconds;
 use fulmen_preflight::Slice;
 
 /// Runs one program on many hosts over ssh
@@ -11,6 +12,27 @@ use fulmen_preflight::Slice;
 pub struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Arguments {
+    /// `pod run` on the hosts of a TPU VM, with options for ssh as `--ssh-option` takes them.
+    pub fn run_on_tpu(
+        name: &str,
+        zone: &str,
+        project: Option<&str>,
+        ssh_options: Vec<String>,
+        options: RunOptions,
+    ) -> Arguments {
+        let targets = Targets {
+            tpu: Some(name.to_owned()),
+            zone: Some(zone.to_owned()),
+            project: project.map(str::to_owned),
+            hosts: vec![],
+            ssh_config: None,
+            ssh_options,
+        };
+        Arguments { command: Command::Run(Box::new(Run { targets, options, dry_run: false })) }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -66,6 +88,16 @@ pub(crate) struct Targets {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) targets: Targets,
+    #[command(flatten)]
+    pub(crate) options: RunOptions,
+    /// Print the commands and run none
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// What is started on hosts, and how it is watched.
+#[derive(Clone, Debug, Args)]
+pub struct RunOptions {
     /// Wait until this path exists on each host, as a start-up script may write it
     #[arg(long, value_name = "PATH")]
     pub(crate) wait_for: Option<String>,
@@ -105,12 +137,16 @@ pub(crate) struct Run {
     /// How long a program may take to save and end before it is killed
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub(crate) grace: Duration,
-    /// Print the commands and run none
-    #[arg(long)]
-    pub(crate) dry_run: bool,
     /// The program, a file of this machine, and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<String>,
+}
+
+impl RunOptions {
+    /// The program and its arguments.
+    pub fn program(&self) -> &[String] {
+        &self.command
+    }
 }
 
 #[derive(Clone, Debug, Args)]
@@ -205,11 +241,4 @@ pub(crate) struct Manifest {
     /// The program, as it is called in the image or in the folder that Ray and SkyPilot copy from, and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<String>,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
-        _ => Err("expected a whole number of seconds above 0".into()),
-    }
 }

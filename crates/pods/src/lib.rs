@@ -36,11 +36,10 @@ mod targets;
 mod tests;
 mod verdict;
 
-pub use arguments::Arguments;
+pub use arguments::{Arguments, RunOptions};
 pub use error::{Error, Result};
 pub use program::{Glibc, glibc_of};
 pub use run::signals;
-pub use ssh::quote;
 
 use std::io::Write;
 use std::sync::mpsc::Receiver;

@@ -7,13 +7,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fulmen_gcloud::quote;
 use fulmen_signals::Signal;
 use serde::Serialize;
 
 use crate::arguments::{Exec, Logs, Status, Stop, Targets};
 use crate::plan::{PATIENCE, Worker};
 use crate::run::{Limits, Watch, note};
-use crate::ssh::{Input, LOGS, SIGNAL, STATUS, Ssh, quote};
+use crate::ssh::{Input, LOGS, SIGNAL, STATUS, Ssh};
 use crate::{Error, Result};
 
 /// Each item once, in order.

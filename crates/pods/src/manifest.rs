@@ -2,12 +2,13 @@
 
 use std::io::Write;
 
+use fulmen_gcloud::quote;
 use fulmen_preflight::Slice;
 use serde_json::{Value, json};
 
 use crate::arguments::{Kind, Manifest};
 use crate::plan::{PORT, environment};
-use crate::ssh::quote;
+
 use crate::verdict::TEMPORARY;
 use crate::{Error, Result};
 

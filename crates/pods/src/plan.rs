@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::arguments::Run;
+use crate::arguments::RunOptions;
 use crate::manage::distinct;
 use crate::program::{Glibc, Program};
 use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
@@ -51,7 +51,7 @@ pub(crate) struct Host {
 }
 
 impl Plan {
-    pub(crate) fn new(arguments: &Run, ssh: Ssh, program: Program) -> Result<Plan> {
+    pub(crate) fn new(arguments: &RunOptions, ssh: Ssh, program: Program) -> Result<Plan> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let run = match &arguments.run {
             Some(name) => name.clone(),
@@ -127,7 +127,7 @@ impl Plan {
             let host = host.as_str();
             lines.push(self.ssh.spell(host, &self.check_command()));
             let copy = self.ssh.spell(host, &COPY.with(&[&self.program.hash]));
-            lines.push(format!("{copy} <{}", crate::ssh::quote(&self.program.path.to_string_lossy())));
+            lines.push(format!("{copy} <{}", fulmen_gcloud::quote(&self.program.path.to_string_lossy())));
         }
         for worker in workers {
             let names: Vec<&str> = worker.environment.iter().map(|variable| variable.0.as_str()).collect();
@@ -141,7 +141,7 @@ impl Plan {
     ///
     /// # Errors
     /// A variable of `--env` that cannot be one; hosts without an address for the coordinator.
-    pub(crate) fn together(&self, arguments: &Run, hosts: &[String], first: &Host) -> Result<Vec<Worker>> {
+    pub(crate) fn together(&self, arguments: &RunOptions, hosts: &[String], first: &Host) -> Result<Vec<Worker>> {
         let coordinator = match &arguments.coordinator {
             Some(address) => address.clone(),
             None if hosts.len() == 1 => "127.0.0.1:0".into(),
@@ -165,7 +165,7 @@ impl Plan {
     ///
     /// # Errors
     /// As [`together`](Plan::together); a host without chips.
-    pub(crate) fn each_chip(&self, arguments: &Run, hosts: &[(String, usize)]) -> Result<Vec<Worker>> {
+    pub(crate) fn each_chip(&self, arguments: &RunOptions, hosts: &[(String, usize)]) -> Result<Vec<Worker>> {
         let more = environment(&arguments.env)?;
         let chips = hosts.iter().flat_map(|(host, chips)| (0..*chips).map(move |chip| (host, chip)));
         let worker = |(index, (host, chip)): (usize, (&String, usize))| {

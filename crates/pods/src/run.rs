@@ -14,7 +14,7 @@ use fulmen_signals::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::arguments::Run;
+use crate::arguments::{Run, RunOptions};
 use crate::manage::{distinct, on_each, signal_all};
 use crate::plan::{Host, Plan, Worker};
 use crate::program::Program;
@@ -46,14 +46,15 @@ pub fn signals() -> Result<Receiver<Signal>> {
     Ok(receive)
 }
 
-pub(crate) fn run(arguments: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) -> Result<u8> {
+pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) -> Result<u8> {
+    let Run { targets, options: arguments, dry_run: dry } = run;
     let program = Program::open(Path::new(&arguments.command[0]))?;
-    if let (true, Some(line)) = (arguments.dry_run, arguments.targets.spell()) {
+    if let (true, Some(line)) = (*dry, targets.spell()) {
         note(out, &line);
     }
-    let (hosts, ssh) = arguments.targets.resolve()?;
+    let (hosts, ssh) = targets.resolve()?;
     let plan = Plan::new(arguments, ssh, program)?;
-    if arguments.dry_run {
+    if *dry {
         return dry_run(&plan, arguments, &hosts, out);
     }
     let unique = distinct(&hosts);
@@ -95,7 +96,7 @@ pub(crate) fn run(arguments: &Run, out: &mut dyn Write, signals: &Receiver<Signa
     Ok(Watch::new(ssh, run, limits, Some(plan), arguments.max_restarts, out).run(groups, signals))
 }
 
-fn dry_run(plan: &Plan, arguments: &Run, hosts: &[String], out: &mut dyn Write) -> Result<u8> {
+fn dry_run(plan: &Plan, arguments: &RunOptions, hosts: &[String], out: &mut dyn Write) -> Result<u8> {
     let workers = if arguments.each_chip {
         let chips: Vec<(String, usize)> =
             distinct(hosts).into_iter().map(|host| (host, arguments.chips.unwrap_or(1))).collect();

@@ -1,12 +1,14 @@
 //! Scripts on hosts, through the program `ssh`.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use fulmen_gcloud::{finish, quote};
 
 /// A script with what all scripts begin with.
 #[derive(Clone, Copy, Debug)]
@@ -40,19 +42,6 @@ impl Script {
 /// What a script says to this program, in a line of its standard error.
 pub(crate) fn told(line: &str) -> Option<&str> {
     line.strip_prefix(MARK)
-}
-
-/// As a POSIX shell reads it as one word.
-///
-/// ```
-/// assert_eq!(fulmen_pods::quote("it's"), r"'it'\''s'");
-/// ```
-pub fn quote(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
 }
 
 /// How hosts are reached.
@@ -129,37 +118,13 @@ impl Ssh {
             // What a host that is gone has not read, its exit code tells.
             let _ = stdin.write_all(text.as_bytes());
         }
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        std::thread::scope(|scope| {
-            let (out, err) = (scope.spawn(|| text_of(out)), scope.spawn(|| text_of(err)));
-            let end = Instant::now() + limit;
-            let (status, late) = loop {
-                match child.try_wait() {
-                    Ok(Some(status)) => break (Some(status), false),
-                    Ok(None) if Instant::now() < end && !self.cancelled.load(Ordering::Relaxed) => {
-                        std::thread::sleep(Duration::from_millis(20));
-                    }
-                    Ok(None) | Err(_) => {
-                        let _ = child.kill();
-                        let _ = child.wait();
-                        break (None, true);
-                    }
-                }
-            };
-            let (out, mut err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
-            if late {
-                err = format!("no answer within {} s\n{err}", limit.as_secs());
-            }
-            Said { code: status.and_then(|status| status.code()), out, err }
-        })
+        let ended = finish(&mut child, limit, &mut || self.cancelled.load(Ordering::Relaxed));
+        let err = match ended.status {
+            Some(_) => ended.err,
+            None => format!("no answer within {} s\n{}", limit.as_secs(), ended.err),
+        };
+        Said { code: ended.status.and_then(|status| status.code()), out: ended.out, err }
     }
-}
-
-fn text_of(pipe: Option<impl Read>) -> String {
-    let mut bytes = vec![];
-    // What was read before a failure counts.
-    let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl Said {
@@ -198,14 +163,6 @@ pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_shell_reads_quoted_words_as_they_were() {
-        for word in ["a", "", "it's", "a b", "$HOME `x` \\ \"y\"\n*", "--lr=0.1"] {
-            let output = Command::new("sh").args(["-c", &format!("printf %s {}", quote(word))]).output().unwrap();
-            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
-        }
-    }
 
     #[test]
     fn a_users_options_come_before_the_defaults() {

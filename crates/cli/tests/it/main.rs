@@ -8,3 +8,4 @@ mod new;
 mod other_machines;
 mod prepare;
 mod presize;
+mod tpu;

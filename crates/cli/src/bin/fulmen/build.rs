@@ -10,8 +10,9 @@ use std::process::{Command, Stdio};
 use clap::{Args, ValueEnum};
 use fulmen_data::{Error, Result};
 use fulmen_durable::NewFolder;
+use fulmen_gcloud::quote;
 use fulmen_pjrt::fetch::cache_folder;
-use fulmen_pods::{Glibc, glibc_of, quote};
+use fulmen_pods::{Glibc, glibc_of};
 use serde_json::Value;
 
 /// Builds a program for TPU VMs, whose glibc is older than that of most machines

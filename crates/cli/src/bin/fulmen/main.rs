@@ -24,6 +24,7 @@ mod plugin;
 mod presize;
 mod progress;
 mod size;
+mod tpu;
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -34,7 +35,7 @@ use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, Parser, 
 use clap_complete::Shell;
 use fulmen_data::{Error, shorten};
 
-/// Prepares data for training, runs a program on many hosts, reads checkpoints, and looks after devices.
+/// Prepares data for training, creates TPUs, runs a program on many hosts, reads checkpoints, and looks after devices.
 #[derive(Debug, Parser)]
 #[command(name = "fulmen", version)]
 struct Arguments {
@@ -65,6 +66,7 @@ enum Command {
     New(new::Arguments),
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
+    Tpu(tpu::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -91,6 +93,10 @@ fn main() -> ExitCode {
             Ok(code) => return ExitCode::from(code),
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
             Err(error) => Err(Error::new(error)),
+        },
+        Command::Tpu(arguments) => match tpu::run(arguments) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
         },
     };
     match done {

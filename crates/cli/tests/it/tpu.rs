@@ -1,0 +1,67 @@
+//! `fulmen tpu run`: a TPU VM that lives as long as its run. `gcloud` and `ssh` are stand-ins; the run itself is real.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Output};
+
+/// Keeps one TPU as a file.
+const GCLOUD: &str = r#"#!/bin/sh
+echo "$*" >>"$HOME/calls"
+case "$*" in
+*"tpu-vm create"*) touch "$HOME/tpu" ;;
+*"tpu-vm delete"*) rm "$HOME/tpu" ;;
+*"tpu-vm ssh"*) ;;
+*"tpu-vm list"* | *"tpu-vm describe"*)
+  case "$*" in *list*) open='[' close=']' ;; esac
+  tpu='{"name": "projects/p/locations/z/nodes/t", "state": "READY", "acceleratorType": "v5litepod-8",
+    "networkEndpoints": [{"ipAddress": "host-a"}]}'
+  [ -e "$HOME/tpu" ] || tpu=
+  echo "$open$tpu$close" ;;
+*) echo "ERROR: unexpected: $*" >&2; exit 2 ;;
+esac
+"#;
+
+/// This machine is the host.
+const SSH: &str = "#!/bin/sh\nfor last; do :; done\nexec bash -c \"$last\"\n";
+
+#[test]
+fn a_tpu_lives_as_long_as_its_run() {
+    let home = tempfile::tempdir().unwrap();
+    let script = |name: &str, text: &str| {
+        let path = home.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    script("gcloud", GCLOUD);
+    script("ssh", SSH);
+    let train = script("train", "#!/bin/sh\necho \"process $FULMEN_PROCESS_ID with $1\"\nexit 3\n");
+    let run = |more: &[&str], program: &str| -> Output {
+        Command::new(env!("CARGO_BIN_EXE_fulmen"))
+            .args([&["tpu", "run", "t", "--type=v5e-8", "--zone=z"], more, &["--", program, "--lr=1"]].concat())
+            .env("PATH", format!("{}:{}", home.path().display(), std::env::var("PATH").unwrap()))
+            .env("HOME", home.path())
+            .env_remove("CLOUDSDK_CORE_PROJECT")
+            .output()
+            .unwrap()
+    };
+    let calls = || fs::read_to_string(home.path().join("calls")).unwrap_or_default();
+
+    let dry = run(&["--delete-after", "--dry-run"], train.to_str().unwrap());
+    assert!(String::from_utf8_lossy(&dry.stdout).contains("fulmen pod run --tpu t --zone z"), "{dry:?}");
+    let absent = run(&["--delete-after"], "/no/such/program");
+    assert!(absent.status.code() == Some(2) && calls().is_empty(), "{absent:?}");
+
+    let ended = run(&["--delete-after"], train.to_str().unwrap());
+    let (out, log) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(ended.status.code(), Some(3), "{out}{log}");
+    assert!(out.contains("[worker 0] process 0 with --lr=1"), "{out}{log}");
+    assert!(log.contains("[tpu] t is deleted") && !home.path().join("tpu").exists(), "{log}");
+    assert!(calls().contains("tpu-vm ssh t --zone=z --worker=all --command=true --quiet"), "{}", calls());
+
+    let kept = run(&[], train.to_str().unwrap());
+    let log = String::from_utf8_lossy(&kept.stderr);
+    assert!(kept.status.code() == Some(3) && home.path().join("tpu").exists(), "{log}");
+    assert!(log.contains("t in z is READY and costs 230.40 USD a day."), "{log}");
+    assert!(log.contains("Delete it: gcloud compute tpus tpu-vm delete t --zone=z --quiet"), "{log}");
+}

@@ -1,0 +1,178 @@
+//! The commands of gcloud that are called. The tests hold them against its published grammar.
+
+use crate::arguments::{Machine, Place};
+use crate::limit::Limit;
+use crate::{Error, Result};
+
+/// Which run a machine was created by.
+pub(crate) const OWNER: &str = "fulmen-owner";
+/// After how many seconds it deletes itself.
+pub(crate) const LIMIT: &str = "fulmen-limit";
+/// When it deletes itself, in seconds since 1970, where it was moved.
+pub(crate) const ENDS: &str = "fulmen-ends";
+/// What deleting a TPU takes.
+const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
+
+/// The words of a command, and where it applies.
+fn words(command: &str, name: Option<&str>, zone: &str, project: Option<&str>) -> Vec<String> {
+    let words = command.split(' ').map(str::to_owned).chain(name.map(str::to_owned));
+    words.chain([format!("--zone={zone}")]).chain(project.map(|project| format!("--project={project}"))).collect()
+}
+
+fn at(command: &str, name: &str, place: &Place, more: &[&str]) -> Vec<String> {
+    let mut words = words(command, Some(name), &place.zone, place.project.as_deref());
+    words.extend(more.iter().map(|&word| word.to_owned()));
+    words
+}
+
+fn json(mut words: Vec<String>) -> Vec<String> {
+    words.push("--format=json".into());
+    words
+}
+
+pub(crate) fn describe(name: &str, zone: Option<&str>, project: Option<&str>) -> Vec<String> {
+    let words = ["compute", "tpus", "tpu-vm", "describe", name].map(str::to_owned);
+    let zone = zone.map(|zone| format!("--zone={zone}"));
+    json(words.into_iter().chain(zone).chain(project.map(|project| format!("--project={project}"))).collect())
+}
+
+/// The zone `-` is all zones.
+pub(crate) fn list_nodes(zone: &str, project: Option<&str>) -> Vec<String> {
+    json(words("compute tpus tpu-vm list", None, zone, project))
+}
+
+pub(crate) fn list_queued(zone: &str, project: Option<&str>) -> Vec<String> {
+    json(words("compute tpus queued-resources list", None, zone, project))
+}
+
+pub(crate) fn list_disks(zone: Option<&str>, project: Option<&str>) -> Vec<String> {
+    let words = ["compute", "disks", "list"].map(str::to_owned).into_iter();
+    let zone = zone.map(|zone| format!("--zones={zone}"));
+    json(words.chain(zone).chain(project.map(|project| format!("--project={project}"))).collect())
+}
+
+pub(crate) fn quota(project: &str) -> Vec<String> {
+    let words = ["quotas", "info", "list", "--service=tpu.googleapis.com"].map(str::to_owned).into_iter();
+    json(words.chain([format!("--project={project}")]).collect())
+}
+
+pub(crate) fn delete_node(name: &str, place: &Place) -> Vec<String> {
+    at("compute tpus tpu-vm delete", name, place, &["--quiet"])
+}
+
+/// Its TPU is deleted, too.
+pub(crate) fn delete_queued(name: &str, place: &Place) -> Vec<String> {
+    at("compute tpus queued-resources delete", name, place, &["--force", "--quiet"])
+}
+
+/// A command on all hosts.
+pub(crate) fn run_on_hosts(name: &str, place: &Place, command: &str) -> Vec<String> {
+    at("compute tpus tpu-vm ssh", name, place, &["--worker=all", &format!("--command={command}"), "--quiet"])
+}
+
+/// A shell, or a command, in this terminal.
+pub(crate) fn ssh(name: &str, place: &Place, worker: &str, command: Option<&str>) -> Vec<String> {
+    let mut words = at("compute tpus tpu-vm ssh", name, place, &[&format!("--worker={worker}")]);
+    words.extend(command.map(|command| format!("--command={command}")));
+    words
+}
+
+pub(crate) fn label(name: &str, place: &Place, label: &str, value: &str) -> Vec<String> {
+    at("compute tpus tpu-vm update", name, place, &[&format!("--update-labels={label}={value}"), "--quiet"])
+}
+
+/// What creates the machine.
+///
+/// # Errors
+/// A type without a default version, a disk without a project.
+pub(crate) fn create(
+    machine: &Machine,
+    owner: &str,
+    limit: Option<&Limit>,
+    script: Option<&str>,
+) -> Result<Vec<String>> {
+    let (name, place) = (&machine.name, &machine.place);
+    let (queued, version) = (machine.is_queued(), machine.runtime_version()?);
+    let mut words = match queued {
+        true => {
+            let command = "compute tpus queued-resources create";
+            let command = if machine.flex_start { format!("alpha {command}") } else { command.to_owned() };
+            let valid = format!("--valid-until-duration={}s", machine.ready_timeout.as_secs());
+            let node = format!("--node-id={name}");
+            at(&command, name, place, &[&node, &format!("--runtime-version={version}"), &valid])
+        }
+        false => at("compute tpus tpu-vm create", name, place, &[&format!("--version={version}")]),
+    };
+    let generation = match machine.slice.generation().name {
+        "v5e" => "v5litepod",
+        name => name,
+    };
+    let asked = machine.slice.asked();
+    match asked.split_once(':') {
+        Some((_, axes)) => words.extend([format!("--type={generation}"), format!("--topology={axes}")]),
+        None => {
+            let size = asked.split_once('-').map_or("", |(_, size)| size);
+            words.push(format!("--accelerator-type={generation}-{size}"));
+        }
+    }
+    let mut flag = |wanted: bool, flag: &str| {
+        if wanted {
+            words.push(flag.to_owned());
+        }
+    };
+    flag(machine.spot, "--spot");
+    flag(machine.reserved, "--reserved");
+    flag(machine.internal_ips, "--internal-ips");
+    let on_host = limit.filter(|_| !machine.flex_start);
+    if let (true, Some(limit)) = (machine.flex_start, limit) {
+        flag(true, "--provisioning-model=flex-start");
+        flag(true, &format!("--max-run-duration={}s", limit.seconds));
+    }
+    flag(on_host.is_some(), &format!("--scopes={SCOPE}"));
+    let values = [
+        ("service-account", &machine.service_account),
+        ("network", &machine.network),
+        ("subnetwork", &machine.subnetwork),
+    ];
+    let values = values.iter().filter_map(|(flag, value)| Some(format!("--{flag}={}", value.as_ref()?)));
+    words.extend(values);
+    for disk in &machine.data_disk {
+        let (disk, mode) = match disk.strip_suffix(":read-only") {
+            Some(disk) => (disk, "read-only"),
+            None => (disk.as_str(), "read-write"),
+        };
+        let source = match (disk.contains('/'), &place.project) {
+            (true, _) => disk.to_owned(),
+            (false, Some(project)) => format!("projects/{project}/zones/{}/disks/{disk}", place.zone),
+            (false, None) => {
+                let text = format!("--data-disk {disk}: give --project, or projects/P/zones/Z/disks/{disk}");
+                return Err(Error::usage(text));
+            }
+        };
+        words.push(format!("--data-disk=source={source},mode={mode}"));
+    }
+    let limit = limit.map(|limit| format!(",{LIMIT}={}", limit.seconds)).unwrap_or_default();
+    words.push(format!("--labels={OWNER}={owner}{limit}"));
+    words.extend(script.map(|path| format!("--metadata-from-file=startup-script={path}")));
+    words.push("--quiet".into());
+    Ok(words)
+}
+
+impl Machine {
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued || self.flex_start
+    }
+
+    /// Google names one for each generation: cloud.google.com/tpu/docs/runtimes.
+    fn runtime_version(&self) -> Result<String> {
+        let default = match self.slice.generation().name {
+            "v2" | "v3" | "v4" => Some("tpu-ubuntu2204-base"),
+            "v5e" => Some("v2-alpha-tpuv5-lite"),
+            "v5p" => Some("v2-alpha-tpuv5"),
+            "v6e" => Some("v2-alpha-tpuv6e"),
+            _ => None,
+        };
+        let unknown = || Error::usage(format!("--version: no runtime version is known for {}; give one", self.slice));
+        self.version.clone().or(default.map(str::to_owned)).ok_or_else(unknown)
+    }
+}

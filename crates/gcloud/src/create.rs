@@ -1,0 +1,258 @@
+//! Creating a TPU VM, using it, and what becomes of it afterwards.
+
+use std::io::Write;
+use std::sync::mpsc::Receiver;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fulmen_signals::Signal;
+use serde_json::json;
+
+use crate::arguments::{Create, Machine};
+use crate::cost::{Rates, dollars};
+use crate::find::Target;
+use crate::limit::{FORBIDDEN, Limit, PROGRAM};
+use crate::program::{Gcloud, Pace, Stop, Tool, quote, spell};
+use crate::resource::{Node, base};
+use crate::{Error, Result, calls};
+
+/// How a machine is created, known before anything is.
+struct Plan {
+    target: Target,
+    limit: Option<Limit>,
+    script: Option<String>,
+    rates: Rates,
+}
+
+/// What the script's file is called in a dry run.
+const SCRIPT: &str = "STARTUP_SCRIPT";
+
+impl Plan {
+    /// # Errors
+    /// Arguments that do not fit together.
+    fn new(machine: &Machine) -> Result<Plan> {
+        if machine.node_count != 1 {
+            let text = "a program of Fulmen runs on one slice, and nothing was created; give a larger --type";
+            return Err(Error::usage(format!("--node-count {}: {text}", machine.node_count)));
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let owner = format!("{now:x}-{}", std::process::id());
+        let rates = Rates::read(machine.price.as_deref())?;
+        let limit = Limit::of(machine, &rates)?;
+        // Google enforces that of flex-start.
+        let on_host = limit.filter(|_| !machine.flex_start);
+        let script = Limit::startup_script(on_host, machine)?;
+        let plan = Plan { target: Target::of(machine, &owner, &rates), limit, script, rates };
+        plan.command(machine, SCRIPT)?;
+        Ok(plan)
+    }
+
+    fn command(&self, machine: &Machine, script: &str) -> Result<Vec<String>> {
+        let owner = self.target.owner.as_deref().unwrap_or_default();
+        calls::create(machine, owner, self.limit.as_ref(), self.script.as_ref().map(|_| script))
+    }
+
+    /// What is asked of the hosts before they are used: whether the limit runs, and by that whether ssh reaches them.
+    fn check(&self, machine: &Machine) -> Option<String> {
+        self.limit.filter(|_| !machine.flex_start).map(|_| format!("sudo {PROGRAM} status"))
+    }
+
+    fn describe(&self) -> String {
+        let price = dollars(self.target.usd_per_day);
+        let limit = match self.limit {
+            Some(limit) => format!("It is deleted {:.1} hours after its start", limit.seconds as f64 / 3600.0),
+            None => "Nothing deletes it by itself: --max-hours and --max-cost would".into(),
+        };
+        format!("[tpu] it costs {price} a day: {}. {limit}", self.rates.source())
+    }
+
+    /// Creates the machine, and waits until it can be used.
+    fn bring_up(&self, machine: &Machine, reach: bool, tool: &mut Tool<'_>) -> Result<Node, Stop> {
+        let file = match &self.script {
+            None => None,
+            Some(script) => {
+                let failed = |e: std::io::Error| Error::new(format!("a temporary file for the start-up script: {e}"));
+                let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
+                file.write_all(script.as_bytes()).map_err(failed)?;
+                Some(file)
+            }
+        };
+        let path = file.as_ref().map_or(SCRIPT.into(), |file| file.path().to_string_lossy());
+        tool.change_until_signal(&self.command(machine, &path)?)?;
+        let questions = machine.ready_timeout.as_secs() / tool.pace.pause.as_secs().max(1);
+        let node = self.target.wait(tool, questions.max(1))?;
+        let check = self.check(machine);
+        if reach || check.is_some() {
+            self.reach(&check.unwrap_or("true".into()), tool)?;
+        }
+        Ok(node)
+    }
+
+    /// Runs a command on all hosts, which may not take connections at first.
+    fn reach(&self, command: &str, tool: &mut Tool<'_>) -> Result<(), Stop> {
+        let words = calls::run_on_hosts(&self.target.name, &self.target.place, command);
+        let mut attempts = tool.pace.attempts;
+        loop {
+            attempts = attempts.saturating_sub(1);
+            match tool.change_until_signal(&words) {
+                Ok(said) => {
+                    said.lines().for_each(|line| tool.note(&format!("[tpu] {line}")));
+                    return Ok(());
+                }
+                Err(Stop::Failed(error)) if attempts == 0 || error.to_string().contains(FORBIDDEN) => {
+                    let text = format!("`{command}` does not succeed on the hosts of {}: {error}", self.target.name);
+                    return Err(Error::new(text).into());
+                }
+                Err(Stop::Failed(_)) => {}
+                Err(signal) => return Err(signal),
+            }
+            if let Some(signal) = tool.pause() {
+                return Err(Stop::Signal(signal));
+            }
+        }
+    }
+
+    fn disks(&self, machine: &Machine, tool: &mut Tool<'_>) {
+        for disk in &machine.data_disk {
+            let disk = base(disk.trim_end_matches(":read-only"));
+            tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted, too"));
+        }
+    }
+}
+
+/// The commands that creating a machine takes, for a dry run.
+///
+/// ```
+/// use clap::Parser;
+///
+/// #[derive(Parser)]
+/// struct Program {
+///     #[command(flatten)]
+///     machine: fulmen_gcloud::Machine,
+/// }
+///
+/// let arguments = ["tpu", "train", "--type", "v5e-8", "--zone", "us-west4-a", "--spot"];
+/// let commands = fulmen_gcloud::commands(&Program::parse_from(arguments).machine)?;
+/// assert!(commands[1].starts_with("gcloud compute tpus tpu-vm create train --zone=us-west4-a"));
+/// # Ok::<(), fulmen_gcloud::Error>(())
+/// ```
+///
+/// # Errors
+/// Arguments that do not fit together.
+pub fn commands(machine: &Machine) -> Result<Vec<String>> {
+    let plan = Plan::new(machine)?;
+    let mut lines = vec![];
+    if let Some(script) = &plan.script {
+        let script = script.trim_end();
+        lines.push(format!("cat >{SCRIPT} <<'END_OF_SCRIPT'\n{script}\nEND_OF_SCRIPT"));
+    }
+    let Target { name, place, .. } = &plan.target;
+    lines.push(spell(&calls::list_nodes(&place.zone, place.project.as_deref())));
+    lines.push(spell(&plan.command(machine, SCRIPT)?));
+    if let Some(check) = plan.check(machine) {
+        lines.push(spell(&calls::run_on_hosts(name, place, &check)));
+    }
+    Ok(lines)
+}
+
+/// What [`lease`] does with a machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Lease<'a> {
+    /// Which machine.
+    pub machine: &'a Machine,
+    /// Whether it is deleted at the end, whatever happened.
+    pub delete_after: bool,
+    /// Whether to print a line of JSON at the end.
+    pub json: bool,
+}
+
+/// Creates a machine, does the work once ssh reaches it, and deletes it if that was asked for: after success, failure,
+/// and a signal. Returns the exit code of the work, or 1 if it came to none, or if a machine is left that was to be
+/// deleted. What is left is named on `log`, with its price and the command that deletes it. A Ctrl-C during the deletion
+/// ends that.
+///
+/// The `signals` are those of this process. The work must notice them by itself.
+///
+/// # Errors
+/// Before anything is created: arguments that do not fit together, a name that is taken, gcloud cannot be asked.
+pub fn lease(
+    lease: Lease<'_>,
+    out: &mut dyn Write,
+    log: &mut dyn Write,
+    signals: &Receiver<Signal>,
+    work: &mut dyn FnMut(&mut dyn Write) -> Result<u8, String>,
+) -> Result<u8> {
+    let program = Gcloud::default();
+    lease_with(lease, true, Tool::new(&program, out, log, signals, Pace::default()), work)
+}
+
+pub(crate) fn lease_with(
+    Lease { machine, delete_after, json }: Lease<'_>,
+    reach: bool,
+    mut tool: Tool<'_>,
+    work: &mut dyn FnMut(&mut dyn Write) -> Result<u8, String>,
+) -> Result<u8> {
+    let plan = Plan::new(machine)?;
+    let found = Target { queued: machine.is_queued(), owner: None, ..plan.target.clone() }.find(&mut tool)?;
+    if !found.is_empty() {
+        let (name, zone) = (&machine.name, &machine.place.zone);
+        return Err(Error::usage(format!("there is a {name} in {zone} already; choose another name, or delete it")));
+    }
+    tool.note(&plan.describe());
+    let up = plan.bring_up(machine, reach, &mut tool);
+    let ready = up.is_ok();
+    let hosts = up.as_ref().ok().and_then(|node| node.hosts().ok()).unwrap_or_default();
+    let mut code = match up {
+        Ok(_) => {
+            tool.note(&format!("[tpu] {} is ready: {}", machine.name, hosts.join(", ")));
+            match work(tool.out) {
+                Ok(code) => code,
+                Err(why) => {
+                    tool.note(&format!("error: {why}"));
+                    1
+                }
+            }
+        }
+        Err(stop) => {
+            tool.note(&stop.text());
+            stop.exit_code()
+        }
+    };
+    let left = match delete_after {
+        true => plan.target.remove(&mut tool, ready).1,
+        false => plan.target.look(&mut tool),
+    };
+    match &left {
+        Some(left) if delete_after || !ready => tool.note(&format!("LEFT: {left}")),
+        Some(left) => tool.note(&format!("[tpu] {left}")),
+        None if delete_after => tool.note(&format!("[tpu] {} is deleted", machine.name)),
+        None => tool.note(&format!("[tpu] there is no {} in {}", machine.name, machine.place.zone)),
+    }
+    plan.disks(machine, &mut tool);
+    if code == 0 && delete_after && left.is_some() {
+        code = 1;
+    }
+    if json {
+        let disks: Vec<&str> = machine.data_disk.iter().map(|disk| disk.trim_end_matches(":read-only")).collect();
+        let place = (&machine.name, &machine.place.zone);
+        let text = json!({
+            "name": place.0, "zone": place.1, "ready": ready, "hosts": hosts, "exit_code": code, "left": left,
+            "disks": disks,
+        });
+        tool.say(&text.to_string());
+    }
+    Ok(code)
+}
+
+pub(crate) fn create(arguments: &Create, tool: Tool<'_>) -> Result<u8> {
+    let Create { machine, output } = arguments;
+    let lease = Lease { machine, delete_after: false, json: output.json };
+    let json = output.json;
+    lease_with(lease, false, tool, &mut |out| {
+        if !json {
+            let (name, zone) = (quote(&machine.name), quote(&machine.place.zone));
+            let _ =
+                writeln!(out, "fulmen tpu ssh {name} --zone {zone}\nfulmen pod run --tpu {name} --zone {zone} -- …");
+        }
+        Ok(0)
+    })
+}

@@ -1,0 +1,252 @@
+//! One TPU by its name: whether it is there, waiting for it, deleting it, and what is left.
+//!
+//! Only a list that gcloud printed without an error counts as evidence. A machine may appear some time after the command
+//! that created it has failed, so absence is asked for several times.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::arguments::{Machine, Place};
+use crate::calls;
+use crate::cost::{Rates, dollars};
+use crate::program::{Stop, Tool, quote, spell};
+use crate::resource::{Node, Queued, base, parse};
+use crate::{Error, Result};
+
+/// A TPU by its name.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) place: Place,
+    /// Whether there may be a queued resource of that name.
+    pub(crate) queued: bool,
+    /// The run that it must have been created by.
+    pub(crate) owner: Option<String>,
+    /// What a day of it costs.
+    pub(crate) usd_per_day: Option<f64>,
+}
+
+/// What is there by that name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) queued: Option<Queued>,
+    pub(crate) node: Option<Node>,
+}
+
+/// A machine that is there, or may be there, when a command ends.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Left {
+    pub(crate) name: String,
+    pub(crate) zone: String,
+    /// `None` where gcloud could not be asked.
+    pub(crate) state: Option<String>,
+    pub(crate) why: String,
+    pub(crate) usd_per_day: Option<f64>,
+    /// What deletes it.
+    pub(crate) command: String,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Left { name, zone, state, why, usd_per_day, command } = self;
+        let costs = dollars(*usd_per_day);
+        match state {
+            Some(state) => write!(f, "{name} in {zone} is {state} and costs {costs} a day.")?,
+            None => write!(f, "{name} in {zone} may be there, and costs {costs} a day then.")?,
+        }
+        let space = if why.is_empty() { "" } else { " " };
+        write!(f, "{space}{why}\n  Delete it: {command}")
+    }
+}
+
+impl Found {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queued.is_none() && self.node.is_none()
+    }
+
+    fn state(&self) -> String {
+        let node = self.node.as_ref().map(|node| node.state.clone());
+        let queued = || self.queued.as_ref().map(|queued| format!("a queued resource, {}", queued.state()));
+        node.or_else(queued).unwrap_or_default()
+    }
+}
+
+impl Target {
+    pub(crate) fn of(machine: &Machine, owner: &str, rates: &Rates) -> Target {
+        Target {
+            name: machine.name.clone(),
+            place: machine.place.clone(),
+            queued: machine.is_queued(),
+            owner: Some(owner.to_owned()),
+            usd_per_day: rates.of_slice(&machine.slice).map(|hour| hour * 24.0),
+        }
+    }
+
+    /// Asks gcloud what is there. The queued resource comes first: once that is gone, no TPU can follow from it.
+    ///
+    /// # Errors
+    /// gcloud fails, or its answer is not understood.
+    pub(crate) fn find(&self, tool: &mut Tool<'_>) -> Result<Found> {
+        let project = self.place.project.as_deref();
+        let mut found = Found::default();
+        let strange = || Error::new("gcloud's answer is not understood: an item has no name");
+        if self.queued {
+            let all: Vec<Queued> = parse(&tool.ask(&calls::list_queued(&self.place.zone, project))?)?;
+            if all.iter().any(|queued| queued.name.is_empty()) {
+                return Err(strange());
+            }
+            found.queued = all.into_iter().find(|queued| base(&queued.name) == self.name);
+        }
+        let all: Vec<Node> = parse(&tool.ask(&calls::list_nodes(&self.place.zone, project))?)?;
+        if all.iter().any(|node| node.name.is_empty()) {
+            return Err(strange());
+        }
+        found.node = all.into_iter().find(|node| base(&node.name) == self.name);
+        Ok(found)
+    }
+
+    /// Waits until the TPU is ready.
+    ///
+    /// # Errors
+    /// It will not be ready, is not ready after these questions, or a signal comes.
+    pub(crate) fn wait(&self, tool: &mut Tool<'_>, questions: u64) -> Result<Node, Stop> {
+        let (mut absent, mut last, mut told) = (0, String::new(), String::new());
+        for _ in 0..questions {
+            match self.find(tool) {
+                Err(error) => last = format!("gcloud cannot be asked: {error}"),
+                Ok(found) => {
+                    last = format!("it is {}", found.state());
+                    absent = if found.is_empty() { absent + 1 } else { 0 };
+                    if absent >= tool.pace.settle {
+                        return Err(Error::new(format!("there is no {} in {}", self.name, self.place.zone)).into());
+                    }
+                    let dead = match (&found.node, &found.queued) {
+                        (Some(node), _) if node.state == "READY" => return Ok(node.clone()),
+                        (Some(node), _) => !node.is_billed() || node.state == "DELETING",
+                        (None, Some(queued)) => ["FAILED", "SUSPENDED", "SUSPENDING"].contains(&queued.state()),
+                        (None, None) => false,
+                    };
+                    if dead {
+                        return Err(Error::new(format!("{} will not be ready: {last}", self.name)).into());
+                    }
+                }
+            }
+            if told != last {
+                tool.note(&format!("[tpu] {}: {last}; waiting", self.name));
+                told.clone_from(&last);
+            }
+            if let Some(signal) = tool.pause() {
+                return Err(Stop::Signal(signal));
+            }
+        }
+        Err(Error::new(format!("{} is not ready: {last}", self.name)).into())
+    }
+
+    fn left(&self, found: Option<&Found>, why: String) -> Left {
+        let Target { name, place, .. } = self;
+        let command = match found {
+            // That looks for both.
+            None => {
+                let project = place.project.as_ref().map(|project| format!(" --project {}", quote(project)));
+                format!("fulmen tpu delete {name} --zone {}{}", place.zone, project.unwrap_or_default())
+            }
+            Some(Found { queued: Some(_), .. }) => spell(&calls::delete_queued(name, place)),
+            Some(_) => spell(&calls::delete_node(name, place)),
+        };
+        let node = found.and_then(|found| found.node.as_ref());
+        let listed = || Some(Rates::read(None).ok()?.of_slice(&node?.accelerator_type.parse().ok()?)? * 24.0);
+        Left {
+            name: name.clone(),
+            zone: place.zone.clone(),
+            state: found.map(Found::state),
+            why,
+            usd_per_day: match node.is_some_and(|node| !node.is_billed()) {
+                true => Some(0.0),
+                false => self.usd_per_day.or_else(listed),
+            },
+            command,
+        }
+    }
+
+    /// What is there, asked until it is known.
+    pub(crate) fn look(&self, tool: &mut Tool<'_>) -> Option<Left> {
+        let (mut absent, mut why) = (0, String::new());
+        for _ in 0..tool.pace.attempts {
+            match self.find(tool) {
+                Ok(found) if found.is_empty() => absent += 1,
+                Ok(found) => return Some(self.left(Some(&found), String::new())),
+                Err(error) => why = format!("gcloud cannot be asked: {error}"),
+            }
+            if absent >= tool.pace.settle {
+                return None;
+            }
+            if let Some(signal) = tool.pause() {
+                why = format!("{signal} ended the question whether it is there");
+                break;
+            }
+        }
+        Some(self.left(None, why))
+    }
+
+    /// Deletes what is there until it is gone. Whether there was something, and what is left. `certain` says that the
+    /// command which created it has succeeded.
+    pub(crate) fn remove(&self, tool: &mut Tool<'_>, certain: bool) -> (Option<Found>, Option<Left>) {
+        // Those that came before asked for this.
+        while tool.signals.try_recv().is_ok() {}
+        tool.only_interrupt = true;
+        let (mut seen, mut now) = (None, None);
+        let (mut absent, mut why) = (0, "it is not known why".to_owned());
+        for _ in 0..tool.pace.attempts {
+            let mut again = false;
+            match self.find(tool) {
+                Err(error) => (why, now) = (format!("gcloud cannot be asked: {error}"), None),
+                Ok(found) if found.is_empty() => {
+                    (absent, now) = (absent + 1, None);
+                    // Only what was just created may still appear.
+                    let enough = if seen.is_some() || self.owner.is_none() { 1 } else { tool.pace.settle };
+                    if absent >= enough {
+                        return (seen, None);
+                    }
+                }
+                Ok(found) => {
+                    absent = 0;
+                    if !self.owns(&found, certain) {
+                        let why = "Another command may have created it, so it was not deleted.".to_owned();
+                        return (None, Some(self.left(Some(&found), why)));
+                    }
+                    let deleting = found.node.as_ref().is_some_and(|node| node.state == "DELETING");
+                    let command = match &found.queued {
+                        Some(_) => calls::delete_queued(&self.name, &self.place),
+                        None => calls::delete_node(&self.name, &self.place),
+                    };
+                    seen.get_or_insert_with(|| found.clone());
+                    now = Some(found);
+                    match tool.change_until_signal(&command) {
+                        Ok(_) => again = !deleting,
+                        Err(Stop::Failed(error)) => why = format!("gcloud says: {error}"),
+                        Err(Stop::Signal(signal)) => {
+                            why = format!("{signal} ended the deletion.");
+                            break;
+                        }
+                    }
+                }
+            }
+            if again && self.find(tool).is_ok_and(|found| found.is_empty()) {
+                return (seen, None);
+            }
+            if let Some(signal) = tool.pause() {
+                why = format!("{signal} ended the deletion.");
+                break;
+            }
+        }
+        let left = self.left(now.as_ref(), why);
+        (seen, Some(left))
+    }
+
+    fn owns(&self, found: &Found, certain: bool) -> bool {
+        let Some(owner) = &self.owner else { return true };
+        let labels = [found.node.as_ref().map(Node::owner), found.queued.as_ref().map(Queued::owner)];
+        labels.into_iter().flatten().all(|label| label.map_or(certain, |label| label == owner))
+    }
+}

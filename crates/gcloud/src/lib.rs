@@ -1,0 +1,106 @@
+//! TPU VMs on Google Cloud through the program `gcloud`: created with a limit on hours or cost, listed with prices,
+//! deleted for certain. The command `fulmen tpu`.
+//!
+//! Every command of gcloud is printed before it runs. A command that ends names each machine that is left, or that may be
+//! left because gcloud could not be asked.
+//!
+//! ```no_run
+//! use clap::Parser;
+//!
+//! #[derive(Parser)]
+//! enum Program {
+//!     #[command(flatten)]
+//!     Tpu(fulmen_gcloud::Command),
+//! }
+//!
+//! let Program::Tpu(command) = Program::parse_from(["tpu", "list", "--all-zones"]);
+//! let (_send, signals) = std::sync::mpsc::channel();
+//! let code = fulmen_gcloud::run(&command, &mut std::io::stdout(), &mut std::io::stderr(), &signals)?;
+//! # Ok::<(), fulmen_gcloud::Error>(())
+//! ```
+//!
+//! Not here: running programs on the machines, which is `fulmen-pods`.
+
+mod arguments;
+mod calls;
+mod cost;
+mod create;
+mod error;
+mod find;
+mod limit;
+mod list;
+mod manage;
+mod program;
+mod resource;
+#[cfg(test)]
+mod tests;
+
+pub use arguments::{Command, Create, Delete, Extend, List, Machine, Named, Output, Place, Quota, Ssh, Wait, seconds};
+pub use create::{Lease, commands, lease};
+pub use error::{Error, Result};
+pub use program::{Ended, finish, quote};
+
+use std::io::Write;
+use std::sync::mpsc::{Receiver, channel};
+
+use chrono::Utc;
+use fulmen_signals::Signal;
+
+use program::{Gcloud, Pace, Tool, spell};
+
+/// Does what a command says, and returns the exit code. Results go to `out`; commands and progress go to `log`. A signal
+/// ends what waits.
+///
+/// # Errors
+/// Arguments that do not fit together, and what gcloud says. What is left is named.
+pub fn run(command: &Command, out: &mut dyn Write, log: &mut dyn Write, signals: &Receiver<Signal>) -> Result<u8> {
+    let gcloud = Gcloud::default();
+    run_with(command, Tool::new(&gcloud, out, log, signals, Pace::default()))
+}
+
+fn run_with(command: &Command, mut tool: Tool<'_>) -> Result<u8> {
+    match command {
+        Command::Create(arguments) if arguments.output.dry_run => {
+            let lines = commands(&arguments.machine)?;
+            match arguments.output.json {
+                true => tool.say(&serde_json::json!({ "commands": lines }).to_string()),
+                false => lines.iter().for_each(|line| tool.say(line)),
+            }
+            Ok(0)
+        }
+        Command::Create(arguments) => create::create(arguments, tool),
+        Command::List(arguments) => list::list(arguments, &mut tool, Utc::now()),
+        Command::Describe(arguments) => list::describe(arguments, &mut tool, Utc::now()),
+        Command::Ssh(arguments) => manage::ssh(arguments, &mut tool),
+        Command::Wait(arguments) => manage::wait(arguments, &mut tool),
+        Command::Extend(arguments) => manage::extend(arguments, &mut tool),
+        Command::Delete(arguments) => manage::delete(arguments, &mut tool),
+        Command::Quota(arguments) => list::quota(arguments, &mut tool),
+    }
+}
+
+/// The hosts of a TPU VM in the order of its workers: their external addresses, or internal ones where there are no
+/// others. Without a zone or a project, those of gcloud's configuration.
+///
+/// # Errors
+/// The name could be taken for an option, gcloud fails, or the TPU is not ready.
+pub fn hosts(name: &str, zone: Option<&str>, project: Option<&str>) -> Result<Vec<String>> {
+    arguments::name(name).map_err(|why| Error::usage(format!("--tpu: {why}")))?;
+    let (_send, signals) = channel();
+    let (gcloud, mut out, mut log) = (Gcloud::default(), std::io::sink(), std::io::sink());
+    let mut tool = Tool::new(&gcloud, &mut out, &mut log, &signals, Pace::default());
+    let text = tool.ask(&calls::describe(name, zone, project));
+    let text = text.map_err(|error| Error::new(format!("gcloud cannot describe the TPU {name}: {error}")))?;
+    let node: resource::Node = resource::parse(&text)?;
+    node.hosts().map_err(|why| Error::new(format!("the TPU {name} {why}")))
+}
+
+/// The command that finds the hosts of a TPU VM.
+///
+/// ```
+/// let command = fulmen_gcloud::hosts_command("train", Some("us-west4-a"), None);
+/// assert_eq!(command, "gcloud compute tpus tpu-vm describe train --zone=us-west4-a --format=json");
+/// ```
+pub fn hosts_command(name: &str, zone: Option<&str>, project: Option<&str>) -> String {
+    spell(&calls::describe(name, zone, project))
+}

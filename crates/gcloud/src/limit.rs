@@ -1,0 +1,93 @@
+//! A limit on hours or cost that holds when nobody watches: the hosts delete their TPU.
+//!
+//! A start-up script installs a systemd timer, which compares a deadline in a file with the clock every minute, and asks
+//! the TPU service to delete the TPU, again and again until it is gone. Shutting the hosts down instead is not known to
+//! end the costs.
+
+use std::path::Path;
+
+use crate::arguments::Machine;
+use crate::cost::Rates;
+use crate::{Error, Result};
+
+/// What a host runs.
+pub(crate) const PROGRAM: &str = "/usr/local/sbin/fulmen-limit";
+/// What its `status` says where waiting does not help.
+pub(crate) const FORBIDDEN: &str = "lacks the permission";
+/// The longest that Google gives flex-start.
+const FLEX_START: f64 = 7.0 * 24.0;
+/// What ends the files within the start-up script.
+const END: &str = "FULMEN_END_OF_FILE";
+
+/// When a TPU is to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Limit {
+    /// After its first start.
+    pub(crate) seconds: u64,
+}
+
+impl Limit {
+    /// The limit of a machine, the smaller one of hours and cost.
+    ///
+    /// # Errors
+    /// A limit on cost where the price is unknown; flex-start without a limit, or with a longer one than Google allows.
+    pub(crate) fn of(machine: &Machine, rates: &Rates) -> Result<Option<Limit>> {
+        let by_cost = match machine.max_cost {
+            None => None,
+            Some(dollars) => Some(match rates.of_slice(&machine.slice) {
+                Some(hour) if hour > 0.0 => dollars / hour,
+                _ => {
+                    let text = format!("--max-cost: no price is known for {}; give --price FILE", machine.slice);
+                    return Err(Error::usage(text + " or --max-hours"));
+                }
+            }),
+        };
+        let hours = match (machine.max_hours, by_cost) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        if machine.flex_start && !hours.is_some_and(|hours| hours <= FLEX_START) {
+            return Err(Error::usage("--flex-start needs a limit of at most 168 hours; give --max-hours"));
+        }
+        Ok(hours.map(|hours| Limit { seconds: (hours * 3600.0).ceil() as u64 }))
+    }
+
+    /// The script that a host runs when it starts: this limit and the user's own script.
+    ///
+    /// # Errors
+    /// The user's script cannot be read or embedded.
+    pub(crate) fn startup_script(limit: Option<Limit>, machine: &Machine) -> Result<Option<String>> {
+        let read = |path: &Path| {
+            let text = std::fs::read_to_string(path);
+            text.map_err(|e| Error::usage(format!("--startup-script {}: {e}", path.display())))
+        };
+        let own = machine.startup_script.as_deref().map(read).transpose()?;
+        let Some(limit) = limit else { return Ok(own) };
+        if own.as_ref().is_some_and(|text| text.lines().any(|line| line == END)) {
+            return Err(Error::usage(format!("--startup-script has the line {END}, which ends it; remove the line")));
+        }
+        let resource = match machine.is_queued() {
+            true => format!("locations/{}/queuedResources/{}?force=true", machine.place.zone, machine.name),
+            false => format!("locations/{}/nodes/{}", machine.place.zone, machine.name),
+        };
+        let project = machine.place.project.as_deref().unwrap_or_default();
+        let mut script = format!(
+            "#!/bin/bash\ncat >{PROGRAM} <<'{END}'\n#!/bin/bash\nPROJECT='{project}'\nRESOURCE='{resource}'\n\
+             SECONDS_LEFT={}\n{}{END}\nchmod 755 {PROGRAM}\n{PROGRAM} begin\n",
+            limit.seconds,
+            include_str!("limit.sh")
+        );
+        let units = "/etc/systemd/system/fulmen-limit";
+        script += &format!(
+            "printf '[Service]\\nType=oneshot\\nExecStart={PROGRAM} check\\n' >{units}.service\n\
+             printf '[Timer]\\nOnActiveSec=60\\nOnUnitInactiveSec=60\\n[Install]\\nWantedBy=timers.target\\n' >{units}.timer\n\
+             systemctl daemon-reload\nsystemctl enable --now fulmen-limit.timer\n"
+        );
+        if let Some(own) = own {
+            let end = if own.ends_with('\n') { "" } else { "\n" };
+            script += &format!("cat >/var/lib/fulmen/startup <<'{END}'\n{own}{end}{END}\n");
+            script += "chmod 755 /var/lib/fulmen/startup\nexec /var/lib/fulmen/startup\n";
+        }
+        Ok(Some(script))
+    }
+}

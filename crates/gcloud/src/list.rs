@@ -1,0 +1,242 @@
+//! `tpu list`, `describe` and `quota`: what is there, what it costs, what the project may have.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::arguments::{List, Named, Quota};
+use crate::cost::{Rates, dollars};
+use crate::find::Target;
+use crate::program::Tool;
+use crate::resource::{Disk, Node, Queued, base, parse, time, zone_of};
+use crate::{Error, Result, calls};
+
+/// Something that costs money, or may soon.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    kind: &'static str,
+    name: String,
+    /// Empty where gcloud does not say it.
+    zone: String,
+    r#type: String,
+    state: String,
+    /// What it is attached to, where it waits, what else is known.
+    note: String,
+    created: Option<DateTime<Utc>>,
+    age_hours: Option<f64>,
+    usd_per_day: Option<f64>,
+    usd_so_far: Option<f64>,
+    /// When it deletes itself.
+    ends: Option<DateTime<Utc>>,
+}
+
+impl Row {
+    /// Adds age and price.
+    fn priced(mut self, created: &str, day: Option<f64>, now: DateTime<Utc>) -> Row {
+        self.created = time(created);
+        self.age_hours = self.created.map(|created| (now - created).num_seconds().max(0) as f64 / 3600.0);
+        self.usd_per_day = day;
+        self.usd_so_far = self.age_hours.zip(day).map(|(hours, day)| day / 24.0 * hours);
+        self
+    }
+
+    fn of_node(node: &Node, zone: &str, rates: &Rates, now: DateTime<Utc>) -> Row {
+        let hour = node.accelerator_type.parse().ok().and_then(|slice| rates.of_slice(&slice));
+        let billed = node.is_billed();
+        let row = Row {
+            kind: "TPU VM",
+            name: base(&node.name).to_owned(),
+            zone: zone_of(&node.name).unwrap_or(zone).to_owned(),
+            r#type: node.accelerator_type.clone(),
+            state: node.state.clone(),
+            note: match (billed, node.is_spot()) {
+                (false, _) => "costs nothing now, but its disks do".into(),
+                (true, true) => "spot: it costs less than this list price".into(),
+                (true, false) => String::new(),
+            },
+            created: None,
+            age_hours: None,
+            usd_per_day: None,
+            usd_so_far: None,
+            ends: node.ends(),
+        };
+        let mut row = row.priced(&node.create_time, if billed { hour.map(|hour| hour * 24.0) } else { Some(0.0) }, now);
+        if !billed {
+            // For how long it ran is not known.
+            row.usd_so_far = None;
+        }
+        row
+    }
+
+    fn of_queued(queued: &Queued, zone: &str, now: DateTime<Utc>) -> Row {
+        let row = Row {
+            kind: "queued resource",
+            name: base(&queued.name).to_owned(),
+            zone: zone_of(&queued.name).unwrap_or(zone).to_owned(),
+            r#type: queued.accelerator_type().to_owned(),
+            state: queued.state().to_owned(),
+            note: "costs nothing itself; its TPU VM does".into(),
+            created: None,
+            age_hours: None,
+            usd_per_day: None,
+            usd_so_far: None,
+            ends: None,
+        };
+        row.priced(&queued.create_time, Some(0.0), now)
+    }
+
+    fn of_disk(disk: &Disk, now: DateTime<Utc>) -> Row {
+        let (kind, size) = (base(&disk.r#type), disk.size_gb.parse::<f64>().ok());
+        let row = Row {
+            kind: "disk",
+            name: disk.name.clone(),
+            zone: base(&disk.zone).to_owned(),
+            r#type: format!("{kind}, {} GiB", disk.size_gb),
+            state: disk.status.clone(),
+            note: match disk.users.first() {
+                None => "attached to nothing".into(),
+                Some(user) => format!("attached to {}", base(user)),
+            },
+            created: None,
+            age_hours: None,
+            usd_per_day: None,
+            usd_so_far: None,
+            ends: None,
+        };
+        row.priced(&disk.creation_timestamp, size.and_then(|size| Rates::disk_day(kind, size)), now)
+    }
+
+    fn text(&self) -> String {
+        let Row { kind, name, zone, r#type, state, note, .. } = self;
+        let mut line = format!("{kind} {name} ({zone}): {type}, {state}");
+        if let Some(hours) = self.age_hours {
+            line += &format!(", {hours:.1} h old");
+        }
+        if self.usd_per_day != Some(0.0) {
+            line += &format!(", {} a day, {} so far", dollars(self.usd_per_day), dollars(self.usd_so_far));
+        }
+        if let Some(ends) = self.ends {
+            line += &format!(", deletes itself at {}", ends.format("%Y-%m-%d %H:%M UTC"));
+        }
+        if note.is_empty() { line } else { format!("{line} ({note})") }
+    }
+}
+
+pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) -> Result<u8> {
+    let rates = Rates::read(arguments.price.as_deref())?;
+    let project = arguments.project.as_deref();
+    let zone = arguments.zone.as_deref().filter(|_| !arguments.all_zones);
+    let asked = zone.unwrap_or("-");
+    let known = zone.unwrap_or_default();
+    let (mut rows, mut failures) = (vec![], vec![]);
+    let mut add = |what: &str, found: Result<Vec<Row>>| match found {
+        Ok(found) => rows.extend(found),
+        Err(error) => failures.push(format!("{what} cannot be listed: {error}")),
+    };
+    let nodes = tool.ask(&calls::list_nodes(asked, project)).and_then(|text| parse::<Vec<Node>>(&text));
+    add("TPU VMs", nodes.map(|all| all.iter().map(|node| Row::of_node(node, known, &rates, now)).collect()));
+    let queued = tool.ask(&calls::list_queued(asked, project)).and_then(|text| parse::<Vec<Queued>>(&text));
+    add("queued resources", queued.map(|all| all.iter().map(|one| Row::of_queued(one, known, now)).collect()));
+    let disks = tool.ask(&calls::list_disks(zone, project)).and_then(|text| parse::<Vec<Disk>>(&text));
+    add("disks", disks.map(|all| all.iter().map(|disk| Row::of_disk(disk, now)).collect()));
+    let unknown = rows.iter().filter(|row| row.usd_per_day.is_none()).count();
+    let day: f64 = rows.iter().filter_map(|row| row.usd_per_day).sum();
+    if arguments.json {
+        let text = json!({"rows": rows, "usd_per_day": day, "unknown_prices": unknown, "failures": failures});
+        tool.say(&text.to_string());
+    } else {
+        rows.iter().for_each(|row| tool.say(&row.text()));
+        let more = if unknown == 0 { String::new() } else { format!(", and {unknown} of unknown price") };
+        tool.say(&format!("{day:.2} USD a day{more}: {}", rates.source()));
+    }
+    match failures.is_empty() {
+        true => Ok(0),
+        false => Err(Error::new(failures.join("\n"))),
+    }
+}
+
+pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc>) -> Result<u8> {
+    let Named { name, place, json } = arguments;
+    let target = Target { name: name.clone(), place: place.clone(), queued: true, owner: None, usd_per_day: None };
+    let rates = Rates::read(None)?;
+    let found = target.find(tool)?;
+    let row = match (&found.node, &found.queued) {
+        (Some(node), _) => Row::of_node(node, &place.zone, &rates, now),
+        (None, Some(queued)) => Row::of_queued(queued, &place.zone, now),
+        (None, None) => return Err(absent(name, &place.zone)),
+    };
+    let (hosts, health) = found.node.map(|node| (node.hosts().unwrap_or_default(), node.health)).unwrap_or_default();
+    if *json {
+        let mut value = json!(row);
+        value["hosts"] = json!(hosts);
+        value["health"] = json!(health);
+        tool.say(&value.to_string());
+    } else {
+        tool.say(&row.text());
+        if !hosts.is_empty() {
+            tool.say(&format!("hosts: {}", hosts.join(", ")));
+        }
+        if !health.is_empty() {
+            tool.say(&format!("health: {health}"));
+        }
+    }
+    Ok(0)
+}
+
+pub(crate) fn absent(name: &str, zone: &str) -> Error {
+    Error::new(format!("there is no TPU VM and no queued resource {name} in {zone}; `fulmen tpu list --all-zones`"))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct QuotaInfo {
+    quota_id: String,
+    quota_display_name: String,
+    dimensions_infos: Vec<Dimensions>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Dimensions {
+    applicable_locations: Vec<String>,
+    details: Details,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Details {
+    /// `-1` is no limit; Google leaves 0 out.
+    value: String,
+}
+
+pub(crate) fn quota(arguments: &Quota, tool: &mut Tool<'_>) -> Result<u8> {
+    let infos: Vec<QuotaInfo> = parse(&tool.ask(&calls::quota(&arguments.project))?)?;
+    let mut rows = vec![];
+    for info in &infos {
+        for part in &info.dimensions_infos {
+            // A region's quota holds for its zones.
+            let here = |place: &&String| match &arguments.zone {
+                Some(zone) => zone.starts_with(place.as_str()) || *place == "global",
+                None => true,
+            };
+            let places: Vec<&String> = part.applicable_locations.iter().filter(here).collect();
+            if !["", "0"].contains(&part.details.value.as_str()) && !places.is_empty() {
+                rows.push((info, &part.details.value, places));
+            }
+        }
+    }
+    if arguments.json {
+        let row = |(info, value, places): &(&QuotaInfo, &String, Vec<&String>)| {
+            let (id, name) = (&info.quota_id, &info.quota_display_name);
+            json!({"quota": id, "name": name, "value": value, "locations": places})
+        };
+        tool.say(&rows.iter().map(row).collect::<serde_json::Value>().to_string());
+        return Ok(0);
+    }
+    for (info, value, places) in rows {
+        let value = if value == "-1" { "no limit" } else { value };
+        let places: Vec<&str> = places.iter().map(|place| place.as_str()).collect();
+        tool.say(&format!("{} ({}): {value} in {}", info.quota_display_name, info.quota_id, places.join(", ")));
+    }
+    Ok(0)
+}

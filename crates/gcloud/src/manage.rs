@@ -1,0 +1,115 @@
+//! `tpu ssh`, `wait`, `extend` and `delete`: what is done with a TPU that is there.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use crate::arguments::{Delete, Extend, Ssh, Wait};
+use crate::calls::{self, ENDS};
+use crate::find::Target;
+use crate::limit::PROGRAM;
+use crate::list::absent;
+use crate::program::{Stop, Tool, quote, spell};
+use crate::resource::{Node, base};
+use crate::{Error, Result};
+
+/// Prints the commands of a dry run.
+fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<u8> {
+    let lines: Vec<String> = commands.iter().map(|words| spell(words)).collect();
+    match json {
+        true => tool.say(&json!({ "commands": lines }).to_string()),
+        false => lines.iter().for_each(|line| tool.say(line)),
+    }
+    Ok(0)
+}
+
+pub(crate) fn ssh(arguments: &Ssh, tool: &mut Tool<'_>) -> Result<u8> {
+    let command = arguments.command.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
+    let command = Some(command).filter(|command| !command.is_empty());
+    let words = calls::ssh(&arguments.name, &arguments.place, &arguments.worker, command.as_deref());
+    if arguments.dry_run {
+        return dry_run(&[words], false, tool);
+    }
+    tool.note(&format!("$ {}", spell(&words)));
+    let failed = |e| Error::new(format!("the program gcloud: {e}; install the Google Cloud CLI"));
+    tool.program.attached(&words).map_err(failed)
+}
+
+pub(crate) fn wait(arguments: &Wait, tool: &mut Tool<'_>) -> Result<u8> {
+    let tpu = &arguments.tpu;
+    let (name, place) = (tpu.name.clone(), tpu.place.clone());
+    let target = Target { name, place, queued: true, owner: None, usd_per_day: None };
+    let questions = arguments.timeout.as_secs() / tool.pace.pause.as_secs().max(1);
+    match target.wait(tool, questions.max(1)) {
+        Ok(node) => {
+            let hosts = node.hosts().map_err(|why| Error::new(format!("{} {why}", target.name)))?;
+            let text = match tpu.json {
+                true => json!({"name": target.name, "zone": target.place.zone, "hosts": hosts}).to_string(),
+                false => format!("{} is ready: {}", target.name, hosts.join(", ")),
+            };
+            tool.say(&text);
+            Ok(0)
+        }
+        Err(Stop::Failed(error)) => Err(error),
+        Err(Stop::Signal(signal)) => Ok(signal.exit_code()),
+    }
+}
+
+pub(crate) fn extend(arguments: &Extend, tool: &mut Tool<'_>) -> Result<u8> {
+    let Extend { name, place, hours, output } = arguments;
+    let seconds = (hours * 3600.0).ceil() as u64;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let command = calls::run_on_hosts(name, place, &format!("sudo {PROGRAM} set {seconds}"));
+    let label = calls::label(name, place, ENDS, &(now + seconds).to_string());
+    if output.dry_run {
+        return dry_run(&[command, label], output.json, tool);
+    }
+    let failed = |error: Error| {
+        let text = "some hosts may keep the old time, and the first to reach it deletes the TPU. \
+                    Only TPUs that were created with --max-hours or --max-cost can be extended";
+        Error::new(format!("the limit of {name} is not known to have moved: {error}; {text}"))
+    };
+    tool.change(&command).map_err(failed)?;
+    // What `list` shows.
+    if let Err(error) = tool.change(&label) {
+        tool.note(&format!("warning: the limit has moved, but `list` will show the old one: {error}"));
+    }
+    let text = match output.json {
+        true => json!({"name": name, "zone": place.zone, "seconds": seconds, "ends": now + seconds}).to_string(),
+        false => format!("{name} deletes itself in {hours} h"),
+    };
+    tool.say(&text);
+    Ok(0)
+}
+
+pub(crate) fn delete(arguments: &Delete, tool: &mut Tool<'_>) -> Result<u8> {
+    let Delete { name, place, output } = arguments;
+    if output.dry_run {
+        let commands = [calls::delete_queued(name, place), calls::delete_node(name, place)];
+        return dry_run(&commands, output.json, tool);
+    }
+    let (name, place) = (name.clone(), place.clone());
+    let target = Target { name, place, queued: true, owner: None, usd_per_day: None };
+    let (seen, left) = target.remove(tool, true);
+    if seen.is_none() && left.is_none() {
+        return Err(absent(&target.name, &target.place.zone));
+    }
+    let of_node = |node: &Node| node.data_disks.iter().map(|disk| base(&disk.source_disk).to_owned()).collect();
+    let disks: Vec<String> = seen.and_then(|found| found.node.as_ref().map(of_node)).unwrap_or_default();
+    for disk in &disks {
+        tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted, too"));
+    }
+    if output.json {
+        let (name, zone) = (&target.name, &target.place.zone);
+        tool.say(&json!({"name": name, "zone": zone, "left": left, "disks": disks}).to_string());
+    }
+    match left {
+        Some(left) => Err(Error::new(format!("LEFT: {left}"))),
+        None => {
+            if !output.json {
+                tool.say(&format!("{} is deleted", target.name));
+            }
+            Ok(0)
+        }
+    }
+}

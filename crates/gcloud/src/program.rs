@@ -1,0 +1,303 @@
+//! The program `gcloud`: one call after the other, each printed as a shell would take it.
+
+use std::collections::HashSet;
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fulmen_signals::Signal;
+
+use crate::{Error, Result};
+
+/// How long a question may take, and a change.
+const QUESTION: Duration = Duration::from_secs(180);
+const CHANGE: Duration = Duration::from_secs(1800);
+
+/// What a call said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) ok: bool,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// What answers calls.
+pub(crate) trait Program {
+    /// Calls `gcloud`, at most for `limit`, and gives up once `interrupted` says so.
+    fn call(&self, words: &[String], limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> Said;
+
+    /// Calls `gcloud` with this process's own terminal, and returns its exit code.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    fn attached(&self, words: &[String]) -> io::Result<u8>;
+}
+
+/// The program itself.
+pub(crate) struct Gcloud(pub(crate) PathBuf);
+
+impl Default for Gcloud {
+    fn default() -> Gcloud {
+        Gcloud("gcloud".into())
+    }
+}
+
+impl Program for Gcloud {
+    fn call(&self, words: &[String], limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> Said {
+        let mut command = Command::new(&self.0);
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // In a group of its own, where Ctrl-C in the terminal does not reach it.
+        command.process_group(0);
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                let err = format!("the program gcloud: {error}; install the Google Cloud CLI");
+                return Said { err, ..Said::default() };
+            }
+        };
+        match finish(&mut child, limit, interrupted) {
+            Ended { status: Some(status), out, err } => Said { ok: status.success(), out, err },
+            Ended { out, .. } => {
+                let err = if interrupted() { "interrupted".to_owned() } else { format!("no answer in {limit:?}") };
+                Said { ok: false, out, err }
+            }
+        }
+    }
+
+    fn attached(&self, words: &[String]) -> io::Result<u8> {
+        let status = Command::new(&self.0).args(words).status()?;
+        Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    }
+}
+
+/// What a process said, and how it ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// `None` if it was killed here.
+    pub status: Option<ExitStatus>,
+    /// Its standard output, as far as it was piped.
+    pub out: String,
+    /// Its standard error, as far as it was piped.
+    pub err: String,
+}
+
+/// Reads what a process says until it ends. It is killed after `limit`, or once `interrupted` says so.
+///
+/// ```
+/// use std::process::{Child, Command, ExitStatus, Stdio};
+/// use std::time::Duration;
+///
+/// let mut child = Command::new("echo").arg("ready").stdout(Stdio::piped()).spawn()?;
+/// let ended = fulmen_gcloud::finish(&mut child, Duration::from_secs(60), &mut || false);
+/// assert_eq!((ended.status.map(|status| status.success()), ended.out.as_str()), (Some(true), "ready\n"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn finish(child: &mut Child, limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> Ended {
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    thread::scope(|scope| {
+        let (out, err) = (scope.spawn(|| text_of(out)), scope.spawn(|| text_of(err)));
+        let end = Instant::now() + limit;
+        let status = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if Instant::now() < end && !interrupted() => thread::sleep(Duration::from_millis(20)),
+                Ok(None) | Err(_) => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    break None;
+                }
+            }
+        };
+        Ended { status, out: out.join().unwrap_or_default(), err: err.join().unwrap_or_default() }
+    })
+}
+
+fn text_of(pipe: Option<impl Read>) -> String {
+    let mut bytes = vec![];
+    // What was read before a failure counts.
+    let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Said {
+    /// # Errors
+    /// What gcloud says is wrong.
+    fn result(self) -> Result<String> {
+        if self.ok {
+            return Ok(self.out);
+        }
+        let lines: Vec<&str> = self.err.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        // What comes before are warnings.
+        let first = lines.iter().position(|line| line.starts_with("ERROR")).unwrap_or(lines.len().saturating_sub(3));
+        let text = lines[first..].iter().take(6).copied().collect::<Vec<_>>().join(" ");
+        Err(Error::new(if text.is_empty() { "gcloud failed and does not say why".to_owned() } else { text }))
+    }
+}
+
+/// How long to wait between questions, how often to try, and how often something must be absent to be gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) pause: Duration,
+    pub(crate) attempts: u64,
+    pub(crate) settle: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { pause: Duration::from_secs(15), attempts: 20, settle: 3 }
+    }
+}
+
+/// What commands work with.
+pub(crate) struct Tool<'a> {
+    pub(crate) program: &'a dyn Program,
+    pub(crate) out: &'a mut dyn Write,
+    pub(crate) log: &'a mut dyn Write,
+    pub(crate) signals: &'a Receiver<Signal>,
+    pub(crate) pace: Pace,
+    /// Whether only Ctrl-C counts as a signal. A terminal that closes must not end a deletion.
+    pub(crate) only_interrupt: bool,
+    shown: HashSet<String>,
+}
+
+impl<'a> Tool<'a> {
+    pub(crate) fn new(
+        program: &'a dyn Program,
+        out: &'a mut dyn Write,
+        log: &'a mut dyn Write,
+        signals: &'a Receiver<Signal>,
+        pace: Pace,
+    ) -> Tool<'a> {
+        Tool { program, out, log, signals, pace, only_interrupt: false, shown: HashSet::new() }
+    }
+
+    /// A result. Where nobody reads it any more, the work still goes on.
+    pub(crate) fn say(&mut self, line: &str) {
+        let _ = writeln!(self.out, "{line}");
+    }
+
+    /// Progress.
+    pub(crate) fn note(&mut self, line: &str) {
+        let _ = writeln!(self.log, "{line}");
+        let _ = self.log.flush();
+    }
+
+    /// Asks something that changes nothing. The command is printed once.
+    ///
+    /// # Errors
+    /// What gcloud says.
+    pub(crate) fn ask(&mut self, words: &[String]) -> Result<String> {
+        let line = spell(words);
+        if self.shown.insert(line.clone()) {
+            self.note(&format!("$ {line}"));
+        }
+        self.program.call(words, QUESTION, &mut || false).result()
+    }
+
+    /// Changes something, also when a signal comes.
+    ///
+    /// # Errors
+    /// What gcloud says.
+    pub(crate) fn change(&mut self, words: &[String]) -> Result<String> {
+        self.note(&format!("$ {}", spell(words)));
+        self.program.call(words, CHANGE, &mut || false).result()
+    }
+
+    /// Changes something until a signal comes. Whether it was changed then is unknown.
+    ///
+    /// # Errors
+    /// What gcloud says.
+    pub(crate) fn change_until_signal(&mut self, words: &[String]) -> std::result::Result<String, Stop> {
+        self.note(&format!("$ {}", spell(words)));
+        let mut asked = None;
+        let said = self.program.call(words, CHANGE, &mut || {
+            asked = asked.or_else(|| self.counted(self.signals.try_recv().ok()));
+            asked.is_some()
+        });
+        match asked {
+            Some(signal) => Err(Stop::Signal(signal)),
+            None => Ok(said.result()?),
+        }
+    }
+
+    fn counted(&self, signal: Option<Signal>) -> Option<Signal> {
+        signal.filter(|&signal| signal == Signal::Interrupt || !self.only_interrupt)
+    }
+
+    /// Waits a moment, or until a signal comes.
+    pub(crate) fn pause(&mut self) -> Option<Signal> {
+        match self.signals.recv_timeout(self.pace.pause) {
+            Ok(signal) => self.counted(Some(signal)),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                thread::sleep(self.pace.pause);
+                None
+            }
+        }
+    }
+}
+
+/// Why something did not go to its end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Failed(Error),
+    Signal(Signal),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+impl Stop {
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Stop::Failed(error) => format!("error: {error}"),
+            Stop::Signal(signal) => format!("{signal}"),
+        }
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Stop::Failed(_) => 1,
+            Stop::Signal(signal) => signal.exit_code(),
+        }
+    }
+}
+
+/// The command as a shell would run it.
+pub(crate) fn spell(words: &[String]) -> String {
+    words.iter().fold("gcloud".to_owned(), |line, word| line + " " + &quote(word))
+}
+
+/// The text as a POSIX shell reads it as one word.
+///
+/// ```
+/// assert_eq!(fulmen_gcloud::quote("it's"), r"'it'\''s'");
+/// assert_eq!(fulmen_gcloud::quote("--lr=0.1"), "--lr=0.1");
+/// ```
+pub fn quote(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_quoted_words_as_they_were() {
+        for word in ["a", "", "it's", "a b", "$HOME `x` \\ \"y\"\n*", "--lr=0.1"] {
+            let output = Command::new("sh").args(["-c", &format!("printf %s {}", quote(word))]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What gcloud says of TPU VMs, queued resources and disks, as far as it is read.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::calls::{ENDS, LIMIT, OWNER};
+use crate::{Error, Result};
+
+/// A TPU VM.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) state: String,
+    pub(crate) health: String,
+    pub(crate) accelerator_type: String,
+    pub(crate) create_time: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) data_disks: Vec<DataDisk>,
+    scheduling_config: Scheduling,
+    network_endpoints: Vec<Endpoint>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct DataDisk {
+    pub(crate) source_disk: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Scheduling {
+    preemptible: bool,
+    spot: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Endpoint {
+    ip_address: Option<String>,
+    access_config: Option<AccessConfig>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct AccessConfig {
+    external_ip: Option<String>,
+}
+
+/// A request that waits for a TPU, or has one.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Queued {
+    pub(crate) name: String,
+    pub(crate) create_time: String,
+    state: QueuedState,
+    tpu: QueuedTpu,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct QueuedState {
+    state: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct QueuedTpu {
+    node_spec: Vec<NodeSpec>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeSpec {
+    node: Node,
+}
+
+/// A disk of the project.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Disk {
+    pub(crate) name: String,
+    pub(crate) zone: String,
+    pub(crate) r#type: String,
+    pub(crate) size_gb: String,
+    pub(crate) status: String,
+    pub(crate) creation_timestamp: String,
+    pub(crate) users: Vec<String>,
+}
+
+/// Reads what gcloud printed.
+///
+/// # Errors
+/// It is not what was expected.
+pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T> {
+    serde_json::from_str(json).map_err(|e| Error::new(format!("gcloud's answer is not understood: {e}")))
+}
+
+/// The last part of a path or an address.
+pub(crate) fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The zone within a full name, if the name is full.
+pub(crate) fn zone_of(name: &str) -> Option<&str> {
+    let mut parts = name.split('/').skip_while(|&part| part != "locations");
+    parts.nth(1)
+}
+
+/// A time of Google's, which is RFC 3339.
+pub(crate) fn time(text: &str) -> Option<DateTime<Utc>> {
+    DateTime::parse_from_rfc3339(text).ok().map(|time| time.to_utc())
+}
+
+impl Node {
+    /// Whether a state costs what the list price says. Unknown states do.
+    pub(crate) fn is_billed(&self) -> bool {
+        !["STOPPED", "PREEMPTED", "TERMINATED", "HIDDEN"].contains(&self.state.as_str())
+    }
+
+    pub(crate) fn is_spot(&self) -> bool {
+        self.scheduling_config.spot || self.scheduling_config.preemptible
+    }
+
+    pub(crate) fn owner(&self) -> Option<&str> {
+        self.labels.get(OWNER).map(String::as_str)
+    }
+
+    /// When it deletes itself.
+    pub(crate) fn ends(&self) -> Option<DateTime<Utc>> {
+        let number = |label: &str| self.labels.get(label)?.parse::<i64>().ok();
+        let moved = number(ENDS).and_then(|seconds| DateTime::from_timestamp(seconds, 0));
+        let planned = || Some(time(&self.create_time)? + chrono::TimeDelta::try_seconds(number(LIMIT)?)?);
+        moved.or_else(planned)
+    }
+
+    /// The external address of each host, or its internal one if it has no other.
+    ///
+    /// # Errors
+    /// The TPU is not ready, or a host has no address.
+    pub(crate) fn hosts(&self) -> Result<Vec<String>, String> {
+        if self.state != "READY" {
+            let state = if self.state.is_empty() { "in an unknown state" } else { &self.state };
+            return Err(format!("is {state}, not READY; wait until it is"));
+        }
+        let address = |endpoint: &Endpoint| {
+            let external = endpoint.access_config.as_ref().and_then(|access| access.external_ip.clone());
+            external.or_else(|| endpoint.ip_address.clone())
+        };
+        match self.network_endpoints.iter().map(address).collect::<Option<Vec<_>>>() {
+            Some(hosts) if !hosts.is_empty() => Ok(hosts),
+            _ => Err("has a host without an address".into()),
+        }
+    }
+}
+
+impl Queued {
+    pub(crate) fn state(&self) -> &str {
+        &self.state.state
+    }
+
+    fn node(&self) -> Option<&Node> {
+        self.tpu.node_spec.first().map(|spec| &spec.node)
+    }
+
+    pub(crate) fn accelerator_type(&self) -> &str {
+        self.node().map_or("", |node| &node.accelerator_type)
+    }
+
+    pub(crate) fn owner(&self) -> Option<&str> {
+        self.node()?.owner()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_of_a_tpu_are_its_endpoints_in_order() {
+        let json = r#"{"name": "projects/p/locations/us-central2-b/nodes/n", "state": "READY", "networkEndpoints": [
+            {"accessConfig": {"externalIp": "34.1.2.3"}, "ipAddress": "10.130.0.5", "port": 8470},
+            {"accessConfig": {}, "ipAddress": "10.130.0.6", "port": 8470}]}"#;
+        let hosts = |json: &str| parse::<Node>(json).map_err(|e| e.to_string())?.hosts();
+        assert_eq!(hosts(json).unwrap(), ["34.1.2.3", "10.130.0.6"]);
+        let error = hosts(&json.replace("READY", "PREEMPTED")).unwrap_err();
+        assert!(error.starts_with("is PREEMPTED, not READY"), "{error}");
+        assert!(hosts(r#"{"state": "READY"}"#).unwrap_err().contains("without an address"));
+        assert!(hosts("ERROR").unwrap_err().contains("not understood"));
+    }
+}

@@ -1,0 +1,276 @@
+//! A stand-in for gcloud and what is behind it: it checks each call against the grammar, keeps machines, and can fail at
+//! each step in several ways.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use fulmen_signals::Signal;
+use serde_json::{Value, json};
+
+use super::grammar::Call;
+use crate::program::{Program, Said};
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Works,
+    /// Nothing is done, and it fails.
+    Fails,
+    /// It is done, and fails all the same.
+    FailsAfter,
+    /// It is done, and the answer makes no sense.
+    Garbage,
+    /// It succeeds, and nothing is done.
+    Dropped,
+    /// It fails, and is done some calls later.
+    Late,
+    /// It is done, and Ctrl-C comes meanwhile.
+    Interrupted,
+}
+
+pub(super) const FATES: [Fate; 6] =
+    [Fate::Fails, Fate::FailsAfter, Fate::Garbage, Fate::Dropped, Fate::Late, Fate::Interrupted];
+
+#[derive(Clone, Debug)]
+struct Machine {
+    zone: String,
+    state: &'static str,
+    labels: Value,
+    accelerator: String,
+    disks: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    nodes: BTreeMap<String, Machine>,
+    /// With the machine that they ask for.
+    queued: BTreeMap<String, (&'static str, Machine)>,
+    calls: Vec<Vec<String>>,
+    late: Vec<(usize, Vec<String>)>,
+}
+
+pub(super) struct Cloud {
+    state: RefCell<State>,
+    /// What happens to which call; the others work.
+    pub(super) fates: BTreeMap<usize, Fate>,
+    /// From this call on, all fail.
+    pub(super) outage: usize,
+    pub(super) signals: Option<Sender<Signal>>,
+    /// A signal that comes with this call.
+    pub(super) signal_after: Option<(usize, Signal)>,
+    /// Whether hosts may not delete their TPU.
+    pub(super) forbidden: bool,
+    /// How many answers are that there is nothing.
+    pub(super) lies: usize,
+}
+
+impl Cloud {
+    pub(super) fn new() -> Cloud {
+        Cloud {
+            state: RefCell::default(),
+            fates: BTreeMap::new(),
+            outage: usize::MAX,
+            signals: None,
+            signal_after: None,
+            forbidden: false,
+            lies: 0,
+        }
+    }
+
+    /// A machine of somebody else.
+    pub(super) fn with_node(self, name: &str, zone: &str, accelerator: &str, labels: Value) -> Cloud {
+        let (zone, accelerator) = (zone.to_owned(), accelerator.to_owned());
+        let disks = vec!["projects/p/zones/z/disks/data".to_owned()];
+        let machine = Machine { zone, state: "READY", labels, accelerator, disks };
+        self.state.borrow_mut().nodes.insert(name.into(), machine);
+        self
+    }
+
+    /// Whether something is there that costs money, or will.
+    pub(super) fn bills(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        for (_, words) in std::mem::take(&mut state.late) {
+            let _ = state.apply(&words);
+        }
+        !state.nodes.is_empty() || !state.queued.is_empty()
+    }
+
+    /// The calls of a command.
+    pub(super) fn calls(&self, command: &str) -> Vec<String> {
+        let state = self.state.borrow();
+        state.calls.iter().map(|words| words.join(" ")).filter(|line| line.contains(command)).collect()
+    }
+}
+
+fn said(result: Result<String, String>) -> Said {
+    match result {
+        Ok(out) => Said { ok: true, out, err: String::new() },
+        Err(err) => Said { ok: false, out: String::new(), err: format!("WARNING: old\n{err}\n") },
+    }
+}
+
+impl Program for Cloud {
+    fn call(&self, words: &[String], _: Duration, interrupted: &mut dyn FnMut() -> bool) -> Said {
+        let mut state = self.state.borrow_mut();
+        let count = state.calls.len();
+        let (now, later) = std::mem::take(&mut state.late).into_iter().partition(|(at, _)| *at <= count);
+        state.late = later;
+        let now: Vec<(usize, Vec<String>)> = now;
+        for (_, words) in now {
+            let _ = state.apply(&words);
+        }
+        state.calls.push(words.to_vec());
+        for path in words.iter().filter_map(|word| word.strip_prefix("--metadata-from-file=startup-script=")) {
+            assert!(std::path::Path::new(path).exists(), "{path}");
+        }
+        let fate = if count >= self.outage { Fate::Fails } else { *self.fates.get(&count).unwrap_or(&Fate::Works) };
+        let unavailable = || said(Err("ERROR: (gcloud) UNAVAILABLE: try again".into()));
+        if let (Some((at, signal)), Some(signals)) = (self.signal_after, &self.signals)
+            && at == count
+        {
+            signals.send(signal).unwrap();
+        }
+        if count < self.lies {
+            return said(Ok("[]".into()));
+        }
+        if self.forbidden && words.iter().any(|word| word == "ssh") {
+            let err = "ERROR: the service account lacks the permission tpu.nodes.delete\nERROR: (gcloud) exit code 1";
+            return said(Err(err.into()));
+        }
+        match fate {
+            Fate::Works => said(state.apply(words)),
+            Fate::Fails if interrupted() => said(Err("interrupted".into())),
+            Fate::Fails => unavailable(),
+            Fate::FailsAfter => {
+                let _ = state.apply(words);
+                unavailable()
+            }
+            Fate::Garbage => {
+                let _ = state.apply(words);
+                said(Ok("<html>502</html>".into()))
+            }
+            // A list does not lie.
+            Fate::Dropped if words.iter().any(|word| word == "list") => said(state.apply(words)),
+            Fate::Dropped => said(Ok(String::new())),
+            Fate::Late => {
+                state.late.push((count + 2, words.to_vec()));
+                unavailable()
+            }
+            Fate::Interrupted => {
+                if let Some(signals) = &self.signals {
+                    signals.send(Signal::Interrupt).unwrap();
+                }
+                let result = said(state.apply(words));
+                if interrupted() { said(Err("interrupted".into())) } else { result }
+            }
+        }
+    }
+
+    fn attached(&self, words: &[String]) -> io::Result<u8> {
+        Call::parse(words).map(|_| 0).map_err(io::Error::other)
+    }
+}
+
+impl State {
+    fn apply(&mut self, words: &[String]) -> Result<String, String> {
+        let call = Call::parse(words).unwrap_or_else(|error| panic!("gcloud would refuse {words:?}: {error}"));
+        let zone = call.flag("--zone=").to_owned();
+        let missing = || format!("ERROR: NOT_FOUND: Resource 'projects/p/locations/{zone}/nodes/{}'", call.name);
+        match call.command {
+            "compute tpus tpu-vm create" => {
+                if self.nodes.contains_key(&call.name) {
+                    return Err(format!("ERROR: ALREADY_EXISTS: {}", call.name));
+                }
+                self.nodes.insert(call.name.clone(), machine(&call));
+                Ok(String::new())
+            }
+            "compute tpus queued-resources create" | "alpha compute tpus queued-resources create" => {
+                self.queued.insert(call.name.clone(), ("WAITING_FOR_RESOURCES", machine(&call)));
+                Ok(String::new())
+            }
+            "compute tpus tpu-vm list" => {
+                let here = |machine: &Machine| zone == "-" || machine.zone == zone;
+                let all: Vec<Value> =
+                    self.nodes.iter().filter(|(_, node)| here(node)).map(|(name, node)| node.json(name)).collect();
+                self.nodes.values_mut().filter(|node| node.state == "CREATING").for_each(|node| node.state = "READY");
+                Ok(Value::from(all).to_string())
+            }
+            "compute tpus queued-resources list" => {
+                let json = |(name, (state, machine)): (&String, &(&str, Machine))| {
+                    let node = json!({"acceleratorType": machine.accelerator, "labels": machine.labels});
+                    json!({
+                        "name": format!("projects/p/locations/{}/queuedResources/{name}", machine.zone),
+                        "createTime": "2026-11-22T10:00:00.5Z", "state": {"state": state},
+                        "tpu": {"nodeSpec": [{"nodeId": name, "node": node, "parent": "projects/1/locations/z"}]},
+                    })
+                };
+                let all: Vec<Value> = self.queued.iter().map(json).collect();
+                for (name, (state, machine)) in &mut self.queued {
+                    if *state != "ACTIVE" {
+                        *state = "ACTIVE";
+                        self.nodes.insert(name.clone(), machine.clone());
+                    }
+                }
+                Ok(Value::from(all).to_string())
+            }
+            "compute tpus tpu-vm delete" => self.nodes.remove(&call.name).map(|_| String::new()).ok_or_else(missing),
+            "compute tpus queued-resources delete" => {
+                self.nodes.remove(&call.name);
+                self.queued.remove(&call.name).map(|_| String::new()).ok_or_else(missing)
+            }
+            "compute tpus tpu-vm describe" | "compute tpus tpu-vm ssh" | "compute tpus tpu-vm update" => {
+                let node = self.nodes.get(&call.name).ok_or_else(missing)?;
+                Ok(node.json(&call.name).to_string())
+            }
+            "compute disks list" => Ok(json!([
+                {"name": "data", "zone": "https://www.googleapis.com/compute/v1/projects/p/zones/us-west4-a",
+                 "type": "https://www.googleapis.com/compute/v1/projects/p/zones/us-west4-a/diskTypes/pd-balanced",
+                 "sizeGb": "730", "status": "READY", "creationTimestamp": "2026-11-20T12:00:00.000-08:00"},
+                {"name": "fast", "zone": "zones/us-west4-a", "type": "diskTypes/hyperdisk-ml", "sizeGb": "10",
+                 "status": "READY", "creationTimestamp": "2026-11-20T12:00:00.000-08:00", "users": ["instances/vm"]},
+            ])
+            .to_string()),
+            "quotas info list" => Ok(json!([
+                {"quotaId": "TPUV5sLitepodPerProjectPerZone", "quotaDisplayName": "TPU v5 lite pod cores",
+                 "dimensionsInfos": [
+                    {"applicableLocations": ["us-west4-a"], "details": {"value": "16"}},
+                    {"applicableLocations": ["us-west4-b"], "details": {}}]},
+                {"quotaId": "Requests", "quotaDisplayName": "Requests",
+                 "dimensionsInfos": [{"applicableLocations": ["global"], "details": {"value": "-1"}}]},
+            ])
+            .to_string()),
+            other => Err(format!("ERROR: the stand-in has no answer to {other}")),
+        }
+    }
+}
+
+fn machine(call: &Call) -> Machine {
+    let labels = call.flag("--labels=").split(',').filter_map(|pair| pair.split_once('='));
+    let labels = labels.map(|(key, value)| (key.to_owned(), Value::from(value))).collect();
+    Machine {
+        zone: call.flag("--zone=").to_owned(),
+        state: "CREATING",
+        labels,
+        accelerator: call.flag("--accelerator-type=").to_owned(),
+        disks: vec![],
+    }
+}
+
+impl Machine {
+    /// As `gcloud compute tpus tpu-vm describe --format=json` has it.
+    fn json(&self, name: &str) -> Value {
+        let disks: Vec<Value> =
+            self.disks.iter().map(|disk| json!({"mode": "READ_WRITE", "sourceDisk": disk})).collect();
+        json!({
+            "acceleratorConfig": {"topology": "2x4", "type": "V5LITE_POD"}, "acceleratorType": self.accelerator,
+            "apiVersion": "V2", "createTime": "2026-11-22T10:00:00.123456789Z", "dataDisks": disks, "health": "HEALTHY",
+            "id": "42", "labels": self.labels, "name": format!("projects/p/locations/{}/nodes/{name}", self.zone),
+            "networkEndpoints": [
+                {"accessConfig": {"externalIp": "34.1.2.3"}, "ipAddress": "10.0.0.2", "port": 8470}],
+            "runtimeVersion": "v2-alpha-tpuv5-lite", "schedulingConfig": {"spot": true}, "state": self.state,
+        })
+    }
+}

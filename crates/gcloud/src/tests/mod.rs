@@ -1,0 +1,386 @@
+//! Commands against a stand-in for gcloud, which refuses what the real one would refuse.
+
+mod cloud;
+mod grammar;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use clap::Parser;
+use fulmen_signals::Signal;
+use serde_json::{Value, json};
+
+use crate::arguments::Machine;
+use crate::create::{Lease, lease_with};
+use crate::program::{Gcloud, Pace, Program as _, Tool};
+use crate::{Error, Result};
+use cloud::{Cloud, FATES, Fate};
+
+#[derive(Parser)]
+enum Program {
+    #[command(flatten)]
+    Tpu(crate::Command),
+}
+
+#[derive(Parser)]
+struct OneMachine {
+    #[command(flatten)]
+    machine: Machine,
+}
+
+const CREATE: [&str; 6] = ["train", "--type", "v5e-8", "--zone=us-west4-a", "--project=p", "--ready-timeout=5"];
+
+fn pace() -> Pace {
+    Pace { pause: Duration::ZERO, attempts: 6, settle: 3 }
+}
+
+fn machine(more: &[&str]) -> Machine {
+    OneMachine::parse_from([&["tpu"], CREATE.as_slice(), more].concat()).machine
+}
+
+/// Runs a command, and returns how it ended, what it printed, and its log.
+fn tpu(cloud: &Cloud, arguments: &[&str]) -> (Result<u8>, String, String) {
+    let Program::Tpu(command) = Program::parse_from([&["tpu"], arguments].concat());
+    let (_send, signals) = channel();
+    let (mut out, mut log) = (vec![], vec![]);
+    let ended = crate::run_with(&command, Tool::new(cloud, &mut out, &mut log, &signals, pace()));
+    (ended, String::from_utf8(out).unwrap(), String::from_utf8(log).unwrap())
+}
+
+/// Leases a machine, and returns how that ended with everything that was said.
+fn leased(cloud: &mut Cloud, machine: &Machine, delete_after: bool, work: Result<u8, String>) -> (Result<u8>, String) {
+    let (send, signals) = channel();
+    cloud.signals = Some(send);
+    let (mut out, mut log) = (vec![], vec![]);
+    let tool = Tool::new(&*cloud, &mut out, &mut log, &signals, pace());
+    let lease = Lease { machine, delete_after, json: false };
+    let ended = lease_with(lease, true, tool, &mut |_| work.clone());
+    let mut text = String::from_utf8([out, log].concat()).unwrap();
+    if let Err(error) = &ended {
+        text += &error.to_string();
+    }
+    (ended, text)
+}
+
+#[test]
+fn a_machine_is_created_used_and_deleted() {
+    for (flags, created, deleted) in [
+        ([].as_slice(), "tpu-vm create train", "tpu-vm delete train"),
+        (&["--queued", "--spot"], "queued-resources create train", "queued-resources delete train"),
+        (&["--flex-start", "--max-hours=2"], "alpha compute tpus queued-resources create", "--force --quiet"),
+    ] {
+        let mut cloud = Cloud::new();
+        let (ended, text) = leased(&mut cloud, &machine(flags), true, Ok(3));
+        assert_eq!(ended, Ok(3), "{text}");
+        assert!(!cloud.bills() && text.contains("train is deleted") && !text.contains("LEFT"), "{text}");
+        assert_eq!((cloud.calls(created).len(), cloud.calls(deleted).len()), (1, 1), "{text}");
+        assert!(text.contains("$ gcloud") && text.contains("230.40 USD a day"), "{text}");
+    }
+}
+
+/// For each call of the first ten, and each two of them, each thing that can go wrong with them, and outages.
+#[test]
+fn no_failures_leave_a_machine_unreported() {
+    const CALLS: usize = 10;
+    let mut faults: Vec<Vec<(usize, Fate)>> = vec![vec![]];
+    let ones: Vec<(usize, Fate)> = (0..CALLS).flat_map(|at| FATES.map(|fate| (at, fate))).collect();
+    for (index, &one) in ones.iter().enumerate() {
+        faults.push(vec![one]);
+        faults.extend(ones[index + 1..].iter().filter(|two| two.0 != one.0).map(|&two| vec![one, two]));
+    }
+    let outages = (0..=CALLS).map(|at| (vec![], at));
+    let works = [Ok(0), Ok(3), Err("no ssh".to_owned())];
+    let (node, queued) = (machine(&["--data-disk=data"]), machine(&["--queued", "--max-hours=1"]));
+    let (mut left, mut runs) = (0, 0);
+    for (index, (fates, outage)) in faults.into_iter().map(|fates| (fates, usize::MAX)).chain(outages).enumerate() {
+        for (machine, delete_after) in [(&node, true), (&queued, true), (&node, false), (&queued, false)] {
+            // Two at a time only where more can go wrong.
+            if fates.len() == 2 && !delete_after {
+                continue;
+            }
+            let mut cloud = Cloud::new();
+            (cloud.fates, cloud.outage) = (fates.iter().copied().collect(), outage);
+            let (ended, text) = leased(&mut cloud, machine, delete_after, works[index % 3].clone());
+            let case = format!("{fates:?} {outage} {delete_after} {ended:?}\n{text}");
+            runs += 1;
+            if cloud.bills() {
+                left += 1;
+                let command =
+                    ["Delete it: gcloud compute tpus", "Delete it: fulmen tpu delete train --zone us-west4-a"];
+                assert!(command.iter().any(|command| text.contains(command)), "{case}");
+                assert!(!(delete_after && ended == Ok(0)), "{case}");
+                assert!(!text.contains("train is deleted"), "{case}");
+            }
+            if fates.is_empty() && outage == usize::MAX {
+                assert_eq!(cloud.bills(), !delete_after, "{case}");
+            }
+        }
+    }
+    assert!(runs > 3000 && left > 100, "{left} of {runs}");
+}
+
+#[test]
+fn a_machine_of_another_command_is_never_deleted() {
+    let foreign = || Cloud::new().with_node("train", "us-west4-a", "v5litepod-8", json!({"fulmen-owner": "other"}));
+    let mut cloud = foreign();
+    let (ended, _) = leased(&mut cloud, &machine(&[]), true, Ok(0));
+    let error = ended.unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("there is a train in us-west4-a already"), "{error}");
+    assert!(cloud.bills() && cloud.calls("create").is_empty() && cloud.calls("delete").is_empty());
+
+    // It appears between the question and the creation.
+    let mut cloud = foreign();
+    cloud.lies = 1;
+    let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
+    assert!(ended == Ok(1) && cloud.bills() && cloud.calls("delete").is_empty(), "{text}");
+    assert!(text.contains("ALREADY_EXISTS") && text.contains("Another command may have created it"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_right_is_refused_before_anything_is_asked() {
+    let refused = |flags: &[&str], expected: &str| {
+        let cloud = Cloud::new();
+        let (ended, ..) = tpu(&cloud, &[&["create"], CREATE.as_slice(), flags].concat());
+        let error = ended.unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
+        assert!(cloud.calls("").is_empty());
+    };
+    refused(&["--node-count=2"], "a program of Fulmen runs on one slice");
+    refused(&["--flex-start"], "at most 168 hours");
+    refused(&["--startup-script=/no/such/file"], "/no/such/file");
+    refused(&["--price=/no/such/table"], "/no/such/table");
+    let parse = |arguments: &[&str]| Program::try_parse_from([&["tpu", "create"], arguments].concat());
+    for wrong in [["--help=x", "--type=v5e-8"], ["a b", "--type=v5e-8"], ["train", "--type=v5e-7"]] {
+        assert!(parse(&[&wrong[..], &["--zone=us-west4-a"]].concat()).is_err(), "{wrong:?}");
+    }
+    let cloud = Cloud::new();
+    let arguments = ["create", "t", "--type=tpu7x-8", "--version=v", "--zone=z", "--max-cost=5"];
+    let error = tpu(&cloud, &arguments).0.unwrap_err().to_string();
+    assert!(error.contains("no price is known for tpu7x"), "{error}");
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_its_commands_are_gclouds() {
+    let cloud = Cloud::new();
+    let more =
+        ["--max-cost=19.2", "--max-hours=5", "--data-disk=big:read-only", "--network=n", "--reserved", "--dry-run"];
+    let (ended, out, _) = tpu(&cloud, &[&["create"], CREATE.as_slice(), &more].concat());
+    assert!(ended == Ok(0) && cloud.calls("").is_empty());
+    // Two hours of 9.60 USD are less than five.
+    for expected in ["SECONDS_LEFT=7200", "--accelerator-type=v5litepod-8", "fulmen-limit=7200", "--scopes=https://"] {
+        assert!(out.contains(expected), "{expected}: {out}");
+    }
+    assert!(out.contains("--data-disk=source=projects/p/zones/us-west4-a/disks/big,mode=read-only"), "{out}");
+    let commands = out.lines().filter(|line| line.starts_with("gcloud ")).map(|line| {
+        let output = Command::new("sh").args(["-c", &format!("printf '%s\\n' {}", &line[7..])]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+    });
+    let parsed: Vec<_> = commands.map(|words| grammar::Call::parse(&words).unwrap().command).collect();
+    assert_eq!(parsed, ["compute tpus tpu-vm list", "compute tpus tpu-vm create", "compute tpus tpu-vm ssh"]);
+    for arguments in [
+        &["delete", "train", "--zone=z", "--dry-run", "--json"][..],
+        &["extend", "train", "--zone=z", "--hours=2", "--dry-run", "--json"],
+    ] {
+        let (_, out, _) = tpu(&cloud, arguments);
+        assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["commands"].as_array().unwrap().len(), 2, "{out}");
+        assert!(cloud.calls("").is_empty());
+    }
+}
+
+#[test]
+fn the_list_has_prices_ages_and_what_is_unknown() {
+    let labels = json!({"fulmen-limit": "7200"});
+    let cloud = Cloud::new().with_node("train", "us-west4-a", "v5litepod-8", labels);
+    let (ended, out, log) = tpu(&cloud, &["list", "--all-zones", "--json"]);
+    assert_eq!(ended, Ok(0), "{log}");
+    assert!(log.contains("tpu-vm list --zone=- --format=json"), "{log}");
+    let all: Value = serde_json::from_str(&out).unwrap();
+    let rows = all["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &all["unknown_prices"]), (3, &json!(1)), "{all}");
+    let (vm, disk) = (&rows[0], &rows[1]);
+    // 8 chips of 1.20 USD an hour; 730 GiB of 0.10 USD a month.
+    assert!((vm["usd_per_day"].as_f64().unwrap() - 230.4).abs() < 1e-9 && vm["zone"] == "us-west4-a", "{all}");
+    assert!((disk["usd_per_day"].as_f64().unwrap() - 2.4).abs() < 1e-9, "{all}");
+    assert_eq!(
+        (&vm["ends"], &disk["created"]),
+        (&json!("2026-11-22T12:00:00.123456789Z"), &json!("2026-11-20T20:00:00Z"))
+    );
+    let (_, out, _) = tpu(&cloud, &["list", "--zone=us-west4-a"]);
+    assert!(out.contains("232.80 USD a day, and 1 of unknown price: list prices, on demand, of 20"), "{out}");
+    assert!(out.contains("deletes itself at 2026-11-22 12:00 UTC") && out.contains("attached to nothing"), "{out}");
+
+    // What can be listed is shown, and what cannot is said.
+    let mut cloud = cloud;
+    cloud.fates.insert(cloud.calls("").len() + 1, Fate::Fails);
+    let (ended, out, _) = tpu(&cloud, &["list", "--all-zones"]);
+    assert!(out.contains("train") && out.contains("fast"), "{out}");
+    assert!(
+        ended.unwrap_err().to_string().starts_with("queued resources cannot be listed: ERROR: (gcloud) UNAVAILABLE")
+    );
+}
+
+#[test]
+fn machines_are_described_awaited_extended_and_deleted() {
+    let cloud = Cloud::new().with_node("train", "us-west4-a", "v5litepod-8", json!({}));
+    let at = ["train", "--zone=us-west4-a"];
+    let (_, out, _) = tpu(&cloud, &[&["describe"], at.as_slice()].concat());
+    assert!(out.contains("hosts: 34.1.2.3\nhealth: HEALTHY"), "{out}");
+    let (ended, out, _) = tpu(&cloud, &[&["wait"], at.as_slice(), &["--json"]].concat());
+    assert_eq!(
+        (ended, out.as_str()),
+        (Ok(0), "{\"hosts\":[\"34.1.2.3\"],\"name\":\"train\",\"zone\":\"us-west4-a\"}\n")
+    );
+    let (ended, ..) = tpu(&cloud, &[&["extend"], at.as_slice(), &["--hours=1.5"]].concat());
+    assert_eq!(ended, Ok(0));
+    assert!(cloud.calls("ssh")[0].contains("--command=sudo /usr/local/sbin/fulmen-limit set 5400"));
+    assert_eq!(cloud.calls("--update-labels=fulmen-ends=").len(), 1);
+    let (ended, ..) = tpu(&cloud, &[&["ssh"], at.as_slice(), &["--worker=all", "--", "df", "-h"]].concat());
+    assert_eq!(ended, Ok(0));
+    let (ended, out, log) = tpu(&cloud, &[&["delete"], at.as_slice()].concat());
+    assert_eq!((ended, out.as_str()), (Ok(0), "train is deleted\n"));
+    assert!(log.contains("LEFT: the disk data costs money") && !cloud.bills(), "{log}");
+    let absent = |command: &str| tpu(&cloud, &[&[command], at.as_slice()].concat()).0.unwrap_err().to_string();
+    assert!(absent("delete").contains("no queued resource train in us-west4-a"));
+    assert!(absent("wait").contains("there is no train") && absent("describe").contains("there is no TPU VM"));
+}
+
+#[test]
+fn a_quota_is_shown_where_there_is_one() {
+    let (_, out, _) = tpu(&Cloud::new(), &["quota", "--project=p", "--zone=us-west4-a"]);
+    assert_eq!(
+        out,
+        "TPU v5 lite pod cores (TPUV5sLitepodPerProjectPerZone): 16 in us-west4-a\nRequests (Requests): no limit in global\n"
+    );
+    let (_, out, _) = tpu(&Cloud::new(), &["quota", "--project=p", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()[0]["value"], "16");
+}
+
+fn script(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn the_limit_on_a_host_deletes_its_tpu_once_the_time_is_over_and_can_be_moved() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // What `curl` and the clock say.
+    script(
+        &at("curl"),
+        "#!/bin/bash\ncase \"$*\" in\n*/token) echo '{\"access_token\":\"s3cret\",\"expires_in\":3599}' ;;\n\
+         */project-id) echo proj ;;\n*:testIamPermissions) cat \"$MAY\" ;;\n*) echo \"$*\" >>\"$CALLS\"; cat >>\"$CALLS\" ;;\nesac\n",
+    );
+    script(&at("date"), "#!/bin/bash\ncat \"$CLOCK\"\n");
+    script(&at("systemctl"), "#!/bin/bash\nexit 0\n");
+    let mut plain = machine(&["--queued"]);
+    plain.place.project = None;
+    let limit = crate::limit::Limit { seconds: 60 };
+    let whole = crate::limit::Limit::startup_script(Some(limit), &plain).unwrap().unwrap();
+    let inner = whole.split("FULMEN_END_OF_FILE'\n").nth(1).unwrap().split("FULMEN_END_OF_FILE\n").next().unwrap();
+    script(&at("limit"), inner);
+    let run = |arguments: &[&str]| {
+        let output = Command::new(at("limit"))
+            .args(arguments)
+            .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()))
+            .envs([("FULMEN_STATE", at("state")), ("CALLS", at("calls")), ("CLOCK", at("clock")), ("MAY", at("may"))])
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
+    };
+    let clock = |seconds: u64| fs::write(at("clock"), format!("{seconds}\n")).unwrap();
+    clock(1000);
+    assert!(!run(&["status"]).0, "there is no deadline");
+    run(&["begin"]);
+    clock(1030);
+    // A later start keeps the deadline.
+    run(&["begin"]);
+    let (ok, unknown) = run(&["status"]);
+    assert!(ok && unknown.starts_with("it deletes itself in 30 s; whether it may is unknown: cat:"), "{unknown}");
+    fs::write(at("may"), r#"{"permissions": ["tpu.queuedResources.delete"]}"#).unwrap();
+    assert_eq!(run(&["status"]), (true, "it deletes itself in 30 s; it may\n".to_owned()));
+    fs::write(at("may"), "{}").unwrap();
+    let lacks = "ERROR: the service account of this host lacks the permission tpu.queuedResources.delete\n";
+    assert_eq!(run(&["status"]), (false, lacks.to_owned()));
+    run(&["set", "100"]);
+    clock(1129);
+    run(&["check"]);
+    assert!(!at("calls").exists());
+    clock(1130);
+    run(&["check"]);
+    let calls = fs::read_to_string(at("calls")).unwrap();
+    let resource = "projects/proj/locations/us-west4-a/queuedResources/train?force=true";
+    assert!(
+        calls.contains(&format!("--config - --request DELETE https://tpu.googleapis.com/v2/{resource}\n")),
+        "{calls}"
+    );
+    assert_eq!(calls.matches("s3cret").count(), 1, "the token is an argument: {calls}");
+    assert!(calls.contains("header = \"Authorization: Bearer s3cret\""), "{calls}");
+    let syntax = Command::new("bash").args(["-n", "-c", &whole]).status().unwrap();
+    assert!(syntax.success(), "{whole}");
+}
+
+#[test]
+fn gcloud_is_a_program_that_can_be_absent_fail_or_be_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gcloud");
+    let call = |words: &[&str], interrupted: &mut dyn FnMut() -> bool| {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        Gcloud(path.clone()).call(&words, Duration::from_secs(600), interrupted)
+    };
+    assert!(call(&[], &mut || false).err.contains("install the Google Cloud CLI"));
+    script(
+        &path,
+        "#!/bin/sh\nif [ \"$1\" = hang ]; then exec sleep 600; fi\necho \"[$1]\"; echo 'ERROR: no' >&2; exit 3\n",
+    );
+    let said = call(&["a b"], &mut || false);
+    assert_eq!((said.ok, said.out.as_str(), said.err.as_str()), (false, "[a b]\n", "ERROR: no\n"));
+    assert_eq!(call(&["hang"], &mut || true).err, "interrupted");
+}
+
+#[test]
+fn a_machine_whose_limit_cannot_work_is_deleted_at_once() {
+    let mut cloud = Cloud::new();
+    cloud.forbidden = true;
+    let (ended, text) = leased(&mut cloud, &machine(&["--max-hours=1"]), true, Ok(0));
+    assert!(ended == Ok(1) && !cloud.bills() && cloud.calls("tpu-vm ssh").len() == 1, "{text}");
+    assert!(text.contains("does not succeed on the hosts of train: ERROR: the service account lacks"), "{text}");
+}
+
+#[test]
+fn ctrl_c_ends_the_deletion_and_what_is_left_is_named() {
+    let mut cloud = Cloud::new();
+    // Find, create, find twice, log in; the work; find, and delete, which Ctrl-C interrupts before it is done.
+    cloud.fates.insert(6, Fate::Fails);
+    cloud.signal_after = Some((6, Signal::Interrupt));
+    let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
+    assert_eq!(ended, Ok(1), "{text}");
+    assert!(text.contains("Ctrl-C ended the deletion.") && cloud.bills(), "{text}");
+    // A terminal that closes does not end it.
+    let mut cloud = Cloud::new();
+    cloud.signal_after = Some((6, Signal::HangUp));
+    let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
+    assert!(ended == Ok(0) && !cloud.bills(), "{text}");
+}
+
+#[test]
+fn an_error_says_what_gcloud_says() {
+    let mut cloud = Cloud::new();
+    cloud.outage = 0;
+    let error: Error = tpu(&cloud, &["list", "--zone=z"]).0.unwrap_err();
+    assert!(error.to_string().contains("ERROR: (gcloud) UNAVAILABLE") && !error.to_string().contains("WARNING"));
+    let error = tpu(&cloud, &["delete", "train", "--zone=z", "--project=o:p"]).0.unwrap_err().to_string();
+    assert!(
+        error.starts_with("LEFT: train in z may be there, and costs an unknown sum a day then. gcloud cannot be asked")
+    );
+    assert!(error.ends_with("Delete it: fulmen tpu delete train --zone z --project o:p"), "{error}");
+    // It is there, and cannot be deleted.
+    let mut cloud = Cloud::new().with_node("train", "z", "v4-8", json!({}));
+    cloud.fates = (0..100).filter(|call| call % 3 == 2).map(|call| (call, Fate::Fails)).collect();
+    let error = tpu(&cloud, &["delete", "train", "--zone=z"]).0.unwrap_err().to_string();
+    assert!(error.starts_with("LEFT: train in z is READY and costs 309.12 USD a day. gcloud says: ERROR"), "{error}");
+}
