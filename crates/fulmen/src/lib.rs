@@ -177,6 +177,8 @@ mod book {
     mod devices {}
     #[doc = include_str!("../../../docs/src/troubleshooting.md")]
     mod troubleshooting {}
+    #[doc = include_str!("../../../docs/src/machines.md")]
+    mod machines {}
     #[doc = include_str!("../../../docs/src/several-devices.md")]
     mod several_devices {}
     #[doc = include_str!("../../../docs/src/many-hosts.md")]

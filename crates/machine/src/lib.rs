@@ -1,8 +1,17 @@
-//! What stands between a training and the devices of a machine. The commands `fulmen doctor`, `ps` and `kill` are made of it.
+//! What stands between a training and the devices of a machine, and who holds them. The commands `fulmen doctor`, `ps`,
+//! `kill` and `top` are made of it.
 //!
 //! Not here: opening devices; command lines.
 
 pub mod doctor;
+mod holders;
+mod kill;
+mod libtpu_metrics;
 mod lock_file;
+#[cfg(test)]
+mod tests;
 
+pub use holders::{Holders, Process, Step, Tpu, Watch, Watched};
+pub use kill::{Outcome, Plan, Report};
+pub use libtpu_metrics::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, MetricsError};
 pub use lock_file::LockFile;

@@ -1,11 +1,14 @@
 //! The file by which libtpu keeps a second process away from the TPU.
 //!
-//! Not here: removing it.
+//! Not here: who may remove it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 
 /// libtpu's lock file. libtpu removes it when its process exits; a process that was killed leaves it, and libtpu then
 /// refuses to start.
@@ -43,10 +46,36 @@ impl LockFile {
             path,
         })
     }
+
+    /// Removes the file. One that is gone already is no error.
+    ///
+    /// # Errors
+    /// A process holds a lock on it, it is no longer the same file, or this user may not remove it.
+    pub fn remove(&self) -> Result<(), String> {
+        let why = match self.try_remove() {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::AGAIN) => "a process uses it".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(format!("{} was not removed: {why}", self.path.display()))
+    }
+
+    fn try_remove(&self) -> Result<(), Errno> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        // Whoever opens the file now finds it locked until it is gone. Which of the two kinds libtpu takes is its own affair.
+        rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let (opened, found) = (rustix::fs::fstat(&file)?, rustix::fs::lstat(&self.path)?);
+        if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino) {
+            return Err(Errno::AGAIN);
+        }
+        rustix::fs::unlink(&self.path)
+    }
 }
 
 /// A line of `/etc/passwd` is `root:x:0:0:root:/root:/bin/bash`.
-fn user(passwd: &str, number: u32) -> Option<String> {
+pub(crate) fn user(passwd: &str, number: u32) -> Option<String> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;

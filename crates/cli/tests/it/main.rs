@@ -8,4 +8,5 @@ mod new;
 mod other_machines;
 mod prepare;
 mod presize;
+mod top;
 mod tpu;

@@ -1,4 +1,5 @@
-//! Which processes have a device's file open, as far as this user may see. It ends and signals none of them.
+//! Which processes have a device's file open or a library mapped, as far as this user may see. It ends and signals none
+//! of them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -46,18 +47,51 @@ impl fmt::Display for Holders {
     }
 }
 
-/// The holders of each of the files. A device may have several names, so devices are compared, not paths.
+/// What a process uses of some files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FilesInUse {
+    /// The process's number.
+    pub pid: u32,
+    /// The name of its program.
+    pub name: String,
+    /// Those of the files that it has open.
+    pub open: Vec<PathBuf>,
+    /// The files with the library's name that it has mapped into its memory, where the process sees them.
+    pub mapped: Vec<PathBuf>,
+}
+
+/// The processes that have one of `files` open or a file named `library` mapped, in order of their numbers, and how many
+/// processes could not be looked into. A device may have several names, so devices are compared, not paths.
+///
+/// ```
+/// use fulmen_pjrt::diagnosis::files_in_use;
+///
+/// let (processes, _unseen) = files_in_use(&[std::env::current_exe()?], "libtpu.so");
+/// assert!(processes.iter().all(|process| !process.open.is_empty() || !process.mapped.is_empty()));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn files_in_use(files: &[PathBuf], library: &str) -> (Vec<FilesInUse>, usize) {
+    in_use(files, Some(library), Path::new("/proc"))
+}
+
+/// The holders of each of the files.
 pub(super) fn of(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
+    let (processes, unseen) = if files.is_empty() { Default::default() } else { in_use(files, None, proc) };
+    let holder = |process: &FilesInUse| Holder { pid: process.pid, name: process.name.clone() };
+    let with = |file: &PathBuf| processes.iter().filter(|process| process.open.contains(file)).map(holder).collect();
+    files.iter().map(|file| Holders { processes: with(file), unseen }).collect()
+}
+
+fn in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<FilesInUse>, usize) {
     let wanted = files.iter().map(|file| fs::metadata(file).ok().map(|found| identity(&found))).collect::<Vec<_>>();
-    let mut holders = vec![Holders::default(); files.len()];
-    if files.is_empty() {
-        return holders;
-    }
-    let mut unseen = 0;
-    for pid in processes(proc) {
-        let folder = proc.join(pid.to_string());
-        let open = match open_files(&folder.join("fd"), files) {
-            Ok(open) => open,
+    let (mut found, mut unseen) = (Vec::new(), 0);
+    for pid in numbers(proc) {
+        let Some(folder) = living_thread(&proc.join(pid.to_string())) else { continue };
+        let looked = open_files(&folder.join("fd"), files)
+            .and_then(|open| Ok((open, library.map_or(Ok(Vec::new()), |library| mapped_files(&folder, library))?)));
+        let (identities, mapped) = match looked {
+            Ok(looked) => looked,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 unseen += 1;
                 continue;
@@ -65,24 +99,38 @@ pub(super) fn of(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
             // It has ended meanwhile.
             Err(_) => continue,
         };
-        for (holders, wanted) in holders.iter_mut().zip(&wanted) {
-            if wanted.is_some_and(|wanted| open.contains(&wanted)) {
-                let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
-                let name = if name.trim().is_empty() { "unknown" } else { name.trim() };
-                holders.processes.push(Holder { pid, name: name.to_owned() });
-            }
+        let is_open = |wanted: &Option<_>| wanted.is_some_and(|wanted| identities.contains(&wanted));
+        let open = files.iter().zip(&wanted).filter(|(_, wanted)| is_open(wanted)).map(|(file, _)| file.clone());
+        let open = open.collect::<Vec<_>>();
+        if !open.is_empty() || !mapped.is_empty() {
+            let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+            let name = if name.trim().is_empty() { "unknown" } else { name.trim() };
+            found.push(FilesInUse { pid, name: name.to_owned(), open, mapped });
         }
     }
-    holders.iter_mut().for_each(|holders| holders.unseen = unseen);
-    holders
+    (found, unseen)
 }
 
-/// The numbers of all processes, in order.
-fn processes(proc: &Path) -> Vec<u32> {
-    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
-    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect::<Vec<u32>>();
-    pids.sort_unstable();
-    pids
+/// The numbers that a folder's entries have for names, in order.
+fn numbers(folder: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect::<Vec<u32>>();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The folder of the process, or if its first thread has ended, of another. None if all have ended: a zombie holds
+/// nothing.
+fn living_thread(process: &Path) -> Option<PathBuf> {
+    let is_zombie = |folder: &Path| {
+        let stat = fs::read_to_string(folder.join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
+    };
+    if !is_zombie(process) {
+        return Some(process.to_owned());
+    }
+    let threads = process.join("task");
+    numbers(&threads).iter().map(|thread| threads.join(thread.to_string())).find(|thread| !is_zombie(thread))
 }
 
 /// What a process has open of files that have the name of one of `files`. Others are not touched: to ask after a file on
@@ -96,6 +144,17 @@ fn open_files(fd: &Path, files: &[PathBuf]) -> io::Result<BTreeSet<(u64, u64)>> 
         }
     }
     Ok(open)
+}
+
+/// The files of this name that are mapped, also those that have been deleted since.
+fn mapped_files(process: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
+    // A line has five fields and then the path.
+    let maps = fs::read(process.join("maps"))?;
+    let maps = String::from_utf8_lossy(&maps);
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|begin| &line[begin..]));
+    let paths = paths.map(|path| Path::new(path.strip_suffix(" (deleted)").unwrap_or(path)));
+    let named = paths.filter(|path| path.file_name() == Some(name.as_ref())).map(Path::to_owned);
+    Ok(named.collect::<BTreeSet<_>>().into_iter().collect())
 }
 
 /// The device that a device's file is for; for another file, the file itself.

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub use holders::{Holder, Holders};
+pub use holders::{FilesInUse, Holder, Holders, files_in_use};
 pub use plugin::PluginState;
 pub use variables::ObsoleteVariable;
 

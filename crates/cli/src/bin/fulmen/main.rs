@@ -18,12 +18,15 @@ mod data;
 mod devices;
 mod doctor;
 mod env;
+mod kill;
 mod limits;
 mod new;
 mod plugin;
 mod presize;
 mod progress;
+mod ps;
 mod size;
+mod top;
 mod tpu;
 
 use std::borrow::Cow;
@@ -57,6 +60,7 @@ enum Command {
     Devices(devices::Arguments),
     Doctor(doctor::Arguments),
     Env(env::Arguments),
+    Kill(kill::Arguments),
     /// Writes a manual page for each subcommand
     Man {
         /// The folder of the pages
@@ -66,6 +70,8 @@ enum Command {
     New(new::Arguments),
     Plugin(plugin::Arguments),
     Pod(fulmen_pods::Arguments),
+    Ps(ps::Arguments),
+    Top(top::Arguments),
     Tpu(tpu::Arguments),
 }
 
@@ -86,6 +92,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Env(arguments) => env::run(&arguments),
+        Command::Kill(arguments) => kill::run(&arguments),
         Command::Man { output } => manual(&output),
         Command::New(arguments) => new::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
@@ -94,6 +101,8 @@ fn main() -> ExitCode {
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
             Err(error) => Err(Error::new(error)),
         },
+        Command::Ps(arguments) => ps::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Tpu(arguments) => match tpu::run(arguments) {
             Ok(code) => return ExitCode::from(code),
             Err(error) => Err(error),

@@ -1,0 +1,161 @@
+//! `fulmen kill`: ends what holds the TPU.
+
+use std::io::{IsTerminal, Write, stdin, stdout};
+use std::time::Duration;
+
+use clap::Args;
+use fulmen_data::{Error, Result};
+use fulmen_machine::{Outcome, Plan, Report, Tpu};
+use serde_json::{Value, json};
+
+use super::ps::{footer, headline, held, lock_json, process_json, seconds};
+
+/// Ends the processes that hold the TPU, and removes the lock file that they leave
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Ends the processes that hold the TPU: SIGTERM, and SIGKILL for those that do not end in time. Then it removes \
+    libtpu's lock file if no process uses it, and looks whether the TPU is free. It shows first what it will do, and asks. \
+    The processes of other users and the one that this command runs in are spared without --force. The exit code is 1 if the \
+    TPU is not free, or if a process that was asked for is still there"
+)]
+pub(crate) struct Arguments {
+    /// The numbers of the processes; by default all that hold the TPU
+    pids: Vec<u32>,
+    /// Does not ask
+    #[arg(long)]
+    yes: bool,
+    /// Ends the processes of other users, too, and the one that this command runs in
+    #[arg(long)]
+    force: bool,
+    /// How long a process may take to save and end before it is killed
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    grace: Duration,
+    /// Shows what would be done, and does nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let Arguments { pids, yes, force, grace, dry_run, json } = arguments;
+    let tpu = Tpu::here();
+    let holders = tpu.holders();
+    let plan = Plan::new(holders.clone(), pids, *force);
+    if let Some(pid) = plan.unknown.first() {
+        let note = "`fulmen ps` shows those that do; root sees the processes of all users";
+        return Err(Error::usage(format!("process {pid} does not hold the TPU; {note}")));
+    }
+    if !json {
+        show(&plan);
+        if holders.processes.is_empty() && holders.lock.is_none() {
+            footer(&holders);
+            return Ok(());
+        }
+    }
+    if *dry_run {
+        if *json {
+            say!("{}", plan_json(&plan));
+        }
+        return Ok(());
+    }
+    if !plan.is_empty() && !yes && !confirmed(*json)? {
+        say!("Nothing was done.");
+        return Ok(());
+    }
+    let report = plan.carry_out(&tpu, *grace);
+    if *json {
+        say!("{}", report_json(&plan, &report));
+    } else {
+        tell(&report);
+    }
+    let gone = |outcome: &Outcome| matches!(outcome, Outcome::Ended | Outcome::Killed | Outcome::Gone);
+    let ended = report.outcomes.iter().all(|(_, outcome)| gone(outcome)) && plan.spared.is_empty();
+    match ended && (report.is_free() || !pids.is_empty()) {
+        true => Ok(()),
+        false => Err(Error::new("the TPU is not free")),
+    }
+}
+
+fn show(plan: &Plan) {
+    for process in &plan.ended {
+        say!("{}", headline(process));
+        say!("  holds {}; will be ended", held(process));
+    }
+    for (process, why) in &plan.spared {
+        say!("{}", headline(process));
+        say!("  holds {}; stays: {why}", held(process));
+    }
+    match &plan.lock {
+        Some(Ok(lock)) => {
+            say!("The lock file {} will be removed if no process uses it then.", lock.path.display());
+        }
+        Some(Err(why)) => say!("The lock file stays: {why}"),
+        None => {}
+    }
+}
+
+fn confirmed(json: bool) -> Result<bool> {
+    if json || !stdin().is_terminal() {
+        return Err(Error::usage("there is nobody to ask; --yes goes on without"));
+    }
+    let mut out = stdout();
+    let _ = write!(out, "Go on? [y/N] ").and_then(|()| out.flush());
+    let mut answer = String::new();
+    stdin().read_line(&mut answer).map_err(|error| Error::new(format!("cannot read the answer: {error}")))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Ended => "ended".to_owned(),
+        Outcome::Killed => "did not end in time, and was killed".to_owned(),
+        Outcome::Gone => "does not hold the TPU any more; nothing was sent".to_owned(),
+        Outcome::Stuck => "was killed, but waits in the kernel; if it stays, restart the machine".to_owned(),
+        Outcome::Refused(why) => format!("is still there: {why}"),
+    }
+}
+
+fn tell(report: &Report) {
+    for (process, outcome) in &report.outcomes {
+        say!("process {} {}", process.pid, words(outcome));
+    }
+    match &report.lock {
+        Some((lock, Ok(()))) => say!("{} was removed", lock.path.display()),
+        Some((_, Err(why))) => say!("{why}"),
+        None => {}
+    }
+    match report.is_free() {
+        true if report.left.unseen == 0 => say!("The TPU is free."),
+        _ => footer(&report.left),
+    }
+}
+
+fn plan_json(plan: &Plan) -> Value {
+    let spared = plan.spared.iter().map(|(process, why)| {
+        let mut process = process_json(process);
+        process["why"] = json!(why);
+        process
+    });
+    json!({
+        "ended": plan.ended.iter().map(process_json).collect::<Vec<_>>(),
+        "spared": spared.collect::<Vec<_>>(),
+        "lock": plan.removable().map(lock_json),
+    })
+}
+
+fn report_json(plan: &Plan, report: &Report) -> Value {
+    let ended = report.outcomes.iter().map(|(process, outcome)| {
+        let mut process = process_json(process);
+        process["outcome"] = json!(words(outcome));
+        process
+    });
+    let mut object = plan_json(plan);
+    object["ended"] = ended.collect();
+    object["lock"] =
+        report.lock.as_ref().map(|(lock, removed)| json!({ "path": lock.path, "removed": removed.is_ok() })).into();
+    object["free"] = report.is_free().into();
+    object["unseen"] = report.left.unseen.into();
+    object
+}

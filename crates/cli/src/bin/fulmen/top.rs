@@ -1,0 +1,127 @@
+//! `fulmen top`: how busy the TPU is.
+
+use std::io::{IsTerminal, stdout};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use fulmen_cli::top::{Look, Screen};
+use fulmen_data::{Error, Result};
+use fulmen_machine::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, Tpu};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use serde_json::{Value, json};
+
+use super::ps::{seconds, watched_json};
+
+/// Shows how busy the TPU is, how full its memory is, and what runs on it
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Shows how busy the TPU is, how full its memory is, and what runs on it, again and again. The numbers are \
+    those that libtpu serves while a program runs, and the steps of trainings of Fulmen that write FULMEN_PROGRESS_FILE. \
+    Where standard output is no terminal, it prints lines"
+)]
+pub(crate) struct Arguments {
+    /// Where libtpu serves its metrics
+    #[arg(long, value_name = "HOST:PORT", default_value = METRICS_ADDRESS)]
+    address: String,
+    /// 1 shows duty cycle and memory; 2 adds bandwidth, idle time, the queue and how long programs take
+    #[arg(long, default_value = "1", value_parser = ["1", "2"])]
+    level: String,
+    /// How long to wait between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    interval: Duration,
+    /// How often to look [default: until q is pressed]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Prints JSON: an object in a line for each look
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let level = if arguments.level == "1" { Level::Basic } else { Level::Detailed };
+    let client = MetricsClient::new(&arguments.address).map_err(|error| Error::usage(error.to_string()))?;
+    let looks = look(client, level, arguments.interval, arguments.count.unwrap_or(u64::MAX));
+    if !arguments.json && stdout().is_terminal() {
+        let screen = Screen::new(format!("{}, every {} s", arguments.address, arguments.interval.as_secs_f64()), level);
+        let shown = show(screen, &looks);
+        ratatui::restore();
+        return shown.map_err(|error| Error::new(format!("the terminal: {error}")));
+    }
+    let mut last = None;
+    for look in looks {
+        match arguments.json {
+            true => say!("{}", look_json(&look)),
+            false => look.lines().iter().for_each(|line| say!("{line}")),
+        }
+        last = Some(look);
+    }
+    match last.map(|look| look.metrics) {
+        Some(Err(error)) => Err(Error::new(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Looks in a thread of its own, so that a slow answer holds up no key.
+fn look(client: MetricsClient, level: Level, interval: Duration, count: u64) -> Receiver<Look> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut watch = Tpu::here().watch();
+        for turn in 0..count {
+            if turn > 0 {
+                thread::sleep(interval);
+            }
+            let metrics = client.read(level).map_err(|error| error.to_string());
+            let (processes, holders) = watch.look();
+            if sender.send(Look { metrics, processes, unseen: holders.unseen }).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Until q is pressed, or there are no more looks.
+fn show(mut screen: Screen, looks: &Receiver<Look>) -> std::io::Result<()> {
+    let mut terminal = ratatui::try_init()?;
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        let drawn = Instant::now();
+        while event::poll(Duration::from_millis(20))? {
+            if let Event::Key(key) = event::read()? {
+                let ends = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+                if ends || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
+                    return Ok(());
+                }
+            }
+        }
+        match looks.recv_timeout(Duration::from_millis(80).saturating_sub(drawn.elapsed())) {
+            Ok(look) => screen.update(look),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+fn look_json(look: &Look) -> Value {
+    let device = |it: &DeviceMetrics| {
+        json!({
+            "id": it.id,
+            "duty_cycle_percent": it.duty_cycle,
+            "memory_used_bytes": it.memory_used,
+            "memory_total_bytes": it.memory_total,
+            "bandwidth_percent": it.bandwidth,
+            "idle_seconds": it.idle_seconds,
+            "queued_programs": it.queued,
+            "program_mean_us": it.program_mean,
+            "program_p90_us": it.program_p90,
+        })
+    };
+    json!({
+        "devices": look.metrics.iter().flatten().map(device).collect::<Vec<_>>(),
+        "error": look.metrics.as_ref().err(),
+        "processes": look.processes.iter().map(watched_json).collect::<Vec<_>>(),
+        "unseen": look.unseen,
+    })
+}

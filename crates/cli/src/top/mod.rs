@@ -1,0 +1,191 @@
+//! What `fulmen top` shows: how busy devices are, and what runs on them.
+//!
+//! Not here: where the numbers come from, and the terminal.
+
+pub mod widgets;
+
+use std::collections::VecDeque;
+
+use fulmen_machine::{DeviceMetrics, Level, Watched};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Stylize as _;
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
+
+use widgets::{bar, history, panel, percent};
+
+/// How many looks back the history goes.
+const HISTORY: usize = 200;
+
+/// The numbers of one moment.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// What libtpu tells of each device, or why it does not.
+    pub metrics: Result<Vec<DeviceMetrics>, String>,
+    /// The processes that hold the TPU.
+    pub processes: Vec<Watched>,
+    /// How many processes could not be looked into.
+    pub unseen: usize,
+}
+
+/// The screen.
+///
+/// ```
+/// use fulmen_cli::top::{Look, Screen};
+/// use fulmen_machine::Level;
+/// use ratatui::{Terminal, backend::TestBackend};
+///
+/// let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
+/// screen.update(Look { metrics: Err("nobody serves metrics".into()), processes: vec![], unseen: 0 });
+/// let mut terminal = Terminal::new(TestBackend::new(60, 12))?;
+/// terminal.draw(|frame| screen.draw(frame))?;
+/// assert!(terminal.backend().to_string().contains("nobody serves metrics"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Screen {
+    source: String,
+    level: Level,
+    /// The mean duty cycle of all devices in percent, the newest last.
+    history: VecDeque<u64>,
+    look: Option<Look>,
+}
+
+impl Screen {
+    /// An empty screen. `source` says where the numbers come from.
+    pub fn new(source: String, level: Level) -> Self {
+        Self { source, level, history: VecDeque::new(), look: None }
+    }
+
+    /// Shows this from now on.
+    pub fn update(&mut self, look: Look) {
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        let busy = look.metrics.iter().flatten().filter_map(|device| device.duty_cycle).collect::<Vec<_>>();
+        if !busy.is_empty() {
+            self.history.push_back((busy.iter().sum::<f64>() / busy.len() as f64).round() as u64);
+        }
+        self.look = Some(look);
+    }
+
+    /// Draws it.
+    pub fn draw(&self, frame: &mut Frame<'_>) {
+        let devices = self.look.as_ref().and_then(|look| look.metrics.as_ref().ok()).map_or(1, Vec::len);
+        let heights = [
+            Constraint::Length(1),
+            Constraint::Length(devices as u16 + 3),
+            Constraint::Length(5),
+            Constraint::Min(4),
+            Constraint::Length(1),
+        ];
+        let [title, table, past, processes, keys] = Layout::vertical(heights).areas(frame.area());
+        frame.render_widget(Line::from(vec!["fulmen top".bold(), format!("  {}", self.source).dim()]), title);
+        match &self.look {
+            None => frame.render_widget(Paragraph::new("Looking …").block(panel("Devices")), table),
+            Some(look) => {
+                match &look.metrics {
+                    Ok(devices) => self.draw_devices(frame, table, devices),
+                    Err(error) => {
+                        let text = Paragraph::new(error.as_str().yellow()).wrap(Wrap { trim: true });
+                        frame.render_widget(text.block(panel("Devices")), table);
+                    }
+                }
+                draw_processes(frame, processes, look);
+            }
+        }
+        let values: Vec<u64> = self.history.iter().copied().collect();
+        history(frame, past, "Duty cycle, mean of all devices", &values, 100);
+        frame.render_widget("q quits".dim(), keys);
+    }
+
+    fn draw_devices(&self, frame: &mut Frame<'_>, area: Rect, devices: &[DeviceMetrics]) {
+        let is_detailed = self.level == Level::Detailed;
+        let long = if is_detailed { 10 } else { 20 };
+        let details: &[&str] = if is_detailed { &["bandwidth", "idle", "queued", "programs take"] } else { &[] };
+        let header = ["device", "duty cycle", "", "HBM", ""].into_iter().chain(details.iter().copied());
+        let rows = devices.iter().map(|device| {
+            let (duty, memory) = (device.duty_cycle, part(device.memory_used, device.memory_total));
+            let mut cells = vec![
+                Cell::from(device.id.to_string()),
+                bar(duty.unwrap_or(0.0) / 100.0, long.into()).into(),
+                percent(duty).into(),
+                bar(memory.unwrap_or(0.0), long.into()).into(),
+                memory_text(device).into(),
+            ];
+            if is_detailed {
+                cells.extend([
+                    percent(device.bandwidth).into(),
+                    or_dash(device.idle_seconds.map(|seconds| format!("{seconds:.1} s"))).into(),
+                    or_dash(device.queued.map(|queued| queued.to_string())).into(),
+                    or_dash(programs(device)).into(),
+                ]);
+            }
+            Row::new(cells)
+        });
+        let widths = [6, long, 7, long, 17, 9, 8, 6, 26].map(Constraint::Length);
+        let table = Table::new(rows, &widths[..5 + details.len()]).header(Row::new(header).dim());
+        frame.render_widget(table.block(panel("Devices")), area);
+    }
+}
+
+fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Look) {
+    let rows = look.processes.iter().map(|it| {
+        Row::new([it.process.pid.to_string(), it.process.user.clone(), it.progress(), it.process.command.clone()])
+    });
+    let title = match look.unseen {
+        0 => "Processes that hold the TPU".to_owned(),
+        unseen => format!("Processes that hold the TPU; {unseen} could not be looked into"),
+    };
+    let widths = [Constraint::Length(8), Constraint::Length(10), Constraint::Fill(1), Constraint::Fill(1)];
+    let table = Table::new(rows, widths).header(Row::new(["process", "user", "progress", "command"]).dim());
+    frame.render_widget(table.block(panel(&title)), area);
+}
+
+impl Look {
+    /// The same without a terminal, a line for each device and each process.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = match &self.metrics {
+            Ok(devices) => devices.iter().map(device_line).collect(),
+            Err(error) => vec![error.clone()],
+        };
+        lines.extend(self.processes.iter().map(|it| {
+            format!("process {} of {}: {}; {}", it.process.pid, it.process.user, it.progress(), it.process.command)
+        }));
+        lines
+    }
+}
+
+fn device_line(device: &DeviceMetrics) -> String {
+    let parts = [
+        device.duty_cycle.map(|duty| format!("duty cycle {duty:.1} %")),
+        device.memory_used.map(|_| format!("HBM {}", memory_text(device))),
+        device.bandwidth.map(|bandwidth| format!("bandwidth {bandwidth:.1} %")),
+        device.idle_seconds.map(|seconds| format!("idle for {seconds:.1} s")),
+        device.queued.map(|queued| format!("{queued} programs queued")),
+        programs(device).map(|times| format!("programs take {times}")),
+    ];
+    format!("device {}: {}", device.id, parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+fn part(used: Option<u64>, total: Option<u64>) -> Option<f64> {
+    Some(used? as f64 / total.filter(|total| *total > 0)? as f64)
+}
+
+fn memory_text(device: &DeviceMetrics) -> String {
+    let gib = |bytes: Option<u64>| or_dash(bytes.map(|bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 30))));
+    format!("{} of {} GiB", gib(device.memory_used), gib(device.memory_total))
+}
+
+fn programs(device: &DeviceMetrics) -> Option<String> {
+    let mean = format!("{:.1} ms", device.program_mean? / 1e3);
+    Some(match device.program_p90 {
+        Some(p90) => format!("{mean}, 90 % under {:.1} ms", p90 / 1e3),
+        None => mean,
+    })
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "–".into())
+}

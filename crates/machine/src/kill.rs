@@ -1,0 +1,215 @@
+//! Ends the processes that hold the TPU, and removes the lock file that they leave.
+//!
+//! Not here: asking the user.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
+
+use crate::holders::Stat;
+use crate::{Holders, LockFile, Process, Tpu};
+
+/// How long a killed process may take to be gone.
+const AFTER_KILL: Duration = Duration::from_secs(20);
+
+/// What is to be done.
+///
+/// ```
+/// use fulmen_machine::{Plan, Tpu};
+///
+/// let plan = Plan::new(Tpu::here().holders(), &[], false);
+/// for process in &plan.ended {
+///     println!("would end {}", process.pid);
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The processes to end.
+    pub ended: Vec<Process>,
+    /// The holders that stay, and why.
+    pub spared: Vec<(Process, String)>,
+    /// Numbers that were asked for, but are of no process that holds the TPU.
+    pub unknown: Vec<u32>,
+    /// Whether the lock file is removed once no process holds the TPU; if there is one, but another user's, why not.
+    pub lock: Option<Result<LockFile, String>>,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// By SIGTERM.
+    Ended,
+    /// By SIGKILL, after it did not end in time.
+    Killed,
+    /// It has ended by itself or let the TPU go, and was sent nothing. Another process may have its number.
+    Gone,
+    /// It is still there after SIGKILL: it waits in the kernel, for the device most likely.
+    Stuck,
+    /// The system refused to signal it.
+    Refused(String),
+}
+
+/// What was done.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The processes of the plan.
+    pub outcomes: Vec<(Process, Outcome)>,
+    /// The lock file, if it was to be removed, and why it was not.
+    pub lock: Option<(LockFile, Result<(), String>)>,
+    /// Who holds the TPU now.
+    pub left: Holders,
+}
+
+impl Report {
+    /// Whether nothing that could be seen keeps the next program from the TPU.
+    pub fn is_free(&self) -> bool {
+        self.left.processes.is_empty() && self.left.lock.is_none()
+    }
+}
+
+impl Plan {
+    /// Plans to end the processes of these numbers, or if there are none, all holders. The processes of other users and those
+    /// that have started this one are spared without `force`. With sudo, the user who called it is no other.
+    pub fn new(holders: Holders, pids: &[u32], force: bool) -> Self {
+        let sudo_uid = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+        let own = [Some(geteuid().as_raw()), sudo_uid];
+        let (mut ended, mut spared) = (Vec::new(), Vec::new());
+        let ancestors = ancestors();
+        let unknown = pids.iter().copied().filter(|pid| holders.processes.iter().all(|it| it.pid != *pid)).collect();
+        for process in holders.processes {
+            if !pids.is_empty() && !pids.contains(&process.pid) {
+                continue;
+            }
+            if !force && !own.contains(&Some(process.uid)) {
+                let reason = format!("it belongs to another user, {}; --force ends it, too", process.user);
+                spared.push((process, reason));
+            } else if !force && ancestors.contains(&process.pid) {
+                spared.push((process, "this command runs in it; --force ends it, too".to_owned()));
+            } else {
+                ended.push(process);
+            }
+        }
+        let lock = holders.lock.map(|lock| match force || own.contains(&Some(lock.owner)) {
+            true => Ok(lock),
+            false => {
+                let owner = lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string());
+                Err(format!("{} belongs to another user, {owner}; --force removes it, too", lock.path.display()))
+            }
+        });
+        Self { ended, spared, unknown, lock }
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.removable().is_none()
+    }
+
+    /// The lock file, if it may be removed.
+    pub fn removable(&self) -> Option<&LockFile> {
+        self.lock.as_ref().and_then(|lock| lock.as_ref().ok())
+    }
+
+    /// Sends SIGTERM to all processes of the plan, and SIGKILL to those that are there after `grace`. A process that has let
+    /// the TPU go since the plan was made is left alone. Then removes the lock file if no process holds the TPU.
+    pub fn carry_out(&self, tpu: &Tpu, grace: Duration) -> Report {
+        // Each descriptor stays with the process that has the number now. Whether that is the process of the plan is looked
+        // at afterwards, so that no number can change its process in between.
+        let opened: Vec<_> = self.ended.iter().map(|process| open(process.pid)).collect();
+        let now = tpu.holders();
+        let is_same = |one: &Process, other: &Process| (one.pid, one.start_ticks) == (other.pid, other.start_ticks);
+        let mut targets: Vec<Target> = Vec::new();
+        for (process, opened) in self.ended.iter().zip(opened) {
+            let outcome = match (now.processes.iter().any(|holder| is_same(holder, process)), opened) {
+                (false, _) | (_, Err(Errno::SRCH)) => Some(Outcome::Gone),
+                (true, Err(error)) => Some(refused(error)),
+                (true, Ok(fd)) => {
+                    let sent = pidfd_send_signal(&fd, Signal::TERM);
+                    if process.state == 'T' {
+                        // Else it would not notice.
+                        let _ = pidfd_send_signal(&fd, Signal::CONT);
+                    }
+                    targets.push(Target { process: process.clone(), fd: Some(fd), outcome: sent.err().map(refused) });
+                    continue;
+                }
+            };
+            targets.push(Target { process: process.clone(), fd: None, outcome });
+        }
+        wait(&mut targets, grace, &Outcome::Ended);
+        for target in targets.iter_mut().filter(|target| target.outcome.is_none()) {
+            if let Some(Err(error)) = target.fd.as_ref().map(|fd| pidfd_send_signal(fd, Signal::KILL)) {
+                target.outcome = Some(if error == Errno::SRCH { Outcome::Ended } else { refused(error) });
+            }
+        }
+        wait(&mut targets, AFTER_KILL, &Outcome::Killed);
+        let outcomes = targets.into_iter().map(|it| (it.process, it.outcome.unwrap_or(Outcome::Stuck))).collect();
+
+        let mut left = tpu.holders();
+        // libtpu removes the file where it ends in order.
+        let lock = left.lock.clone().filter(|lock| {
+            left.processes.is_empty() && self.removable().is_some_and(|planned| planned.owner == lock.owner)
+        });
+        let lock = lock.map(|lock| {
+            let removed = lock.remove();
+            (lock, removed)
+        });
+        if lock.is_some() {
+            left = tpu.holders();
+        }
+        Report { outcomes, lock, left }
+    }
+}
+
+struct Target {
+    process: Process,
+    fd: Option<OwnedFd>,
+    outcome: Option<Outcome>,
+}
+
+fn open(pid: u32) -> Result<OwnedFd, Errno> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    pidfd_open(pid, PidfdFlags::empty())
+}
+
+fn refused(error: Errno) -> Outcome {
+    Outcome::Refused(match error {
+        Errno::PERM => "it belongs to another user; run this command with sudo".to_owned(),
+        Errno::NOSYS => "this kernel has no pidfd_open; it needs Linux 5.3".to_owned(),
+        error => error.to_string(),
+    })
+}
+
+/// Waits until those without an outcome have ended, which is then `how`.
+fn wait(targets: &mut [Target], time: Duration, how: &Outcome) {
+    let deadline = Instant::now() + time;
+    loop {
+        let waiting = targets.iter_mut().filter(|target| target.outcome.is_none());
+        let mut waiting: Vec<_> =
+            waiting.filter_map(|target| Some((target.fd.as_ref()?, &mut target.outcome))).collect();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let mut fds: Vec<_> = waiting.iter().map(|(fd, _)| PollFd::new(*fd, PollFlags::IN)).collect();
+        if fds.is_empty() {
+            return;
+        }
+        // A descriptor of a process can be read once all its threads have ended, though nobody has asked how.
+        let ended = poll(&mut fds, Some(&timeout));
+        let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        for (_, outcome) in waiting.iter_mut().zip(ready).filter(|(_, ready)| *ready).map(|(waiting, _)| waiting) {
+            **outcome = Some(how.clone());
+        }
+        if left.is_zero() || matches!(ended, Err(error) if error != Errno::INTR) {
+            return;
+        }
+    }
+}
+
+/// The processes that have started this one, directly or not.
+fn ancestors() -> Vec<u32> {
+    let parent =
+        |pid: &u32| Stat::read(Path::new(&format!("/proc/{pid}"))).map(|stat| stat.parent).filter(|pid| *pid > 0);
+    std::iter::successors(Some(std::process::id()), parent).skip(1).collect()
+}
