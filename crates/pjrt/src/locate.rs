@@ -75,7 +75,10 @@ impl Platform {
     fn advice(self) -> &'static str {
         match self {
             Self::Cpu => "it is fetched when it is first used",
-            Self::Cuda => "install one with `pip install jax-cuda13-pjrt`, or set FULMEN_PJRT_PLUGIN to its path",
+            Self::Cuda => {
+                "install one with `pip install jax-cuda13-pjrt`, or fetch it: `fulmen plugin install cuda13` (in a program, \
+                 fulmen_pjrt::fetch::cuda_plugin), or set FULMEN_PJRT_PLUGIN to its path"
+            }
             Self::Tpu => {
                 "install one with `pip install libtpu`, or fetch it: `--fetch-libtpu` (in a program, \
                  fulmen_pjrt::fetch::libtpu), or set TPU_LIBRARY_PATH to its path"
@@ -96,8 +99,8 @@ impl fmt::Display for Platform {
 /// 2. for a TPU the variable `TPU_LIBRARY_PATH`, then the Python package `libtpu`; for a GPU the Python packages
 ///    `jax_plugins.xla_cuda13` and `jax_plugins.xla_cuda12`;
 /// 3. the file in the folder `$XDG_CACHE_HOME/fulmen/pjrt` (or `~/.cache/fulmen/pjrt`);
-/// 4. for a CPU, what [`fetch::cpu_plugin`] fetches; for a TPU, what [`fetch::libtpu`] has fetched before. That one is
-///    never fetched from here.
+/// 4. for a CPU, what [`fetch::cpu_plugin`] fetches; for a TPU, what [`fetch::libtpu`] has fetched before, and for a GPU
+///    [`fetch::cuda_plugin`]. Those are never fetched from here.
 ///
 /// A path that was named but is not there is an error, never passed over. If nothing is found the error lists every place.
 ///
@@ -164,7 +167,7 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     match fetch::cache_folder() {
         Ok(cache) => {
             let by_hand = cache.join("pjrt").join(platform.in_cache());
-            for path in [Some(by_hand), fetch::fetched_in(&cache, platform)].into_iter().flatten() {
+            for path in std::iter::once(by_hand).chain(fetch::fetched_in(&cache, platform)) {
                 if path.is_file() {
                     return Ok(Search::Found(path));
                 }

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use fulmen_gcloud::seconds;
+use fulmen_preflight::Slice;
 
 /// Runs one program on many hosts over ssh
 #[derive(Debug, Args)]
@@ -51,6 +52,13 @@ pub(crate) enum Command {
     Stop(Stop),
     /// Runs a command on all hosts at the same time
     Exec(Exec),
+    /// Prints what starts a program on a cluster: a JobSet of Kubernetes, a Ray program, a task of SkyPilot
+    #[command(
+        long_about = "Prints what starts a program on a cluster: for GKE a JobSet, for Ray a Python program that `ray job \
+        submit` takes, for SkyPilot a managed job. Exit code 75 and a lost host start the program again from its last \
+        checkpoint. Nothing is started, and no secret is printed"
+    )]
+    Manifest(Manifest),
 }
 
 /// Which hosts, and how they are reached.
@@ -192,5 +200,45 @@ pub(crate) struct Exec {
     pub(crate) dry_run: bool,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+/// What starts programs on a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// A JobSet for Google Kubernetes Engine
+    Jobset,
+    /// A Python program for a Ray cluster
+    Ray,
+    /// A managed job of SkyPilot
+    Skypilot,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Manifest {
+    /// For which cluster
+    #[arg(long, value_enum)]
+    pub(crate) kind: Kind,
+    /// The TPU slice, such as v5e:4x4 or v6e-16. Only Ray can do without
+    #[arg(long, value_name = "SLICE", required_if_eq_any = [("kind", "jobset"), ("kind", "skypilot")])]
+    pub(crate) topology: Option<Slice>,
+    /// With Ray, so many independent programs; {index} in the arguments is the program's index
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) programs: usize,
+    /// The name of the run
+    #[arg(long, default_value = "train")]
+    pub(crate) name: String,
+    /// The container image that has the program, for a JobSet
+    #[arg(long, required_if_eq("kind", "jobset"))]
+    pub(crate) image: Option<String>,
+    /// How often to start again
+    #[arg(long, value_name = "NUMBER", default_value_t = 3)]
+    pub(crate) max_restarts: u32,
+    /// A variable for the program's environment; without a value, this command's own. It is printed: give no secret. May be
+    /// repeated
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
+    /// The program, as it is called in the image or in the folder that Ray and SkyPilot copy from, and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<String>,
 }

@@ -18,11 +18,14 @@
 //! # Ok::<(), fulmen_pods::Error>(())
 //! ```
 //!
+//! For clusters that start programs themselves, `pod manifest` prints what they take (`src/manifests`).
+//!
 //! Not here: creating machines, and what the processes of a run tell each other.
 
 mod arguments;
 mod error;
 mod manage;
+mod manifest;
 mod plan;
 mod program;
 mod run;
@@ -35,6 +38,7 @@ mod verdict;
 
 pub use arguments::{Arguments, RunOptions};
 pub use error::{Error, Result};
+pub use program::{Glibc, glibc_of};
 pub use run::signals;
 
 use std::io::Write;
@@ -60,5 +64,6 @@ pub fn run(
         Command::Logs(arguments) => manage::logs(&arguments, out, signals),
         Command::Stop(arguments) => manage::stop(&arguments, out),
         Command::Exec(arguments) => manage::exec(&arguments, out),
+        Command::Manifest(arguments) => manifest::print(&arguments, out),
     }
 }

@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::arguments::RunOptions;
 use crate::manage::distinct;
-use crate::program::{Program, Version};
+use crate::program::{Glibc, Program};
 use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
 use crate::{Error, Result};
 
 /// Where process 0 of a run listens unless told otherwise, as in `fulmen-coordination`.
-const PORT: u16 = 8482;
+pub(crate) const PORT: u16 = 8482;
 
 /// How long a host may take to answer a short script.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ pub(crate) struct Worker {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Host {
     machine: String,
-    glibc: Option<Version>,
+    glibc: Option<Glibc>,
     /// Its own address, as it sees the connection.
     address: String,
     chips: usize,
@@ -148,7 +148,7 @@ impl Plan {
             None if first.address.contains(':') => format!("[{}]:{PORT}", first.address),
             None => format!("{}:{PORT}", first.address),
         };
-        let more = environment(arguments)?;
+        let more = environment(&arguments.env)?;
         let worker = |(index, host): (usize, &String)| {
             let place = [
                 ("FULMEN_COORDINATOR", coordinator.clone()),
@@ -166,7 +166,7 @@ impl Plan {
     /// # Errors
     /// As [`together`](Plan::together); a host without chips.
     pub(crate) fn each_chip(&self, arguments: &RunOptions, hosts: &[(String, usize)]) -> Result<Vec<Worker>> {
-        let more = environment(arguments)?;
+        let more = environment(&arguments.env)?;
         let chips = hosts.iter().flat_map(|(host, chips)| (0..*chips).map(move |chip| (host, chip)));
         let worker = |(index, (host, chip)): (usize, (&String, usize))| {
             let place = [
@@ -241,7 +241,7 @@ impl Host {
         let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or("");
         Host {
             machine: value("machine").into(),
-            glibc: Version::parse(value("glibc")),
+            glibc: Glibc::parse(value("glibc")),
             address: value("address").into(),
             chips: value("chips").parse().unwrap_or(0),
             present: value("present") == "yes",
@@ -250,7 +250,7 @@ impl Host {
 }
 
 /// The variables of `--env`.
-fn environment(arguments: &RunOptions) -> Result<Vec<(String, String)>> {
+pub(crate) fn environment(given: &[String]) -> Result<Vec<(String, String)>> {
     let one = |text: &String| {
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name, value.to_owned()),
@@ -272,7 +272,7 @@ fn environment(arguments: &RunOptions) -> Result<Vec<(String, String)>> {
         }
         Ok((name.to_owned(), value))
     };
-    arguments.env.iter().map(one).collect()
+    given.iter().map(one).collect()
 }
 
 /// Random bytes in hexadecimal.

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use object::read::ReadCache;
-use object::read::elf::FileHeader;
+use object::read::elf::{FileHeader, Sym as _};
 use object::{Endianness, elf};
 use sha2::{Digest, Sha256};
 
@@ -26,22 +26,30 @@ pub(crate) struct Program {
 struct Needs {
     /// As `uname -m` says it.
     machine: Option<&'static str>,
-    glibc: Option<Version>,
+    glibc: Option<Glibc>,
+    /// A symbol that needs this version, if it is a symbol.
+    symbol: Option<String>,
 }
 
 /// A version of glibc.
+///
+/// ```
+/// use fulmen_pods::Glibc;
+///
+/// assert!(Glibc::parse("2.31") > Glibc::parse("2.4"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Version(u32, u32, u32);
+pub struct Glibc(u32, u32, u32);
 
-impl Version {
+impl Glibc {
     /// Reads `2.31` or `2.2.5`.
-    pub(crate) fn parse(text: &str) -> Option<Version> {
+    pub fn parse(text: &str) -> Option<Glibc> {
         let mut numbers = text.trim().split('.').map(|number| number.parse().ok());
-        Some(Version(numbers.next()??, numbers.next()??, numbers.next().unwrap_or(Some(0))?))
+        Some(Glibc(numbers.next()??, numbers.next()??, numbers.next().unwrap_or(Some(0))?))
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for Glibc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0, self.1)
     }
@@ -63,14 +71,13 @@ impl Program {
     }
 
     /// Why a host cannot run it.
-    pub(crate) fn refused_by(&self, machine: &str, glibc: Option<Version>) -> Option<String> {
+    pub(crate) fn refused_by(&self, machine: &str, glibc: Option<Glibc>) -> Option<String> {
         let (path, needs) = (self.path.display(), &self.needs);
         if let Some(needed) = needs.machine.filter(|needed| *needed != machine) {
             return Some(format!("its processor is {machine}, but {path} is built for {needed}"));
         }
         let needed = needs.glibc?;
-        let advice =
-            "build the program on the oldest host, or with `cargo zigbuild --target x86_64-unknown-linux-gnu.2.31`";
+        let advice = "build the program on the oldest host, or with `fulmen build --for tpu-vm`";
         match glibc {
             Some(version) if version >= needed => None,
             Some(version) => Some(format!("it has glibc {version}, but {path} needs {needed}; {advice}")),
@@ -90,19 +97,48 @@ impl Needs {
             elf::EM_AARCH64 => Some("aarch64"),
             _ => None,
         };
-        let mut needs = Needs { machine, glibc: None };
+        let mut needs = Needs { machine, ..Needs::default() };
         let sections = header.sections(endian, &data).ok()?;
         let Ok(Some((mut files, link))) = sections.gnu_verneed(endian, &data) else { return Some(needs) };
         let names = sections.strings(endian, &data, link).ok()?;
         while let Ok(Some((_, mut versions))) = files.next() {
             while let Ok(Some(version)) = versions.next() {
-                let name = version.name(endian, names).ok().and_then(|name| std::str::from_utf8(name).ok());
-                let glibc = name.and_then(|name| name.strip_prefix("GLIBC_")).and_then(Version::parse);
+                let glibc = version.name(endian, names).ok().and_then(version_of);
                 needs.glibc = needs.glibc.max(glibc);
             }
         }
+        let versions = sections.versions(endian, &data).ok().flatten();
+        let symbols = sections.symbols(endian, &data, elf::SHT_DYNSYM).ok();
+        needs.symbol = versions.zip(symbols).and_then(|(versions, symbols)| {
+            let newest = symbols.enumerate().find(|(index, symbol)| {
+                let version = versions.version(versions.version_index(endian, *index).index());
+                let version = version.ok().flatten().and_then(|version| version_of(version.name()));
+                symbol.is_undefined(endian) && version.is_some() && version == needs.glibc
+            });
+            let name = newest?.1.name(endian, symbols.strings()).ok()?;
+            Some(String::from_utf8_lossy(name).into_owned())
+        });
         Some(needs)
     }
+}
+
+/// The version that a name as `GLIBC_2.31` tells.
+fn version_of(name: &[u8]) -> Option<Glibc> {
+    match std::str::from_utf8(name).ok()?.strip_prefix("GLIBC_")? {
+        // Relative relocations that are packed, which loaders know since.
+        "ABI_DT_RELR" => Some(Glibc(2, 36, 0)),
+        number => Glibc::parse(number),
+    }
+}
+
+/// The oldest glibc that a program runs with, and a symbol that needs it. None if it needs no glibc.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn glibc_of(path: &Path) -> Result<Option<(Glibc, String)>> {
+    let file = File::open(path).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
+    let needs = Needs::of(&file).unwrap_or_default();
+    Ok(needs.glibc.map(|version| (version, needs.symbol.unwrap_or_else(|| "the format of the file".into()))))
 }
 
 #[cfg(test)]
@@ -112,13 +148,14 @@ mod tests {
     #[test]
     fn a_host_with_an_older_glibc_or_another_processor_is_refused() {
         let program = Program::open(&std::env::current_exe().unwrap()).unwrap();
-        let needed = program.needs.glibc.unwrap();
+        let (needed, symbol) = glibc_of(&program.path).unwrap().unwrap();
+        assert!(!symbol.contains(' ') && program.needs.glibc == Some(needed), "{symbol}");
         // `OpenOptions::custom_flags`, threads and the like need more than the first 64-bit glibc, and the tests' own
         // machine has enough.
-        assert!(needed > Version(2, 2, 5) && needed < Version(3, 0, 0), "{needed}");
+        assert!(needed > Glibc(2, 2, 5) && needed < Glibc(3, 0, 0), "{needed}");
         let machine = program.needs.machine.unwrap();
         assert_eq!(program.refused_by(machine, Some(needed)), None);
-        let older = program.refused_by(machine, Version::parse("2.3")).unwrap();
+        let older = program.refused_by(machine, Glibc::parse("2.3")).unwrap();
         assert!(older.contains("glibc 2.3, but") && older.contains(&format!("needs {needed}")), "{older}");
         assert!(program.refused_by(machine, None).unwrap().contains("statically"));
         assert!(program.refused_by("riscv64", Some(needed)).unwrap().contains("its processor is riscv64"));
@@ -126,8 +163,8 @@ mod tests {
 
     #[test]
     fn versions_are_compared_as_numbers_and_a_script_needs_none() {
-        assert!(Version::parse("2.31") > Version::parse("2.4") && Version::parse("2.2.5") > Version::parse("2.2"));
-        assert_eq!([Version::parse("PRIVATE"), Version::parse("")], [None, None]);
+        assert!(Glibc::parse("2.31") > Glibc::parse("2.4") && Glibc::parse("2.2.5") > Glibc::parse("2.2"));
+        assert_eq!([Glibc::parse("PRIVATE"), Glibc::parse("")], [None, None]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("train.sh");
         std::fs::write(&path, "abc").unwrap();

@@ -57,6 +57,13 @@ impl Slice {
         &self.name
     }
 
+    /// The name that Google's interfaces take, `v5litepod-8` or `v3-8`; none for a slice of an unusual shape.
+    pub fn everyday_name(&self) -> Option<String> {
+        let generation = if self.generation.name == "v5e" { "v5litepod" } else { self.generation.name };
+        let name = format!("{generation}-{}", counted(self.generation, self.num_chips()));
+        name.parse().is_ok_and(|slice: Slice| slice.name == self.name).then_some(name)
+    }
+
     /// What is published of its chips.
     pub fn generation(&self) -> &'static Generation {
         self.generation
@@ -180,6 +187,8 @@ mod tests {
             let slice: Slice = asked.parse().unwrap();
             assert_eq!((slice.name(), slice.num_chips(), slice.num_devices()), (name, chips, devices), "{asked}");
             assert_eq!(slice.asked(), asked);
+            let everyday: Option<Slice> = slice.everyday_name().map(|name| name.parse().unwrap());
+            assert!(everyday.is_none_or(|everyday| everyday.name() == name), "{asked}");
         };
         check("v2-8", "v2:2x2", 4, 8);
         check("v3-8", "v3:2x2", 4, 8);
@@ -196,6 +205,12 @@ mod tests {
         check("V5E:2x4", "v5e:2x4", 8, 8);
         check("v5litepod:4x8", "v5e:4x8", 32, 32);
         check("tpu7x:2x2x1", "tpu7x:2x2x1", 4, 8);
+        let everyday = |asked: &str| asked.parse::<Slice>().unwrap().everyday_name();
+        assert_eq!(
+            (everyday("v5e:4x4").as_deref(), everyday("v3:2x2").as_deref()),
+            (Some("v5litepod-16"), Some("v3-8"))
+        );
+        assert_eq!(everyday("v5p:4x4x12"), None);
     }
 
     #[test]

@@ -70,6 +70,7 @@
 
 mod command;
 mod config;
+mod describe;
 mod fail;
 mod output;
 mod parse;

@@ -13,6 +13,7 @@ use fulmen_trainer::preflight::Prices;
 use fulmen_trainer::{Resume, Signal, Trainer, TrainerBuilder, Weights};
 
 use crate::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
+use crate::describe::describe;
 use crate::fail::Failure;
 use crate::output::{line, line_of};
 use crate::parse::{Invocation, parse};
@@ -23,6 +24,9 @@ use crate::{FitData, Program};
 /// Does what the arguments say.
 pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let started = Instant::now();
+    if describe::<P>(&args)? {
+        return Ok(ExitCode::SUCCESS);
+    }
     Signal::install_handlers();
     let mut invocation = parse::<P>(args)?;
     let given = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;

@@ -527,3 +527,17 @@ fn a_configuration_may_come_through_a_pipe() {
     writer.join().unwrap();
     assert_eq!(options(&read).max_epochs, 3);
 }
+
+#[test]
+fn a_program_describes_itself_to_shells_and_as_manual_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().to_str().unwrap();
+    let code = |args: &[&str]| format!("{:?}", main_from::<Fitting>(args));
+    let [success, usage] = [ExitCode::SUCCESS, ExitCode::from(2)].map(|code| format!("{code:?}"));
+    assert_eq!(code(&["bin/line", "man", "--output", output]), success);
+    let page = std::fs::read_to_string(folder.path().join("line-fit.1")).unwrap();
+    assert!(page.contains("data\\-dir") && page.contains("max\\-epochs"), "{page}");
+    // It is not asked for --data-dir.
+    assert_eq!(code(&["line", "completions", "zsh"]), success);
+    assert_eq!(code(&["line", "completions", "abacus"]), usage);
+}

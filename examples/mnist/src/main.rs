@@ -4,9 +4,10 @@ mod model;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use fulmen::cli::{self, FitData, Program, clap};
-use fulmen::data::{FakeDataset, Mnist, Split};
+use fulmen::data::{FakeDataset, Mnist, Split, k_fold};
 use fulmen::prelude::*;
 
 use model::Digits;
@@ -20,6 +21,9 @@ struct Args {
     /// Random pixels in place of --data-dir.
     #[arg(long)]
     fake_data: bool,
+    /// Validate on this fifth of the training digits, 0 to 4, in place of a random tenth.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(..5))]
+    fold: Option<u8>,
     /// Samples a step.
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
@@ -42,11 +46,14 @@ impl Program for Args {
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
-        // A tenth of the training digits is held back to choose the best epoch by.
+        // A part of the training digits is held back to choose the best epoch by.
         let digits = self.digits(Split::Train)?;
         let held_back = digits.len() / 10;
         let lengths = [digits.len() - held_back, held_back];
-        let [train, validation] = random_split(digits, lengths, 0)?;
+        let [train, validation] = match self.fold {
+            None => random_split(digits, lengths, 0)?,
+            Some(fold) => k_fold(digits.len(), 5, Some(0))?[usize::from(fold)].datasets(&Arc::new(digits))?,
+        };
         let train = DataLoader::builder(train)
             .batch_size(self.batch_size)
             .shuffle(true)

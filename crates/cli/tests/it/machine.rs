@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-fn fulmen(arguments: &[&str]) -> String {
+pub(crate) fn fulmen(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()

@@ -5,6 +5,7 @@ mod cache;
 mod checkpoint;
 mod machine;
 mod new;
+mod other_machines;
 mod prepare;
 mod presize;
 mod report;

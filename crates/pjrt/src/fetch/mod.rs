@@ -1,5 +1,5 @@
-//! Fetching plugins once: the CPU's by itself, so that a first run needs nothing but Python's pip, and libtpu when it is
-//! asked for. It fetches nothing else, and loads nothing.
+//! Fetching plugins once: the CPU's by itself, so that a first run needs nothing but Python's pip, and those for TPUs and
+//! GPUs when they are asked for. It fetches nothing else, and loads nothing.
 //!
 //! Each package's version and SHA-256 are pinned. The file appears in the cache folder whole or not at all: it is
 //! downloaded and unpacked beside its place, under a lock, and then renamed ([`fulmen_durable`]). A file that was damaged
@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use self::package::{CPU, LIBTPU, Package};
+use self::package::{CPU, CUDA, LIBTPU, Package};
 use crate::error::{Error, Kind, Result};
 use crate::hash;
 use crate::locate::{self, Platform};
@@ -93,14 +93,30 @@ pub fn libtpu_version() -> Option<&'static str> {
     LIBTPU.map(|package| package.version)
 }
 
-/// Where a plugin lies in this cache folder once it has been fetched.
-pub(crate) fn fetched_in(cache: &Path, platform: Platform) -> Option<PathBuf> {
-    let package = match platform {
-        Platform::Cpu => CPU,
-        Platform::Cuda => None,
-        Platform::Tpu => LIBTPU,
-    };
-    package.map(|package| target(cache, &package))
+/// The path of XLA's plugin for NVIDIA GPUs with CUDA 12 or 13 in the cache folder, where it is put first if need be.
+///
+/// It is fetched only when this is called, by the rules of [`cpu_plugin`]. It loads NVIDIA's libraries (CUDA, cuDNN, NCCL
+/// and others), which are not fetched. [`locate`](locate::locate) finds it afterwards.
+///
+/// # Errors
+/// Another version of CUDA than these two; another processor than x86-64; what [`cpu_plugin`] gives.
+pub fn cuda_plugin(version: u32) -> Result<PathBuf> {
+    let name = format!("jax-cuda{version}-pjrt");
+    let package = CUDA.iter().find(|package| package.name == name).ok_or_else(|| {
+        Error::new(
+            Kind::Unsupported,
+            format!(
+                "there is no plugin for CUDA {version} on {}, only for CUDA 12 and 13 on x86-64",
+                env::consts::ARCH
+            ),
+        )
+    })?;
+    Fetcher::new(*package)?.get()
+}
+
+/// Where plugins lie in this cache folder once they have been fetched, the preferred first.
+pub(crate) fn fetched_in(cache: &Path, platform: Platform) -> Vec<PathBuf> {
+    package::of(platform).iter().map(|package| target(cache, package)).collect()
 }
 
 fn target(cache: &Path, package: &Package<'_>) -> PathBuf {
@@ -117,14 +133,14 @@ pub(crate) fn is_published(plugin: &Path) -> bool {
 /// left alone.
 ///
 /// # Errors
-/// The file is damaged and cannot be fetched, or is libtpu, which is fetched on request only.
+/// The file is damaged and cannot be fetched, or is fetched on request only.
 pub fn mend(plugin: &Path) -> Result<bool> {
     fetcher_of(plugin).map_or(Ok(false), |fetcher| fetcher.mend())
 }
 
 fn fetcher_of(plugin: &Path) -> Option<Fetcher<'static>> {
-    let fetchers = [CPU, LIBTPU].into_iter().flatten().filter_map(|package| Fetcher::new(package).ok());
-    fetchers.into_iter().find(|fetcher| {
+    let packages = [Platform::Cpu, Platform::Cuda, Platform::Tpu].into_iter().flat_map(package::of);
+    packages.filter_map(|package| Fetcher::new(package).ok()).find(|fetcher| {
         let target = fetcher.target();
         // A link in the file's place is a user's own plugin.
         let folder = target.parent().and_then(|folder| folder.canonicalize().ok());
@@ -184,11 +200,8 @@ impl<'a> Fetcher<'a> {
             target.display()
         );
         let refuse = |next: String| Error::new(Kind::Corrupt, format!("{damaged}; {next}"));
-        if self.package.on_request {
-            return Err(refuse(
-                "delete the file and fetch it again: `--fetch-libtpu` (in a program, fulmen_pjrt::fetch::libtpu)"
-                    .to_owned(),
-            ));
+        if let Some(how) = self.package.on_request {
+            return Err(refuse(format!("delete the file and fetch it again: {how}")));
         }
         if self.offline {
             return Err(refuse(format!("{OFFLINE_VARIABLE} forbids fetching it again; {}", self.by_hand())));

@@ -1,5 +1,7 @@
 //! Which packages are fetched: names, pinned versions and hashes. It fetches nothing.
 
+use crate::locate::Platform;
+
 /// A package with a plugin in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Package<'a> {
@@ -20,8 +22,8 @@ pub(crate) struct Package<'a> {
     pub(crate) note: &'a str,
     /// The variable that names a plugin that the user has.
     pub(crate) variable: &'a str,
-    /// Whether it is fetched only when the user asks for it.
-    pub(crate) on_request: bool,
+    /// How the user asks for it, if it is fetched only then.
+    pub(crate) on_request: Option<&'a str>,
 }
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -36,7 +38,7 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
     wheel: &[],
     note: "",
     variable: "FULMEN_PJRT_PLUGIN",
-    on_request: false,
+    on_request: None,
 });
 
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
@@ -51,7 +53,7 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
     wheel: &[],
     note: "",
     variable: "FULMEN_PJRT_PLUGIN",
-    on_request: false,
+    on_request: None,
 });
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
@@ -80,8 +82,54 @@ pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
     note: ". It comes from PyPI, as its licence (the Google Cloud Platform Terms of Service) does not let Fulmen pass it \
            on; unpacked it takes 575 MB",
     variable: "TPU_LIBRARY_PATH",
-    on_request: true,
+    on_request: Some("`--fetch-libtpu` (in a program, fulmen_pjrt::fetch::libtpu)"),
 });
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const LIBTPU: Option<Package<'_>> = None;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+const CUDA_NOTE: &str = ". It loads NVIDIA's libraries (CUDA, cuDNN, NCCL, NVSHMEM), which are not fetched";
+
+/// XLA's plugins for NVIDIA GPUs, those of the newest CUDA first. Each wheel is for every Python.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub(crate) const CUDA: &[Package<'_>] = &[
+    Package {
+        what: "XLA's plugin for CUDA 13",
+        name: "jax-cuda13-pjrt",
+        version: "0.12.0.1",
+        sha256: "5899bb6177eda86ea532afb9a26794f2bdd04966f6a01f9028266b16c2b6cf90",
+        megabytes: 135,
+        member: "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
+        member_sha256: "b6de513893c09af2c77e71afcef46d9706f8c259337cdef4cd5cae2353886f75",
+        wheel: &[],
+        note: CUDA_NOTE,
+        variable: "FULMEN_PJRT_PLUGIN",
+        on_request: Some("`fulmen plugin install cuda13`"),
+    },
+    Package {
+        what: "XLA's plugin for CUDA 12",
+        name: "jax-cuda12-pjrt",
+        version: "0.12.0.1",
+        sha256: "5ec28e06198d094031c37590b4ea753ae8cde4879ab4b60baf40f0dffb673286",
+        megabytes: 192,
+        member: "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
+        member_sha256: "921aaa9c635255fb7b7a660d11c8f702c78a70e7f7d005d4f377c2dc5f0fede2",
+        wheel: &[],
+        note: CUDA_NOTE,
+        variable: "FULMEN_PJRT_PLUGIN",
+        on_request: Some("`fulmen plugin install cuda12`"),
+    },
+];
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+pub(crate) const CUDA: &[Package<'_>] = &[];
+
+/// The packages of a platform, the preferred first.
+pub(crate) fn of(platform: Platform) -> Vec<Package<'static>> {
+    match platform {
+        Platform::Cpu => CPU.into_iter().collect(),
+        Platform::Cuda => CUDA.to_vec(),
+        Platform::Tpu => LIBTPU.into_iter().collect(),
+    }
+}

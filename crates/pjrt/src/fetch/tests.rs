@@ -24,7 +24,7 @@ fn package(sha256: &str) -> Package<'_> {
         wheel: &[],
         note: "",
         variable: "FULMEN_PJRT_PLUGIN",
-        on_request: false,
+        on_request: None,
     }
 }
 
@@ -252,9 +252,13 @@ fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
     assert!(error.to_string().contains(&damaged) && error.to_string().contains(advice), "{error}");
 
     let mut on_request = stage.fetcher(no_network);
-    on_request.package.on_request = true;
+    on_request.package.on_request = Some("`fulmen plugin install fake`");
     let error = on_request.mend().unwrap_err();
-    assert!(error.is_corrupt() && error.to_string().contains("delete the file and fetch it again"), "{error}");
+    assert!(
+        error.is_corrupt()
+            && error.to_string().contains("delete the file and fetch it again: `fulmen plugin install fake`"),
+        "{error}"
+    );
     assert_eq!(fs::read(path).unwrap(), b"not really a plugiN", "the file stays until there is a better one");
 }
 

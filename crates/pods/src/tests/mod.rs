@@ -1,7 +1,7 @@
 //! Runs over three real hosts. They need root, `ip` and `sshd`, which makes them `#[ignore]`d:
 //! `cargo test -p fulmen-pods -- --include-ignored`.
 
-mod hosts;
+pub(crate) mod hosts;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -10,12 +10,14 @@ macro_rules! say {
     }};
 }
 
+mod build;
 mod cache;
 mod checkpoint;
 mod compile_cache;
 mod data;
 mod devices;
 mod doctor;
+mod env;
 mod kill;
 mod limits;
 mod new;
@@ -48,6 +50,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Build(build::Arguments),
     Cache(cache::Arguments),
     Checkpoint(checkpoint::Arguments),
     /// Prints a shell's completions of this command
@@ -58,6 +61,7 @@ enum Command {
     Data(data::Arguments),
     Devices(devices::Arguments),
     Doctor(doctor::Arguments),
+    Env(env::Arguments),
     Kill(kill::Arguments),
     /// Writes a manual page for each subcommand
     Man {
@@ -81,6 +85,7 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let done = match command {
+        Command::Build(arguments) => build::run(&arguments),
         Command::Cache(arguments) => cache::run(arguments),
         Command::Checkpoint(arguments) => checkpoint::run(arguments),
         Command::Completions { shell } => {
@@ -90,6 +95,7 @@ fn main() -> ExitCode {
         Command::Data(arguments) => data::run(arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Env(arguments) => env::run(&arguments),
         Command::Kill(arguments) => kill::run(&arguments),
         Command::Man { output } => manual(&output),
         Command::New(arguments) => new::run(&arguments),

@@ -35,11 +35,16 @@ enum Command {
     Verify,
 }
 
-/// What can be fetched. CUDA's plugin needs NVIDIA's libraries, which its Python package brings: `pip install jax-cuda13-pjrt`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Installed {
+    /// XLA's for CPUs
     Cpu,
+    /// libtpu, under Google's terms of service
     Tpu,
+    /// XLA's for NVIDIA GPUs with CUDA 12, whose libraries must be there
+    Cuda12,
+    /// XLA's for NVIDIA GPUs with CUDA 13, whose libraries must be there
+    Cuda13,
 }
 
 const PLATFORMS: [Platform; 3] = [Platform::Cpu, Platform::Cuda, Platform::Tpu];
@@ -62,6 +67,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let path = match which {
                 Installed::Cpu => fetch::cpu_plugin(),
                 Installed::Tpu => fetch::libtpu(),
+                Installed::Cuda12 => fetch::cuda_plugin(12),
+                Installed::Cuda13 => fetch::cuda_plugin(13),
             };
             say!("{}", path.map_err(failed)?.display());
         }

@@ -1,0 +1,194 @@
+//! `fulmen build`: a program for machines with an older glibc than this one.
+//!
+//! `cargo zigbuild` builds it; what came out is read again, since a library that is linked in can need more.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::{Args, ValueEnum};
+use fulmen_data::{Error, Result};
+use fulmen_durable::NewFolder;
+use fulmen_gcloud::quote;
+use fulmen_pjrt::fetch::cache_folder;
+use fulmen_pods::{Glibc, glibc_of};
+use serde_json::Value;
+
+/// Builds a program for TPU VMs, whose glibc is older than that of most machines
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// For which machines
+    #[arg(long = "for", value_enum)]
+    machine: Machine,
+    /// Installs cargo-zigbuild and zig with pip into the cache folder, if they are not there: 100 MB
+    #[arg(long)]
+    install: bool,
+    /// Prints the commands and runs none
+    #[arg(long)]
+    dry_run: bool,
+    /// The arguments of `cargo build`, such as -p mnist --release
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CARGO ARGUMENTS")]
+    cargo: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Machine {
+    /// x86-64 with glibc 2.31, which the oldest images of TPU VMs have
+    TpuVm,
+}
+
+impl Machine {
+    fn target(self) -> &'static str {
+        match self {
+            Machine::TpuVm => "x86_64-unknown-linux-gnu",
+        }
+    }
+
+    fn glibc(self) -> &'static str {
+        match self {
+            Machine::TpuVm => "2.31",
+        }
+    }
+}
+
+/// What pip installs, with versions and hashes.
+const REQUIREMENTS: &str = include_str!("zigbuild.txt");
+
+/// cargo-zigbuild, and zig if it is not the one on the PATH.
+#[derive(Debug)]
+struct Tool {
+    cargo_zigbuild: PathBuf,
+    zig: Option<PathBuf>,
+}
+
+impl Tool {
+    fn installed_in(folder: &Path) -> Tool {
+        Tool { cargo_zigbuild: folder.join("bin/cargo-zigbuild"), zig: Some(folder.join("ziglang/zig")) }
+    }
+
+    /// That of the user, or else that of the cache folder.
+    fn find(folder: &Path) -> Option<Tool> {
+        let works = |program: &str, argument: &str| {
+            let ran = Command::new(program).arg(argument).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            ran.is_ok_and(|status| status.success())
+        };
+        let installed = Tool::installed_in(folder);
+        if installed.cargo_zigbuild.is_file() {
+            return Some(installed);
+        }
+        let users = works("cargo-zigbuild", "--version") && works("zig", "version");
+        users.then(|| Tool { cargo_zigbuild: "cargo-zigbuild".into(), zig: None })
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let Arguments { machine, install, dry_run, cargo } = arguments;
+    if let Some(word) = cargo.iter().find(|word| word.to_string_lossy().starts_with("--target=") || *word == "--target")
+    {
+        return Err(Error::usage(format!("{}: --for says what the target is", word.display())));
+    }
+    let folder = cache_folder().map_err(|e| Error::new(e.to_string()))?.join(install_name());
+    let tool = match Tool::find(&folder) {
+        Some(tool) => tool,
+        None if *install => install_into(&folder, *dry_run)?,
+        None if *dry_run => Tool { cargo_zigbuild: "cargo-zigbuild".into(), zig: None },
+        None => {
+            return Err(Error::usage(
+                "cargo-zigbuild and zig are not there; --install installs them into the cache folder, or run `pip install \
+                 cargo-zigbuild ziglang` and put both on the PATH",
+            ));
+        }
+    };
+    let mut command = Command::new(&tool.cargo_zigbuild);
+    command.arg("zigbuild").args(["--target", &format!("{}.{}", machine.target(), machine.glibc())]).args(cargo);
+    command.arg("--message-format=json-render-diagnostics");
+    if let Some(zig) = &tool.zig {
+        command.env("CARGO_ZIGBUILD_ZIG_PATH", zig);
+    }
+    if *dry_run {
+        say!("{}", spell(&command));
+        return Ok(());
+    }
+    let programs = build(command)?;
+    if programs.is_empty() {
+        return Err(Error::usage("cargo built no program; name one with -p, --bin or --example"));
+    }
+    programs.iter().try_for_each(|program| check(program, *machine))
+}
+
+/// Runs cargo, and returns the programs that it built.
+fn build(mut command: Command) -> Result<Vec<PathBuf>> {
+    let cannot = |why: String| Error::new(format!("cargo-zigbuild: {why}"));
+    let output = command.stderr(Stdio::inherit()).output().map_err(|e| cannot(e.to_string()))?;
+    if !output.status.success() {
+        return Err(cannot(format!("{}; its own messages are above", output.status)));
+    }
+    let messages = output.stdout.split(|&byte| byte == b'\n');
+    let programs = messages.filter_map(|line| {
+        let message: Value = serde_json::from_slice(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    Ok(programs.collect())
+}
+
+/// Refuses a program that needs a newer glibc than the machine has.
+fn check(program: &Path, machine: Machine) -> Result<()> {
+    let path = program.display();
+    let there = machine.glibc();
+    let needs = glibc_of(program).map_err(|e| Error::new(e.to_string()))?;
+    match needs {
+        Some((needed, symbol)) if Some(needed) > Glibc::parse(there) => Err(Error::new(format!(
+            "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {there}; a library that was built for this \
+             machine is linked into it: build that from its source"
+        ))),
+        Some((needed, symbol)) => {
+            say!("{path}: needs glibc {needed} ({symbol}); TPU VMs have {there} or newer");
+            Ok(())
+        }
+        None => {
+            say!("{path}: needs no glibc");
+            Ok(())
+        }
+    }
+}
+
+/// The folder within the cache folder, by the versions.
+fn install_name() -> String {
+    let versions = REQUIREMENTS.split_whitespace().filter_map(|word| Some(word.split_once("==")?.1));
+    format!("zigbuild-{}", versions.collect::<Vec<_>>().join("-"))
+}
+
+/// Installs both, or nothing.
+fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
+    let cannot = |e: std::io::Error| Error::new(format!("cannot install into {}: {e}", folder.display()));
+    let pip = |requirements: &Path, target: &Path| {
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--require-hashes", "--no-deps", "--disable-pip-version-check", "--quiet"]);
+        pip.arg("--target").arg(target).arg("--requirement").arg(requirements);
+        pip
+    };
+    if dry_run {
+        say!("{}", spell(&pip(Path::new("REQUIREMENTS"), folder)));
+        return Ok(Tool::installed_in(folder));
+    }
+    fs::create_dir_all(folder.parent().unwrap_or(folder)).map_err(cannot)?;
+    let new = NewFolder::create(folder).map_err(cannot)?;
+    let requirements = new.path().join("requirements.txt");
+    fs::write(&requirements, REQUIREMENTS).map_err(cannot)?;
+    let status = pip(&requirements, new.path()).status().map_err(|e| Error::new(format!("python3 -m pip: {e}")))?;
+    if !status.success() {
+        return Err(Error::new(format!("pip failed ({status}); nothing was left behind")));
+    }
+    new.keep().map_err(cannot)?;
+    Ok(Tool::installed_in(folder))
+}
+
+/// A command as a shell takes it.
+fn spell(command: &Command) -> String {
+    let variables = command
+        .get_envs()
+        .filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), quote(&value?.to_string_lossy()))));
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    variables.chain(words.map(|word| quote(&word.to_string_lossy()))).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,18 @@
+# The set-up of Fulmen {{version}}, as `fulmen env {{name}}` prints it. {{note}}
+set -euo pipefail
+if ! [ -f "${SOURCE:-}/Cargo.toml" ]; then
+  echo "SOURCE is '${SOURCE:-}'; expected the folder of a checkout of Fulmen" >&2
+  exit 1
+fi
+sudo=$([ "$(id -u)" = 0 ] || echo sudo)
+if ! command -v cc curl >/dev/null || ! python3 -m pip --version >/dev/null; then
+  $sudo apt-get update -qq
+  $sudo apt-get install -y -qq build-essential curl python3-pip
+fi
+if ! command -v cargo >/dev/null; then
+  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --default-toolchain {{rust}}
+  $sudo ln -sf "$HOME"/.cargo/bin/* /usr/local/bin/
+fi
+if compgen -G '/dev/accel*' >/dev/null || compgen -G '/dev/vfio/[0-9]*' >/dev/null; then
+  PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet libtpu=={{libtpu}}
+fi

@@ -1,0 +1,257 @@
+//! `pod manifest`: what starts a program on a cluster that has its own way to start programs. The texts are in `manifests`.
+
+use std::io::Write;
+
+use fulmen_gcloud::quote;
+use fulmen_preflight::Slice;
+use serde_json::{Value, json};
+
+use crate::arguments::{Kind, Manifest};
+use crate::plan::{PORT, environment};
+
+use crate::verdict::TEMPORARY;
+use crate::{Error, Result};
+
+const JOBSET: &str = include_str!("manifests/jobset.yaml");
+const RAY: &str = include_str!("manifests/ray.py");
+const SKYPILOT: &str = include_str!("manifests/skypilot.yaml");
+
+/// Kubernetes takes 63 letters for the name of a pod, and JobSet appends to it.
+const LONGEST_NAME: usize = 40;
+
+/// How a slice lies on hosts, by Google's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hosts {
+    count: usize,
+    chips: usize,
+}
+
+pub(crate) fn print(arguments: &Manifest, out: &mut dyn Write) -> Result<u8> {
+    let text = manifest(arguments)?;
+    out.write_all(text.as_bytes()).map_err(|e| Error::new(format!("standard output: {e}")))?;
+    Ok(0)
+}
+
+fn manifest(arguments: &Manifest) -> Result<String> {
+    let Manifest { kind, name, programs, max_restarts, .. } = arguments;
+    check_name(name)?;
+    if *programs == 0 || (*programs > 1 && *kind != Kind::Ray) {
+        return Err(Error::usage(format!(
+            "--programs {programs}: Ray starts one or more independent programs; for the other kinds, print a manifest each"
+        )));
+    }
+    let hosts = arguments.topology.as_ref().map_or(Hosts { count: 1, chips: 0 }, Hosts::of);
+    let mut values = vec![
+        ("name", name.clone()),
+        ("slice", arguments.topology.as_ref().map(Slice::to_string).unwrap_or_default()),
+        ("hosts", hosts.count.to_string()),
+        ("chips", hosts.chips.to_string()),
+        ("max_restarts", max_restarts.to_string()),
+        ("port", PORT.to_string()),
+    ];
+    let own = environment(&arguments.env)?;
+    let template = match (kind, &arguments.topology) {
+        (Kind::Jobset, Some(slice)) => {
+            values.extend(jobset(arguments, slice, hosts, own)?);
+            JOBSET
+        }
+        (Kind::Skypilot, Some(slice)) => {
+            values.extend(skypilot(arguments, slice, hosts, own)?);
+            SKYPILOT
+        }
+        _ => {
+            values.extend(ray(arguments, hosts, own));
+            RAY
+        }
+    };
+    Ok(fill(template, &values))
+}
+
+type Values = Vec<(&'static str, String)>;
+
+fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, String)>) -> Result<Values> {
+    let Manifest { name, image, command, .. } = arguments;
+    let accelerator = match slice.generation().name {
+        "v3" if hosts.count == 1 => "tpu-v3-device",
+        "v3" => "tpu-v3-slice",
+        "v4" => "tpu-v4-podslice",
+        "v5e" => "tpu-v5-lite-podslice",
+        "v5p" => "tpu-v5p-slice",
+        "v6e" => "tpu-v6e-slice",
+        "tpu7x" => "tpu7x",
+        other => return Err(Error::usage(format!("--topology {slice}: GKE has no {other}"))),
+    };
+    let coordinator = if hosts.count == 1 { "127.0.0.1:0".into() } else { format!("{name}-workers-0-0.{name}:{PORT}") };
+    let fixed = [
+        ("FULMEN_COORDINATOR", coordinator),
+        ("FULMEN_NUM_PROCESSES", hosts.count.to_string()),
+        ("FULMEN_RUN_ID", name.clone()),
+        ("FULMEN_RESUME", "auto".into()),
+    ];
+    let variables = fixed.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(own);
+    let lines = variables.map(|(name, value)| {
+        let value = json!(verbatim(&value));
+        format!("{0}- name: {name}\n{0}  value: {value}", " ".repeat(20))
+    });
+    // Of several processes, one that misses another exits with 1.
+    let (again, note) = match hosts.count {
+        1 => (TEMPORARY.to_string(), ""),
+        _ => (format!("1, {TEMPORARY}"), "; and 1, with which a process exits that misses another"),
+    };
+    let (_, topology) = slice.name().split_once(':').unwrap_or_default();
+    Ok(vec![
+        ("accelerator", accelerator.into()),
+        ("topology", topology.into()),
+        ("image", json!(image).to_string()),
+        ("command", command.iter().map(|word| verbatim(word)).collect::<Value>().to_string()),
+        ("environment", lines.collect::<Vec<_>>().join("\n")),
+        ("again", again),
+        ("again_note", note.into()),
+    ])
+}
+
+fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, String)>) -> Result<Values> {
+    let Manifest { name, command, max_restarts, .. } = arguments;
+    let everyday = slice.everyday_name().ok_or_else(|| {
+        Error::usage(format!("--topology {slice}: SkyPilot takes slices of the usual shape only, such as v5p-128"))
+    })?;
+    let fixed = [("FULMEN_RESUME".into(), "auto".into()), ("FULMEN_RUN_ID".into(), name.clone())];
+    let variables = fixed.into_iter().chain(own).map(|(name, value)| format!("  {name}: {}", json!(value)));
+    // An argument of several lines stays one: YAML takes the indentation of each line away.
+    let words = command[1..].iter().map(|word| quote(word).replace('\n', "\n  "));
+    let program = format!("~/fulmen/{name}");
+    // Of several processes, one that misses another exits with 1.
+    let (errors, note) = match hosts.count {
+        1 => (0, String::new()),
+        _ => (*max_restarts, format!(", any other failure {max_restarts} times")),
+    };
+    Ok(vec![
+        ("accelerator", format!("tpu-{everyday}")),
+        ("program", json!(command[0]).to_string()),
+        ("command", std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ")),
+        ("environment", variables.collect::<Vec<_>>().join("\n")),
+        ("errors", errors.to_string()),
+        ("errors_note", note),
+    ])
+}
+
+/// Python reads strings, arrays and objects of JSON as they are.
+fn ray(arguments: &Manifest, hosts: Hosts, own: Vec<(String, String)>) -> Values {
+    let own: Value =
+        own.into_iter().map(|(name, value)| (name, Value::from(value))).collect::<serde_json::Map<_, _>>().into();
+    let resources = if arguments.topology.is_some() { json!({ "TPU": hosts.chips }) } else { json!({}) };
+    vec![
+        ("python_name", json!(arguments.name).to_string()),
+        ("command", json!(arguments.command).to_string()),
+        ("environment", own.to_string()),
+        ("programs", arguments.programs.to_string()),
+        ("resources", resources.to_string()),
+    ]
+}
+
+impl Hosts {
+    /// Up to eight chips of a flat generation are on one host, else four are.
+    fn of(slice: &Slice) -> Hosts {
+        let (all, generation) = (slice.num_chips(), slice.generation());
+        let whole = if matches!(generation.name, "v5e" | "v6e") { 8 } else { 4 };
+        let chips = if all <= whole { all } else { 4 };
+        Hosts { count: all.div_ceil(chips), chips }
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
+    if starts && name.len() <= LONGEST_NAME && !name.ends_with('-') && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "--name: `{name}` is not a name for Kubernetes; use up to {LONGEST_NAME} small letters, digits and -, with a letter \
+         first and no - last"
+    )))
+}
+
+/// Kubernetes puts the value of a variable in the place of `$(NAME)`.
+fn verbatim(text: &str) -> String {
+    text.replace("$(", "$$(")
+}
+
+/// Puts values in the place of `{{key}}`.
+fn fill(template: &str, values: &[(&str, String)]) -> String {
+    let mut parts = template.split("{{");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (key, rest) = part.split_once("}}").unwrap_or((part, ""));
+        text.extend(values.iter().filter(|value| value.0 == key).map(|value| value.1.as_str()));
+        text += rest;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn print(arguments: &[&str]) -> Result<String> {
+        let all = [&["manifest"], arguments, &["--", "./train", "fit", "it's $(HOME) {index}"]].concat();
+        let mut out = vec![];
+        crate::run(crate::tests::hosts::parse(&all), &mut out, || Err(Error::new("no signals")))?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn every_place_of_a_template_has_a_value() {
+        let slice: Slice = "v5e:4x4".parse().unwrap();
+        let keys = |template: &'static str| -> Vec<&str> {
+            template.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0).collect()
+        };
+        for (kind, template) in [("jobset", JOBSET), ("ray", RAY), ("skypilot", SKYPILOT)] {
+            let text = print(&["--kind", kind, "--topology", slice.name(), "--image", "a/b"]).unwrap();
+            assert!(!keys(template).is_empty() && !text.contains("{{"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_jobset_selects_the_slice_and_starts_again_after_75() {
+        let text = print(&["--kind", "jobset", "--topology", "v5p-32", "--image", "a/b:1", "--env", "X=a: b"]).unwrap();
+        for expected in [
+            "gke-tpu-accelerator: tpu-v5p-slice\n",
+            "gke-tpu-topology: 2x2x4\n",
+            "google.com/tpu: 4\n",
+            "completions: 4\n",
+            "values: [1, 75]\n",
+            r#"value: "train-workers-0-0.train:8482""#,
+            r#"command: ["./train","fit","it's $$(HOME) {index}"]"#,
+            "- name: X\n                      value: \"a: b\"\n",
+        ] {
+            assert!(text.contains(expected), "{expected}:\n{text}");
+        }
+        let one = print(&["--kind", "jobset", "--topology", "v6e:2x4", "--image", "a/b:1"]).unwrap();
+        assert!(one.contains("values: [75]\n") && one.contains("google.com/tpu: 8\n"), "{one}");
+    }
+
+    #[test]
+    fn skypilot_gets_the_everyday_name_and_a_shell_command() {
+        let text = print(&["--kind", "skypilot", "--topology", "v5e:4x4", "--max-restarts", "5"]).unwrap();
+        for expected in [
+            "accelerators: tpu-v5litepod-16\n",
+            "max_restarts_on_errors: 5\n",
+            "recover_on_exit_codes: [75]\n",
+            "exec ~/fulmen/train fit 'it'\\''s $(HOME) {index}'\n",
+        ] {
+            assert!(text.contains(expected), "{expected}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let check = |arguments: &[&str], expected: &str| {
+            let error = print(arguments).unwrap_err();
+            assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
+        };
+        check(&["--kind", "ray", "--name", "Train"], "`Train` is not a name for Kubernetes");
+        check(&["--kind", "jobset", "--topology", "v2-8", "--image", "a"], "GKE has no v2");
+        check(&["--kind", "skypilot", "--topology", "v5p:4x4x12"], "usual shape only");
+        check(&["--kind", "skypilot", "--topology", "v5e-8", "--programs", "2"], "print a manifest each");
+    }
+}

@@ -1,0 +1,94 @@
+"""Five folds of the digits on a Ray cluster of three nodes, one of which is killed. Arguments: the programs `fulmen` and
+`mnist`.
+
+The cluster is Ray's own for tests: each node has a raylet, workers and an object store of its own, on loopback.
+"""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from ray.cluster_utils import Cluster
+
+FOLDS, EPOCHS = 5, 3
+PATIENCE = 600
+# Ray gives its workers the priority of background work.
+os.environ["RAY_worker_niceness"] = "0"
+fulmen, mnist = (Path(argument).resolve() for argument in sys.argv[1:])
+
+
+def programs():
+    """The folds that are running: the process, and the raylet that it belongs to."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+            variables = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has just ended
+            continue
+        if words[0] == str(mnist) and str(root) in " ".join(words):
+            raylet = next((v.split("=")[1] for v in variables if v.startswith("RAY_RAYLET_PID=")), None)
+            yield int(entry.name), int(raylet), words[words.index("--fold") + 1]
+
+
+def until(what, found):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if (value := found()) is not None:
+            return value
+        assert driver.poll() is None or what == "the last process to end", f"the job has ended before {what}"
+        time.sleep(0.2)
+    raise TimeoutError(what)
+
+
+def rows(fold, version):
+    with open(root / f"fold-{fold}/version_{version}/metrics.csv") as file:
+        return [row for row in csv.DictReader(file) if row["val_acc"]]
+
+
+root = Path(tempfile.mkdtemp())
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+driver = None
+try:
+    victim = [cluster.add_node(num_cpus=1) for _ in range(2)][0]
+    cluster.wait_for_nodes()
+    job = root / "job.py"
+    arguments = ["--kind", "ray", "--name", "digits", "--programs", str(FOLDS), "--env", "FULMEN_ACCELERATOR=cpu", "--"]
+    command = [mnist, "fit", "--fold", "{index}", "--default-root-dir", root / "fold-{index}"]
+    options = ["--max-epochs", EPOCHS, "--limit-train-batches", 100]
+    manifest = [fulmen, "pod", "manifest", *arguments, *command, *options]
+    job.write_text(subprocess.run(map(str, manifest), check=True, capture_output=True, text=True).stdout)
+    with open(root / "log", "w") as log:
+        environment = {**os.environ, "RAY_ADDRESS": cluster.address}
+        driver = subprocess.Popen([sys.executable, job], env=environment, stdout=log, stderr=subprocess.STDOUT)
+    raylet = victim.all_processes["raylet"][0].process.pid
+
+    def saved():
+        mine = [fold for _, parent, fold in programs() if parent == raylet]
+        return next((fold for fold in mine if (root / f"fold-{fold}/version_0/checkpoints/last").exists()), None)
+
+    fold = until("a fold on the victim has a checkpoint", saved)
+    cluster.remove_node(victim, allow_graceful=False)
+    code = driver.wait(PATIENCE)
+    text = (root / "log").read_text()
+    print(text)
+    assert code == 0, code
+    assert f"[digits] program {fold}: process 0 is lost" in text
+    assert text.count("has ended") == FOLDS
+    for other in range(FOLDS):
+        last = rows(other, 1 if str(other) == fold else 0)[-1]
+        assert int(last["epoch"]) == EPOCHS - 1 and float(last["val_acc"]) > 0.9, (other, last)
+        print(f"fold {other}: validation accuracy {float(last['val_acc']):.4f}")
+    first = int(rows(fold, 1)[0]["epoch"])
+    assert first > 0, "the lost fold began again"
+    print(f"fold {fold} was lost and went on with epoch {first}")
+    until("the last process to end", lambda: None if list(programs()) else True)
+finally:
+    if driver and driver.poll() is None:
+        driver.terminate()
+    cluster.shutdown()
+    shutil.rmtree(root)

@@ -1,0 +1,74 @@
+"""Whether JobSet, Kubernetes and SkyPilot accept what `fulmen pod manifest` prints. Argument: the program `fulmen`.
+
+JobSet's schema is that of the package kubeflow-trainer-api, whose models are made of JobSet's own types.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import kubernetes_validate
+import yaml
+from kubeflow_trainer_api import models
+
+TOPOLOGIES = ["v4-8", "v5e:2x4", "v5e:4x4", "v5p-128", "v6e-256"]
+PROGRAM = ["--", "./train", "fit", "--note", "it's: \"two\"\nlines $(HOME) {index}"]
+
+
+def manifest(*arguments):
+    command = [sys.argv[1], "pod", "manifest", *arguments, "--env", "WORDS=a: b #c", *PROGRAM]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def without_nothing(value):
+    """A model lists what was not given as None."""
+    if isinstance(value, dict):
+        return {key: without_nothing(item) for key, item in value.items() if item is not None}
+    return [without_nothing(item) for item in value] if isinstance(value, list) else value
+
+
+def jobset(topology):
+    text = manifest("--kind", "jobset", "--topology", topology, "--image", "docker.io/me/train:1")
+    value = yaml.safe_load(text)
+    assert (value.pop("apiVersion"), value.pop("kind")) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert set(value) == {"metadata", "spec"}, set(value)
+    # A field that JobSet does not have would be lost on the way.
+    model = models.JobsetV1alpha2JobSetSpec.from_dict(value["spec"])
+    assert without_nothing(model.to_dict()) == value["spec"], model.to_dict()
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": value["metadata"], **value["spec"]["replicatedJobs"][0]["template"]}
+    kubernetes_validate.validate(job, "1.31", strict=True)
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert container["command"] == [word.replace("$(", "$$(") for word in PROGRAM[1:]], container
+    assert {"name": "WORDS", "value": "a: b #c"} in container["env"], container
+
+
+def skypilot(topology, folder):
+    import sky
+    from sky.utils import schemas
+    import jsonschema
+
+    text = manifest("--kind", "skypilot", "--topology", topology)
+    value = yaml.safe_load(text)
+    jsonschema.validate(value, schemas.get_task_schema())
+    jsonschema.validate(value["resources"], schemas.get_resources_schema())
+    # The shell that SkyPilot starts sees the arguments as they were given.
+    (folder / "fulmen").mkdir(exist_ok=True)
+    program = folder / "fulmen/train"
+    program.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    program.chmod(0o755)
+    environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
+    ran = subprocess.run(["bash", "-c", value["run"]], env=environment, check=True, capture_output=True, text=True)
+    assert ran.stdout == "".join(word + "|" for word in PROGRAM[2:]), ran
+    (folder / "train").write_text("")
+    value["file_mounts"] = {there: str(folder / here) for there, here in value["file_mounts"].items()}
+    token = [("FULMEN_RUN_TOKEN", "x" * 32)]
+    (resources,) = sky.Task.from_yaml_config(value, secrets_overrides=token).resources
+    assert resources.accelerators, resources
+
+
+with tempfile.TemporaryDirectory() as folder:
+    for topology in TOPOLOGIES:
+        jobset(topology)
+        skypilot(topology, Path(folder))
+print(f"{len(TOPOLOGIES)} JobSets and {len(TOPOLOGIES)} tasks of SkyPilot are accepted")

@@ -1,0 +1,53 @@
+//! The hidden subcommands `completions` and `man`: a program's command line for shells and for manual pages.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::fail::Failure;
+use crate::{Program, command};
+
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Print a shell's completions of this program
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Write a manual page for the program and for each subcommand
+    Man {
+        /// The folder of the pages
+        #[arg(long, value_name = "FOLDER")]
+        output: PathBuf,
+    },
+}
+
+/// Does what these arguments ask for, if it is one of the two.
+pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<bool, Failure> {
+    if !args.get(1).is_some_and(|first| first == "completions" || first == "man") {
+        return Ok(false);
+    }
+    let name = args.first().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
+    let name = name.unwrap_or("program");
+    let mut command = command::command::<P>(name)?;
+    match Arguments::try_parse_from(args).map_err(Failure::Usage)?.what {
+        What::Completions { shell } => {
+            let mut text = vec![];
+            clap_complete::generate(shell, &mut command, name, &mut text);
+            crate::output::line(String::from_utf8_lossy(&text).trim_end())?;
+        }
+        What::Man { output } => {
+            let written = std::fs::create_dir_all(&output).and_then(|()| clap_mangen::generate_to(command, &output));
+            written.map_err(|e| format!("cannot write manual pages into {}: {e}", output.display()))?;
+        }
+    }
+    Ok(true)
+}
