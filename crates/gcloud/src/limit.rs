@@ -17,7 +17,7 @@ pub(crate) const FORBIDDEN: &str = "lacks the permission";
 /// The longest that Google gives flex-start.
 const FLEX_START: f64 = 7.0 * 24.0;
 /// What ends the files within the start-up script.
-const END: &str = "FULMEN_END_OF_FILE";
+const END: &str = "END_OF_FULMEN_FILE";
 
 /// When a TPU is to be deleted.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -70,17 +70,19 @@ fn the_table_of_options_is_the_codes() {
     fs::write(&path, updated).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
+/// The chapters; the folder has pictures too.
+fn chapter_files() -> Vec<PathBuf> {
+    let entries = fs::read_dir(chapters()).expect("the chapters' folder");
+    let paths = entries.map(|entry| entry.expect("a chapter").path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
 #[test]
 fn every_chapter_is_listed_and_its_programs_are_tested() {
     let summary = read(chapters().join("SUMMARY.md"));
     let listed: BTreeSet<String> = links(&summary).into_iter().map(str::to_owned).collect();
-    let mut there = BTreeSet::new();
-    for entry in fs::read_dir(chapters()).expect("the chapters' folder") {
-        let name = entry.expect("a chapter").file_name().to_string_lossy().into_owned();
-        if name != "SUMMARY.md" {
-            there.insert(name);
-        }
-    }
+    let names = chapter_files().into_iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let there: BTreeSet<String> = names.filter(|name| name != "SUMMARY.md").collect();
     assert_eq!(listed, there);
     let library = read(repository().join("crates/fulmen/src/lib.rs"));
     for name in there {
@@ -102,8 +104,7 @@ fn anchor(heading: &str) -> String {
 #[test]
 fn links_between_chapters_lead_somewhere() {
     let mut checked = 0;
-    for entry in fs::read_dir(chapters()).expect("the chapters' folder") {
-        let path = entry.expect("a chapter").path();
+    for path in chapter_files() {
         for link in links(&read(&path)).into_iter().filter(|link| !link.contains("://")) {
             let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
             let target = if file.is_empty() { path.clone() } else { chapters().join(file) };

@@ -280,7 +280,7 @@ fn the_limit_on_a_host_deletes_its_tpu_once_the_time_is_over_and_can_be_moved() 
     plain.place.project = None;
     let limit = crate::limit::Limit { seconds: 60 };
     let whole = crate::limit::Limit::startup_script(Some(limit), &plain).unwrap().unwrap();
-    let inner = whole.split("FULMEN_END_OF_FILE'\n").nth(1).unwrap().split("FULMEN_END_OF_FILE\n").next().unwrap();
+    let inner = whole.split("END_OF_FULMEN_FILE'\n").nth(1).unwrap().split("END_OF_FULMEN_FILE\n").next().unwrap();
     script(&at("limit"), inner);
     let run = |arguments: &[&str]| {
         let output = Command::new(at("limit"))
