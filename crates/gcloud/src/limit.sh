@@ -1,6 +1,6 @@
 # Deletes the TPU that this host belongs to once its time is over. A timer calls `check` every minute.
 # The lines before set PROJECT, which may be empty, RESOURCE and SECONDS_LEFT.
-STATE=${FULMEN_STATE:-/var/lib/fulmen}
+STATE=${FULMEN_TEST_STATE:-/var/lib/fulmen}
 METADATA=http://metadata.google.internal/computeMetadata/v1
 
 set_deadline() {

@@ -430,11 +430,11 @@ mod tests {
         check(&serve(recorded()));
     }
 
-    /// The server is `tpu-info`'s package. `FULMEN_TPU_INFO_PYTHON` names a Python that has it.
+    /// The server is `tpu-info`'s package. `FULMEN_TEST_TPU_INFO_PYTHON` names a Python that has it.
     #[test]
-    #[ignore = "needs `pip install tpu-info`: FULMEN_TPU_INFO_PYTHON=python3 cargo test -p fulmen-machine tpu_info -- --ignored"]
+    #[ignore = "needs `pip install tpu-info`: FULMEN_TEST_TPU_INFO_PYTHON=python3 cargo test -p fulmen-machine tpu_info -- --ignored"]
     fn a_server_of_tpu_infos_own_package_is_read() {
-        let python = std::env::var("FULMEN_TPU_INFO_PYTHON").unwrap();
+        let python = std::env::var("FULMEN_TEST_TPU_INFO_PYTHON").unwrap();
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/libtpu_metrics.py");
         let mut server = Command::new(python).args([script, "serve"]).stdout(Stdio::piped()).spawn().unwrap();
         let mut port = String::new();

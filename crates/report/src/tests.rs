@@ -187,12 +187,13 @@ fn several_runs_are_told_apart() {
 }
 
 /// The pages that `.ci/pages` shows a browser besides those of real runs. About 20 s, most of it for writing and reading
-/// 10⁶ lines: `FULMEN_PAGES=folder cargo test -p fulmen-report made_pages -- --ignored`.
+/// 10⁶ lines: `FULMEN_TEST_PAGES=folder cargo test -p fulmen-report made_pages -- --ignored`.
 #[test]
 #[ignore = "writes pages for .ci/pages, which shows them to Chromium"]
 fn made_pages() {
     let root = tempfile::tempdir().unwrap();
-    let pages = PathBuf::from(std::env::var_os("FULMEN_PAGES").expect("FULMEN_PAGES is the folder for the pages"));
+    let pages =
+        PathBuf::from(std::env::var_os("FULMEN_TEST_PAGES").expect("FULMEN_TEST_PAGES is the folder for the pages"));
     let made = [
         ("hostile", folder(root.path(), "<script>1<!--", 300, 3)),
         ("million", folder(root.path(), "million", 1_000_000, 0)),

@@ -286,7 +286,12 @@ fn the_limit_on_a_host_deletes_its_tpu_once_the_time_is_over_and_can_be_moved() 
         let output = Command::new(at("limit"))
             .args(arguments)
             .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()))
-            .envs([("FULMEN_STATE", at("state")), ("CALLS", at("calls")), ("CLOCK", at("clock")), ("MAY", at("may"))])
+            .envs([
+                ("FULMEN_TEST_STATE", at("state")),
+                ("CALLS", at("calls")),
+                ("CLOCK", at("clock")),
+                ("MAY", at("may")),
+            ])
             .output()
             .unwrap();
         let said = [output.stdout, output.stderr].concat();
