@@ -19,6 +19,7 @@ use crate::lower::{Lowered, lower};
 use crate::recompiles::Recompiles;
 use crate::recording::check_values;
 use crate::scope::here;
+use crate::trace;
 use crate::{
     Accelerator, AsTensor, Compiled, DeviceArray, Devices, Error, Function, Literal, Mesh, Metrics, Result, Tensor,
 };
@@ -328,6 +329,7 @@ impl Runtime {
         options: &CompileOptions,
         announce: Option<impl FnOnce(Option<String>)>,
     ) -> Result<(LoadedExecutable, Option<Duration>)> {
+        let _compile = trace::named(|| format!("compile {}", function.name()));
         let client = &self.shared.client;
         let slot = self.disk_cache.slot(client, function, without_locations, options);
         if let Some(stored) = slot.as_ref().and_then(Slot::load) {

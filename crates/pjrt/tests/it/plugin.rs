@@ -33,6 +33,13 @@ fn the_plugin_tells_of_itself() {
     assert_eq!(plugin().identity().unwrap().len(), 64);
 }
 
+#[test]
+fn a_plugin_without_a_profiler_says_so() {
+    let error = plugin().start_profile().unwrap_err();
+    assert!(error.is_unsupported(), "{error:?}");
+    says(&error, &["has no profiler", &plugin().path().display().to_string()]);
+}
+
 fn refused(path: &Path, parts: &[&str]) {
     let error = Plugin::load(path).unwrap_err();
     assert!(error.is_not_a_plugin(), "{error:?}");
