@@ -259,6 +259,7 @@ impl Runtime {
         if !self.disk_cache.may_have(&self.shared.client, function) {
             return Ok(());
         }
+        let _load = trace::named(|| format!("load {}", function.name()));
         let lowered = lower(function, self.mesh())?;
         let key = self.program(lowered.key);
         let known = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
