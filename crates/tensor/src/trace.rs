@@ -174,7 +174,7 @@ impl Launched {
     }
 }
 
-/// While it lives, what the threads of this process do is kept: the latest 262 144 events, in at most 40 MB. There can be
+/// While it lives, what the threads of this process do is kept: the latest 262 144 events, in some 30 MB. There can be
 /// several at a time.
 #[derive(Debug)]
 pub struct Recording {

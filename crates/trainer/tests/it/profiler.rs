@@ -62,16 +62,17 @@ fn the_trace_of_a_fit_has_its_threads_and_phases_and_its_spans_nest() {
     let tracks = tracks(&traced(folder.path()));
 
     let this = std::thread::current().name().unwrap_or_default().to_owned();
+    let this = this.as_str();
     let own = tracks.iter().find(|(key, _)| key.0 == this).unwrap().1;
     let steps: Vec<u64> = own.iter().filter(|span| span.name == "step").filter_map(|span| span.number).collect();
     assert_eq!(steps, (1..=10).collect::<Vec<u64>>());
     for (track, name, at_least) in [
-        (&*this, "wait for batch", 10),
-        (&this, "launch ", 10),
-        (&this, "log point", 4),
-        (&this, "validation", 2),
-        (&this, "checkpoint", 1),
-        (&this, "compile ", 2),
+        (this, "wait for batch", 10),
+        (this, "launch ", 10),
+        (this, "log point", 4),
+        (this, "validation", 2),
+        (this, "checkpoint", 1),
+        (this, "compile ", 2),
         ("devices", "", 10),
         ("fulmen-data-", "batch", 10),
         ("fulmen-transfer", "transfer", 10),
@@ -100,9 +101,9 @@ fn a_dump_has_each_program_before_and_after_the_compiler() {
     let mut files: Vec<String> =
         fs::read_dir(&dump).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     files.sort();
-    assert_eq!(&files[..3], ["01_training_step.hlo.pb", "01_training_step.json", "01_training_step.stablehlo.mlir"]);
-    assert!(files.iter().any(|file| file.contains("validation")) && files.len().is_multiple_of(3), "{files:?}");
-    let [hlo, about, text] = [0, 1, 2].map(|i| fs::read(dump.join(&files[i])).unwrap());
+    assert!(files.iter().any(|file| file.contains("validation_step")) && files.len().is_multiple_of(3), "{files:?}");
+    let step = files.iter().position(|file| file.ends_with("_training_step.hlo.pb")).unwrap();
+    let [hlo, about, text] = [0, 1, 2].map(|i| fs::read(dump.join(&files[step + i])).unwrap());
     assert!(String::from_utf8(text).unwrap().contains("stablehlo.dot_general"));
     assert!(!hlo.is_empty());
     let about: Value = serde_json::from_slice(&about).unwrap();
