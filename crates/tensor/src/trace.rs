@@ -101,14 +101,16 @@ pub struct Span(Option<u64>);
 /// Begins a span of this thread.
 ///
 /// ```
-/// use fulmen_tensor::trace::{Recording, span};
+/// use fulmen_tensor::trace::{Recording, named, numbered, span};
 ///
 /// let recording = Recording::start();
 /// {
+///     let _file = named(|| "a.csv".to_owned());
 ///     let _reading = span("read");
+///     drop(numbered("row", 7));
 /// }
-/// let trace = recording.trace();
-/// assert!(trace.events.iter().any(|event| event.name == "read"));
+/// let names: Vec<_> = recording.trace().events.into_iter().map(|event| event.name).collect();
+/// assert_eq!(names, ["a.csv", "read", "row"]);
 /// ```
 pub fn span(name: &'static str) -> Span {
     begin(|| (name.into(), None))

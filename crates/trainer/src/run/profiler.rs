@@ -16,7 +16,7 @@ use fulmen_pjrt::{Plugin, Profile};
 use fulmen_tensor::Runtime;
 use fulmen_tensor::trace::Recording;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::environment::host_name;
 use super::progress_file::finished_steps;
@@ -113,9 +113,14 @@ struct ProfilerThread {
 
 impl ProfilerThread {
     fn run(mut self) {
-        while !self.ends_within(if self.planned.is_some() { TICK } else { LOOK }) {
-            let planned = self.planned.take_if(|_| finished_steps() >= self.begun + FIRST_STEPS);
-            for request in planned.into_iter().chain(self.requested()) {
+        while !self.ends_within(if self.planned.is_some() { LOOK / 10 } else { LOOK }) {
+            if let Some(planned) = self.planned.take_if(|_| finished_steps() >= self.begun + FIRST_STEPS) {
+                let answer = self.answer(&planned);
+                if let Some(error) = answer["plugin_error"].as_str() {
+                    note(&format!("note: profiler: xla records what host does, and nothing of the devices: {error}"));
+                }
+            }
+            if let Some(request) = self.requested() {
                 self.answer(&request);
             }
         }
@@ -149,7 +154,7 @@ impl ProfilerThread {
     }
 
     /// Makes a profile, and says last what has come of it.
-    fn answer(&self, request: &Request) {
+    fn answer(&self, request: &Request) -> Json {
         let folder = self.run_dir.join(PROFILES).join(&request.id);
         let answer = self.profile(&folder, request).unwrap_or_else(|error| json!({ "error": error.to_string() }));
         let written = fulmen_durable::write_unsynced(&folder.join(ANSWER), None, |file| {
@@ -158,9 +163,10 @@ impl ProfilerThread {
         if let Err(error) = written {
             note(&format!("warning: a profile could not be written into {}: {error}", folder.display()));
         }
+        answer
     }
 
-    fn profile(&self, folder: &Path, request: &Request) -> io::Result<serde_json::Value> {
+    fn profile(&self, folder: &Path, request: &Request) -> io::Result<Json> {
         fs::create_dir_all(folder)?;
         let recording = Recording::start();
         let of_plugin = self.plugin.start_profile();
@@ -173,9 +179,9 @@ impl ProfilerThread {
         let (steps, seconds) = (finished_steps() - first, began.elapsed().as_secs_f64());
         let trace = recording.trace();
         drop(recording);
+        let of_plugin = of_plugin.and_then(Profile::finish);
         let mut files = vec!["trace.json".to_owned()];
         trace_file::write(&folder.join(&files[0]), &trace)?;
-        let of_plugin = of_plugin.and_then(Profile::finish);
         if let Ok(bytes) = &of_plugin {
             let name = format!("{}.xplane.pb", host_name().unwrap_or_else(|| "host".into()));
             fulmen_durable::write_unsynced(&folder.join(&name), Some(bytes.len() as u64), |file| {
