@@ -92,7 +92,11 @@ impl Profile {
     }
 
     /// Calls a function that takes the profiler alone.
-    fn with_profiler(&self, name: &'static str, function: Function<PLUGIN_Profiler_Profiler_Args>) -> Result<()> {
+    fn with_profiler(
+        &self,
+        name: &'static str,
+        function: PLUGIN_Profiler_Function<PLUGIN_Profiler_Profiler_Args>,
+    ) -> Result<()> {
         let struct_size = size_of::<PLUGIN_Profiler_Profiler_Args>();
         let mut args = PLUGIN_Profiler_Profiler_Args { struct_size, profiler: self.raw.as_ptr() };
         // SAFETY: the profiler is alive.
@@ -150,7 +154,12 @@ impl fmt::Debug for Profile {
 ///
 /// # Safety
 /// Every pointer in `args` must be what the header asks of it.
-unsafe fn call<A>(table: &PLUGIN_Profiler_Api, name: &'static str, function: Function<A>, args: &mut A) -> Result<()> {
+unsafe fn call<A>(
+    table: &PLUGIN_Profiler_Api,
+    name: &'static str,
+    function: PLUGIN_Profiler_Function<A>,
+    args: &mut A,
+) -> Result<()> {
     let Some(function) = function else {
         return Err(Error::new(Kind::Unsupported, format!("the plugin's profiler has no {name}")));
     };
@@ -242,7 +251,7 @@ mod tests {
         done("destroy error");
     }
 
-    fn table(start: Function<PLUGIN_Profiler_Profiler_Args>) -> &'static PLUGIN_Profiler_Api {
+    fn table(start: PLUGIN_Profiler_Function<PLUGIN_Profiler_Profiler_Args>) -> &'static PLUGIN_Profiler_Api {
         Box::leak(Box::new(PLUGIN_Profiler_Api {
             struct_size: size_of::<PLUGIN_Profiler_Api>(),
             private: ptr::null_mut(),

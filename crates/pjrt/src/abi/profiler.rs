@@ -15,7 +15,8 @@ pub(crate) struct PJRT_Profiler_Extension {
 }
 
 /// A function that takes one struct and gives an error or null.
-pub(crate) type Function<A> = Option<unsafe extern "C-unwind" fn(args: *mut A) -> *mut PLUGIN_Profiler_Error>;
+pub(crate) type PLUGIN_Profiler_Function<A> =
+    Option<unsafe extern "C-unwind" fn(args: *mut A) -> *mut PLUGIN_Profiler_Error>;
 
 /// The table of functions.
 #[repr(C)]
@@ -25,11 +26,11 @@ pub(crate) struct PLUGIN_Profiler_Api {
     pub(crate) error_destroy: Option<unsafe extern "C-unwind" fn(args: *mut PLUGIN_Profiler_Error_Destroy_Args)>,
     pub(crate) error_message: Option<unsafe extern "C-unwind" fn(args: *mut PLUGIN_Profiler_Error_Message_Args)>,
     pub(crate) error_get_code: *const c_void,
-    pub(crate) create: Function<PLUGIN_Profiler_Create_Args>,
-    pub(crate) destroy: Function<PLUGIN_Profiler_Profiler_Args>,
-    pub(crate) start: Function<PLUGIN_Profiler_Profiler_Args>,
-    pub(crate) stop: Function<PLUGIN_Profiler_Profiler_Args>,
-    pub(crate) collect_data: Function<PLUGIN_Profiler_CollectData_Args>,
+    pub(crate) create: PLUGIN_Profiler_Function<PLUGIN_Profiler_Create_Args>,
+    pub(crate) destroy: PLUGIN_Profiler_Function<PLUGIN_Profiler_Profiler_Args>,
+    pub(crate) start: PLUGIN_Profiler_Function<PLUGIN_Profiler_Profiler_Args>,
+    pub(crate) stop: PLUGIN_Profiler_Function<PLUGIN_Profiler_Profiler_Args>,
+    pub(crate) collect_data: PLUGIN_Profiler_Function<PLUGIN_Profiler_CollectData_Args>,
 }
 
 #[repr(C)]

@@ -15,7 +15,7 @@ use crate::common::{Net, isolated, train_loader, trainer, val_loader};
 fn traced(folder: &Path) -> Vec<Value> {
     let runtime = isolated().with_compile_cache(None);
     let builder = trainer(folder).runtime(runtime).max_epochs(2).log_every_n_steps(2);
-    let mut trainer = builder.profiler(Profiler::Host).dump_dir(folder.join("dump")).build().unwrap();
+    let mut trainer = builder.profiler(Profiler::Host).build().unwrap();
     trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), Some(&val_loader(16))).unwrap();
     let text = fs::read_to_string(folder.join("version_0/trace.json")).unwrap();
     let trace: Value = serde_json::from_str(&text).unwrap();
