@@ -122,10 +122,21 @@ impl Profile {
             buffer: ptr::null_mut(),
             buffer_size_in_bytes: 0,
         };
-        // SAFETY: the profiler is alive.
-        unsafe { call(self.table, "PLUGIN_Profiler_CollectData", self.table.collect_data, &mut args) }?;
-        // SAFETY: the plugin owns the buffer until the profiler is destroyed.
-        let mut bytes = unsafe { list(args.buffer.cast_const(), args.buffer_size_in_bytes) }.to_vec();
+        let collect = |args: &mut _| {
+            // SAFETY: the profiler is alive, and the buffer is null or of this size.
+            unsafe { call(self.table, "PLUGIN_Profiler_CollectData", self.table.collect_data, args) }
+        };
+        collect(&mut args)?;
+        // The header says that a first call tells the size alone. XLA's own profilers, libtpu's too, give a buffer of theirs.
+        let mut bytes = if args.buffer.is_null() {
+            let mut bytes = vec![0; args.buffer_size_in_bytes];
+            args.buffer = bytes.as_mut_ptr();
+            collect(&mut args)?;
+            bytes
+        } else {
+            // SAFETY: the plugin owns the buffer until the profiler is destroyed.
+            unsafe { list(args.buffer.cast_const(), args.buffer_size_in_bytes) }.to_vec()
+        };
         // Some versions of XLA end their data with a zero, which belongs to no field.
         if bytes.last() == Some(&0) && XSpace::decode(&bytes[..]).is_err() {
             bytes.pop();

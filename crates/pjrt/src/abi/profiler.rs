@@ -66,7 +66,7 @@ pub(crate) struct PLUGIN_Profiler_Profiler_Args {
     pub(crate) profiler: *mut PLUGIN_Profiler,
 }
 
-/// With a null buffer the plugin gives one that it owns.
+/// With a null buffer the plugin answers with the size, and it may give a buffer that it owns.
 #[repr(C)]
 pub(crate) struct PLUGIN_Profiler_CollectData_Args {
     pub(crate) struct_size: usize,
