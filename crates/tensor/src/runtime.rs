@@ -249,34 +249,49 @@ impl Runtime {
         self.compile_with(function, Some(announce))
     }
 
-    /// Loads the program of a function from disk if it is there, so that [`Runtime::compile`] finds it in memory. Loading
-    /// takes one thread; a caller that has something else to do meanwhile calls this on another.
+    /// Does what [`Runtime::compile_preloaded`] begins with: lowers a function, and loads its program from disk if it is
+    /// there. Both take one thread; a caller that has something else to do meanwhile calls this on another.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Accelerator, Argument, DType, Devices, Function, Literal, Runtime, TensorType};
+    ///
+    /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?;
+    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [2])], |x| vec![&x[0] * &x[0]]);
+    /// let preloaded = runtime.preload(&square)?;
+    /// let compiled = runtime.compile_preloaded(&square, preloaded, |_| println!("compiling"))?;
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Runtime::compile`], except the compiler's.
-    pub fn preload(&self, function: &Function) -> Result<()> {
-        if !self.disk_cache.may_have(&self.shared.client, function) {
-            return Ok(());
-        }
+    pub fn preload(&self, function: &Function) -> Result<Preloaded> {
         let lowered = lower(function, self.mesh())?;
-        let key = self.program(lowered.key);
-        let known = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        if known().contains_key(&key) {
-            return Ok(());
-        }
+        let key = self.program(&lowered);
+        let on_disk = !self.compiled().contains_key(&key) && self.disk_cache.may_have(self.client(), function);
         let options = self.compile_options(&key);
-        if let Some(stored) =
-            self.disk_cache.slot(self.client(), function, &key.0, &options).as_ref().and_then(Slot::load)
-        {
-            self.metrics.count("PersistentCacheHit", 1);
-            known().entry(key).or_insert(Arc::new(stored));
-        }
-        Ok(())
+        let slot = on_disk.then(|| self.disk_cache.slot(self.client(), function, &key.0, &options)).flatten();
+        let executable = slot.as_ref().and_then(Slot::load);
+        Ok(Preloaded { results: ids(function), places: self.places.clone(), lowered, executable })
+    }
+
+    /// As [`Runtime::compile_announced`], with what [`Runtime::preload`] did for this function. What it did for another
+    /// function or other devices is not used.
+    ///
+    /// # Errors
+    /// Those of [`Runtime::compile`].
+    pub fn compile_preloaded(
+        &self,
+        function: &Function,
+        preloaded: Preloaded,
+        announce: impl FnOnce(Option<String>),
+    ) -> Result<Compiled> {
+        let fits = preloaded.places == self.places && preloaded.results == ids(function);
+        self.compile_with(function, fits.then_some(preloaded), Some(announce))
     }
 
     /// What tells the program of this text, without locations, from others.
-    fn program(&self, text: String) -> Program {
-        (text, self.devices().iter().map(|device| device.id()).collect())
+    fn program(&self, lowered: &Lowered) -> Program {
+        (lowered.key.clone(), self.devices().iter().map(|device| device.id()).collect())
     }
 
     /// How a program is compiled for its devices.
