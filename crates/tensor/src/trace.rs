@@ -194,21 +194,23 @@ impl Recording {
 
     /// What has happened since the beginning; spans that have not ended end now.
     pub fn trace(&self) -> Trace {
-        let tracks = tracks();
-        let now = Instant::now();
-        let open = tracks.open.values().map(|open| Done { end: now, ..open.clone() });
-        let all = tracks.done.iter().cloned().chain(open).filter(|done| done.end >= self.since);
-        let mut events: Vec<Event> = all
-            .map(|Done { track, name, number, start, end }| {
-                let start = start.max(self.since);
-                Event { track, name, number, start: start - self.since, duration: end.saturating_duration_since(start) }
-            })
-            .collect();
+        let (done, mut tracks, lost) = {
+            let tracks = tracks();
+            let now = Instant::now();
+            let open = tracks.open.values().map(|open| Done { end: now, ..open.clone() });
+            let all = tracks.done.iter().cloned().chain(open).filter(|done| done.end >= self.since);
+            (all.collect::<Vec<Done>>(), tracks.names.clone(), tracks.lost - self.lost)
+        };
+        // The threads go on while this is sorted.
+        let events = done.into_iter().map(|Done { track, name, number, start, end }| {
+            let start = start.max(self.since);
+            Event { track, name, number, start: start - self.since, duration: end.saturating_duration_since(start) }
+        });
+        let mut events: Vec<Event> = events.collect();
         // What surrounds others comes before them.
         events.sort_by_key(|event| (event.start, std::cmp::Reverse(event.duration)));
-        let names = tracks.names.iter().filter(|(track, _)| events.iter().any(|event| event.track == **track));
-        let names = names.map(|(track, name)| (*track, name.clone())).collect();
-        Trace { tracks: names, events, lost: tracks.lost - self.lost }
+        tracks.retain(|track, _| events.iter().any(|event| event.track == *track));
+        Trace { tracks, events, lost }
     }
 }
 
