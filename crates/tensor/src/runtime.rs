@@ -79,6 +79,13 @@ struct Ready {
     executable: Option<LoadedExecutable>,
 }
 
+impl<'f> Preloaded<'f> {
+    /// The function.
+    pub fn function(&self) -> &'f Function {
+        self.function
+    }
+}
+
 impl<'f> From<&'f Function> for Preloaded<'f> {
     fn from(function: &'f Function) -> Preloaded<'f> {
         Preloaded { function, ready: None }

