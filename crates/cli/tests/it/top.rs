@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use expect_test::{expect, expect_file};
 use fulmen_cli::top::{Look, Screen};
-use fulmen_machine::{DeviceMetrics, Level, Process, Step, Watched};
+use fulmen_machine::{DeviceMetrics, Level, Process, RunMetrics, Step, Watched};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -109,6 +109,21 @@ fn lines_say_the_same() {
         device 2: duty cycle 86.0 %, HBM 11.7 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
         device 3: duty cycle 90.0 %, HBM 12.1 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
         process 4211 of anna: trains; step 1200, 310.2 ms a step; ./train fit --max-epochs 10"#]].assert_eq(&look(0).lines().join("\n"));
+}
+
+#[test]
+fn a_training_tells_how_long_it_waits_for_input() {
+    let step_time = Some(Duration::from_micros(310_250));
+    let run = RunMetrics { epoch: 1, global_step: 1200, step_time, input_wait: Some(0.042) };
+    let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
+    let said = "epoch 1, step 1200, 310.2 ms a step, waits for input 4.2 % of the time";
+    for (run, said) in [(Ok(run), said), (Err("nobody answers".to_owned()), "nobody answers")] {
+        let look = Look { run: Some(run), ..look(0) };
+        assert!(look.lines()[4].ends_with(said), "{:?}", look.lines());
+        screen.update(look);
+        let text = drawn(&screen, 96, 23).backend().to_string();
+        assert!(text.contains("┌ Training ─") && text.contains(said), "{text}");
+    }
 }
 
 fn fulmen(arguments: &[&str]) -> Output {
