@@ -14,6 +14,7 @@ use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Valu
 
 use crate::array::Places;
 use crate::disk_cache::{DiskCache, Slot};
+use crate::host_reads;
 use crate::listing::Captured;
 use crate::lower::{Lowered, lower};
 use crate::recompiles::Recompiles;
@@ -224,8 +225,9 @@ impl Runtime {
     }
 
     /// What this runtime has done so far: `UncachedCompile`, `CachedCompile` (in this process), `PersistentCacheHit` (on
-    /// disk), `CompileTime`, `ExecuteTime`,
-    /// `TransferToDeviceTime`, `TransferFromDeviceTime`, `InboundData` and `OutboundData`.
+    /// disk), `CreateCompileHandles` (programs compiled or loaded), `CompileTime`, `ExecuteTime`, `TransferToDeviceTime`,
+    /// `TransferFromDeviceTime`, `InboundData`, `OutboundData`, and of buffers on devices `CreateDataHandles` and
+    /// `DestroyDataHandles`. A Trainer adds `InputWait`, the time in which the devices had no batch.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
@@ -269,6 +271,7 @@ impl Runtime {
             self.disk_cache.slot(self.client(), function, &key.0, &options).as_ref().and_then(Slot::load)
         {
             self.metrics.count("PersistentCacheHit", 1);
+            self.metrics.count("CreateCompileHandles", 1);
             known().entry(key).or_insert(Arc::new(stored));
         }
         Ok(())
@@ -330,8 +333,11 @@ impl Runtime {
     ) -> Result<(LoadedExecutable, Option<Duration>)> {
         let client = &self.shared.client;
         let slot = self.disk_cache.slot(client, function, without_locations, options);
+        // A program is kept as long as the process, so none is destroyed.
+        let created = || self.metrics.count("CreateCompileHandles", 1);
         if let Some(stored) = slot.as_ref().and_then(Slot::load) {
             self.metrics.count("PersistentCacheHit", 1);
+            created();
             return Ok((stored, None));
         }
         if let Some(announce) = announce {
@@ -342,6 +348,7 @@ impl Runtime {
         let made = made.map_err(|e| Error::runtime(format!("compiling `{}`", function.name()), e))?;
         let time = start.elapsed();
         self.metrics.count("UncachedCompile", 1);
+        created();
         self.metrics.record_time("CompileTime", time);
         if let Some(slot) = slot {
             slot.store(&made, time);
@@ -379,6 +386,7 @@ impl Runtime {
         let arrays: Vec<&DeviceArray> =
             open.iter().filter_map(|i| there(i).map(|array| &**array).or_else(|| computed_next.next())).collect();
         if !arrays.is_empty() {
+            host_reads::count(here());
             for (&i, literal) in open.iter().zip(self.read(&arrays)?.wait()?) {
                 values[i] = Some(literal);
             }
