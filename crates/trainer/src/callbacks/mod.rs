@@ -14,6 +14,7 @@ mod on;
 pub(crate) mod progress_bar;
 mod reduce_lr_on_plateau;
 mod spike_guard;
+mod throughput;
 mod throughput_monitor;
 mod timer;
 pub(crate) mod train_start;

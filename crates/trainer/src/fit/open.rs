@@ -26,6 +26,7 @@ use crate::run::evaluate::Evaluation;
 use crate::run::session::Session;
 use crate::say::note;
 use crate::setting::Setting;
+use crate::setting::limits::tokens_of_a_sample;
 use crate::stage::Stage;
 use crate::step::{TrainStep, agree};
 use crate::{EvaluationSets, FitSummary, Result, TrainStart, TrainingModule};
@@ -143,6 +144,9 @@ impl<'a> Fit<'a> {
             ..FitSummary::default()
         };
         let start = TrainStart::new(&step.steps, &step.state.layout().phases, &session.runtime);
+        if let (true, Some(cost)) = (options.enable_model_summary, start.cost()) {
+            note(&cost.to_string());
+        }
         hooks.callbacks.each(|callback| callback.on_train_start(&start));
         let reports = Reports::new(module, &of_start, &start);
         session.record.eval_compilations += summary.eval_compilations;
@@ -207,6 +211,7 @@ fn fit_start(
         strategy: setting.options.strategy,
         batch_size: train.batch_size(),
         per_device_batch_size: train.per_device_batch_size(),
+        tokens_per_batch: tokens_of_a_sample(train).ok().map(|tokens| tokens * train.batch_size() as u64),
         precision: setting.options.precision.to_string(),
         matmul_precision: setting.options.matmul_precision.to_string(),
         num_parameters: module.num_parameters(),
