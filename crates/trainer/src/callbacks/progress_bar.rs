@@ -109,6 +109,12 @@ impl ProgressBar {
         }
     }
 
+    /// How fast training went last, and how long the rest takes after this step; none before the second log point.
+    fn speed(&self, global_step: u64) -> Option<String> {
+        let rates = self.rates.as_ref()?;
+        Some(step_line(rates, self.throughput.left(rates, global_step)))
+    }
+
     /// Shows so many batches of how many; nothing where there is no terminal.
     fn show(&mut self, title: String, batch: u64, batches: u64) {
         if !self.terminal {
@@ -160,7 +166,7 @@ pub fn spell(metrics: &[(String, f64)]) -> String {
 }
 
 /// How fast training goes, in one line.
-fn step_line(rates: &Rates) -> String {
+fn step_line(rates: &Rates, left: Option<Duration>) -> String {
     let per_second = |rate: f64, what: &str| {
         if rate < 100.0 { format!("{rate:.1} {what}/s") } else { format!("{rate:.0} {what}/s") }
     };
@@ -168,7 +174,7 @@ fn step_line(rates: &Rates) -> String {
     parts.extend(rates.tokens_per_second.map(|rate| per_second(rate, "tokens")));
     parts.extend(rates.flops_per_device.map(|flops| amount(flops, "FLOP/s a device")));
     parts.extend(rates.mfu.map(|mfu| format!("MFU {:.1} %", 100.0 * mfu)));
-    parts.extend(rates.left.map(|left| format!("{} left", duration(left.as_secs_f64()))));
+    parts.extend(left.map(|left| format!("{} left", duration(left.as_secs_f64()))));
     parts.join(", ")
 }
 
@@ -265,7 +271,7 @@ impl Callback for ProgressBar {
         self.shown = shown(point);
         if let Some(rates) = self.throughput.rates(point) {
             self.rates = Some(rates);
-            self.shown = format!("{} | {}", self.shown, step_line(&rates));
+            self.shown = format!("{} | {}", self.shown, self.speed(point.global_step).unwrap_or_default());
             if self.kept.is_none_or(|kept| kept.elapsed() > BETWEEN) {
                 self.kept = Some(Instant::now());
                 keep(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, self.shown));
@@ -323,8 +329,8 @@ impl Callback for ProgressBar {
         self.training = None;
         self.clear();
         let seconds = Duration::as_secs_f64(&self.epoch_start.elapsed());
-        let rates = self.rates.as_ref().map_or_else(String::new, |rates| format!(", {}", step_line(rates)));
-        self.line(&format!("{}: {} ({seconds:.1} s{rates})", self.epoch(point.epoch), shown(point)));
+        let speed = self.speed(point.global_step).map_or_else(String::new, |speed| format!(", {speed}"));
+        self.line(&format!("{}: {} ({seconds:.1} s{speed})", self.epoch(point.epoch), shown(point)));
     }
 
     fn on_fit_end(&mut self, summary: &FitSummary) {
@@ -361,13 +367,13 @@ mod tests {
             tokens_per_second: Some(65_536.0),
             flops_per_device: Some(1.234e13),
             mfu: Some(0.0626),
-            left: Some(Duration::from_secs(130)),
+            step_s: 0.5,
         };
         assert_eq!(
-            step_line(&rates),
+            step_line(&rates, Some(Duration::from_secs(130))),
             "64.0 samples/s, 65536 tokens/s, 12.34 TFLOP/s a device, MFU 6.3 %, 2.2 min left"
         );
-        (rates.tokens_per_second, rates.flops_per_device, rates.mfu, rates.left) = (None, None, None, None);
-        assert_eq!(step_line(&rates), "64.0 samples/s");
+        (rates.tokens_per_second, rates.flops_per_device, rates.mfu) = (None, None, None);
+        assert_eq!(step_line(&rates, None), "64.0 samples/s");
     }
 }

@@ -54,8 +54,8 @@ pub(super) struct Rates {
     pub(super) flops_per_device: Option<f64>,
     /// The share of the device's peak.
     pub(super) mfu: Option<f64>,
-    /// What the rest of the training takes, validation aside; none where only time ends it.
-    pub(super) left: Option<Duration>,
+    /// The seconds of an optimizer step.
+    pub(super) step_s: f64,
 }
 
 impl Throughput {
@@ -111,9 +111,15 @@ impl Throughput {
         };
         let time = step.at.duration_since(first.at).saturating_sub(step.paused - first.paused);
         let steps = step.global_step - first.global_step;
-        let left = self.total_steps.saturating_sub(point.global_step) as f64 * time.as_secs_f64() / steps as f64;
-        let left = if self.total_steps == NO_LIMIT { None } else { Duration::try_from_secs_f64(left).ok() };
-        Some(Rates { left, ..self.measured(step.batches - first.batches, step.operations - first.operations, time) })
+        let step_s = time.as_secs_f64() / steps as f64;
+        Some(Rates { step_s, ..self.measured(step.batches - first.batches, step.operations - first.operations, time) })
+    }
+
+    /// How long the rest of the training takes at this rate, validation aside; none at the end, or where only time ends it.
+    pub(super) fn left(&self, rates: &Rates, global_step: u64) -> Option<Duration> {
+        let steps = self.total_steps.saturating_sub(global_step);
+        let is_known = steps > 0 && self.total_steps != NO_LIMIT;
+        if is_known { Duration::try_from_secs_f64(steps as f64 * rates.step_s).ok() } else { None }
     }
 
     /// Where so many batches, with so many operations, took this time.
@@ -126,7 +132,7 @@ impl Throughput {
             tokens_per_second: self.tokens.map(|tokens| rate * tokens as f64),
             flops_per_device: flops,
             mfu: flops.zip(self.peak).map(|(flops, peak)| flops / peak),
-            left: None,
+            step_s: 0.0,
         }
     }
 }
@@ -159,9 +165,13 @@ mod tests {
         }
         let mut rates = |global_step| {
             let rates = meter.rates(&LogPoint { global_step, ..LogPoint::default() })?;
-            Some((rates.batches_per_second, rates.left.unwrap().as_secs()))
+            Some((rates.batches_per_second, meter.left(&rates, global_step).map_or(0, |left| left.as_secs())))
         };
         // Steps of two seconds.
-        assert_eq!([1, 2, 4, 5].map(&mut rates), [None, Some((1.0, 16)), Some((1.0, 12)), None]);
+        let stretches = [rates(1), rates(2), rates(4), rates(5)];
+        assert_eq!(stretches, [None, Some((1.0, 16)), Some((1.0, 12)), None]);
+        let rates = Rates { step_s: 2.0, ..meter.measured(1, 0.0, Duration::from_secs(1)) };
+        assert_eq!(meter.left(&rates, 10), None, "the end");
+        assert_eq!(Throughput { total_steps: NO_LIMIT, ..meter }.left(&rates, 4), None, "time alone ends it");
     }
 }
