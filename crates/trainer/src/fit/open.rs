@@ -148,7 +148,7 @@ impl<'a> Fit<'a> {
             note(&cost.to_string());
         }
         hooks.callbacks.each(|callback| callback.on_train_start(&start));
-        let reports = Reports::new(module, &of_start, &start);
+        let reports = Reports::new(module, setting, &of_start, &start);
         session.record.eval_compilations += summary.eval_compilations;
         Ok(Fit {
             hooks,

@@ -54,6 +54,18 @@ impl StepCost {
     }
 }
 
+impl StepCost {
+    /// The first lines for a report: the line, its operations, its bytes.
+    pub(crate) fn most_expensive(&self) -> Vec<(String, f64, f64)> {
+        let line = |(line, cost): &(Option<String>, Cost)| (name(line).to_owned(), cost.flops, cost.bytes);
+        self.lines.iter().take(MOST_LINES).map(line).collect()
+    }
+}
+
+fn name(line: &Option<String>) -> &str {
+    line.as_deref().unwrap_or("(the optimizer, and what the compiler added)")
+}
+
 fn sum(lines: &[(Option<String>, Cost)]) -> Cost {
     let add = |all: Cost, (_, cost): &(Option<String>, Cost)| Cost {
         flops: all.flops + cost.flops,
@@ -72,7 +84,7 @@ impl fmt::Display for StepCost {
             let (shown, rest) = lines.split_at(lines.len().min(MOST_LINES));
             write!(f, "{:>12} | {:>10} | Line\n{}\n", "FLOPs", "Bytes", "-".repeat(60))?;
             for (line, cost) in shown {
-                f.write_str(&row(cost, line.as_deref().unwrap_or("(the optimizer, and what the compiler added)")))?;
+                f.write_str(&row(cost, name(line)))?;
             }
             if !rest.is_empty() {
                 f.write_str(&row(&sum(rest), &format!("({} more)", rest.len())))?;

@@ -29,8 +29,8 @@ use crate::say::note;
 use crate::setting::Setting;
 use crate::setting::limits::Limits;
 use crate::stage::Stage;
-use crate::state::{self, EntryId, State, names};
-use crate::{Error, EvaluationSets, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule};
+use crate::state::{self, EntryId, State, model_summary, names};
+use crate::{Error, EvaluationSets, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule};
 
 /// A compiled training step with its state on the devices, for a loop of one's own. [`Trainer::train_step`] makes it.
 ///
@@ -150,7 +150,7 @@ impl<'m> TrainStep<'m> {
             State::new(layout, values, &runtime, |f| session.compile_one("starting values", f))
         })?;
         if session.choices.options.enable_model_summary {
-            note(&ModelSummary::new(module, 1).to_string());
+            note(&model_summary(module, setting, 1).to_string());
         }
         if plan.total_steps == NO_LIMIT {
             note(
