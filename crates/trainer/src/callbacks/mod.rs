@@ -7,6 +7,8 @@ mod device_stats_monitor;
 mod early_stopping;
 mod gradient_accumulation_scheduler;
 mod learning_rate_monitor;
+#[cfg(feature = "prometheus")]
+pub(crate) mod metrics_endpoint;
 mod model_checkpoint;
 mod monitor;
 mod norm_monitor;

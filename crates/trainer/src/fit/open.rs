@@ -165,6 +165,7 @@ impl<'a> Fit<'a> {
             copy,
             alive,
             reports,
+            began: (at, fulmen_tensor::host_reads()),
             started,
             session,
             summary,

@@ -96,13 +96,14 @@ impl Fit<'_> {
         self.report(state, reason);
     }
 
-    fn report(&self, state: State, reason: Option<String>) {
+    fn report(&mut self, state: State, reason: Option<String>) {
         if !self.session.writes() {
             return;
         }
         let Some(run_dir) = self.session.record.run_dir.clone() else { return };
         let seconds = |time: Duration| time.as_secs_f64();
         let batches_per_second = self.times.steps_per_second();
+        let measured = self.measure();
         let loader = self.step.train.report();
         let state_bytes = self.summary.state_bytes.iter().map(|&bytes| bytes as u64);
         let memory = self.session.runtime.local_devices().zip(state_bytes).map(|(device, state)| {
@@ -125,6 +126,16 @@ impl Fit<'_> {
             samples_per_second: self.samples_per_second(),
             data_wait_share: self.times.wait_share(),
             loader: Some(loader.verdict()),
+            // What the loader says stands above.
+            advice: self
+                .session
+                .record
+                .hints
+                .iter()
+                .chain(&measured)
+                .filter(|a| **a != loader.verdict())
+                .cloned()
+                .collect(),
             compilations: self.session.record.compilations.clone(),
             flops_per_second: self.reports.flops.map(|flops| flops * batches_per_second),
             step_times: self.times.distribution.clone(),

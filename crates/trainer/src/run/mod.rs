@@ -1,11 +1,11 @@
 //! What runs compiled steps, for every loop: devices, the other processes, callbacks and loggers (`session.rs`), steps in
 //! flight (`executor.rs`), what a supervisor reads of them (`progress_file.rs`), a pass that does not train (`evaluate.rs`), predictions.
 
+pub(crate) mod advice;
 pub(crate) mod bad_samples;
 mod environment;
 pub(crate) mod evaluate;
 pub(crate) mod executor;
-pub(crate) mod hints;
 pub(crate) mod predict;
 pub(crate) mod prediction_writer;
 mod progress_file;

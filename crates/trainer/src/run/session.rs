@@ -55,6 +55,9 @@ pub(crate) struct Record {
     pub(crate) compilations: Vec<(String, Option<f64>)>,
     /// Of the training loader in the latest fit.
     pub(crate) loader: Option<LoaderReport>,
+    /// The advice that the start of the latest fit gave, and its end.
+    pub(crate) hints: Vec<String>,
+    pub(crate) measured: Vec<String>,
 }
 
 /// How long the beginning and the end of a run wait for a logger that does not answer.

@@ -20,9 +20,9 @@ use crate::hosts::{self, Facts};
 use crate::plan::NO_LIMIT;
 use crate::program::prepare::{Prepared, prepare};
 use crate::program::{CompiledStep, StepProgram};
+use crate::run::advice::hints;
 use crate::run::bad_samples::BadCount;
 use crate::run::executor::Executor;
-use crate::run::hints::hints;
 use crate::run::reading::Reading;
 use crate::run::session::Session;
 use crate::say::note;
@@ -158,9 +158,9 @@ impl<'m> TrainStep<'m> {
                  where it begins. Set max_steps or max_epochs too for one",
             );
         }
-        for hint in hints(&runtime, setting, &train, program.largest().functions())? {
-            note(&format!("hint: {hint}"));
-        }
+        session.record.measured.clear();
+        session.record.hints = hints(&runtime, setting, &train, program.largest().functions())?;
+        session.record.hints.iter().for_each(|hint| note(&format!("hint: {hint}")));
         let losses = program.logs().losses(&program.loss);
         let reads = Reads::new(program.loss, losses, setting.options.detect_nan);
         let phases = &state.layout().phases;
