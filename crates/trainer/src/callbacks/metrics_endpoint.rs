@@ -61,7 +61,7 @@ impl MetricsEndpoint {
         let stopped = stop.clone();
         let serve = move || {
             for connection in listener.incoming() {
-                if stopped.load(Ordering::Relaxed) {
+                if stopped.load(Ordering::Acquire) {
                     break;
                 }
                 match connection {
@@ -80,7 +80,7 @@ impl MetricsEndpoint {
 
 impl Drop for MetricsEndpoint {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Release);
         // It wakes the thread; one that cannot be woken ends with the process.
         let mut own = self.address;
         if own.ip().is_unspecified() {

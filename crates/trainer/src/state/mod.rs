@@ -252,3 +252,28 @@ fn lost(name: &str) -> Error {
         "the value of `{name}` was lost when a step failed; load the last checkpoint or call reinitialize()"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use fulmen_nn::Linear;
+    use fulmen_tensor::Mesh;
+
+    use super::*;
+    use crate::setting::Choices;
+    use crate::{Strategy, Trainer};
+
+    #[derive(Module)]
+    struct Net(Linear);
+
+    #[test]
+    fn the_table_of_a_model_tells_how_its_parameters_are_split() {
+        let shapes = |devices: usize| {
+            let mesh = Mesh::new([("data", devices)]).unwrap();
+            let options = Trainer::builder().strategy(Strategy::Fsdp).options().unwrap();
+            let setting = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
+            model_summary(&Net(Linear::new(16, 6)), &setting, 1).rows()[0][3].clone()
+        };
+        assert_eq!(shapes(1), "weight f32[6, 16], bias f32[6]");
+        assert_eq!(shapes(8), "weight f32[6, 16] split [-, data], bias f32[6]");
+    }
+}
