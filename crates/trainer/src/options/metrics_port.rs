@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// ```
 /// use fulmen_trainer::MetricsPort;
 ///
-/// assert_eq!(MetricsPort::from(9090).address().unwrap().to_string(), "127.0.0.1:9090");
+/// assert_eq!(MetricsPort::from(9090u16).address().unwrap().to_string(), "127.0.0.1:9090");
 /// assert_eq!("0.0.0.0:9090".parse::<MetricsPort>()?.to_string(), "0.0.0.0:9090");
 /// assert_eq!("none".parse::<MetricsPort>()?, MetricsPort::default());
 /// # Ok::<(), fulmen_trainer::Error>(())
