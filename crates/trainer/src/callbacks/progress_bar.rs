@@ -174,7 +174,10 @@ fn step_line(rates: &Rates, left: Option<Duration>) -> String {
     parts.extend(rates.tokens_per_second.map(|rate| per_second(rate, "tokens")));
     parts.extend(rates.flops_per_device.map(|flops| amount(flops, "FLOP/s a device")));
     parts.extend(rates.mfu.map(|mfu| format!("MFU {:.1} %", 100.0 * mfu)));
-    parts.extend(left.map(|left| format!("{} left", duration(left.as_secs_f64()))));
+    parts.extend(left.map(|left| match left.as_secs_f64() {
+        seconds if seconds < 120.0 => format!("{:.0} s left", seconds.ceil()),
+        seconds => format!("{} left", duration(seconds)),
+    }));
     parts.join(", ")
 }
 
@@ -374,6 +377,7 @@ mod tests {
             "64.0 samples/s, 65536 tokens/s, 12.34 TFLOP/s a device, MFU 6.3 %, 2.2 min left"
         );
         (rates.tokens_per_second, rates.flops_per_device, rates.mfu) = (None, None, None);
+        assert_eq!(step_line(&rates, Some(Duration::from_millis(2100))), "64.0 samples/s, 3 s left");
         assert_eq!(step_line(&rates, None), "64.0 samples/s");
     }
 }

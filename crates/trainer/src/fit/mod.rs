@@ -12,7 +12,7 @@ mod validating;
 
 use std::time::Instant;
 
-use fulmen_data::DeviceBatches;
+use fulmen_data::{DeviceBatches, LoaderReport};
 use fulmen_durable::NewFile;
 use fulmen_tensor::DeviceArray;
 
@@ -86,10 +86,15 @@ impl Fit<'_> {
             }
         };
         self.summary.goodput = self.write_goodput(true);
+        let loader = self.step.train.report();
+        self.session.record.measured = self.measure(&loader);
+        if result.is_ok() {
+            self.session.record.measured.iter().for_each(|advice| note(&format!("hint: {advice}")));
+        }
+        self.session.record.loader = Some(loader);
         self.report_end(result.as_ref().err());
-        let Fit { session, step, summary, alive, .. } = self;
+        let Fit { session, summary, alive, .. } = self;
         drop(alive);
-        session.record.loader = Some(step.train.report());
         session.record.best_checkpoint.clone_from(&summary.best_checkpoint);
         session.record.last_checkpoint.clone_from(&summary.last_checkpoint);
         result?;
@@ -139,24 +144,22 @@ impl Fit<'_> {
         self.summary.global_step = self.step.position.global_step;
         self.summary.step_time_p50 = self.times.median();
         self.summary.data_wait_share = self.times.wait_share();
-        self.session.record.measured = self.measure();
-        self.session.record.measured.iter().for_each(|advice| note(&format!("hint: {advice}")));
         self.summary.loader = Some(self.step.train.report());
         self.summary.bad_samples += self.step.bad.count();
         self.summary.samples_per_second = self.samples_per_second();
         Ok(())
     }
 
-    /// What would have made it faster, by what it has measured.
-    fn measure(&mut self) -> Vec<String> {
+    /// What would have made it faster, by what it and its loader have measured.
+    fn measure(&mut self, loader: &LoaderReport) -> Vec<String> {
         let (first_step, reads_before) = &self.began;
         advice::measured(&Measured {
-            loader: self.step.train.report(),
+            loader,
             input_wait: (self.times.wait_share(), self.times.waits),
             goodput: self.session.clock.spent(),
             compilations: self.session.record.compilations.len(),
             steps: self.step.position.global_step.saturating_sub(*first_step),
-            reads_before: reads_before.clone(),
+            reads_before,
         })
     }
 

@@ -103,8 +103,9 @@ impl Fit<'_> {
         let Some(run_dir) = self.session.record.run_dir.clone() else { return };
         let seconds = |time: Duration| time.as_secs_f64();
         let batches_per_second = self.times.steps_per_second();
-        let measured = self.measure();
         let loader = self.step.train.report();
+        let measured = self.measure(&loader);
+        let loader = loader.verdict();
         let state_bytes = self.summary.state_bytes.iter().map(|&bytes| bytes as u64);
         let memory = self.session.runtime.local_devices().zip(state_bytes).map(|(device, state)| {
             let stats = device.memory_stats().ok();
@@ -125,17 +126,17 @@ impl Fit<'_> {
             step_time_p50: seconds(self.times.median()),
             samples_per_second: self.samples_per_second(),
             data_wait_share: self.times.wait_share(),
-            loader: Some(loader.verdict()),
-            // What the loader says stands above.
+            // What the loader says is shown without it.
             advice: self
                 .session
                 .record
                 .hints
                 .iter()
                 .chain(&measured)
-                .filter(|a| **a != loader.verdict())
+                .filter(|&advice| *advice != loader)
                 .cloned()
                 .collect(),
+            loader: Some(loader),
             compilations: self.session.record.compilations.clone(),
             flops_per_second: self.reports.flops.map(|flops| flops * batches_per_second),
             step_times: self.times.distribution.clone(),

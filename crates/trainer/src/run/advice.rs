@@ -48,9 +48,9 @@ pub(crate) fn hints(
 pub(crate) type HostReads = BTreeMap<(&'static str, u32), u64>;
 
 /// What a fit has measured.
-pub(crate) struct Measured {
+pub(crate) struct Measured<'a> {
     /// What the training loader did.
-    pub(crate) loader: LoaderReport,
+    pub(crate) loader: &'a LoaderReport,
     /// The share of the steps' time in which the devices had no batch, and that time.
     pub(crate) input_wait: (f64, Duration),
     /// Where the time of this run went, and how many programs it compiled.
@@ -58,16 +58,16 @@ pub(crate) struct Measured {
     pub(crate) compilations: usize,
     /// Optimizer steps, and the reads before the first of them.
     pub(crate) steps: u64,
-    pub(crate) reads_before: HostReads,
+    pub(crate) reads_before: &'a HostReads,
 }
 
 /// What a fit has lost so far.
-pub(crate) fn measured(fit: &Measured) -> Vec<String> {
+pub(crate) fn measured(fit: &Measured<'_>) -> Vec<String> {
     losses(fit, &host_reads())
 }
 
 /// As [`measured`], with the reads of now.
-fn losses(fit: &Measured, reads: &HostReads) -> Vec<String> {
+fn losses(fit: &Measured<'_>, reads: &HostReads) -> Vec<String> {
     let mut advice = vec![];
     let (share, wait) = fit.input_wait;
     if share > INPUT_BOUND.0 && wait > INPUT_BOUND.1 {
@@ -158,33 +158,33 @@ mod tests {
     use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule};
 
     /// What a run of 100 s with nothing to complain of measures.
-    fn well() -> Measured {
+    fn well<'a>(loader: &'a LoaderReport, reads_before: &'a HostReads) -> Measured<'a> {
         let goodput = Goodput { compile: 5.0, steps: 95.0, ..Goodput::default() };
-        let (loader, input_wait) = (LoaderReport::default(), (0.01, Duration::from_secs(1)));
-        Measured { loader, input_wait, goodput, compilations: 1, steps: 100, reads_before: HostReads::new() }
+        let input_wait = (0.01, Duration::from_secs(1));
+        Measured { loader, input_wait, goodput, compilations: 1, steps: 100, reads_before }
     }
 
     #[test]
     fn what_a_fit_loses_is_told_with_numbers_and_what_to_do() {
         let none: [&str; 0] = [];
+        let (mut loader, no_reads) = (LoaderReport::default(), HostReads::new());
+        (loader.steps, loader.waiting, loader.busy) = (10, Duration::from_secs(1), Duration::from_secs(2));
+        let well = well(&loader, &no_reads);
         let reads = HostReads::from([(("src/main.rs", 7), 60), (("src/main.rs", 9), 10)]);
-        assert_eq!(losses(&Measured { reads_before: reads.clone(), ..well() }, &reads), none);
-        let told = losses(&well(), &reads);
+        assert_eq!(losses(&Measured { reads_before: &reads, ..well }, &reads), none);
+        let told = losses(&well, &reads);
         let [read] = &told[..] else { panic!("{told:?}") };
         assert!(read.starts_with("src/main.rs:7 read a value from the device 60 times in 100 steps"), "{read}");
-        assert_eq!(losses(&Measured { steps: 1000, ..well() }, &reads), none, "now and then");
+        assert_eq!(losses(&Measured { steps: 1000, ..well }, &reads), none, "now and then");
 
         let goodput = Goodput { compile: 40.0, steps: 60.0, ..Goodput::default() };
-        let told = losses(&Measured { goodput, compilations: 3, ..well() }, &HostReads::new());
+        let told = losses(&Measured { goodput, compilations: 3, ..well }, &no_reads);
         let [compile] = &told[..] else { panic!("{told:?}") };
         assert!(compile.starts_with("compiling 3 programs took 40 s, 40 % of the run"), "{compile}");
         let goodput = Goodput { compile: 4.0, steps: 6.0, ..Goodput::default() };
-        assert_eq!(losses(&Measured { goodput, ..well() }, &HostReads::new()), none, "a short run");
+        assert_eq!(losses(&Measured { goodput, ..well }, &no_reads), none, "a short run");
 
-        let mut loader = LoaderReport::default();
-        (loader.steps, loader.waiting, loader.busy) = (10, Duration::from_secs(1), Duration::from_secs(2));
-        let input_wait = (0.33, Duration::from_secs(30));
-        let told = losses(&Measured { loader, input_wait, ..well() }, &HostReads::new());
+        let told = losses(&Measured { input_wait: (0.33, Duration::from_secs(30)), ..well }, &no_reads);
         let [input] = &told[..] else { panic!("{told:?}") };
         assert!(input.starts_with("input-bound: 33 % of step time waits"), "{input}");
     }
@@ -238,7 +238,7 @@ mod tests {
             widths.starts_with("1 × a product of 8×16 by 16×24 fills at most 2 % of the 128×128 matrix unit"),
             "{widths}"
         );
-        assert!(precision.contains("bf16-mixed") && precision.contains("hints.rs:"), "{precision}");
+        assert!(precision.contains("bf16-mixed") && precision.contains("advice.rs:"), "{precision}");
         assert!(hints.iter().all(|hint| !hint.contains('\n')), "{hints:?}");
     }
 
