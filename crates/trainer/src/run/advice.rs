@@ -84,14 +84,14 @@ fn losses(fit: &Measured<'_>, reads: &HostReads) -> Vec<String> {
         }
     }
     let (compile, all) = (fit.goodput.compile, fit.goodput.total());
-    if compile > COMPILING.1 && compile > COMPILING.0 * all {
+    if fit.compilations > 0 && compile > COMPILING.1 && compile > COMPILING.0 * all {
         let programs = match fit.compilations {
             1 => "1 program".to_owned(),
             n => format!("{n} programs"),
         };
         advice.push(format!(
-            "compiling {programs} took {compile:.0} s, {:.0} % of the run; the compile cache on disk keeps them for the next \
-             run, and `preflight --save` with `--aot` compiles them before",
+            "compiling {programs} took {compile:.0} s, {:.0} % of the run; the next run loads them from disk unless \
+             FULMEN_COMPILE_CACHE is off, and `--aot` loads those that `preflight --save` has compiled before",
             100.0 * compile / all
         ));
     }
