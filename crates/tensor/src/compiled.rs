@@ -138,7 +138,8 @@ impl Compiled {
             if shards.len() != face.slots.len() {
                 return Err(Error::usage(format!("{}: the plugin gave too few outputs", doing())));
             }
-            arrays.push(DeviceArray::new(ty.clone(), sharding.clone(), face.places.clone(), shards));
+            let (ty, sharding, places) = (ty.clone(), sharding.clone(), face.places.clone());
+            arrays.push(DeviceArray::new(ty, sharding, places, shards, &self.metrics));
         }
         Ok(Outputs { arrays, done: Done(execution.done) })
     }

@@ -14,6 +14,7 @@ use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Valu
 
 use crate::array::Places;
 use crate::disk_cache::{DiskCache, Slot};
+use crate::host_reads;
 use crate::listing::Captured;
 use crate::lower::{Lowered, lower};
 use crate::recompiles::Recompiles;
@@ -251,8 +252,9 @@ impl Runtime {
     }
 
     /// What this runtime has done so far: `UncachedCompile`, `CachedCompile` (in this process), `PersistentCacheHit` (on
-    /// disk), `CompileTime`, `ExecuteTime`,
-    /// `TransferToDeviceTime`, `TransferFromDeviceTime`, `InboundData` and `OutboundData`.
+    /// disk), `CreateCompileHandles` (programs compiled or loaded), `CompileTime`, `ExecuteTime`, `TransferToDeviceTime`,
+    /// `TransferFromDeviceTime`, `InboundData`, `OutboundData`, and of buffers on devices `CreateDataHandles` and
+    /// `DestroyDataHandles`. A Trainer adds `InputWait`, the time in which the devices had no batch.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
@@ -343,6 +345,8 @@ impl Runtime {
                 let options = self.compile_options(&key);
                 let texts = (&*lowered.text, &*key.0);
                 let (made, time) = self.load_or_compile(function, texts, &options, preloaded, announce)?;
+                // It is kept as long as the process, so none is destroyed.
+                self.metrics.count("CreateCompileHandles", 1);
                 // Another thread may have been first; its program is as good.
                 (self.compiled().entry(key).or_insert(Arc::new(made)).clone(), time)
             }
@@ -425,6 +429,7 @@ impl Runtime {
         let arrays: Vec<&DeviceArray> =
             open.iter().filter_map(|i| there(i).map(|array| &**array).or_else(|| computed_next.next())).collect();
         if !arrays.is_empty() {
+            host_reads::count(here());
             for (&i, literal) in open.iter().zip(self.read(&arrays)?.wait()?) {
                 values[i] = Some(literal);
             }

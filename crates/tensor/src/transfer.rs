@@ -89,7 +89,8 @@ impl Runtime {
             }
             shards.push(buffer);
         }
-        Ok(DeviceArray::new(ty.clone(), self.on_these_devices(sharding), self.places.clone(), shards))
+        let (sharding, places) = (self.on_these_devices(sharding), self.places.clone());
+        Ok(DeviceArray::new(ty.clone(), sharding, places, shards, &self.metrics))
     }
 
     /// Copies parts of values to the host, all of them as one transfer, and waits for them.

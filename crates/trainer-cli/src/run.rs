@@ -187,7 +187,11 @@ impl<P: Program> Job<P> {
             line_of(trainer, trainer.metrics_report().trim_end())?;
         }
         if self.invocation.common.json {
-            line_of(trainer, json())?;
+            let mut json = json();
+            if self.invocation.common.metrics {
+                json["metrics_report"] = trainer.metrics_json();
+            }
+            line_of(trainer, json)?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -336,7 +336,6 @@ fn old_names_are_answered_with_ours() {
     for (args, expected) in [
         (&["--tpu_cores=8"][..], "there is no option --tpu_cores: give accelerator tpu, and devices"),
         (&["--gpus", "2"], "there is no option --gpus: give accelerator cuda"),
-        (&["--strategy", "xla_debug"], "`xla_debug` is no strategy: give ddp"),
         (&["--precision", "64"], "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true"),
     ] {
         let (message, code) = told(&[&["fit", "--data-dir", "d", "--print-config"], args].concat());

@@ -17,12 +17,12 @@ pub use fulmen_preflight::{
 };
 use fulmen_tensor::{Mesh, Runtime};
 
-use crate::program::StepProgram;
 use crate::program::prepare::{self, Prepared};
+use crate::program::{StepProgram, is_internal};
 use crate::setting::Choices;
 use crate::setting::limits::EpochSize;
 use crate::state::{names, to_initialize};
-use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule, program, recorder};
+use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
 /// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
@@ -184,10 +184,7 @@ fn record<M: TrainingModule>(
     let (layout, program) = prepare::training_step(module, &setting, &plan, shapes, setting.options.seed)?;
     let function = program.largest().functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
     Ok(Step {
-        is_internal: |file| {
-            let folder = |of: &str| of.strip_suffix("mod.rs").is_some_and(|folder| file.starts_with(folder));
-            folder(program::FILE) || folder(recorder::FILE)
-        },
+        is_internal,
         parameter_of: names::parameter_of,
         steps_per_epoch: Some(steps_per_epoch),
         setting: Some(StepSetting {

@@ -12,7 +12,7 @@ pub(crate) type Facts = BTreeMap<String, String>;
 
 /// Options that say nothing about the programs: where files go and what is shown. Devices are a fact of the mesh, and a
 /// checkpoint and a file of programs are compared by what is in them.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
     "accelerator",
     "aot",
     "devices",
@@ -23,6 +23,7 @@ const OWN: [&str; 10] = [
     "enable_progress_bar",
     "profiler",
     "dump_dir",
+    "metrics_port",
 ];
 
 /// What every run has.

@@ -61,6 +61,9 @@ pub(crate) struct Record {
     dumped: u64,
     /// While something is run, in the process that writes.
     profiler: Option<RunProfiler>,
+    /// The advice that the start of the latest fit gave, and its end.
+    pub(crate) hints: Vec<String>,
+    pub(crate) measured: Vec<String>,
 }
 
 /// How long the beginning and the end of a run wait for a logger that does not answer.
