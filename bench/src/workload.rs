@@ -8,7 +8,7 @@ use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{Conv2d, Flatten, Linear, MaxPool2d, Relu, Sequential};
 use fulmen::prelude::*;
 
-use crate::models::{Gpt, ResNetClassifier};
+use crate::models::{Dcgan, Gpt, ResNetClassifier};
 
 /// A workload's name and sizes.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Workload {
     shape: &'static [usize],
 }
 
-const WORKLOADS: [Workload; 4] = [
+const WORKLOADS: [Workload; 5] = [
     // MLP 784-512-256-10, SGD with momentum.
     Workload { name: "W1", batch: 128, steps_per_epoch: 100, shape: &[784] },
     // LeNet, Adam.
@@ -29,6 +29,8 @@ const WORKLOADS: [Workload; 4] = [
     Workload { name: "W3", batch: 32, steps_per_epoch: 5, shape: &[3, 32, 32] },
     // GPT of 4 layers, AdamW.
     Workload { name: "W4", batch: 8, steps_per_epoch: 10, shape: &[Gpt::LENGTH] },
+    // DCGAN, an Adam for each network.
+    Workload { name: "W5", batch: 32, steps_per_epoch: 5, shape: &[3, 32, 32] },
 ];
 
 /// Does something with the workload's model, whose type depends on the workload.
@@ -110,7 +112,8 @@ impl Workload {
                 Config { num_classes: 10, small_pictures: true, ..Config::resnet18() },
                 0.01,
             )),
-            _ => visit.visit(&Gpt::new(DType::F32)),
+            "W4" => visit.visit(&Gpt::new(DType::F32)),
+            _ => visit.visit(&Dcgan::new()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `start`: from the start of a process to the loss of its first step on the host, against JAX: the first start, which
+//! `startup`: from the start of a process to the loss of its first step on the host, against JAX: the first start, which
 //! compiles, and the second, which finds its programs on disk.
 //!
 //! Each start is a process of its own. Ours and JAX's take turns, so both see the same noise of the machine, and both count
@@ -13,15 +13,14 @@ use std::{env, fs};
 use fulmen::prelude::*;
 use fulmen::trainer::{Actions, Callback, LogPoint};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
-use crate::peer::{Peer, python};
-use crate::stats::median;
+use crate::peer::Peer;
+use crate::row::{Row, say};
 use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of W1 to W4, separated by commas.
+    /// Which of W1 to W5, separated by commas.
     #[arg(long, default_value = "W1,W3", value_delimiter = ',')]
     workloads: Vec<String>,
     /// First and second starts of each side.
@@ -30,7 +29,7 @@ pub(crate) struct Args {
     /// Leave out the peer.
     #[arg(long)]
     no_peer: bool,
-    /// End with one line of JSON.
+    /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
     /// Be our side: train for one step and print when its loss was there.
@@ -50,11 +49,14 @@ struct Started {
 struct Times {
     ours: Vec<f64>,
     jax: Vec<f64>,
+    /// What JAX is.
+    version: String,
+    /// Why JAX takes no part.
+    missing: Option<String>,
     compilations: u64,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let mut lines = vec![];
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         if args.serve {
@@ -62,20 +64,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             continue;
         }
         let starts = race(name, args.rounds, args.no_peer)?;
-        for (which, times) in ["first", "second"].into_iter().zip(starts) {
-            let (ours, jax) = (median(&times.ours), median(&times.jax));
-            let (ratio, compilations) = (ours / jax, times.compilations);
-            println!(
-                "{name}, {which} start: {ours:.2} s, {compilations} compilations; JAX {jax:.2} s, ratio {ratio:.2}"
-            );
-            lines.push(json!({
-                "workload": name, "start": which, "fulmen_s": ours, "jax_s": jax, "ratio": ratio,
-                "compilations": compilations, "rounds": args.rounds,
-            }));
+        for (which, times) in ["first start", "second start"].into_iter().zip(starts) {
+            let mut row = Row::new("startup", name, which, "s").ours(&times.ours);
+            row = row.detail("compilations", times.compilations);
+            row = match times.missing {
+                None if args.no_peer => row,
+                None => row.peer("jax", &times.version, &times.jax),
+                Some(why) => row.missing("jax", &why),
+            };
+            say(&row, args.json)?;
         }
-    }
-    if args.json {
-        println!("{}", json!({ "start": lines }));
     }
     Ok(())
 }
@@ -90,9 +88,15 @@ fn race(workload: &str, rounds: usize, no_peer: bool) -> Result<[Times; 2], Box<
             let started = ours(workload, ours_cache.path())?;
             times.ours.push(started.seconds);
             times.compilations = times.compilations.max(started.compilations);
-            if !no_peer {
-                let ready = &Peer::start_cached(&python()?, workload, jax_cache.path())?.ready;
-                times.jax.push(ready.cold_s.ok_or("the peer does not say when its first step was done")?);
+            if no_peer || times.missing.is_some() {
+                continue;
+            }
+            match Peer::start_cached(workload, jax_cache.path()) {
+                Ok(peer) => {
+                    times.jax.push(peer.ready.cold_s.ok_or("the peer does not say when its first step was done")?);
+                    times.version.clone_from(&peer.ready.version);
+                }
+                Err(why) => times.missing = Some(why.to_string()),
             }
         }
     }
@@ -102,7 +106,7 @@ fn race(workload: &str, rounds: usize, no_peer: bool) -> Result<[Times; 2], Box<
 /// Our side in a process of its own.
 fn ours(workload: &str, cache: &Path) -> Result<Started, Box<dyn Error>> {
     let output = Command::new(env::current_exe()?)
-        .args(["start", "--serve", "--workloads", workload])
+        .args(["startup", "--serve", "--workloads", workload])
         .env("FULMEN_COMPILE_CACHE", cache)
         .stderr(Stdio::inherit())
         .output()?;
