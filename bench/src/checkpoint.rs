@@ -159,11 +159,18 @@ impl Visit for Turns<'_> {
         let rates = |times: &[f64]| times.iter().map(|time| bytes as f64 / 1e6 / time).collect::<Vec<_>>();
         let version = env!("CARGO_PKG_VERSION");
         let rows = [
-            row("pause of training", "ms").ours(&milliseconds(&lost)).peer("copy to the host", version, &milliseconds(&copy)),
+            row("pause of training", "ms").ours(&milliseconds(&lost)).peer(
+                "copy to the host",
+                version,
+                &milliseconds(&copy),
+            ),
             row("step during the write against a step without", "×").ours(&ratio),
             row("rate of the write", "MB/s").ours(&rates(&save)).peer("dd", "", &rates(&dd)),
         ];
-        rows.iter().try_for_each(|row| Ok(say(row, args.json)?))
+        for row in &rows {
+            say(row, args.json)?;
+        }
+        Ok(())
     }
 }
 

@@ -156,8 +156,10 @@ fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
 
     let read = readings.read.lock().unwrap_or_else(PoisonError::into_inner);
     let [first, .., last] = read[..] else { return Err("the kernel tells neither schedstat nor VmRSS".into()) };
-    let host: Vec<f64> =
-        read.windows(2).map(|pair| (pair[1].cpu_ns - pair[0].cpu_ns) / 1e3 / (pair[1].step - pair[0].step) as f64).collect();
+    let host: Vec<f64> = read
+        .windows(2)
+        .map(|pair| (pair[1].cpu_ns - pair[0].cpu_ns) / 1e3 / (pair[1].step - pair[0].step) as f64)
+        .collect();
     let grown = (last.rss_bytes as f64 - first.rss_bytes as f64) / 1e6;
     let name = format!("{steps} empty steps");
     let host = Row::new("overhead", &name, "the host's time a step", "µs").ours(&host);

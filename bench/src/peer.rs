@@ -214,7 +214,8 @@ fn interpreter(newest: u32) -> Result<PathBuf, Box<dyn Error>> {
     let pyenv = pyenv_versions();
     let of_version = |minor: u32| {
         let beginning = format!("3.{minor}.");
-        let name = |folder: &PathBuf| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&beginning));
+        let name =
+            |folder: &PathBuf| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&beginning));
         let installed = pyenv.iter().filter(|folder| name(folder)).map(|folder| folder.join("bin").join("python"));
         std::iter::once(PathBuf::from(format!("python3.{minor}"))).chain(installed.collect::<Vec<_>>())
     };

@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::models::{Gan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator};
 use crate::peer::{PEERS, python};
+use crate::report::write_part;
 use crate::row::{Row, say};
 
 #[derive(clap::Args)]
@@ -27,7 +28,7 @@ pub(crate) struct Args {
     /// Leave out the peer.
     #[arg(long)]
     no_peer: bool,
-    /// Write the rows into this chapter of the book, between its two markers.
+    /// Write the rows into this chapter of the book, between its lines `<!-- bench preflight -->`.
     #[arg(long, conflicts_with = "no_peer")]
     book: Option<PathBuf>,
     /// Print a line of JSON for each result.
@@ -251,9 +252,6 @@ pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
     }
 }
 
-/// The markers in the book around the rows.
-const MARKERS: [&str; 2] = ["<!-- bench preflight -->", "<!-- end of bench preflight -->"];
-
 /// A row of the book's table.
 fn row(workload: &Workload, slice: &Slice, [ours, peer]: [&Option<Cost>; 2]) -> String {
     let Workload { title, batch, strategy, .. } = workload;
@@ -275,18 +273,15 @@ fn row(workload: &Workload, slice: &Slice, [ours, peer]: [&Option<Cost>; 2]) -> 
     format!("| {} |", cells.join(" | "))
 }
 
-/// Puts a row into the table between the markers, in place of the one of the same step if there is one.
+/// Puts a row into the table, in place of the one of the same step if there is one.
 fn write_row(book: &Path, row: &str) -> Result<(), Box<dyn Error>> {
-    let text = std::fs::read_to_string(book)?;
-    let missing = || format!("{}: not a chapter with the lines `{}` and `{}`", book.display(), MARKERS[0], MARKERS[1]);
-    let (before, rest) = text.split_once(MARKERS[0]).ok_or_else(missing)?;
-    let (table, after) = rest.split_once(MARKERS[1]).ok_or_else(missing)?;
-    let key = |row: &str| row.split(" | ").next().unwrap_or_default().to_owned();
-    let mut rows: Vec<&str> = table.lines().filter(|line| !line.is_empty()).collect();
-    match rows.iter().position(|other| key(other) == key(row)) {
-        Some(i) => rows[i] = row,
-        None => rows.push(row),
-    }
-    let [start, end] = MARKERS;
-    Ok(std::fs::write(book, format!("{before}{start}\n\n{}\n\n{end}{after}", rows.join("\n")))?)
+    write_part(book, "preflight", |table| {
+        let key = |row: &str| row.split(" | ").next().unwrap_or_default().to_owned();
+        let mut rows: Vec<&str> = table.lines().filter(|line| !line.is_empty()).collect();
+        match rows.iter().position(|other| key(other) == key(row)) {
+            Some(i) => rows[i] = row,
+            None => rows.push(row),
+        }
+        rows.join("\n")
+    })
 }

@@ -50,7 +50,8 @@ pub(crate) struct Environment {
 
 impl Environment {
     fn here() -> Environment {
-        let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+        let git =
+            Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
         let commit = git.ok().filter(|output| output.status.success());
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));

@@ -47,7 +47,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         for &devices in &args.devices {
-            let row = Race { workload, devices, rounds: args.rounds, num_workers: args.num_workers }.run(&args.peers)?;
+            let row =
+                Race { workload, devices, rounds: args.rounds, num_workers: args.num_workers }.run(&args.peers)?;
             say(&row, args.json)?;
         }
     }

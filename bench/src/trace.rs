@@ -93,7 +93,13 @@ fn lower<M: TrainingModule>(module: &M, loader: &DataLoader) -> Result<Traced, B
 /// JAX's side, in a process of its own.
 fn peer(name: &str) -> Result<Traced, Box<dyn Error>> {
     let mut command = Command::new(python()?);
-    command.arg(Path::new(PEERS).join("jax_cost.py")).args(["--trace", "--workload", name, "--batch", &BATCH.to_string()]);
+    command.arg(Path::new(PEERS).join("jax_cost.py")).args([
+        "--trace",
+        "--workload",
+        name,
+        "--batch",
+        &BATCH.to_string(),
+    ]);
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
