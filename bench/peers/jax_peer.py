@@ -150,7 +150,8 @@ class Gan:
     optimizer = optax.adam(2e-4, b1=0.5)
 
     def init(self, key, sample):
-        g, d = Generator().init(key, jnp.zeros((1, 100)), False), Discriminator().init(key, sample, False)
+        g = dict(Generator().init(key, jnp.zeros((1, 100)), False))
+        d = dict(Discriminator().init(key, sample, False))
         params = {"g": g.pop("params"), "d": d.pop("params")}
         moments = {name: self.optimizer.init(params[name]) for name in params}
         return params, {"g": g, "d": d, "key": key}, moments
