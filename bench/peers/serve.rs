@@ -54,7 +54,9 @@ pub fn serve(
     let cold = seconds_since_process_start().ok_or("the kernel does not tell when this process began")?;
     run(workload.warm_up)?;
     let steps = workload.steps;
-    println!("{{\"version\": \"{version}\", \"n_params\": {parameters}, \"steps_per_epoch\": {steps}, \"cold_s\": {cold}}}");
+    println!(
+        "{{\"version\": \"{version}\", \"n_params\": {parameters}, \"steps_per_epoch\": {steps}, \"cold_s\": {cold}}}"
+    );
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let Some(steps) = line.strip_prefix("block ").and_then(|steps| steps.parse().ok()) else { break };

@@ -69,14 +69,15 @@ impl Classifier for LeNet<Cpu> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let workload = serve::workload()?;
-    let device = Default::default();
+    let device = <Cpu as Backend>::Device::default();
     if workload.name == "W1" {
         let sgd = SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_momentum(0.9).with_dampening(0.0)));
-        return train(workload, Mlp { layers: row(&[784, 512, 256, 10], &device) }, sgd.init(), 1e-2);
+        return train(workload, Mlp { layers: row::<Cpu>(&[784, 512, 256, 10], &device) }, sgd.init(), 1e-2);
     }
-    let conv = |channels| Conv2dConfig::new(channels, [5, 5]).init(&device);
+    let conv = |channels| Conv2dConfig::new(channels, [5, 5]).init::<Cpu>(&device);
     let pool = MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init();
-    let model = LeNet { convs: vec![conv([1, 20]), conv([20, 50])], pool, layers: row(&[800, 500, 10], &device) };
+    let model =
+        LeNet { convs: vec![conv([1, 20]), conv([20, 50])], pool, layers: row::<Cpu>(&[800, 500, 10], &device) };
     train(workload, model, AdamConfig::new().init(), 1e-3)
 }
 
@@ -86,7 +87,7 @@ fn train<M: Classifier>(
     mut optimizer: impl Optimizer<M, Cpu>,
     learning_rate: f64,
 ) -> Result<(), Box<dyn Error>> {
-    let device = Default::default();
+    let device = <Cpu as Backend>::Device::default();
     let size: usize = workload.shape.iter().product();
     let loss = CrossEntropyLossConfig::new().init::<Cpu>(&device);
     let parameters = model.num_params();

@@ -7,7 +7,8 @@ use std::error::Error;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{
-    AdamW, Conv2d, Conv2dConfig, Linear, Module as _, Optimizer as _, ParamsAdamW, VarBuilder, VarMap, conv2d, linear, loss,
+    AdamW, Conv2d, Conv2dConfig, Linear, Module as _, Optimizer as _, ParamsAdamW, VarBuilder, VarMap, conv2d, linear,
+    loss,
 };
 
 /// Row by row, the layers of a workload.
