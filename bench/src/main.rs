@@ -43,7 +43,7 @@ enum Command {
     /// The peer `custom-loop` of `steps`.
     #[command(hide = true)]
     CustomLoop(custom_loop::Args),
-    /// Time from the start of a process to the end of its first step, against JAX's; the second start compiles nothing.
+    /// Time from the start of a process to the end of its first step, against the peers of `steps`; the second start compiles nothing.
     Startup(startup::Args),
     /// Time to record and lower a training step, against JAX's trace and lower.
     Trace(trace::Args),

@@ -73,8 +73,8 @@ fn contenders<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
 fn table(rows: &[&Row]) -> String {
     let names = contenders(rows);
     let version = |name: &str| {
-        let results = rows.iter().flat_map(|row| &row.results);
-        results.filter(|result| result.name == name).map(|result| &*result.version).next().unwrap_or_default()
+        let found = rows.iter().flat_map(|row| &row.results).find(|result| result.name == name);
+        found.map_or("", |result| &*result.version)
     };
     let heads = names.iter().map(|name| format!("{name} {}", version(name)).trim_end().to_owned());
     let mut lines = vec![

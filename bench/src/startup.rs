@@ -1,7 +1,7 @@
-//! `startup`: from the start of a process to the loss of its first step on the host, against JAX: the first start, which
-//! compiles, and the second, which finds its programs on disk.
+//! `startup`: from the start of a process to the loss of its first step on the host, against the peers: the first start,
+//! which compiles, and the second, which finds its programs on disk. Of the peers JAX alone keeps programs here.
 //!
-//! Each start is a process of its own. Ours and JAX's take turns, so both see the same noise of the machine, and both count
+//! Each start is a process of its own. All take turns, so they see the same noise of the machine, and count
 //! from the kernel's start of the process, in ticks of 10 ms: interpreter, imports, data, initial weights and programs.
 
 use std::error::Error;
@@ -14,7 +14,7 @@ use fulmen::prelude::*;
 use fulmen::trainer::{Actions, Callback, LogPoint};
 use serde::{Deserialize, Serialize};
 
-use crate::peer::Peer;
+use crate::peer::{self, Peer};
 use crate::row::{Row, say};
 use crate::workload::{Visit, Workload};
 
@@ -26,9 +26,9 @@ pub(crate) struct Args {
     /// First and second starts of each side.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Leave out the peer.
-    #[arg(long)]
-    no_peer: bool,
+    /// Which peers, separated by commas; those of `steps`.
+    #[arg(long, default_value = "jax", value_delimiter = ',')]
+    peers: Vec<String>,
     /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
@@ -45,33 +45,38 @@ struct Started {
 }
 
 /// The times of one kind of start.
-#[derive(Default)]
 struct Times {
     ours: Vec<f64>,
-    jax: Vec<f64>,
-    /// What JAX is.
-    version: String,
-    /// Why JAX takes no part.
-    missing: Option<String>,
+    peers: Vec<PeerTimes>,
     compilations: u64,
 }
 
+/// Those of a peer.
+#[derive(Default)]
+struct PeerTimes {
+    seconds: Vec<f64>,
+    version: String,
+    /// Why it takes no part.
+    missing: Option<String>,
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    peer::check(&args.peers)?;
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         if args.serve {
             workload.with_model(FirstStep { workload })?;
             continue;
         }
-        let starts = race(name, args.rounds, args.no_peer)?;
-        for (which, times) in ["first start", "second start"].into_iter().zip(starts) {
+        for (which, times) in ["first start", "second start"].into_iter().zip(race(name, args)?) {
             let mut row = Row::new("startup", name, which, "s").ours(&times.ours);
             row = row.detail("compilations", times.compilations);
-            row = match times.missing {
-                None if args.no_peer => row,
-                None => row.peer("jax", &times.version, &times.jax),
-                Some(why) => row.missing("jax", &why),
-            };
+            for (name, peer) in args.peers.iter().zip(times.peers) {
+                row = match peer.missing {
+                    Some(why) => row.missing(name, &why),
+                    None => row.peer(name, &peer.version, &peer.seconds),
+                };
+            }
             say(&row, args.json)?;
         }
     }
@@ -79,24 +84,29 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 /// The first and the second starts.
-fn race(workload: &str, rounds: usize, no_peer: bool) -> Result<[Times; 2], Box<dyn Error>> {
-    let mut starts = [Times::default(), Times::default()];
-    for _ in 0..rounds {
+fn race(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
+    let peers = || args.peers.iter().map(|_| PeerTimes::default()).collect();
+    let mut starts = [(); 2].map(|()| Times { ours: vec![], peers: peers(), compilations: 0 });
+    for _ in 0..args.rounds {
         // Empty for the first of two starts.
         let (ours_cache, jax_cache) = (tempfile::tempdir()?, tempfile::tempdir()?);
         for times in &mut starts {
             let started = ours(workload, ours_cache.path())?;
             times.ours.push(started.seconds);
             times.compilations = times.compilations.max(started.compilations);
-            if no_peer || times.missing.is_some() {
-                continue;
-            }
-            match Peer::start_cached(workload, jax_cache.path()) {
-                Ok(peer) => {
-                    times.jax.push(peer.ready.cold_s.ok_or("the peer does not say when its first step was done")?);
-                    times.version.clone_from(&peer.ready.version);
+            for (name, times) in args.peers.iter().zip(&mut times.peers).filter(|(_, times)| times.missing.is_none()) {
+                let peer = match name.as_str() {
+                    "jax" => Peer::start_cached(workload, jax_cache.path()),
+                    name => Peer::start(name, workload, 1),
+                };
+                match peer.map(|peer| (peer.ready.cold_s, peer.ready.version.clone())) {
+                    Ok((Some(seconds), version)) => {
+                        times.seconds.push(seconds);
+                        times.version = version;
+                    }
+                    Ok((None, _)) => times.missing = Some("it does not say when its first step was done".to_owned()),
+                    Err(why) => times.missing = Some(why.to_string()),
                 }
-                Err(why) => times.missing = Some(why.to_string()),
             }
         }
     }

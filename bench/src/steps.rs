@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use fulmen::prelude::*;
+use serde_json::{Map, Value};
 
 use crate::peer::{self, Peer};
 use crate::row::{Row, say};
@@ -169,8 +170,8 @@ impl Visit for Racing {
             row = row.peer(name, version, values);
         }
         row.missing.extend(missing);
-        let losses: serde_json::Map<_, _> =
-            said.iter().zip(&times.peer_losses).map(|((name, _), &loss)| (name.clone(), loss.into())).collect();
+        let losses = said.iter().zip(&times.peer_losses).map(|((name, _), &loss)| (name.clone(), Value::from(loss)));
+        let losses: Map<String, Value> = losses.collect();
         Ok(row
             .detail("steps_per_round", loader.len())
             .detail("parameters", model.num_parameters())
