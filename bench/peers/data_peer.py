@@ -1,4 +1,4 @@
-"""A peer of `bench loader`: JPEG files to normalized float32 batches of 64, channels first, by one of the usual ways.
+"""A peer of `bench data`: JPEG files to normalized float32 batches of 64, channels first, by one of the usual ways.
 
     data_peer.py --way WAY --folder FOLDER --workers N
 
