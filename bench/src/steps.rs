@@ -81,12 +81,19 @@ struct Turns {
     times: Arc<Mutex<Times>>,
 }
 
-/// Of each peer in the order of the peers.
 struct Times {
     ours: Vec<f64>,
-    peers: Vec<Vec<f64>>,
     loss: f64,
-    peer_losses: Vec<f64>,
+    /// In the order of the peers.
+    peers: Vec<PeerTimes>,
+}
+
+/// Those of a peer.
+#[derive(Default)]
+struct PeerTimes {
+    values: Vec<f64>,
+    loss: f64,
+    /// Why it runs no longer.
     failed: Option<String>,
 }
 
@@ -99,7 +106,7 @@ impl Callback for Turns {
         self.start = Instant::now();
     }
 
-    fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+    fn on_train_epoch_end(&mut self, point: &LogPoint, _: &mut Actions) {
         let ours = self.start.elapsed().as_secs_f64();
         let counts = point.epoch >= WARM_UP;
         let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,18 +114,15 @@ impl Callback for Turns {
         if counts {
             times.ours.push(ours * 1e3 / self.steps as f64);
         }
-        for (i, peer) in self.peers.iter_mut().enumerate() {
+        for (peer, times) in self.peers.iter_mut().zip(&mut times.peers).filter(|(_, times)| times.failed.is_none()) {
             match peer.block(self.steps) {
                 Ok(block) => {
-                    times.peer_losses[i] = block.loss;
+                    times.loss = block.loss;
                     if counts {
-                        times.peers[i].push(block.seconds * 1e3 / self.steps as f64);
+                        times.values.push(block.seconds * 1e3 / self.steps as f64);
                     }
                 }
-                Err(error) => {
-                    times.failed = Some(format!("{}: {error}", peer.name));
-                    actions.stop("a peer failed");
-                }
+                Err(why) => times.failed = Some(why.to_string()),
             }
         }
         self.start = Instant::now();
@@ -142,13 +146,8 @@ impl Visit for Racing {
         let said: Vec<_> = peers.iter().map(|peer| (peer.name.clone(), peer.ready.version.clone())).collect();
 
         let folder = tempfile::tempdir()?;
-        let times = Arc::new(Mutex::new(Times {
-            ours: vec![],
-            peers: vec![vec![]; peers.len()],
-            loss: f64::NAN,
-            peer_losses: vec![f64::NAN; peers.len()],
-            failed: None,
-        }));
+        let untimed = peers.iter().map(|_| PeerTimes::default()).collect();
+        let times = Arc::new(Mutex::new(Times { ours: vec![], loss: f64::NAN, peers: untimed }));
         let turns = Turns { peers, steps: loader.len() as u64, start: Instant::now(), times: times.clone() };
         let mut trainer = Trainer::builder()
             .accelerator(Accelerator::Cpu)
@@ -162,16 +161,16 @@ impl Visit for Racing {
         let summary = trainer.fit(model, &loader, None)?;
 
         let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = &times.failed {
-            return Err(error.clone().into());
-        }
         let mut row = Row::new("steps", on(workload.name, devices), "step", "ms").ours(&times.ours);
-        for ((name, version), values) in said.iter().zip(&times.peers) {
-            row = row.peer(name, version, values);
+        let mut losses = Map::new();
+        for ((name, version), times) in said.iter().zip(&times.peers) {
+            row = match &times.failed {
+                Some(why) => row.missing(name, why),
+                None => row.peer(name, version, &times.values),
+            };
+            losses.insert(name.clone(), Value::from(times.loss));
         }
         row.missing.extend(missing);
-        let losses = said.iter().zip(&times.peer_losses).map(|((name, _), &loss)| (name.clone(), Value::from(loss)));
-        let losses: Map<String, Value> = losses.collect();
         Ok(row
             .detail("steps_per_round", loader.len())
             .detail("parameters", model.num_parameters())
