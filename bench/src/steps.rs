@@ -166,9 +166,11 @@ impl Visit for Racing {
         for ((name, version), times) in said.iter().zip(&times.peers) {
             row = match &times.failed {
                 Some(why) => row.missing(name, why),
-                None => row.peer(name, version, &times.values),
+                None => {
+                    losses.insert(name.clone(), Value::from(times.loss));
+                    row.peer(name, version, &times.values)
+                }
             };
-            losses.insert(name.clone(), Value::from(times.loss));
         }
         row.missing.extend(missing);
         Ok(row
