@@ -34,6 +34,14 @@ pub fn workload() -> Result<Workload, Box<dyn Error>> {
     found.ok_or_else(|| format!("it has no {name} here").into())
 }
 
+/// A library's version in a lock file.
+pub fn version<'a>(lock: &'a str, name: &str) -> &'a str {
+    let of_name = |package: &&str| package.lines().any(|line| line == format!("name = \"{name}\""));
+    let package = lock.split("[[package]]").find(of_name).unwrap_or_default();
+    let version = package.lines().find_map(|line| line.strip_prefix("version = "));
+    version.unwrap_or_default().trim_matches('"')
+}
+
 /// Answers the harness until it has enough. `step` trains on a batch of samples and their classes, and gives the loss.
 pub fn serve(
     workload: Workload,

@@ -1,105 +1,74 @@
-//! burn's side of the interleaved benchmark, on the CPU.
+//! burn's side of the interleaved benchmark, on its Flex backend.
 
 #[path = "../../serve.rs"]
 mod serve;
 
 use std::error::Error;
 
-use burn::backend::{Autodiff, NdArray};
-use burn::module::{AutodiffModule, Module};
+use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdamConfig, GradientsParams, Optimizer, SgdConfig};
+use burn::optim::{AdamConfig, GradientsParams, SgdConfig};
 use burn::tensor::activation::relu;
-use burn::tensor::backend::Backend;
-use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
-type Cpu = Autodiff<NdArray<f32>>;
-
-/// A model that gives logits of samples, which come as rows.
-trait Classifier: AutodiffModule<Cpu> {
-    fn forward(&self, x: Tensor<Cpu, 2>) -> Tensor<Cpu, 2>;
-}
-
+/// Convolutions, each with ReLU and pooling, then dense layers.
 #[derive(Module, Debug)]
-struct Mlp<B: Backend> {
-    layers: Vec<Linear<B>>,
-}
-
-#[derive(Module, Debug)]
-struct LeNet<B: Backend> {
-    convs: Vec<Conv2d<B>>,
+struct Network {
+    convs: Vec<Conv2d>,
     pool: MaxPool2d,
-    layers: Vec<Linear<B>>,
+    layers: Vec<Linear>,
 }
 
-fn row<B: Backend>(sizes: &[usize], device: &B::Device) -> Vec<Linear<B>> {
-    sizes.windows(2).map(|pair| LinearConfig::new(pair[0], pair[1]).init(device)).collect()
-}
-
-fn through<B: Backend>(layers: &[Linear<B>], mut x: Tensor<B, 2>) -> Tensor<B, 2> {
-    for (i, layer) in layers.iter().enumerate() {
-        x = layer.forward(x);
-        if i + 1 < layers.len() {
-            x = relu(x);
+impl Network {
+    fn new(convs: &[[usize; 2]], layers: &[usize], device: &Device) -> Network {
+        Network {
+            convs: convs.iter().map(|&channels| Conv2dConfig::new(channels, [5, 5]).init(device)).collect(),
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            layers: layers.windows(2).map(|pair| LinearConfig::new(pair[0], pair[1]).init(device)).collect(),
         }
     }
-    x
-}
 
-impl Classifier for Mlp<Cpu> {
-    fn forward(&self, x: Tensor<Cpu, 2>) -> Tensor<Cpu, 2> {
-        through(&self.layers, x)
-    }
-}
-
-impl Classifier for LeNet<Cpu> {
-    fn forward(&self, x: Tensor<Cpu, 2>) -> Tensor<Cpu, 2> {
-        let [batch, _] = x.dims();
-        let mut x = x.reshape([batch, 1, 28, 28]);
-        for conv in &self.convs {
-            x = self.pool.forward(relu(conv.forward(x)));
+    /// The logits of samples, which come as rows.
+    fn forward(&self, mut x: Tensor<2>) -> Tensor<2> {
+        if !self.convs.is_empty() {
+            let [batch, _] = x.dims();
+            let pictures = x.reshape([batch, 1, 28, 28]);
+            let pool = |x, conv: &Conv2d| self.pool.forward(relu(conv.forward(x)));
+            x = self.convs.iter().fold(pictures, pool).flatten(1, 3);
         }
-        through(&self.layers, x.flatten(1, 3))
+        let (last, others) = self.layers.split_last().expect("a network has layers");
+        last.forward(others.iter().fold(x, |x, layer| relu(layer.forward(x))))
     }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let workload = serve::workload()?;
-    let device = <Cpu as Backend>::Device::default();
-    if workload.name == "W1" {
-        let sgd = SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_momentum(0.9).with_dampening(0.0)));
-        return train(workload, Mlp { layers: row::<Cpu>(&[784, 512, 256, 10], &device) }, sgd.init(), 1e-2);
-    }
-    let conv = |channels| Conv2dConfig::new(channels, [5, 5]).init::<Cpu>(&device);
-    let pool = MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init();
-    let model =
-        LeNet { convs: vec![conv([1, 20]), conv([20, 50])], pool, layers: row::<Cpu>(&[800, 500, 10], &device) };
-    train(workload, model, AdamConfig::new().init(), 1e-3)
-}
-
-fn train<M: Classifier>(
-    workload: serve::Workload,
-    model: M,
-    mut optimizer: impl Optimizer<M, Cpu>,
-    learning_rate: f64,
-) -> Result<(), Box<dyn Error>> {
-    let device = <Cpu as Backend>::Device::default();
+    let device = Device::flex().autodiff();
+    let (model, mut optimizer, learning_rate) = if workload.name == "W1" {
+        let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
+        let sgd = SgdConfig::new().with_momentum(Some(momentum));
+        (Network::new(&[], &[784, 512, 256, 10], &device), sgd.init(), 1e-2)
+    } else {
+        let model = Network::new(&[[1, 20], [20, 50]], &[800, 500, 10], &device);
+        (model, AdamConfig::new().init(), 1e-3)
+    };
     let size: usize = workload.shape.iter().product();
-    let loss = CrossEntropyLossConfig::new().init::<Cpu>(&device);
+    let loss = CrossEntropyLossConfig::new().init(&device);
+    let version = serve::version(include_str!("../Cargo.lock"), "burn");
     let parameters = model.num_params();
-    // A step takes the model and gives another.
+    // A step takes the model and gives another, so that it may write where the old one was.
     let mut model = Some(model);
-    serve::serve(workload, "0.18", parameters, |x, y| {
+    serve::serve(workload, version, parameters, |x, y| {
         let now = model.take().ok_or("there is no model")?;
-        let x = Tensor::<Cpu, 2>::from_data(TensorData::new(x, [workload.batch, size]), &device);
-        let y = Tensor::<Cpu, 1, Int>::from_data(TensorData::new(y, [workload.batch]), &device);
+        let x = Tensor::<2>::from_data(TensorData::new(x, [workload.batch, size]), &device);
+        let y = Tensor::<1, Int>::from_data(TensorData::new(y, [workload.batch]), &device);
         let loss = loss.forward(now.forward(x), y);
         let gradients = GradientsParams::from_grads(loss.backward(), &now);
         model = Some(optimizer.step(learning_rate, now, gradients));
-        Ok(loss.into_scalar().elem())
+        Ok(loss.into_scalar())
     })
 }

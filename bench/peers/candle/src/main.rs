@@ -82,7 +82,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let parameters = all.iter().map(|var| var.elem_count()).sum();
     let mut momentum = Momentum { velocities: all.iter().map(|_| None).collect(), vars: all.clone() };
     let mut adam = AdamW::new(all, ParamsAdamW { weight_decay: 0.0, ..ParamsAdamW::default() })?;
-    serve::serve(workload, "0.9", parameters, |x, y| {
+    let version = serve::version(include_str!("../Cargo.lock"), "candle-core");
+    serve::serve(workload, version, parameters, |x, y| {
         let shape = [&[workload.batch], workload.shape].concat();
         let classes: Vec<u32> = y.into_iter().map(|class| class as u32).collect();
         let (x, y) = (Tensor::from_vec(x, shape, &device)?, Tensor::from_vec(classes, workload.batch, &device)?);
