@@ -584,7 +584,7 @@ def trace(workload, batch_size):
     state, step, batch = training_state(workload)
     start = time.perf_counter()
     text = jax.jit(step, donate_argnums=0).lower(state, *batch(batch_size)).as_text()
-    return {"jax": jax.__version__, "seconds": time.perf_counter() - start, "bytes": len(text)}
+    return {"version": jax.__version__, "seconds": time.perf_counter() - start, "bytes": len(text)}
 
 
 def main():
@@ -625,7 +625,7 @@ def main():
     needed += memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     seconds = cost.get("optimal_seconds", -1.0)
     result = {
-        "jax": jax.__version__,
+        "version": jax.__version__,
         "flops": cost["flops"],
         "bytes_accessed": cost["bytes accessed"],
         "hbm_bytes": needed,

@@ -1,9 +1,18 @@
 //! What the peers in Rust share: the workloads that they have, data, and the conversation with the harness, which is that of
 //! `jax_peer.py`.
 
+#[allow(dead_code, reason = "the harness uses more of it")]
+#[path = "../src/process.rs"]
+mod process;
+#[path = "../src/synthetic.rs"]
+mod synthetic;
+
 use std::error::Error;
 use std::io::BufRead as _;
 use std::time::Instant;
+
+use process::{peak_bytes, seconds_since_start};
+use synthetic::Random;
 
 /// A workload's sizes.
 #[derive(Clone, Copy)]
@@ -59,7 +68,7 @@ pub fn serve(
         Ok(loss)
     };
     run(1)?;
-    let cold = seconds_since_process_start().ok_or("the kernel does not tell when this process began")?;
+    let cold = seconds_since_start().ok_or("the kernel does not tell when this process began")?;
     run(workload.warm_up)?;
     let steps = workload.steps;
     println!(
@@ -76,7 +85,7 @@ pub fn serve(
     Ok(())
 }
 
-/// A prototype a class, half its size, plus noise; in a new order in each epoch.
+/// Samples with their classes, in a new order in each epoch.
 struct Data {
     workload: Workload,
     size: usize,
@@ -91,12 +100,7 @@ impl Data {
     fn new(workload: Workload) -> Data {
         let (samples, size) = (workload.batch * workload.steps, workload.shape.iter().product::<usize>());
         let mut random = Random(1);
-        let prototypes: Vec<f32> = (0..10 * size).map(|_| 0.5 * random.normal()).collect();
-        let y: Vec<i32> = (0..samples).map(|_| random.below(10) as i32).collect();
-        let mut x = Vec::with_capacity(samples * size);
-        for &class in &y {
-            x.extend(prototypes[class as usize * size..][..size].iter().map(|value| value + random.normal()));
-        }
+        let (x, y) = random.samples(samples, size);
         Data { workload, size, x, y, order: (0..samples).collect(), next: samples, random }
     }
 
@@ -115,41 +119,4 @@ impl Data {
         }
         (x, chosen.iter().map(|&sample| self.y[sample]).collect())
     }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// About normal: the sum of four uniform numbers, with the variance of one.
-    fn normal(&mut self) -> f32 {
-        let bits = self.next();
-        let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
-        (sum as f32 / 65535.0 - 2.0) * 3_f32.sqrt()
-    }
-}
-
-fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
-}
-
-fn seconds_since_process_start() -> Option<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // Field 22; counting starts after the command's name, which may itself hold spaces. Linux counts 100 ticks a second.
-    let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-    let uptime: f64 = std::fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
-    Some(uptime - ticks / 100.0)
 }

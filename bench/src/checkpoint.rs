@@ -146,7 +146,8 @@ impl Visit for Turns<'_> {
             let dd = write(&dd, bytes)?;
             if round > 0 {
                 measured.lost.push(lost);
-                measured.ratio.push(ratio);
+                // Of no step, if the write was over before one ended.
+                measured.ratio.extend(Some(ratio).filter(|ratio| ratio.is_finite()));
                 measured.copy.push(copy);
                 measured.save.push(save);
                 measured.dd.push(dd);

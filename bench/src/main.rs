@@ -15,6 +15,7 @@ mod overhead;
 mod peer;
 mod plot;
 mod preflight;
+mod process;
 mod report;
 mod row;
 mod scaling;
@@ -22,6 +23,7 @@ mod scan;
 mod startup;
 mod stats;
 mod steps;
+mod synthetic;
 mod trace;
 mod workload;
 

@@ -5,14 +5,15 @@
 //! the program, the data and the compiler in it. The step time that is told for ours is not a measurement: that is
 //! `steps`.
 
+use std::env;
 use std::error::Error;
 use std::process::{Command, Stdio};
-use std::{env, fs};
 
 use fulmen::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::peer::{self, Peer};
+use crate::process::peak_bytes;
 use crate::row::{Row, say};
 use crate::steps::on;
 use crate::workload::{Visit, Workload};
@@ -115,14 +116,7 @@ impl Visit for Training {
             .enable_progress_bar(false)
             .build()?;
         let summary = trainer.fit(model, &loader, None)?;
-        Ok(Taken { peak_bytes: peak_bytes()?, step_ms: summary.step_time_p50.as_secs_f64() * 1e3 })
+        let peak_bytes = peak_bytes().ok_or("the kernel does not tell VmHWM")?;
+        Ok(Taken { peak_bytes, step_ms: summary.step_time_p50.as_secs_f64() * 1e3 })
     }
-}
-
-/// The most memory that this process has held.
-pub(crate) fn peak_bytes() -> Result<u64, Box<dyn Error>> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("the kernel does not tell VmHWM")?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kib << 10)
 }

@@ -3,7 +3,6 @@
 //! for a step, and whether memory grows.
 
 use std::error::Error;
-use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fulmen::prelude::*;
@@ -13,6 +12,7 @@ use fulmen::trainer::callbacks::{
     every, on,
 };
 
+use crate::process::{rss_bytes, thread_cpu_ns};
 use crate::row::{Row, say};
 use crate::workload::{Visit, Workload};
 
@@ -165,18 +165,6 @@ fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
     let host = Row::new("overhead", &name, "the host's time a step", "µs").ours(&host);
     let grown = Row::new("overhead", &name, "growth of memory", "MB").ours(&[grown]);
     Ok([host, grown.detail("rss_bytes", last.rss_bytes)])
-}
-
-/// For how long this thread has computed.
-fn thread_cpu_ns() -> Option<f64> {
-    fs::read_to_string("/proc/thread-self/schedstat").ok()?.split_whitespace().next()?.parse().ok()
-}
-
-/// The memory that this process holds now.
-fn rss_bytes() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use fulmen_report::chart::{Chart, Series, number, svg_file};
+use fulmen_report::chart::{Chart, Series, class, number, svg_file};
 use fulmen_report::html::{Html, element};
 
 /// A name, and points by their steps.
@@ -67,7 +67,7 @@ pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String
         parts.push(text(LEFT - 6.0, middle, "end", name));
         for &(contender, value) in bars {
             let shape = format!("M{LEFT} {y:.1}H{:.1}v{:.1}H{LEFT}Z", x(value), BAR - 1.0);
-            parts.push(element("path", &[("class", &format_args!("column c{}", contender % 7)), ("d", &shape)], ""));
+            parts.push(element("path", &[("class", &format_args!("column {}", class(contender))), ("d", &shape)], ""));
             y += BAR;
             parts.push(text(x(value) + 4.0, y - 2.0, "start", &number(value)));
         }

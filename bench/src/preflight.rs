@@ -74,6 +74,8 @@ impl Workload {
 /// What the compiler says of one device.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Cost {
+    /// Of the library.
+    pub(crate) version: String,
     pub(crate) flops: f64,
     bytes_accessed: f64,
     pub(crate) hbm_bytes: f64,
@@ -122,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             let title = format!("{name}, batch {batch}, {slice}, {strategy}");
             let mut row = Row::new("preflight", title, quantity, unit).ours(&[value_of_ours]);
             row = match (value(&peer), &missing) {
-                (Some(value), _) => row.peer("jax", "", &[value]),
+                (Some(value), _) => row.peer("jax", peer.as_ref().map_or("", |peer| &*peer.version), &[value]),
                 (None, Some(why)) => row.missing("jax", why),
                 (None, None) => row,
             };
@@ -222,6 +224,7 @@ pub(crate) fn judge<M: TrainingModule>(
         return Ok(None);
     };
     Ok(Some(Cost {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         flops: step.counted_once.0,
         bytes_accessed: step.counted_once.1,
         hbm_bytes: judgement.hbm_needed_bytes.unwrap_or_default() as f64,

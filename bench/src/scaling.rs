@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 /// Times to compile the step of ResNet-50, both sides in turns.
 fn compile(slice: &Slice, rounds: usize, peers: &[String]) -> Result<Row, Box<dyn Error>> {
     let workload = preflight::Workload::find("resnet50").ok_or("there is no workload resnet50")?;
-    let (mut ours, mut theirs, mut missing) = (vec![], vec![], None);
+    let (mut ours, mut theirs, mut version, mut missing) = (vec![], vec![], String::new(), None);
     for _ in 0..rounds {
         let cost = preflight::ours(&workload, slice)?.ok_or("the step does not fit")?;
         ours.push(cost.compile_s);
@@ -63,7 +63,10 @@ fn compile(slice: &Slice, rounds: usize, peers: &[String]) -> Result<Row, Box<dy
             continue;
         }
         match preflight::peer(&workload, slice) {
-            Ok(Some(cost)) => theirs.push(cost.compile_s),
+            Ok(Some(cost)) => {
+                theirs.push(cost.compile_s);
+                version = cost.version;
+            }
             Ok(None) => missing = Some("its step does not fit".to_owned()),
             Err(why) => missing = Some(why.to_string()),
         }
@@ -72,6 +75,6 @@ fn compile(slice: &Slice, rounds: usize, peers: &[String]) -> Result<Row, Box<dy
     Ok(match missing {
         Some(why) => row.missing("jax", &why),
         None if theirs.is_empty() => row,
-        None => row.peer("jax", "", &theirs),
+        None => row.peer("jax", &version, &theirs),
     })
 }

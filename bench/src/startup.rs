@@ -4,17 +4,18 @@
 //! Each start is a process of its own. All take turns, so they see the same noise of the machine, and count
 //! from the kernel's start of the process, in ticks of 10 ms: interpreter, imports, data, initial weights and programs.
 
+use std::env;
 use std::error::Error;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{env, fs};
 
 use fulmen::prelude::*;
 use fulmen::trainer::{Actions, Callback, LogPoint};
 use serde::{Deserialize, Serialize};
 
 use crate::peer::{self, Peer};
+use crate::process::seconds_since_start;
 use crate::row::{Row, say};
 use crate::workload::{Visit, Workload};
 
@@ -163,14 +164,6 @@ impl Callback for FirstLoss {
 
     fn on_log(&mut self, _: &LogPoint, _: &mut Actions) {
         let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *first = first.or_else(seconds_since_process_start);
+        *first = first.or_else(seconds_since_start);
     }
-}
-
-fn seconds_since_process_start() -> Option<f64> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // Field 22; counting starts after the command's name, which may itself hold spaces. Linux counts 100 ticks a second.
-    let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-    let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
-    Some(uptime - ticks / 100.0)
 }

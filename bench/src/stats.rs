@@ -24,7 +24,7 @@ impl Spread {
     }
 }
 
-/// Between two values lies a straight line.
+/// Interpolates linearly between two values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_stands_in_the_middle_and_the_quartiles_around_it() {
+    fn the_quartiles_surround_the_median() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());

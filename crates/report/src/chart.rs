@@ -190,8 +190,8 @@ pub fn bar(parts: impl IntoIterator<Item = (usize, String, f64)>) -> Html {
     element("div", &[("class", &"bar")], parts.into_iter().map(part).collect::<Html>())
 }
 
-/// The class that has a colour.
-pub(crate) fn class(colour: usize) -> String {
+/// The CSS class of a colour.
+pub fn class(colour: usize) -> String {
     if colour == NEUTRAL { "faint".to_owned() } else { format!("c{}", colour % COLOURS) }
 }
 
