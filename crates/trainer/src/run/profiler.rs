@@ -117,7 +117,7 @@ impl ProfilerThread {
             if let Some(planned) = self.planned.take_if(|_| finished_steps() >= self.begun + FIRST_STEPS) {
                 let answer = self.answer(&planned);
                 if let Some(error) = answer["plugin_error"].as_str() {
-                    note(&format!("note: profiler: xla records what host does, and nothing of the devices: {error}"));
+                    note(&format!("note: profiler: xla records the threads of this process alone: {error}"));
                 }
             }
             if let Some(request) = self.requested() {
