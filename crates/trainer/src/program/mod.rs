@@ -17,12 +17,9 @@ pub(crate) use step_cost::StepCost;
 pub(crate) use step_program::{CompiledStep, StepProgram};
 pub(crate) use train::{TrainProgram, train};
 
-use crate::recorder;
-
-/// Whether a file is one of those that record a step, so that its lines are not the user's.
+/// Whether a file is the Trainer's, so that its lines are not the user's.
 pub(crate) fn is_internal(file: &str) -> bool {
-    let folder = |of: &str| of.strip_suffix("mod.rs").is_some_and(|folder| file.starts_with(folder));
-    folder(file!()) || folder(recorder::FILE)
+    file!().strip_suffix("program/mod.rs").is_some_and(|sources| file.starts_with(sources))
 }
 
 #[cfg(test)]

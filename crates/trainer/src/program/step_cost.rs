@@ -15,7 +15,7 @@ const MOST_LINES: usize = 10;
 pub(crate) struct StepCost {
     /// Floating-point operations, with loops as often as they run. `None` where the batches have several shapes.
     pub(crate) flops: Option<f64>,
-    /// Of the largest shape. Without a line it is the optimizer's part, and what the compiler has added.
+    /// Of the largest shape. Without a line it is the Trainer's part, such as the optimizer, and what the compiler has added.
     pub(crate) lines: Vec<(Option<String>, Cost)>,
     /// Why there are no lines, or what is to be said of them.
     note: Option<String>,
@@ -52,9 +52,7 @@ impl StepCost {
         };
         StepCost { flops, lines, note }
     }
-}
 
-impl StepCost {
     /// The first lines for a report: the line, its operations, its bytes.
     pub(crate) fn most_expensive(&self) -> Vec<(String, f64, f64)> {
         let line = |(line, cost): &(Option<String>, Cost)| (name(line).to_owned(), cost.flops, cost.bytes);
@@ -63,7 +61,7 @@ impl StepCost {
 }
 
 fn name(line: &Option<String>) -> &str {
-    line.as_deref().unwrap_or("(the optimizer, and what the compiler added)")
+    line.as_deref().unwrap_or("(not your code: the optimizer, logging, the compiler)")
 }
 
 fn sum(lines: &[(Option<String>, Cost)]) -> Cost {
@@ -115,7 +113,7 @@ mod tests {
         let rows: Vec<&str> = text.lines().collect();
         assert_eq!(rows[0], "       FLOPs |      Bytes | Line");
         assert_eq!(rows[2], "  1.00 GFLOP |    2.00 MB | m.rs:0");
-        assert!(rows[3].contains("(the optimizer"), "{text}");
+        assert!(rows[3].contains("(not your code: "), "{text}");
         assert_eq!(rows[12], "  2.00 GFLOP |    4.00 MB | (2 more)");
         assert_eq!(rows[14], "12.00 GFLOP and 24.00 MB of memory traffic a step on each device, as compiled");
         assert_eq!(rows[15], "note: old");
