@@ -104,6 +104,7 @@ pub use options::learning_rate_scaling::LearningRateScaling;
 pub use options::logger_set::LoggerSet;
 pub use options::metrics_port::MetricsPort;
 pub use options::precision::Precision;
+pub use options::profiler::Profiler;
 pub use options::resume::Resume;
 pub use options::strategy::Strategy;
 pub use options::{OptionRow, Options, TrainerArgs};

@@ -12,7 +12,7 @@ pub(crate) type Facts = BTreeMap<String, String>;
 
 /// Options that say nothing about the programs: where files go and what is shown. Devices are a fact of the mesh, and a
 /// checkpoint and a file of programs are compared by what is in them.
-const OWN: [&str; 9] = [
+const OWN: [&str; 11] = [
     "accelerator",
     "aot",
     "devices",
@@ -22,6 +22,8 @@ const OWN: [&str; 9] = [
     "grace",
     "enable_progress_bar",
     "metrics_port",
+    "profiler",
+    "dump_dir",
 ];
 
 /// What every run has.

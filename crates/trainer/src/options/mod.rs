@@ -12,6 +12,7 @@ pub(crate) mod named;
 pub(crate) mod nearest;
 pub(crate) mod old_names;
 pub(crate) mod precision;
+pub(crate) mod profiler;
 pub(crate) mod resume;
 pub(crate) mod settle;
 pub(crate) mod strategy;
@@ -29,7 +30,7 @@ use crate::options::typed::{setting, typed};
 use crate::plan::NO_LIMIT;
 use crate::{
     BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, MetricsPort, Precision,
-    Result, Resume, Strategy, TrainDuration,
+    Profiler, Result, Resume, Strategy, TrainDuration,
 };
 
 /// One row of the table, for documents and reports.
@@ -232,6 +233,7 @@ texts!(
     LoggerSet,
     MatmulPrecision,
     MetricsPort,
+    Profiler,
     Resume,
     Strategy,
     TrainDuration,
@@ -440,6 +442,14 @@ macro_rules! option_table {
             /// Where Prometheus finds the run's metrics: a port (9090), which this machine alone can reach, or an address with a
             /// port (0.0.0.0:9090) for other machines too; 0 for a free port, none for nowhere.
             metrics_port: MetricsPort = MetricsPort::default(), "FULMEN_METRICS_PORT", |_| None;
+
+            /// What a fit records of where its time goes: none, host (what the threads of the process do, as trace.json in the
+            /// run's folder) or xla (also what the plugin records of its devices in ten of the first steps).
+            profiler: Profiler = Profiler::None, "FULMEN_PROFILER", |_| None;
+
+            /// A folder that each program of a run is written to: its StableHLO, the optimized HLO, memory and cost; none for
+            /// nowhere.
+            dump_dir: PathBuf = PathBuf::new(), "FULMEN_DUMP_DIR", |_| None;
         }
     };
 }

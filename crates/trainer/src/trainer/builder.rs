@@ -29,7 +29,7 @@ use crate::setting::Choices;
 use crate::setting::step_part::StepPart;
 use crate::{
     BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, MetricsPort, Options,
-    Precision, Result, Resume, Strategy, TrainDuration, Trainer, WeightAveraging,
+    Precision, Profiler, Result, Resume, Strategy, TrainDuration, Trainer, WeightAveraging,
 };
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
