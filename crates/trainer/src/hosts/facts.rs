@@ -21,9 +21,9 @@ const OWN: [&str; 11] = [
     "resume",
     "grace",
     "enable_progress_bar",
+    "metrics_port",
     "profiler",
     "dump_dir",
-    "metrics_port",
 ];
 
 /// What every run has.

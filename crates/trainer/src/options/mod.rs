@@ -439,6 +439,10 @@ macro_rules! option_table {
             #[arg(alias = "logger")]
             loggers: LoggerSet = LoggerSet::Auto, "FULMEN_LOGGERS", |_| None;
 
+            /// Where Prometheus finds the run's metrics: a port (9090), which this machine alone can reach, or an address with a
+            /// port (0.0.0.0:9090) for other machines too; 0 for a free port, none for nowhere.
+            metrics_port: MetricsPort = MetricsPort::default(), "FULMEN_METRICS_PORT", |_| None;
+
             /// What a fit records of where its time goes: none, host (what the threads of the process do, as trace.json in the
             /// run's folder) or xla (also what the plugin records of its devices in ten of the first steps).
             profiler: Profiler = Profiler::None, "FULMEN_PROFILER", |_| None;
@@ -446,10 +450,6 @@ macro_rules! option_table {
             /// A folder that each program of a run is written to: its StableHLO, the optimized HLO, memory and cost; none for
             /// nowhere.
             dump_dir: PathBuf = PathBuf::new(), "FULMEN_DUMP_DIR", |_| None;
-
-            /// Where Prometheus finds the run's metrics: a port (9090), which this machine alone can reach, or an address with a
-            /// port (0.0.0.0:9090) for other machines too; 0 for a free port, none for nowhere.
-            metrics_port: MetricsPort = MetricsPort::default(), "FULMEN_METRICS_PORT", |_| None;
         }
     };
 }

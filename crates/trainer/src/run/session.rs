@@ -57,13 +57,13 @@ pub(crate) struct Record {
     pub(crate) compilations: Vec<(String, Option<f64>)>,
     /// Of the training loader in the latest fit.
     pub(crate) loader: Option<LoaderReport>,
+    /// The advice that the start of the latest fit gave, and its end.
+    pub(crate) hints: Vec<String>,
+    pub(crate) measured: Vec<String>,
     /// How many programs were written to `dump_dir`.
     dumped: u64,
     /// While something is run, in the process that writes.
     profiler: Option<RunProfiler>,
-    /// The advice that the start of the latest fit gave, and its end.
-    pub(crate) hints: Vec<String>,
-    pub(crate) measured: Vec<String>,
 }
 
 /// How long the beginning and the end of a run wait for a logger that does not answer.
