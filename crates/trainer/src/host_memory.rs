@@ -8,12 +8,12 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Bytes that programs can still take without swapping.
-pub(crate) fn available() -> Option<u64> {
+pub fn available() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
 }
 
 /// Bytes of this process that lie in memory.
-pub(crate) fn resident() -> Option<u64> {
+pub fn resident() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
 }
 

@@ -19,7 +19,6 @@ pub struct ProgressBar {
     bar: Option<Bar>,
     /// What it shows of training, while an epoch runs.
     training: Option<Progress>,
-    terminal: bool,
     max_epochs: u64,
     epoch_start: Instant,
     shown: String,
@@ -64,7 +63,6 @@ impl Default for ProgressBar {
         ProgressBar {
             bar: None,
             training: None,
-            terminal: std::io::stderr().is_terminal(),
             max_epochs: 0,
             epoch_start: Instant::now(),
             shown: String::new(),
@@ -96,7 +94,7 @@ impl ProgressBar {
 
     /// Shows so many batches of how many; nothing where there is no terminal.
     fn show(&mut self, title: String, batch: u64, batches: u64) {
-        if !self.terminal {
+        if self.bar.is_none() && !is_terminal() {
             return;
         }
         let bar = self.bar.get_or_insert_with(|| {
@@ -137,6 +135,11 @@ impl ProgressBar {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Asked when a bar is wanted: a full screen takes standard error, and may give it back.
+fn is_terminal() -> bool {
+    std::io::stderr().is_terminal()
 }
 
 /// Metrics in one line.
@@ -217,7 +220,7 @@ impl Callback for ProgressBar {
         self.training = Some(*progress);
         match &self.bar {
             Some(bar) => bar.set_position(progress.batch),
-            None if !self.terminal => {}
+            None if !is_terminal() => {}
             None => self.show(self.epoch(progress.epoch), progress.batch, progress.batches),
         }
     }
