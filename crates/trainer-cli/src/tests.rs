@@ -248,6 +248,8 @@ fn what_is_printed_says_what_each_key_is() {
         json = false
         # Print the runtime's metrics at the end
         metrics = false
+        # Show curves, throughput, queues, memory and the log on a full screen, if standard error is a terminal. Needs the feature `tui` of `fulmen`
+        tui = false
     "#]]
     .assert_eq(own);
     assert!(

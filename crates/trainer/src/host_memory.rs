@@ -8,7 +8,7 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Bytes that programs can still take without swapping.
-pub fn available() -> Option<u64> {
+pub(crate) fn available() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
 }
 

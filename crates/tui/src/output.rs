@@ -38,7 +38,9 @@ impl Output {
         let (sender, ended) = mpsc::channel();
         let ending = Arc::new(AtomicBool::new(false));
         let (terminal, asked) = (File::from(stderr.try_clone()?), ending.clone());
-        thread::Builder::new().name("fulmen-output".into()).spawn(move || pass(reader, terminal, &asked, &sender, told))?;
+        thread::Builder::new()
+            .name("fulmen-output".into())
+            .spawn(move || pass(reader, terminal, &asked, &sender, told))?;
         let output = Output { stderr, stdout, pipe, ending, ended };
         // What is written is written to the old place.
         let _ = io::stdout().flush();

@@ -75,7 +75,8 @@ pub fn chart(frame: &mut Frame<'_>, area: Rect, title: &str, curves: &[(&str, &[
 
 /// The least and the greatest, apart from each other; none without values.
 fn bounds(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
-    let [low, high] = values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], value| [low.min(value), high.max(value)]);
+    let [low, high] =
+        values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], value| [low.min(value), high.max(value)]);
     match low.is_finite() && high.is_finite() {
         true if low == high => Some([low - low.abs().max(1.0) / 2.0, high + high.abs().max(1.0) / 2.0]),
         true => Some([low, high]),
