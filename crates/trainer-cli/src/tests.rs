@@ -404,6 +404,14 @@ fn options_that_cannot_be_end_with_2_wherever_they_are_found() {
     assert_eq!((message.as_str(), code), ("not in this test", format!("{:?}", ExitCode::from(1))));
 }
 
+#[cfg(not(feature = "tui"))]
+#[test]
+fn a_program_without_the_feature_says_how_to_get_a_full_screen() {
+    let (message, code) = told(&["fit", "--data-dir", "d", "--tui"]);
+    let expected = "--tui: this program has no full screen; give `fulmen` the feature `tui` in its Cargo.toml";
+    assert_eq!((message.as_str(), code), (expected, format!("{:?}", ExitCode::from(2))));
+}
+
 #[test]
 fn a_very_long_value_is_told_by_its_beginning() {
     let long = "long".repeat(25_000);

@@ -39,7 +39,9 @@ struct Taken {
 /// It is in raw mode: Ctrl-C is a key. It is as before once this is dropped, or given back: also after a panic of the
 /// thread that took it, and before a signal ends the program by way of `fulmen_signals`.
 #[derive(Debug)]
-pub struct Terminal(());
+pub struct Terminal {
+    _private: (),
+}
 
 impl Terminal {
     /// Takes the terminal of standard error, and hands each line that the program writes from now on to `told`, without
@@ -69,7 +71,7 @@ impl Terminal {
             }
         }
         *OWNER.lock() = Some(thread::current().id());
-        Ok(Some(Terminal(())))
+        Ok(Some(Terminal { _private: () }))
     }
 
     /// Draws the screen; false if the terminal has been given back.

@@ -41,28 +41,31 @@ pub fn history(frame: &mut Frame<'_>, area: Rect, title: &str, values: &[u64], m
     frame.render_widget(Sparkline::default().data(newest).max(max).fg(Color::Cyan).block(panel(title)), area);
 }
 
-/// Curves over one axis each way, with a legend if there are several. They are told apart by colour, and by their dots where
-/// there is no colour. Values must be finite.
+/// Curves over one axis each way, with a legend if there are several. They are told apart by colour and by their dots,
+/// which the legend shows. Values must be finite.
 ///
 /// ```
 /// use fulmen_tui::widgets::chart;
 /// use ratatui::{Terminal, backend::TestBackend};
 ///
 /// let mut terminal = Terminal::new(TestBackend::new(40, 10))?;
-/// terminal.draw(|frame| chart(frame, frame.area(), "loss", &[("loss", &[(1.0, 0.5), (9.0, 0.25)])]))?;
+/// terminal.draw(|frame| {
+///     let area = frame.area();
+///     chart(frame, area, "loss", &[("train", &[(1.0, 0.5), (9.0, 0.25)]), ("val", &[(5.0, 0.5)])]);
+/// })?;
 /// let text = terminal.backend().to_string();
-/// assert!(text.contains(" loss ") && text.contains("0.5000") && text.contains("0.2500"), "{text}");
+/// assert!(text.contains(" loss ") && text.contains("• val") && text.contains("0.5000") && text.contains("0.2500"), "{text}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn chart(frame: &mut Frame<'_>, area: Rect, title: &str, curves: &[(&str, &[(f64, f64)])]) {
-    const LOOKS: [(Marker, Color); 3] =
-        [(Marker::Braille, Color::Cyan), (Marker::Dot, Color::Yellow), (Marker::Block, Color::Green)];
+    const LOOKS: [(Marker, &str, Color); 3] =
+        [(Marker::Braille, "⠒", Color::Cyan), (Marker::Dot, "•", Color::Yellow), (Marker::Block, "█", Color::Green)];
     let points = || curves.iter().flat_map(|curve| curve.1);
     let (x, y) = (bounds(points().map(|point| point.0)), bounds(points().map(|point| point.1)));
     let (Some(x), Some(y)) = (x, y) else { return frame.render_widget(panel(title), area) };
-    let datasets = curves.iter().zip(LOOKS.iter().cycle()).map(|((name, points), (marker, color))| {
+    let datasets = curves.iter().zip(LOOKS.iter().cycle()).map(|((name, points), (marker, dot, color))| {
         let dataset = Dataset::default().data(points).marker(*marker).graph_type(GraphType::Line).style(*color);
-        if curves.len() > 1 { dataset.name(*name) } else { dataset }
+        if curves.len() > 1 { dataset.name(format!("{dot} {name}")) } else { dataset }
     });
     let labels = |[low, high]: [f64; 2], text: fn(f64) -> String| [Span::from(text(low)), Span::from(text(high))];
     let axis = || Axis::default().style(Color::DarkGray);

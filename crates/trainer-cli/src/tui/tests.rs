@@ -229,6 +229,20 @@ fn program() {
     let _ = crate::main_from::<Endless>(["endless", "fit", "--tui"].into_iter().chain(arguments.split_whitespace()));
 }
 
+#[test]
+fn where_there_is_no_terminal_nothing_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(["--exact", "tui::tests::program", "--ignored", "--nocapture"]);
+    program.env(ARGUMENTS, format!("--accelerator cpu --max-steps 3 --default-root-dir {root}"));
+    let output = program.output().unwrap();
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success() && stderr.contains("Training 2 parameters"), "{stderr}");
+    assert!(stdout.contains("written before the screen") && stdout.contains("metrics: "), "{stdout}");
+    assert!(!stderr.contains('\x1b') && !stdout.contains('\x1b'), "{stderr}{stdout}");
+}
+
 /// A terminal of tmux with a shell that has run the program, on a server of its own.
 struct Tmux {
     folder: TempDir,
@@ -307,8 +321,9 @@ impl Drop for Tmux {
 #[ignore = "needs tmux: cargo test -p fulmen-trainer-cli --features tui -- --ignored tui::"]
 fn in_a_terminal_the_screen_follows_its_size_and_its_keys() {
     let tmux = Tmux::new("keys", (120, 40), "NO_COLOR=1", "");
-    let text = tmux.wait("samples/s");
-    assert!(text.contains("train_loss=") && text.contains("Training 2 parameters"), "{text}");
+    tmux.wait("samples/s");
+    let text = tmux.wait("loss, 1 of 2: train_loss=");
+    assert!(text.contains("Training 2 parameters"), "{text}");
     let coloured = tmux.call(&["capture-pane", "-p", "-e"]);
     assert!(!["\x1b[36m", "\x1b[33m", "\x1b[38;5;6m"].iter().any(|color| coloured.contains(color)), "{coloured:?}");
     tmux.call(&["resize-window", "-x", "50", "-y", "30"]);
