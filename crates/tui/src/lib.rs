@@ -1,5 +1,5 @@
 //! Full screens on a terminal: the terminal is taken and given back whole ([`Terminal`]), screens are made of [`widgets`],
-//! and documentation shows them as pictures ([`svg`]).
+//! and documentation shows them as pictures ([`svg`](fn@svg)).
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -3,7 +3,7 @@
 //! Not here: where the program's output goes meanwhile (`output.rs`).
 
 use std::fs::File;
-use std::io::{self, IsTerminal as _};
+use std::io::{self, BufWriter, IsTerminal as _};
 use std::os::fd::AsFd as _;
 use std::panic;
 use std::sync::Once;
@@ -29,8 +29,11 @@ static OWNER: Mutex<Option<ThreadId>> = Mutex::new(None);
 /// How long a program that ends waits for a draw that hangs.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// A screen is written in few pieces.
+type Screen = ratatui::Terminal<CrosstermBackend<BufWriter<File>>>;
+
 struct Taken {
-    screen: ratatui::Terminal<CrosstermBackend<File>>,
+    screen: Screen,
     output: Output,
 }
 
@@ -60,7 +63,7 @@ impl Terminal {
         }
         set_hooks();
         let file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-        let mut screen = ratatui::Terminal::new(CrosstermBackend::new(file))?;
+        let mut screen = ratatui::Terminal::new(CrosstermBackend::new(BufWriter::new(file)))?;
         enable_raw_mode()?;
         let output = execute!(screen.backend_mut(), EnterAlternateScreen).and_then(|()| Output::capture(told));
         match output {
@@ -113,7 +116,7 @@ pub fn key(within: Duration) -> io::Result<Option<KeyEvent>> {
 }
 
 /// A terminal that cannot be set is not ours any more; there is nobody to tell.
-fn reset(screen: &mut ratatui::Terminal<CrosstermBackend<File>>) {
+fn reset(screen: &mut Screen) {
     let _ = execute!(screen.backend_mut(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
 }
