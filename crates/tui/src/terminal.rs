@@ -90,8 +90,8 @@ impl Terminal {
 
     /// Gives the terminal back now. What was written meanwhile stands on it.
     pub fn give_back(&self) {
-        let taken = TAKEN.lock().take();
-        taken.into_iter().for_each(restore);
+        // Under the lock: who finds nothing to give back may end the program.
+        TAKEN.lock().take().into_iter().for_each(restore);
     }
 }
 
@@ -128,9 +128,8 @@ fn restore(mut taken: Taken) {
 
 /// As the program ends: a draw that hangs is not waited for.
 fn restore_at_end() {
-    let taken = TAKEN.try_lock_for(PATIENCE).map(|mut taken| taken.take());
-    match taken {
-        Some(taken) => taken.into_iter().for_each(restore),
+    match TAKEN.try_lock_for(PATIENCE) {
+        Some(mut taken) => taken.take().into_iter().for_each(restore),
         None => drop(disable_raw_mode()),
     }
 }
