@@ -48,7 +48,7 @@ pub fn history(frame: &mut Frame<'_>, area: Rect, title: &str, values: &[u64], m
 /// use fulmen_tui::widgets::chart;
 /// use ratatui::{Terminal, backend::TestBackend};
 ///
-/// let mut terminal = Terminal::new(TestBackend::new(40, 10))?;
+/// let mut terminal = Terminal::new(TestBackend::new(40, 12))?;
 /// terminal.draw(|frame| {
 ///     let area = frame.area();
 ///     chart(frame, area, "loss", &[("train", &[(1.0, 0.5), (9.0, 0.25)]), ("val", &[(5.0, 0.5)])]);
@@ -72,7 +72,7 @@ pub fn chart(frame: &mut Frame<'_>, area: Rect, title: &str, curves: &[(&str, &[
     let chart = Chart::new(datasets.collect())
         .x_axis(axis().bounds(x).labels(labels(x, |step| format!("{step:.0}"))))
         .y_axis(axis().bounds(y).labels(labels(y, number)))
-        .hidden_legend_constraints((Constraint::Ratio(1, 2), Constraint::Ratio(1, 2)));
+        .hidden_legend_constraints((Constraint::Ratio(1, 2), Constraint::Ratio(2, 3)));
     frame.render_widget(chart.block(panel(title)), area);
 }
 
