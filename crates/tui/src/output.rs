@@ -57,23 +57,29 @@ impl Output {
         }
     }
 
-    /// Leads both to the terminal again, and waits until it has what was written.
+    /// Leads both to the terminal again, once it has what was written.
     pub(crate) fn release(mut self) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.pass_on();
         let _ = dup2_stderr(&self.stderr);
         if let Some(stdout) = &self.stdout {
             let _ = dup2_stdout(stdout);
         }
-        self.ending.store(true, Ordering::SeqCst);
-        // Behind all that was written. An error of either means that the reader has gone.
+        self.pass_on();
+    }
+
+    /// Waits until the terminal has what is in the pipe. An error means that the reader has gone.
+    fn pass_on(&mut self) {
         if self.pipe.write_all(&[END]).is_ok() {
             let _ = self.ended.recv();
         }
     }
 }
 
-/// Reads the pipe to its end, which is after the release if a child process still has it.
+/// Reads the pipe to its end, which is after the release if a child process still has it. From the first end on, all goes to
+/// the terminal at once.
 fn pass(mut pipe: PipeReader, mut terminal: File, ending: &AtomicBool, ended: &Sender<()>, told: impl FnMut(String)) {
-    let mut kept = Kept { bytes: vec![], line: vec![], told };
+    let mut kept = Some(Kept { bytes: vec![], line: vec![], told });
     let mut buffer = [0; 8192];
     loop {
         let read = match pipe.read(&mut buffer) {
@@ -82,13 +88,19 @@ fn pass(mut pipe: PipeReader, mut terminal: File, ending: &AtomicBool, ended: &S
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(_) => return,
         };
-        let end = read.iter().position(|byte| *byte == END).filter(|_| ending.load(Ordering::SeqCst));
-        kept.take(&read[..end.unwrap_or(read.len())]);
-        if let Some(end) = end {
-            let _ = terminal.write_all(&kept.bytes).and_then(|()| terminal.write_all(&read[end + 1..]));
-            let _ = ended.send(());
-            let _ = io::copy(&mut pipe, &mut terminal);
-            return;
+        let ends = ending.load(Ordering::SeqCst);
+        for piece in read.split_inclusive(|byte| ends && *byte == END) {
+            let text = piece.strip_suffix(&[END]).filter(|_| ends);
+            match &mut kept {
+                Some(kept) => kept.add(text.unwrap_or(piece)),
+                None => drop(terminal.write_all(text.unwrap_or(piece))),
+            }
+            if text.is_some() {
+                if let Some(kept) = kept.take() {
+                    let _ = terminal.write_all(&kept.bytes);
+                }
+                let _ = ended.send(());
+            }
         }
     }
 }
@@ -101,7 +113,7 @@ struct Kept<F> {
 }
 
 impl<F: FnMut(String)> Kept<F> {
-    fn take(&mut self, bytes: &[u8]) {
+    fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() > 2 * MOST_KEPT {
             let start = self.bytes.len() - MOST_KEPT;
@@ -138,9 +150,9 @@ mod tests {
         let mut kept = Kept { bytes: vec![], line: vec![], told: |line| lines.push(line) };
         let text = "step \x1b[1;32m1\x1b[0m\n 10 %\r 20 %\r\n\tin\x07dented\n\u{fffd}";
         // Byte by byte, and not only at the ends of lines.
-        text.as_bytes().iter().for_each(|byte| kept.take(&[*byte]));
-        kept.take(&[b'x'; 5000]);
-        kept.take(b"\nno end");
+        text.as_bytes().iter().for_each(|byte| kept.add(&[*byte]));
+        kept.add(&[b'x'; 5000]);
+        kept.add(b"\nno end");
         assert_eq!(kept.bytes, [text.as_bytes(), &[b'x'; 5000], b"\nno end"].concat());
         assert_eq!(lines[..3], ["step 1", " 20 %", "    indented"]);
         assert_eq!((lines.len(), lines[3].len()), (4, MOST_TOLD));
@@ -150,7 +162,7 @@ mod tests {
     fn of_very_much_the_latest_lines_are_kept() {
         let mut kept = Kept { bytes: vec![], line: vec![], told: |_| {} };
         for number in 0..400_000 {
-            kept.take(format!("line {number}\n").as_bytes());
+            kept.add(format!("line {number}\n").as_bytes());
             assert!(kept.bytes.len() <= 2 * MOST_KEPT);
         }
         let text = String::from_utf8(kept.bytes).unwrap();
@@ -174,11 +186,13 @@ mod tests {
         ending.store(true, Ordering::SeqCst);
         pipe.write_all(b"c\n\0").unwrap();
         ended.recv().unwrap();
+        pipe.write_all(b"d\n\0").unwrap();
+        ended.recv().unwrap();
         pipe.write_all(b"of a child\n").unwrap();
         drop(pipe);
         reading.join().unwrap();
         let mut text = String::new();
         shown.read_to_string(&mut text).unwrap();
-        assert_eq!(text.replace('\0', ""), "ab\nc\nof a child\n");
+        assert_eq!(text.replace('\0', ""), "ab\nc\nd\nof a child\n");
     }
 }

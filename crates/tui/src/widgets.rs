@@ -81,24 +81,26 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
     let [low, high] =
         values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], value| [low.min(value), high.max(value)]);
     match low.is_finite() && high.is_finite() {
-        true if low == high => Some([low - low.abs().max(1.0) / 2.0, high + high.abs().max(1.0) / 2.0]),
+        true if low == high => {
+            let apart = if low == 0.0 { 1.0 } else { low.abs() / 2.0 };
+            Some([low - apart, high + apart])
+        }
         true => Some([low, high]),
         false => None,
     }
 }
 
-/// A number in a few cells.
+/// A number with about four digits.
 ///
 /// ```
 /// use fulmen_tui::widgets::number;
-/// assert_eq!([0.0, 0.25, 1234.4, 3e-5].map(number), ["0", "0.2500", "1234", "3.00e-5"]);
+/// assert_eq!([0.0, 0.25, 12.5, 1234.4, 3e-5].map(number), ["0", "0.2500", "12.50", "1234", "3.00e-5"]);
 /// ```
 pub fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
         size if !(1e-3..1e6).contains(&size) => format!("{value:.2e}"),
-        size if size < 100.0 => format!("{value:.4}"),
-        _ => format!("{value:.0}"),
+        size => format!("{value:.decimals$}", decimals = [1e3, 1e2, 1e1, 1e0].iter().filter(|one| size < **one).count()),
     }
 }
 

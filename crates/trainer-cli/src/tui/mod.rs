@@ -164,11 +164,11 @@ fn press(key: KeyEvent, screen: &mut Screen, asked: &Asked) -> bool {
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Signal::Interrupt.raise(),
         KeyCode::Char('s') if screen.is_fitting() => {
             asked.save.store(true, Ordering::Relaxed);
-            screen.answer("saving after this step");
+            screen.notice("saving after this step");
         }
         KeyCode::Char('x') if screen.is_fitting() => {
             asked.stop.store(true, Ordering::Relaxed);
-            screen.answer("stopping after this step");
+            screen.notice("stopping after this step");
         }
         KeyCode::Right | KeyCode::Tab => screen.next_chart(),
         KeyCode::Left | KeyCode::BackTab => screen.previous_chart(),
@@ -182,8 +182,8 @@ fn press(key: KeyEvent, screen: &mut Screen, asked: &Asked) -> bool {
 fn look(report: Option<&LoaderReport>, devices: &[Device]) -> Resources {
     let queue = |name, depth: &fulmen_data::QueueDepth| Queue { name, ready: depth.mean, capacity: depth.capacity };
     let queues = report.iter().flat_map(|report| {
-        let device = report.transfer.as_ref().map(|transfer| queue("on devices", &transfer.queue));
-        [Some(queue("on the host", &report.host_queue)), device].into_iter().flatten()
+        let device = report.transfer.as_ref().map(|transfer| queue("device queue", &transfer.queue));
+        [Some(queue("host queue", &report.host_queue)), device].into_iter().flatten()
     });
     let memory = devices.iter().filter_map(|device| {
         let stats = device.memory_stats().ok()?;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use fulmen_trainer::internal::spell;
 use fulmen_trainer::{FitStart, Progress};
-use fulmen_tui::widgets::{bar, bytes, chart, history, number, panel};
+use fulmen_tui::widgets::{bar, bytes, chart, history, number, panel, percent};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Layout, Rect, Size};
 use ratatui::style::Stylize as _;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
@@ -69,8 +69,8 @@ pub(super) struct Screen {
     chart: Option<String>,
     resources: Resources,
     log: VecDeque<String>,
-    /// What the last key has led to.
-    answer: String,
+    /// What a key has led to, or which checkpoint was saved last.
+    notice: String,
 }
 
 /// How fast training goes.
@@ -81,8 +81,8 @@ struct Rate {
     since: Option<(Instant, u64, u64)>,
     /// Samples a second, the newest last.
     samples: VecDeque<f64>,
-    /// Steps a second, smoothed.
-    steps: Option<f64>,
+    /// Samples and steps a second, smoothed.
+    smooth: Option<[f64; 2]>,
 }
 
 impl Rate {
@@ -98,9 +98,11 @@ impl Rate {
         if self.samples.len() == MOST_RATES {
             self.samples.pop_front();
         }
-        self.samples.push_back((batches - first_batch) as f64 * self.batch_size as f64 / seconds);
-        let steps = (global_step - first_step) as f64 / seconds;
-        self.steps = Some(self.steps.map_or(steps, |before| 0.8 * before + 0.2 * steps));
+        let samples = (batches - first_batch) as f64 * self.batch_size as f64 / seconds;
+        self.samples.push_back(samples);
+        let now_smooth = [samples, (global_step - first_step) as f64 / seconds];
+        let before = self.smooth.unwrap_or(now_smooth);
+        self.smooth = Some([0, 1].map(|index| 0.8 * before[index] + 0.2 * now_smooth[index]));
         self.since = Some((now, batches, global_step));
     }
 }
@@ -164,7 +166,7 @@ impl Screen {
             chart: None,
             resources: Resources::default(),
             log: VecDeque::new(),
-            answer: String::new(),
+            notice: String::new(),
         }
     }
 
@@ -227,9 +229,9 @@ impl Screen {
         self.log.push_back(line);
     }
 
-    /// What a key has led to.
-    pub(super) fn answer(&mut self, answer: &str) {
-        answer.clone_into(&mut self.answer);
+    /// Shows this until something else is to be told.
+    pub(super) fn notice(&mut self, notice: &str) {
+        notice.clone_into(&mut self.notice);
     }
 
     /// The fit is over.
@@ -274,20 +276,22 @@ impl Screen {
     /// Draws it, beside each other or, where that is narrow, below each other.
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
+        let wide = area.width >= WIDE;
         let rows = [
             Constraint::Length(1),
             Constraint::Length(1),
-            Constraint::Fill(3),
-            Constraint::Fill(2),
+            Constraint::Fill(1),
+            Constraint::Percentage(if wide { 40 } else { 25 }),
+            Constraint::Length(u16::from(!self.notice.is_empty())),
             Constraint::Length(1),
         ];
-        let [title, progress, middle, log, keys] = Layout::vertical(rows).areas(area);
+        let [title, progress, middle, log, notice, keys] = Layout::vertical(rows).areas(area);
         frame.render_widget(Line::from(vec![self.title.as_str().bold(), format!("  {}", self.about).dim()]), title);
-        frame.render_widget(self.progress(), progress);
+        frame.render_widget(self.progress(area.width), progress);
         let resources = self.resource_lines();
         let high = resources.len() as u16 + 2;
-        let (curves, rate, data) = if area.width >= WIDE {
-            let [curves, side] = Layout::horizontal([Constraint::Fill(1), Constraint::Length(48)]).areas(middle);
+        let (curves, rate, data) = if wide {
+            let [curves, side] = Layout::horizontal([Constraint::Fill(1), Constraint::Length(40)]).areas(middle);
             let [rate, data] = Layout::vertical([Constraint::Min(4), Constraint::Length(high)]).areas(side);
             (curves, rate, data)
         } else {
@@ -298,18 +302,37 @@ impl Screen {
         self.draw_curves(frame, curves);
         self.draw_rate(frame, rate);
         frame.render_widget(Paragraph::new(resources).block(panel("Data and memory")), data);
-        let newest = usize::from(log.height.saturating_sub(2)).min(self.log.len());
-        let lines = self.log.iter().skip(self.log.len() - newest).map(|line| Line::from(line.as_str()));
-        frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(panel("Log")), log);
-        let bindings = "s saves  x stops  ←→ chart  q closes this screen  Ctrl-C saves and ends";
-        frame.render_widget(Line::from(vec![bindings.dim(), format!("  {}", self.answer).yellow()]), keys);
+        frame.render_widget(Paragraph::new(self.log_lines(log.as_size())).block(panel("Log")), log);
+        frame.render_widget(self.notice.as_str().yellow(), notice);
+        let bindings = match wide {
+            true => "s saves  x stops  ←→ chart  q closes this screen  Ctrl-C saves and ends",
+            false => "s save  x stop  ←→ chart  q hide  ^C end",
+        };
+        frame.render_widget(bindings.dim(), keys);
     }
 
-    fn progress(&self) -> Line<'_> {
+    /// The end of the log, as far as a frame of this size has room. Long lines go on below.
+    fn log_lines(&self, frame: Size) -> Vec<Line<'_>> {
+        let [width, height] = [frame.width, frame.height].map(|cells| usize::from(cells.saturating_sub(2)));
+        let mut lines: Vec<Line<'_>> = vec![];
+        for line in self.log.iter().rev().take(height) {
+            let chars: Vec<char> = line.chars().collect();
+            let pieces = chars.chunks(width.max(1)).map(|piece| Line::from(piece.iter().collect::<String>()));
+            lines.extend(pieces.rev());
+            if line.is_empty() {
+                lines.push(Line::default());
+            }
+        }
+        lines.truncate(height);
+        lines.reverse();
+        lines
+    }
+
+    fn progress(&self, width: u16) -> Line<'_> {
         let mut parts = vec![self.doing.as_str().bold(), "  ".into()];
         // An endless epoch has no length to show.
         if (1..u64::from(u32::MAX)).contains(&self.batches) {
-            parts.push(bar(self.batch as f64 / self.batches as f64, 20).cyan());
+            parts.push(bar(self.batch as f64 / self.batches as f64, usize::from(width / 6).min(20)).cyan());
             parts.push(format!("  {}/{}", self.batch, self.batches).into());
         } else if self.batch > 0 {
             parts.push(format!("batch {}", self.batch).into());
@@ -323,7 +346,7 @@ impl Screen {
 
     fn time_left(&self) -> Option<String> {
         let steps = self.total_steps.checked_sub(self.global_step).filter(|_| self.total_steps < u64::MAX)?;
-        let seconds = steps as f64 / self.rate.steps.filter(|rate| *rate > 0.0)?;
+        let seconds = steps as f64 / self.rate.smooth.map(|[_, steps]| steps).filter(|steps| *steps > 0.0)?;
         let (hours, minutes, seconds) = ((seconds / 3600.0) as u64, (seconds / 60.0) as u64 % 60, seconds as u64 % 60);
         Some(if hours > 0 { format!("{hours} h {minutes:02} min") } else { format!("{minutes} min {seconds:02} s") })
     }
@@ -343,9 +366,9 @@ impl Screen {
 
     fn draw_rate(&self, frame: &mut Frame<'_>, area: Rect) {
         let samples = &self.rate.samples;
-        let title = match (samples.back(), self.rate.steps) {
-            (Some(samples), Some(steps)) => format!("{} samples/s, {} steps/s", number(*samples), number(steps)),
-            _ => "Throughput".to_owned(),
+        let title = match self.rate.smooth.map(|rates| rates.map(number)) {
+            Some([samples, steps]) => format!("{samples} samples/s, {steps} steps/s"),
+            None => "Throughput".to_owned(),
         };
         // Slow ones have decimals.
         let values: Vec<u64> = samples.iter().map(|rate| (rate * 1000.0) as u64).collect();
@@ -356,22 +379,22 @@ impl Screen {
         let Resources { waiting, queues, memory } = &self.resources;
         let line = |name: &str, part: Option<Span<'static>>, text: String| {
             Line::from(vec![
-                format!("{name:<13} ").into(),
-                part.unwrap_or_else(|| " ".repeat(10).into()),
+                format!("{name:<12} ").into(),
+                part.unwrap_or_else(|| " ".repeat(8).into()),
                 format!(" {text}").into(),
             ])
         };
         let queues = queues.iter().map(|queue| {
-            let part = bar(queue.ready / queue.capacity as f64, 10);
-            line(queue.name, Some(part), format!("{:.1} of {} ready", queue.ready, queue.capacity))
+            let part = bar(queue.ready / queue.capacity as f64, 8);
+            line(queue.name, Some(part), format!("{:.1} of {}", queue.ready, queue.capacity))
         });
         let waiting = waiting
             .iter()
-            .map(|share| line("waits for it", Some(bar(*share, 10).cyan()), format!("{:.1} %", 100.0 * share)));
+            .map(|share| line("input wait", Some(bar(*share, 8).cyan()), percent(Some(100.0 * share))));
         let memory = memory.iter().map(|memory| match memory.limit {
             Some(limit) if limit > 0 => {
-                let part = bar(memory.used as f64 / limit as f64, 10).cyan();
-                line(&memory.name, Some(part), format!("{} of {}", bytes(memory.used), bytes(limit)))
+                let [used, limit] = [memory.used, limit].map(|bytes| bytes as f64 / f64::from(1 << 30));
+                line(&memory.name, Some(bar(used / limit, 8).cyan()), format!("{used:.1} of {limit:.1} GiB"))
             }
             _ => line(&memory.name, None, bytes(memory.used)),
         });
@@ -403,6 +426,23 @@ mod tests {
             (curve.points[points], curve.points.len(), curve.last.is_nan()),
             ((200_000.0, 2.0), points + 1, true)
         );
+    }
+
+    #[test]
+    fn a_rate_counts_samples_and_steps_over_a_stretch_and_not_what_is_between() {
+        let mut rate = Rate { batch_size: 128, ..Rate::default() };
+        let mut now = Instant::now();
+        // Two batches a step, twenty batches a second, with a validation of a minute after the 200th.
+        for batch in 1..=400u64 {
+            now += Duration::from_millis(50);
+            if batch == 201 {
+                rate.since = None;
+                now += Duration::from_secs(60);
+            }
+            rate.step(batch, batch / 2, now);
+        }
+        assert_eq!((rate.smooth, rate.samples.len()), (Some([2560.0, 10.0]), 18));
+        assert!(rate.samples.iter().all(|samples| *samples == 2560.0));
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Callback for Watcher {
         if self.asked.save.swap(false, Ordering::Relaxed) {
             match &self.folder {
                 Some(folder) => actions.save_checkpoint(folder.join("saved-step={step}"), CheckpointRole::Extra),
-                None => self.teller.tell(|screen| screen.answer("this run has no folder for checkpoints")),
+                None => self.teller.tell(|screen| screen.notice("this run has no folder for checkpoints")),
             }
         }
         if self.asked.stop.swap(false, Ordering::Relaxed) {
@@ -104,7 +104,7 @@ impl Callback for Watcher {
 
     fn on_save_checkpoint(&mut self, checkpoint: &CheckpointFile) {
         let path = checkpoint.path.display().to_string();
-        self.teller.tell(move |screen| screen.answer(&format!("checkpoint: {path}")));
+        self.teller.tell(move |screen| screen.notice(&format!("checkpoint: {path}")));
     }
 
     fn on_test_start(&mut self, progress: &EvaluationProgress) {

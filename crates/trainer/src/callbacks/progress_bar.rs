@@ -97,8 +97,9 @@ impl ProgressBar {
         if self.bar.is_none() && !is_terminal() {
             return;
         }
+        let begins = self.bar.is_none();
         let bar = self.bar.get_or_insert_with(|| {
-            let bar = Bar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+            let bar = Bar::hidden();
             let style = "{prefix} {wide_bar} {pos}/{len} {per_sec} eta {eta} {msg}";
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
@@ -113,6 +114,12 @@ impl ProgressBar {
         }
         bar.set_position(batch);
         bar.set_message(self.shown.clone());
+        if begins {
+            // Batches from before say nothing about the speed: a validation may have been in between, or a full screen.
+            bar.reset_eta();
+            bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+            bar.tick();
+        }
     }
 
     fn show_evaluation(&mut self, doing: &str, progress: &EvaluationProgress) {
