@@ -100,7 +100,10 @@ pub fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
         size if !(1e-3..1e6).contains(&size) => format!("{value:.2e}"),
-        size => format!("{value:.decimals$}", decimals = [1e3, 1e2, 1e1, 1e0].iter().filter(|one| size < **one).count()),
+        size => {
+            let decimals = [1e3, 1e2, 1e1, 1e0].iter().filter(|limit| size < **limit).count();
+            format!("{value:.decimals$}")
+        }
     }
 }
 

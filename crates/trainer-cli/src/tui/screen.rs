@@ -388,9 +388,8 @@ impl Screen {
             let part = bar(queue.ready / queue.capacity as f64, 8);
             line(queue.name, Some(part), format!("{:.1} of {}", queue.ready, queue.capacity))
         });
-        let waiting = waiting
-            .iter()
-            .map(|share| line("input wait", Some(bar(*share, 8).cyan()), percent(Some(100.0 * share))));
+        let waiting =
+            waiting.iter().map(|share| line("input wait", Some(bar(*share, 8).cyan()), percent(Some(100.0 * share))));
         let memory = memory.iter().map(|memory| match memory.limit {
             Some(limit) if limit > 0 => {
                 let [used, limit] = [memory.used, limit].map(|bytes| bytes as f64 / f64::from(1 << 30));
