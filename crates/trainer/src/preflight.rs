@@ -79,6 +79,28 @@ impl TrainerBuilder {
         judge(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, slices, prices)
     }
 
+    /// The training step for this number of devices as StableHLO text, as JAX's `jit(step).lower(...).as_text()`. No device is
+    /// opened, and nothing is compiled.
+    ///
+    /// ```
+    /// # use fulmen_data::{DataLoader, TensorDataset};
+    /// # use fulmen_nn::{Linear, Module, optim};
+    /// # use fulmen_trainer::{Trainer, TrainingFn};
+    /// # let data = TensorDataset::builder().array("x", [64, 1], vec![1.0f32; 64]).build()?;
+    /// # let loader = DataLoader::builder(data).batch_size(16).build()?;
+    /// # let line = Linear::new(1, 1);
+    /// # let module = TrainingFn::new(&line, |line, batch, _| line.forward(&batch.get("x")).mean_all(), |_| optim::Sgd::new(0.1));
+    /// let text = Trainer::builder().max_epochs(1).stablehlo(&module, &loader, 8)?;
+    /// assert!(text.contains("stablehlo."));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An option that cannot be; a mistake in the step; a mesh of another number of devices.
+    pub fn stablehlo<M: TrainingModule>(&self, module: &M, train: &DataLoader, devices: usize) -> Result<String> {
+        Ok(record(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, devices)?.stablehlo)
+    }
+
     /// Compiles what a fit compiles (starting values, training step, validation steps, the module's programs, the copy of the
     /// state for checkpoints, the conversion of averaged weights) and writes it
     /// to a file, with which a Trainer of the same options that is told [`aot`](TrainerBuilder::aot) starts without a
