@@ -340,15 +340,15 @@ fn in_a_terminal_the_screen_follows_its_size_and_its_keys() {
     assert!(text.contains("Training 2 parameters"), "{text}");
     let coloured = tmux.call(&["capture-pane", "-p", "-e"]);
     assert!(!["\x1b[36m", "\x1b[33m", "\x1b[38;5;6m"].iter().any(|color| coloured.contains(color)), "{coloured:?}");
-    tmux.call(&["resize-window", "-x", "50", "-y", "30"]);
-    tmux.wait_until("a narrow screen", |_| {
-        let text = tmux.call(&["capture-pane", "-p"]);
-        // Below each other, up to the last column.
-        let frames =
-            text.lines().filter(|line| line.starts_with('┌') && line.chars().count() == 50 && line.ends_with('┐'));
-        text.contains("samples/s") && frames.count() == 4
-    });
-    tmux.call(&["resize-window", "-x", "120", "-y", "40"]);
+    // Frames below each other, up to the last column. tmux tells a program its size late: after a wait for the frames it knows.
+    for (width, height, rows_of_frames) in [(50, 30, 4), (120, 40, 2)] {
+        tmux.call(&["resize-window", "-x", &width.to_string(), "-y", &height.to_string()]);
+        tmux.wait_until("the screen in its new size", |_| {
+            let text = tmux.call(&["capture-pane", "-p"]);
+            let is_frame = |line: &&str| line.starts_with('┌') && line.ends_with('┐') && line.chars().count() == width;
+            text.contains("samples/s") && text.lines().filter(is_frame).count() == rows_of_frames
+        });
+    }
     tmux.press("Right");
     tmux.wait("lr, 2 of");
     tmux.press("s");
