@@ -56,6 +56,7 @@ mod scope;
 mod shape;
 mod sharding;
 mod tensor;
+pub mod trace;
 mod transfer;
 mod variable;
 

@@ -19,6 +19,7 @@ use crate::lower::{Lowered, lower};
 use crate::recompiles::Recompiles;
 use crate::recording::check_values;
 use crate::scope::here;
+use crate::trace;
 use crate::{
     Accelerator, AsTensor, Compiled, DeviceArray, Devices, Error, Function, Literal, Mesh, Metrics, Result, Tensor,
 };
@@ -76,6 +77,13 @@ struct Ready {
     places: Arc<Places>,
     lowered: Lowered,
     executable: Option<LoadedExecutable>,
+}
+
+impl<'f> Preloaded<'f> {
+    /// The function.
+    pub fn function(&self) -> &'f Function {
+        self.function
+    }
 }
 
 impl<'f> From<&'f Function> for Preloaded<'f> {
@@ -289,6 +297,7 @@ impl Runtime {
     /// # Errors
     /// Those of [`Runtime::compile`], except the compiler's.
     pub fn preload<'f>(&self, function: &'f Function) -> Result<Preloaded<'f>> {
+        let _load = trace::named(|| format!("load {}", function.name()));
         let lowered = lower(function, self.mesh())?;
         let key = self.program(&lowered);
         let on_disk = !self.compiled().contains_key(&key) && self.disk_cache.may_have(self.client(), function);
@@ -364,6 +373,7 @@ impl Runtime {
         preloaded: Option<LoadedExecutable>,
         announce: Option<impl FnOnce(Option<String>)>,
     ) -> Result<(LoadedExecutable, Option<Duration>)> {
+        let _compile = trace::named(|| format!("compile {}", function.name()));
         let client = &self.shared.client;
         let slot = self.disk_cache.slot(client, function, without_locations, options);
         if let Some(stored) = preloaded.or_else(|| slot.as_ref()?.load()) {

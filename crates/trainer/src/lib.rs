@@ -103,6 +103,7 @@ pub use options::duration::TrainDuration;
 pub use options::learning_rate_scaling::LearningRateScaling;
 pub use options::logger_set::LoggerSet;
 pub use options::precision::Precision;
+pub use options::profiler::Profiler;
 pub use options::resume::Resume;
 pub use options::strategy::Strategy;
 pub use options::{OptionRow, Options, TrainerArgs};

@@ -8,6 +8,7 @@ mod new;
 mod other_machines;
 mod prepare;
 mod presize;
+mod profile;
 mod report;
 mod runs;
 mod top;

@@ -43,7 +43,7 @@ fn look(turn: u32) -> Look {
     };
     let step_time = Some(Duration::from_micros(310_250));
     let watched = Watched { process, load: Some(0.4), steps: Some(3), step_time };
-    Look { metrics: Ok((0..4).map(device).collect()), processes: vec![watched], unseen: 0 }
+    Look { metrics: Ok((0..4).map(device).collect()), run: None, processes: vec![watched], unseen: 0 }
 }
 
 fn drawn(screen: &Screen, width: u16, height: u16) -> Terminal<TestBackend> {
@@ -94,7 +94,7 @@ fn more_is_shown_at_level_2_and_the_reason_where_there_is_nothing() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let why = "127.0.0.1:8431: no process with libtpu serves metrics there";
-    screen.update(Look { metrics: Err(why.into()), processes: vec![], unseen: 7 });
+    screen.update(Look { metrics: Err(why.into()), run: None, processes: vec![], unseen: 7 });
     let text = drawn(&screen, 100, 16).backend().to_string();
     assert!(text.contains(why) && text.contains("TPU; 7 could not be looked into"), "{text}");
     // There is room for nothing.

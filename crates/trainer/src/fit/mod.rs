@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use fulmen_data::DeviceBatches;
 use fulmen_durable::NewFile;
 use fulmen_tensor::DeviceArray;
+use fulmen_tensor::trace::{numbered, span};
 
 pub(crate) use open::fit;
 
@@ -184,8 +185,11 @@ impl Fit<'_> {
         }
         let mut last: Option<Instant> = None;
         while self.step.position.batch < batches {
+            let _step = numbered("step", self.step.position.global_step + 1);
             let asked = Instant::now();
+            let wait = span("wait for batch");
             let batch = stream.next().ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
+            drop(wait);
             if self.step.executor.is_idle() {
                 self.session.clock.was(TimeBucket::Data, asked);
                 if last.is_some() {

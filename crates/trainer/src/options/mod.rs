@@ -11,6 +11,7 @@ pub(crate) mod named;
 pub(crate) mod nearest;
 pub(crate) mod old_names;
 pub(crate) mod precision;
+pub(crate) mod profiler;
 pub(crate) mod resume;
 pub(crate) mod settle;
 pub(crate) mod strategy;
@@ -27,8 +28,8 @@ use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 use crate::options::typed::{setting, typed};
 use crate::plan::NO_LIMIT;
 use crate::{
-    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, Precision, Result, Resume,
-    Strategy, TrainDuration,
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, Precision, Profiler, Result,
+    Resume, Strategy, TrainDuration,
 };
 
 /// One row of the table, for documents and reports.
@@ -230,6 +231,7 @@ texts!(
     LearningRateScaling,
     LoggerSet,
     MatmulPrecision,
+    Profiler,
     Resume,
     Strategy,
     TrainDuration,
@@ -434,6 +436,14 @@ macro_rules! option_table {
             /// or for the program's own if it adds any.
             #[arg(alias = "logger")]
             loggers: LoggerSet = LoggerSet::Auto, "FULMEN_LOGGERS", |_| None;
+
+            /// What a fit records of where its time goes: none, host (what the threads of the process do, as trace.json in the
+            /// run's folder) or xla (also what the plugin records of its devices in ten of the first steps).
+            profiler: Profiler = Profiler::None, "FULMEN_PROFILER", |_| None;
+
+            /// A folder that each program of a run is written to: its StableHLO, the optimized HLO, memory and cost; none for
+            /// nowhere.
+            dump_dir: PathBuf = PathBuf::new(), "FULMEN_DUMP_DIR", |_| None;
         }
     };
 }

@@ -30,7 +30,9 @@ use crate::setting::Setting;
 use crate::setting::limits::Limits;
 use crate::stage::Stage;
 use crate::state::{self, EntryId, State, names};
-use crate::{Error, EvaluationSets, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule};
+use crate::{
+    Error, EvaluationSets, ModelSummary, Plan, Profiler, Progress, Result, Strategy, TrainDuration, TrainingModule,
+};
 
 /// A compiled training step with its state on the devices, for a loop of one's own. [`Trainer::train_step`] makes it.
 ///
@@ -549,6 +551,12 @@ fn check_options(session: &Session) -> Result<()> {
         return Err(Error::option(
             "reload_dataloaders_every_n_epochs: train_step leaves the loop to you: make a step for each loader, and go on with \
              save and load",
+        ));
+    }
+    if options.profiler != Profiler::None {
+        return Err(Error::option(
+            "profiler: train_step makes no folder for a run; leave the option out, and record with trace::Recording of \
+             fulmen-tensor",
         ));
     }
     let mut other = None;

@@ -26,8 +26,8 @@ use crate::say::note;
 use crate::setting::Choices;
 use crate::setting::step_part::StepPart;
 use crate::{
-    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, Options, Precision, Result,
-    Resume, Strategy, TrainDuration, Trainer, WeightAveraging,
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, Options, Precision, Profiler,
+    Result, Resume, Strategy, TrainDuration, Trainer, WeightAveraging,
 };
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
