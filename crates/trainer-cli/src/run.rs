@@ -57,7 +57,8 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
 
 #[cfg(not(feature = "completions"))]
 fn describe<P: Program>(_: &[OsString]) -> Result<(), Failure> {
-    let message = "`completions` and `man` are not built into this program; build it with the feature `completions` of fulmen";
+    let message =
+        "`completions` and `man` are not built into this program; build it with the feature `completions` of fulmen";
     Err(Failure::Option(message.into()))
 }
 
