@@ -25,7 +25,7 @@ pub struct Picture {
     pub pixels: Vec<u8>,
 }
 
-/// How many elements lie in each of some parts of the same width.
+/// The number of elements in each of several intervals of equal width.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// Where the first part begins: the smallest finite element, half a unit less where all are equal.
