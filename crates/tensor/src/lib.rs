@@ -84,7 +84,7 @@ pub use ops::{
 pub use precision::MatmulPrecision;
 pub use recorded::Recorded;
 pub use recording::recording;
-pub use runtime::Runtime;
+pub use runtime::{Preloaded, Runtime};
 pub use scope::{FromFault, Library, Refusal, Scope};
 pub use shape::{Shape, TensorType};
 pub use sharding::{Block, Sharding};

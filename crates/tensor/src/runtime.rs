@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fulmen_pjrt::compile_cache::{CompileCache, SavedPrograms};
@@ -64,6 +64,25 @@ pub(crate) struct Shared {
 
 /// What tells programs apart: the text without locations, and the ids of the devices.
 type Program = (String, Vec<i32>);
+
+/// A function that is to be compiled, and what [`Runtime::preload`] has already done for that.
+pub struct Preloaded<'f> {
+    function: &'f Function,
+    ready: Option<Ready>,
+}
+
+/// What a function was lowered to for these devices, and its program if it was on disk.
+struct Ready {
+    places: Arc<Places>,
+    lowered: Lowered,
+    executable: Option<LoadedExecutable>,
+}
+
+impl<'f> From<&'f Function> for Preloaded<'f> {
+    fn from(function: &'f Function) -> Preloaded<'f> {
+        Preloaded { function, ready: None }
+    }
+}
 
 /// A plugin's file, and how many devices its client was told to have.
 type Opening = (PathBuf, Option<usize>);
@@ -236,47 +255,57 @@ impl Runtime {
     /// # Errors
     /// The first fault in the function; a sharding that the mesh does not fit; whatever the compiler reports.
     pub fn compile(&self, function: &Function) -> Result<Compiled> {
-        self.compile_with(function, None::<fn(Option<String>)>)
+        self.compile_with(function.into(), None::<fn(Option<String>)>)
     }
 
     /// As [`Runtime::compile`], and calls `announce` before the compiler begins, which may take minutes; not for a program
     /// that was compiled before. It is told how the program differs from the most similar one of its name on disk, if there
-    /// is one. [`Compiled::compile_time`] says how long it took.
+    /// is one. [`Compiled::compile_time`] says how long it took. The function may be one that [`Runtime::preload`] was
+    /// called with.
     ///
     /// # Errors
     /// Those of [`Runtime::compile`].
-    pub fn compile_announced(&self, function: &Function, announce: impl FnOnce(Option<String>)) -> Result<Compiled> {
-        self.compile_with(function, Some(announce))
+    pub fn compile_announced<'f>(
+        &self,
+        function: impl Into<Preloaded<'f>>,
+        announce: impl FnOnce(Option<String>),
+    ) -> Result<Compiled> {
+        self.compile_with(function.into(), Some(announce))
     }
 
-    /// Loads the program of a function from disk if it is there, so that [`Runtime::compile`] finds it in memory. Loading
-    /// takes one thread; a caller that has something else to do meanwhile calls this on another.
+    /// Lowers a function for [`Runtime::compile_announced`], and loads its program from disk if it is there. Both take one
+    /// thread; a caller that has something else to do meanwhile calls this on another.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Accelerator, DType, Devices, Function, Runtime, TensorType};
+    ///
+    /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?;
+    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [2])], |x| vec![&x[0] * &x[0]]);
+    /// let preloaded = runtime.preload(&square)?;
+    /// let compiled = runtime.compile_announced(preloaded, |_| println!("compiling"))?;
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Runtime::compile`], except the compiler's.
-    pub fn preload(&self, function: &Function) -> Result<()> {
-        if !self.disk_cache.may_have(&self.shared.client, function) {
-            return Ok(());
-        }
+    pub fn preload<'f>(&self, function: &'f Function) -> Result<Preloaded<'f>> {
         let lowered = lower(function, self.mesh())?;
-        let key = self.program(lowered.key);
-        let known = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        if known().contains_key(&key) {
-            return Ok(());
-        }
+        let key = self.program(&lowered);
+        let on_disk = !self.compiled().contains_key(&key) && self.disk_cache.may_have(self.client(), function);
         let options = self.compile_options(&key);
-        if let Some(stored) =
-            self.disk_cache.slot(self.client(), function, &key.0, &options).as_ref().and_then(Slot::load)
-        {
-            self.metrics.count("PersistentCacheHit", 1);
-            known().entry(key).or_insert(Arc::new(stored));
-        }
-        Ok(())
+        let slot = on_disk.then(|| self.disk_cache.slot(self.client(), function, &key.0, &options)).flatten();
+        let executable = slot.as_ref().and_then(Slot::load);
+        Ok(Preloaded { function, ready: Some(Ready { places: self.places.clone(), lowered, executable }) })
+    }
+
+    /// The programs of this client, compiled before. The lock is not held while compiling, which may take minutes.
+    fn compiled(&self) -> MutexGuard<'_, HashMap<Program, Arc<LoadedExecutable>>> {
+        self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What tells the program of this text, without locations, from others.
-    fn program(&self, text: String) -> Program {
-        (text, self.devices().iter().map(|device| device.id()).collect())
+    fn program(&self, lowered: &Lowered) -> Program {
+        (lowered.key.clone(), self.devices().iter().map(|device| device.id()).collect())
     }
 
     /// How a program is compiled for its devices.
@@ -284,13 +313,18 @@ impl Runtime {
         self.shared.options.clone().partitions(ids.len()).device_assignment([ids.clone()])
     }
 
-    fn compile_with(&self, function: &Function, announce: Option<impl FnOnce(Option<String>)>) -> Result<Compiled> {
-        let lowered = lower(function, self.mesh())?;
+    fn compile_with(
+        &self,
+        Preloaded { function, ready }: Preloaded<'_>,
+        announce: Option<impl FnOnce(Option<String>)>,
+    ) -> Result<Compiled> {
+        let (lowered, preloaded) = match ready.filter(|ready| ready.places == self.places) {
+            Some(ready) => (ready.lowered, ready.executable),
+            None => (lower(function, self.mesh())?, None),
+        };
         check_size(function, &lowered, self.shared.client.platform_name())?;
-        // The lock is not held while compiling, which may take minutes.
-        let cache = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = self.program(lowered.key);
-        let known = cache().get(&key).cloned();
+        let key = self.program(&lowered);
+        let known = self.compiled().get(&key).cloned();
         let (executable, time) = match known {
             Some(executable) => {
                 self.metrics.count("CachedCompile", 1);
@@ -298,9 +332,10 @@ impl Runtime {
             }
             None => {
                 let options = self.compile_options(&key);
-                let (made, time) = self.load_or_compile(function, (&lowered.text, &key.0), &options, announce)?;
+                let texts = (&*lowered.text, &*key.0);
+                let (made, time) = self.load_or_compile(function, texts, &options, preloaded, announce)?;
                 // Another thread may have been first; its program is as good.
-                (cache().entry(key).or_insert(Arc::new(made)).clone(), time)
+                (self.compiled().entry(key).or_insert(Arc::new(made)).clone(), time)
             }
         };
         let captured = lowered
@@ -326,11 +361,12 @@ impl Runtime {
         function: &Function,
         (text, without_locations): (&str, &str),
         options: &CompileOptions,
+        preloaded: Option<LoadedExecutable>,
         announce: Option<impl FnOnce(Option<String>)>,
     ) -> Result<(LoadedExecutable, Option<Duration>)> {
         let client = &self.shared.client;
         let slot = self.disk_cache.slot(client, function, without_locations, options);
-        if let Some(stored) = slot.as_ref().and_then(Slot::load) {
+        if let Some(stored) = preloaded.or_else(|| slot.as_ref()?.load()) {
             self.metrics.count("PersistentCacheHit", 1);
             return Ok((stored, None));
         }

@@ -63,6 +63,26 @@ fn the_second_start_compiles_nothing_and_gives_the_same_bits() {
 }
 
 #[test]
+fn a_preloaded_program_needs_neither_the_disk_nor_the_compiler() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = CompileCache::new(folder.path(), 1 << 30);
+    bits(&start(1, cache.clone()));
+    let (second, step) = (start(1, cache.clone()), step(8));
+    let preloaded = second.preload(&step).unwrap();
+    let of_one_device = second.preload(&step).unwrap();
+    assert_eq!(counts(&second), [0, 0, 0]);
+    fs::remove_dir_all(folder.path()).unwrap();
+    second.compile_announced(preloaded, |_| panic!("the program was there")).unwrap();
+    assert_eq!(counts(&second), [0, 1, 0]);
+    second.compile_announced(second.preload(&step).unwrap(), |_| panic!("it is known")).unwrap();
+    assert_eq!(counts(&second), [0, 1, 1]);
+    // What was loaded for one device does not run on two.
+    let two = start(2, None);
+    two.compile_announced(of_one_device, |_| ()).unwrap();
+    assert_eq!(counts(&two), [1, 0, 0]);
+}
+
+#[test]
 fn a_compilation_is_announced_with_what_differs() {
     let folder = tempfile::tempdir().unwrap();
     let cache = CompileCache::new(folder.path(), 1 << 30);

@@ -35,6 +35,7 @@ pub(crate) struct StepProgram {
 }
 
 /// What goes in and out of a step.
+#[derive(Clone)]
 struct Signature {
     /// How many entries of the state it takes.
     entries: usize,
@@ -106,15 +107,15 @@ impl StepProgram {
     }
 
     /// Compiles the step for each shape of the loader's batches; `compile` is told what a program is called.
-    pub(crate) fn compile(
-        self,
+    pub(crate) fn compile<'f>(
+        &'f self,
         step: &str,
         loader: &DataLoader,
-        mut compile: impl FnMut(&str, &Function) -> fulmen_tensor::Result<Compiled>,
+        mut compile: impl FnMut(&str, &'f Function) -> fulmen_tensor::Result<Compiled>,
     ) -> Result<CompiledStep> {
         let each = titles(step, loader).into_iter().zip(&self.functions);
         let shapes = each.map(|(title, function)| compile(&title, function)).collect::<Result<_, _>>()?;
-        Ok(CompiledStep { shapes, signature: self.signature })
+        Ok(CompiledStep { shapes, signature: self.signature.clone() })
     }
 }
 

@@ -82,7 +82,7 @@ impl Evaluation {
         loader: DataLoader,
         program: StepProgram,
     ) -> Result<Evaluation> {
-        let step = session.compile(&format!("{} step", stage.title(&dataset)), &loader, program)?;
+        let step = session.compile(&format!("{} step", stage.title(&dataset)), &loader, &program, vec![])?;
         Ok(Evaluation { stage, dataset, step, loader })
     }
 

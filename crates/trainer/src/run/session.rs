@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_loggers::{Logger, Loggers, Status};
-use fulmen_tensor::{Compiled, Function, Runtime};
+use fulmen_tensor::{Compiled, Preloaded, Runtime};
 
 use crate::callbacks::calls::Callbacks;
 use crate::checkpoint::OpenStore;
@@ -117,13 +117,26 @@ impl Session {
         Ok(Some(folder))
     }
 
-    /// Compiles a step for each shape of batches.
-    pub(crate) fn compile(&mut self, step: &str, loader: &DataLoader, program: StepProgram) -> Result<CompiledStep> {
-        program.compile(step, loader, |title, function| self.compile_one(title, function))
+    /// Compiles a step for each shape of batches. Those of its functions that were preloaded come in their order.
+    pub(crate) fn compile<'f>(
+        &mut self,
+        step: &str,
+        loader: &DataLoader,
+        program: &'f StepProgram,
+        preloaded: Vec<Preloaded<'f>>,
+    ) -> Result<CompiledStep> {
+        let mut preloaded = preloaded.into_iter();
+        program.compile(step, loader, |title, function| {
+            self.compile_one(title, preloaded.next().unwrap_or_else(|| function.into()))
+        })
     }
 
     /// Compiles a program and tells the callbacks.
-    pub(crate) fn compile_one(&mut self, program: &str, function: &Function) -> fulmen_tensor::Result<Compiled> {
+    pub(crate) fn compile_one<'f>(
+        &mut self,
+        program: &str,
+        function: impl Into<Preloaded<'f>>,
+    ) -> fulmen_tensor::Result<Compiled> {
         let before = self.clock.enter(TimeBucket::Compile);
         let mut announced = false;
         let compiled = self.runtime.compile_announced(function, |differs| {

@@ -3,7 +3,7 @@
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
+use std::{mem, thread};
 
 use fulmen_checkpoint::Run;
 use fulmen_data::{DataLoader, DeviceBatch};
@@ -142,12 +142,16 @@ impl<'m> TrainStep<'m> {
         let executor = Executor::new(&runtime, session.hosts.as_ref(), interrupt);
         module.initialize(position.seed);
         let first = layout.phases.at(position.epoch, position.batch);
-        // What is on disk is loaded while the devices compute the starting values.
-        let state = thread::scope(|scope| {
+        // The step is lowered, and what is on disk is loaded, while the devices compute the starting values.
+        let (state, mut preloaded) = thread::scope(|scope| {
             let steps = program.steps.get(first).into_iter().flat_map(StepProgram::functions);
+            let runtime = &runtime;
+            let preload = |step| thread::Builder::new().spawn_scoped(scope, move || runtime.preload(step)).ok();
+            let threads: Vec<_> = steps.map_while(preload).collect();
+            let state = State::new(layout, values, runtime, |f| session.compile_one("starting values", f))?;
             // What goes wrong is told when the step is compiled.
-            steps.for_each(|step| drop(thread::Builder::new().spawn_scoped(scope, || runtime.preload(step))));
-            State::new(layout, values, &runtime, |f| session.compile_one("starting values", f))
+            let preloaded: Vec<_> = threads.into_iter().map_while(|thread| thread.join().ok()?.ok()).collect();
+            Ok::<_, Error>((state, preloaded))
         })?;
         if session.choices.options.enable_model_summary {
             note(&ModelSummary::new(module, 1).to_string());
@@ -165,8 +169,8 @@ impl<'m> TrainStep<'m> {
         let reads = Reads::new(program.loss, losses, setting.options.detect_nan);
         let phases = &state.layout().phases;
         let mut steps = vec![];
-        for (phase, step) in program.steps.into_iter().enumerate().skip(first) {
-            steps.push(session.compile(&phases.title(phase), &train, step)?);
+        for (phase, step) in program.steps.iter().enumerate().skip(first) {
+            steps.push(session.compile(&phases.title(phase), &train, step, mem::take(&mut preloaded))?);
         }
         let position = Position {
             data: train.description(),

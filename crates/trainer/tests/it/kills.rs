@@ -343,7 +343,9 @@ fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
         let (mut child, mut lines) = start(folder.path(), stays_in);
         let mut steps = lines.by_ref().filter_map(|line| step_of(&line));
         let first = steps.next().unwrap();
-        assert!((reached.saturating_sub(49)..=reached + 1).contains(&first), "kill {kill}: {first} after {reached}");
+        // The kill may have come while the newest checkpoint was being written; the one 50 steps before it is whole, since a save waits
+        // for the one before.
+        assert!((reached.saturating_sub(99)..=reached + 1).contains(&first), "kill {kill}: {first} after {reached}");
         let until = first + draw(stays_in - first);
         reached = steps.find(|&step| step >= until).unwrap_or(first);
         sleep(Duration::from_micros(draw(20_000)));
