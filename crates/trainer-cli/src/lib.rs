@@ -70,6 +70,7 @@
 
 mod command;
 mod config;
+#[cfg(feature = "completions")]
 mod describe;
 mod fail;
 mod output;

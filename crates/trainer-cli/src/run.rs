@@ -13,6 +13,7 @@ use fulmen_trainer::preflight::Prices;
 use fulmen_trainer::{Resume, Signal, Trainer, TrainerBuilder, Weights};
 
 use crate::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
+#[cfg(feature = "completions")]
 use crate::describe::describe;
 use crate::fail::Failure;
 use crate::output::{line, line_of};
@@ -25,7 +26,8 @@ use crate::{FitData, Program};
 /// Does what the arguments say.
 pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let started = Instant::now();
-    if describe::<P>(&args)? {
+    if args.get(1).is_some_and(|first| first == "completions" || first == "man") {
+        describe::<P>(&args)?;
         return Ok(ExitCode::SUCCESS);
     }
     Signal::install_handlers();
@@ -57,6 +59,13 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
         Task::Predict => job.predict(builder, tui),
         Task::Preflight => job.preflight(&builder),
     }
+}
+
+#[cfg(not(feature = "completions"))]
+fn describe<P: Program>(_: &[OsString]) -> Result<(), Failure> {
+    let message =
+        "`completions` and `man` are not built into this program; build it with the feature `completions` of fulmen";
+    Err(Failure::Option(message.into()))
 }
 
 /// One run of a program.
