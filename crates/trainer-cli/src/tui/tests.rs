@@ -81,6 +81,7 @@ fn start_of_fit() -> FitStart {
         mesh: "data=4".into(),
         strategy: Strategy::Ddp,
         batch_size: 128,
+        tokens_per_batch: None,
         per_device_batch_size: 32,
         precision: "bf16-mixed".into(),
         matmul_precision: "default".into(),
