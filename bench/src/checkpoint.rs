@@ -158,11 +158,10 @@ impl Visit for Turns<'_> {
         let row = |quantity, unit| Row::new("checkpoint", &name, quantity, unit);
         let milliseconds = |times: &[f64]| times.iter().map(|time| time * 1e3).collect::<Vec<_>>();
         let rates = |times: &[f64]| times.iter().map(|time| bytes as f64 / 1e6 / time).collect::<Vec<_>>();
-        let version = env!("CARGO_PKG_VERSION");
         let rows = [
             row("pause of training", "ms").ours(&milliseconds(&lost)).peer(
                 "copy to the host",
-                version,
+                "",
                 &milliseconds(&copy),
             ),
             row("step during the write against a step without", "×").ours(&ratio),

@@ -171,7 +171,7 @@ pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
     python_with("jax_requirements.txt", "bench-venv", "JAX, about 300 MB", 13)
 }
 
-/// The same of the peers on PyTorch. torch_xla has no packages for the newest Python.
+/// The same of the peers on PyTorch; the pinned versions were tried with Python 3.12.
 fn torch() -> Result<PathBuf, Box<dyn Error>> {
     python_with("torch_requirements.txt", "bench-torch-venv", "PyTorch, torch_xla and Lightning, several GB", 12)
 }

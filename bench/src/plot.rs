@@ -48,25 +48,29 @@ pub(crate) fn curves(title: &str, curves: &[Curve], x: &str) -> Result<String, B
 /// Bars in groups: a name, and for some of the contenders a value. A line marks the value 1.
 pub(crate) type Group = (String, Vec<(usize, f64)>);
 
-const WIDTH: f64 = 480.0;
-const LEFT: f64 = 150.0;
-const RIGHT: f64 = 50.0;
+/// Of the longest bar.
+const LENGTH: f64 = 280.0;
 const BAR: f64 = 12.0;
 
-/// Values above this are cut off, and said beside their bars.
+/// The place for the number after a bar, and for a character of a name.
+const NUMBER: f64 = 50.0;
+const CHARACTER: f64 = 5.5;
+
+/// Longer bars are cut off; the numbers after them are whole.
 const LONGEST: f64 = 5.0;
 
 /// The groups below each other, in the colours of the contenders.
 pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String {
     let values = || groups.iter().flat_map(|(_, bars)| bars.iter().map(|bar| bar.1));
     let longest = values().fold(1.0, f64::max).min(LONGEST);
-    let x = |value: f64| LEFT + value.min(longest) / longest * (WIDTH - LEFT - RIGHT);
+    let left = 12.0 + CHARACTER * groups.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) as f64;
+    let x = |value: f64| left + value.min(longest) / longest * LENGTH;
     let (mut parts, mut y) = (vec![], 4.0);
     for (name, bars) in groups {
         let middle = y + BAR * bars.len() as f64 / 2.0 + 4.0;
-        parts.push(text(LEFT - 6.0, middle, "end", name));
+        parts.push(text(left - 6.0, middle, "end", name));
         for &(contender, value) in bars {
-            let shape = format!("M{LEFT} {y:.1}H{:.1}v{:.1}H{LEFT}Z", x(value), BAR - 1.0);
+            let shape = format!("M{left} {y:.1}H{:.1}v{:.1}H{left}Z", x(value), BAR - 1.0);
             parts.push(element("path", &[("class", &format_args!("column {}", class(contender))), ("d", &shape)], ""));
             y += BAR;
             parts.push(text(x(value) + 4.0, y - 2.0, "start", &number(value)));
@@ -76,7 +80,7 @@ pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String
     let one = format!("M{:.1} 0V{y:.1}", x(1.0));
     parts.push(element("path", &[("class", &"grid"), ("d", &one)], ""));
     let names: Vec<(usize, &str)> = contenders.iter().copied().enumerate().collect();
-    svg_file(title, &names, (WIDTH, y), parts.into_iter().collect())
+    svg_file(title, &names, (left + LENGTH + NUMBER, y), parts.into_iter().collect())
 }
 
 fn text(x: f64, y: f64, anchor: &'static str, text: &str) -> Html {
@@ -105,8 +109,8 @@ mod tests {
     fn a_bar_is_as_long_as_its_value_and_no_longer_than_the_picture() {
         let groups = [("W1".to_owned(), vec![(0, 1.0), (1, 2.0)]), ("W2".to_owned(), vec![(1, 40.0)])];
         let picture = bars("steps", &["Fulmen", "jax"], &groups);
-        // 280 units for a value of 5, from 150 on.
-        assert!(picture.contains("d=\"M150 4.0H206.0v11.0H150Z\""), "{picture}");
-        assert!(picture.contains("H430.0v11.0") && picture.contains(">40</text>"), "{picture}");
+        // 280 units for a value of 5, after a name of two characters.
+        assert!(picture.contains("d=\"M23 4.0H79.0v11.0H23Z\""), "{picture}");
+        assert!(picture.contains("H303.0v11.0") && picture.contains(">40</text>"), "{picture}");
     }
 }

@@ -34,18 +34,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             suites.push(&row.suite);
         }
     }
+    let mut failed = vec![];
     for suite in suites {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.suite == suite).collect();
         let mut part = table(&rows);
-        if let Some(picture) = picture(suite, &rows) {
-            let name = format!("performance-{suite}.svg");
-            fs::write(args.book.with_file_name(&name), picture)?;
+        let (picture, name) = (picture(suite, &rows), format!("performance-{suite}.svg"));
+        if picture.is_some() {
             part += &format!("\n\n![Each peer's median divided by Fulmen's]({name})");
         }
-        write_part(&args.book, suite, |_| part)?;
+        if let Err(why) = write_part(&args.book, suite, |_| part) {
+            failed.push(why.to_string());
+            continue;
+        }
+        if let Some(picture) = picture {
+            fs::write(args.book.with_file_name(name), picture)?;
+        }
         println!("{}: {suite}, {} results", args.book.display(), rows.len());
     }
-    Ok(())
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
 }
 
 /// Adds the results of a text, in which other lines may be.
@@ -115,13 +121,15 @@ fn table(rows: &[&Row]) -> String {
 /// Bars of how many times as much each peer took as Fulmen; none where nothing has a peer.
 fn picture(suite: &str, rows: &[&Row]) -> Option<String> {
     let names = contenders(rows);
+    let alike = rows.windows(2).all(|pair| pair[0].quantity == pair[1].quantity);
     let groups: Vec<Group> = rows
         .iter()
         .filter_map(|row| {
             let ours = row.median(OURS).filter(|ours| *ours > 0.0)?;
             let bars = names.iter().enumerate().filter_map(|(i, name)| Some((i, row.median(name)? / ours)));
             let bars: Vec<(usize, f64)> = bars.collect();
-            (bars.len() > 1).then(|| (row.name.clone(), bars))
+            let name = || if alike { row.name.clone() } else { format!("{}, {}", row.name, row.quantity) };
+            (bars.len() > 1).then(|| (name(), bars))
         })
         .collect();
     let title = format!("{suite}: each median divided by Fulmen's");
@@ -133,10 +141,11 @@ pub(crate) fn write_part(book: &Path, suite: &str, part: impl FnOnce(&str) -> St
     let text = fs::read_to_string(book).map_err(|e| format!("{}: {e}", book.display()))?;
     let (start, end) = (format!("<!-- bench {suite} -->"), format!("<!-- end of bench {suite} -->"));
     let missing = || format!("{}: not a chapter with the lines `{start}` and `{end}`", book.display());
-    let (before, rest) = text.split_once(&start).ok_or_else(missing)?;
+    // The text of the chapter may speak of such a line.
+    let (before, rest) = text.split_once(&format!("\n{start}\n")).ok_or_else(missing)?;
     let (old, after) = rest.split_once(&end).ok_or_else(missing)?;
     let part = part(old);
-    Ok(fs::write(book, format!("{before}{start}\n\n{}\n\n{end}{after}", part.trim()))?)
+    Ok(fs::write(book, format!("{before}\n{start}\n\n{}\n\n{end}{after}", part.trim()))?)
 }
 
 #[cfg(test)]
@@ -169,14 +178,19 @@ mod tests {
     fn a_part_of_a_chapter_is_replaced_and_the_picture_lies_beside_it() {
         let folder = tempfile::tempdir().unwrap();
         let (book, file) = (folder.path().join("book.md"), folder.path().join("lines"));
-        fs::write(&book, "a\n<!-- bench steps -->\nold\n<!-- end of bench steps -->\nb\n").unwrap();
+        fs::write(&book, "a `<!-- bench steps -->` line\n<!-- bench steps -->\nold\n<!-- end of bench steps -->\nb\n")
+            .unwrap();
         fs::write(&file, rows().iter().map(|row| serde_json::to_string(row).unwrap() + "\n").collect::<String>())
             .unwrap();
         let args = Args { files: vec![file], book: book.clone() };
         run(&args).unwrap();
         run(&args).unwrap();
         let text = fs::read_to_string(&book).unwrap();
-        assert!(text.starts_with("a\n<!-- bench steps -->\n\n| | Fulmen") && text.ends_with("-->\nb\n"), "{text}");
+        assert!(
+            text.starts_with("a `<!-- bench steps -->` line\n<!-- bench steps -->\n\n| | Fulmen")
+                && text.ends_with("-->\nb\n"),
+            "{text}"
+        );
         assert_eq!(text.matches("performance-steps.svg").count(), 1);
         assert!(fs::read_to_string(folder.path().join("performance-steps.svg")).unwrap().contains("W1"));
         fs::write(&book, "nothing").unwrap();

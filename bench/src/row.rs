@@ -122,7 +122,10 @@ impl fmt::Display for Row {
         write!(f, "{}, {}:", self.name, self.quantity)?;
         for (i, Measured { name, spread, .. }) in self.results.iter().enumerate() {
             let separator = if i == 0 { "" } else { ";" };
-            write!(f, "{separator} {name} {} {}", number(spread.median), self.unit)?;
+            write!(f, "{separator} {name} {}", number(spread.median))?;
+            if !self.unit.is_empty() {
+                write!(f, " {}", self.unit)?;
+            }
             if spread.count > 1 {
                 write!(f, " ({} to {})", number(spread.low), number(spread.high))?;
             }

@@ -68,6 +68,8 @@ pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: 
     if let Some(store) = stores.lock().get(&identity) {
         return Ok(connection(store.clone()));
     }
+    // An error says that the program has chosen its own.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     // Without the lock, because a machine may be asked for its keys now.
     let store: Arc<dyn ObjectStore> = match object.scheme {
         Scheme::S3 => s3(object, options, (give_up_after, silence))?,

@@ -183,6 +183,7 @@ mod book {
     mod machines {}
     #[doc = include_str!("../../../docs/src/several-devices.md")]
     mod several_devices {}
+    #[cfg(feature = "multi-host")]
     #[doc = include_str!("../../../docs/src/many-hosts.md")]
     mod many_hosts {}
     #[doc = include_str!("../../../docs/src/pods.md")]

@@ -30,7 +30,7 @@ delete_tpu() {
   call --request DELETE "https://tpu.googleapis.com/v2/projects/$(project)/$RESOURCE"
 }
 
-# Whether the service account may delete the TPU. Where the API that knows it is not enabled, nobody knows.
+# Whether the service account may delete the TPU. Where the API that tells it is not enabled, this is not known.
 may_delete() {
   local permission=tpu.nodes.delete answer
   case $RESOURCE in */queuedResources/*) permission=tpu.queuedResources.delete ;; esac

@@ -2,8 +2,9 @@
 //!
 //! Not here: what the view is (`geometry`), and decoding (`decode`).
 
-use fast_image_resize::images::{CroppedImage, Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{InnerPixel, U8, U8x3, U8x4};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 
 use super::decode::lengthen;
 use super::geometry::{Orientation, PictureSize, Rect, View};
@@ -90,7 +91,8 @@ pub(crate) fn render(
     Ok(())
 }
 
-/// Samples the part `seen` of the resized crop.
+/// Samples the part `seen` of the resized crop. Typed, because the crate's `resize` brings code for all of its 13 types of
+/// pixels into a program.
 fn sample(
     view: &View,
     seen: Rect,
@@ -99,15 +101,26 @@ fn sample(
     resizer: &mut Resizer,
     into: &mut [u8],
 ) -> Result<()> {
-    let kind = match pixels.channels {
-        1 => PixelType::U8,
-        3 => PixelType::U8x3,
-        _ => PixelType::U8x4,
+    let sample = match pixels.channels {
+        1 => sample_typed::<U8>,
+        3 => sample_typed::<U8x3>,
+        _ => sample_typed::<U8x4>,
     };
+    sample(view, seen, pixels, interpolation, resizer, into)
+}
+
+fn sample_typed<P: PixelTrait + InnerPixel>(
+    view: &View,
+    seen: Rect,
+    pixels: &Pixels<'_>,
+    interpolation: Interpolation,
+    resizer: &mut Resizer,
+    into: &mut [u8],
+) -> Result<()> {
     let refuse = |why: String| Error::usage(format!("cannot resize: {why}; this is a bug in fulmen-images"));
     let rows = pixels.rect.height;
     let bytes = pixels.bytes.get(..rows * pixels.stride).unwrap_or(pixels.bytes);
-    let whole = ImageRef::new((pixels.stride / pixels.channels) as u32, rows as u32, bytes, kind)
+    let whole = TypedImageRef::<P>::from_buffer((pixels.stride / pixels.channels) as u32, rows as u32, bytes)
         .map_err(|why| refuse(why.to_string()))?;
     // The crop, as far as it has been decoded, in pixels of the scaled source: beyond it no kernel may reach.
     let scale = pixels.eighths as f64 / 8.0;
@@ -124,15 +137,15 @@ fn sample(
     let (x, width, left, box_width) = axis(crop.x, crop.width, rect.x, rect.width, seen.x, seen.width, view.size.width);
     let (y, height, top, box_height) =
         axis(crop.y, crop.height, rect.y, rect.height, seen.y, seen.height, view.size.height);
-    let source = CroppedImage::new(&whole, x, y, width, height).map_err(|why| refuse(why.to_string()))?;
-    let mut target = Image::from_slice_u8(seen.width as u32, seen.height as u32, into, kind)
+    let source = TypedCroppedImage::from_ref(&whole, x, y, width, height).map_err(|why| refuse(why.to_string()))?;
+    let mut target = TypedImage::<P>::from_buffer(seen.width as u32, seen.height as u32, into)
         .map_err(|why| refuse(why.to_string()))?;
     let algorithm = match interpolation.filter() {
         None => ResizeAlg::Nearest,
         Some((filter, _)) => ResizeAlg::Convolution(filter),
     };
     let options = ResizeOptions::new().resize_alg(algorithm).crop(left, top, box_width, box_height);
-    resizer.resize(&source, &mut target, &options).map_err(|why| refuse(why.to_string()))
+    resizer.resize_typed(&source, &mut target, &options).map_err(|why| refuse(why.to_string()))
 }
 
 /// Where and how pixels are wanted: turned, mirrored, and channel by channel or pixel by pixel.

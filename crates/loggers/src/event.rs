@@ -1,5 +1,5 @@
-//! TensorBoard's event files: the messages that are in them (`tensorboard/compat/proto`, the fields that are written
-//! here), and how they stand in the file, which is TFRecord.
+//! TensorBoard's event files: their messages (`tensorboard/compat/proto`, the fields that are written here) and
+//! their framing, which is TFRecord's.
 
 use std::collections::BTreeMap;
 

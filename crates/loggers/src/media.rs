@@ -1,6 +1,9 @@
 //! [`Media`]: pictures, texts and histograms that have arrived on the host.
 
-use std::io;
+use std::io::{self, Write as _};
+
+use flate2::write::ZlibEncoder;
+use flate2::{Compression, Crc};
 
 /// A logged value that is no metric, as loggers and callbacks get it.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +25,7 @@ pub struct Picture {
     pub pixels: Vec<u8>,
 }
 
-/// How many elements lie in each of some parts of the same width.
+/// The number of elements in each of several intervals of equal width.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// Where the first part begins: the smallest finite element, half a unit less where all are equal.
@@ -103,16 +106,60 @@ impl Picture {
             }
         }
         let size = |size: usize| u32::try_from(size).map_err(io::Error::other);
-        let mut bytes = vec![];
-        let mut encoder = png::Encoder::new(&mut bytes, size(wide)?, size(high)?);
-        encoder.set_color(match channels {
-            1 => png::ColorType::Grayscale,
-            3 => png::ColorType::Rgb,
-            _ => png::ColorType::Rgba,
-        });
-        let mut writer = encoder.write_header()?;
-        writer.write_image_data(&rows)?;
-        writer.finish()?;
-        Ok(bytes)
+        // PNG's numbers for grayscale, RGB and RGBA.
+        let color_type = match channels {
+            1 => 0,
+            3 => 2,
+            _ => 6,
+        };
+        png(size(wide)?, size(high)?, color_type, &rows)
+    }
+}
+
+/// Rows of 8-bit pixels as a PNG. The crate `png` has six packages for what is four chunks.
+fn png(width: u32, height: u32, color_type: u8, pixels: &[u8]) -> io::Result<Vec<u8>> {
+    let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
+    let mut chunk = |kind: &[u8; 4], data: &[u8]| -> io::Result<()> {
+        let mut crc = Crc::new();
+        crc.update(kind);
+        crc.update(data);
+        let size = u32::try_from(data.len()).map_err(io::Error::other)?;
+        for part in [&size.to_be_bytes(), &kind[..], data, &crc.sum().to_be_bytes()] {
+            file.extend_from_slice(part);
+        }
+        Ok(())
+    };
+    // 8 bits a channel; the only compression and filtering that there are; not interlaced.
+    chunk(b"IHDR", &[&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, color_type, 0, 0, 0]].concat())?;
+    let mut compressed = ZlibEncoder::new(vec![], Compression::default());
+    for row in pixels.chunks(pixels.len() / height as usize) {
+        // The row is not filtered.
+        compressed.write_all(&[0])?;
+        compressed.write_all(row)?;
+    }
+    chunk(b"IDAT", &compressed.finish()?)?;
+    chunk(b"IEND", &[])?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_png_has_the_pixels_of_its_pictures() {
+        for channels in [1, 3, 4] {
+            // Two pictures of two rows and three columns: a grid of one row.
+            let pixels: Vec<u8> = (0..2 * channels * 6).map(|i| (i * 7 % 251) as u8).collect();
+            let file = Picture { shape: [2, channels, 2, 3], pixels: pixels.clone() }.png().unwrap();
+            let mut reader = png::Decoder::new(io::Cursor::new(file)).read_info().unwrap();
+            let mut rows = vec![0; reader.output_buffer_size().unwrap()];
+            let info = reader.next_frame(&mut rows).unwrap();
+            assert_eq!((info.width, info.height, info.color_type.samples()), (3 + 2 + 3, 2, channels));
+            let shown = |n: usize, channel: usize, y: usize, x: usize| rows[(y * 8 + n * 5 + x) * channels + channel];
+            for (at, &pixel) in pixels.iter().enumerate() {
+                assert_eq!(shown(at / (6 * channels), at / 6 % channels, at / 3 % 2, at % 3), pixel);
+            }
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! [`Loggers`]: all loggers of a run on one thread, which never holds up training.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ const MOST_BYTES: u64 = 256 << 20;
 /// ```
 pub struct Loggers {
     thread: Worker<Vec<Slot>>,
+    /// Jobs for which there was no room, by what they do: the newest of each.
+    kept: Mutex<BTreeMap<&'static str, Job<Vec<Slot>>>>,
     patience: Duration,
     shared: Arc<Shared>,
 }
@@ -71,7 +74,7 @@ impl Loggers {
         let slots = loggers.into_iter().map(|logger| Slot { logger, lost: 0, told: false }).collect();
         let (lost, told, bytes) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
         let shared = Arc::new(Shared { tell: Box::new(tell), lost, told, bytes });
-        Ok(Loggers { thread: Worker::new("fulmen-loggers", slots)?, patience, shared })
+        Ok(Loggers { thread: Worker::new("fulmen-loggers", slots)?, kept: Mutex::default(), patience, shared })
     }
 
     /// Begins a run in this folder.
@@ -109,15 +112,24 @@ impl Loggers {
         }
     }
 
-    /// Does something after all that was handed over before, and does not wait for it. It is left out where too much waits.
-    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
-        self.thread.post(Box::new(move |_| job()));
+    /// Does something after all that was handed over before, and does not wait for it. Where too much waits, it is done in
+    /// [`finish`](Loggers::finish), unless a later call with the same `what` takes its place.
+    pub fn run(&self, what: &'static str, job: impl FnOnce() + Send + 'static) {
+        // Locked meanwhile, so that an older job is never done after a newer one.
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.remove(what);
+        if let Err(TrySendError::Full(job)) = self.thread.try_post(Box::new(move |_| job())) {
+            kept.insert(what, job);
+        }
     }
 
     /// Waits until all is written, and tells what was lost. A run may go on afterwards.
     pub fn finish(&self, status: Status) {
         let shared = self.shared.clone();
+        let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let jobs_kept = kept.len() as u64;
         let lost = self.thread.ask(self.patience, move |slots| {
+            kept.into_values().for_each(|job| job(slots));
             for Slot { logger, .. } in &mut *slots {
                 if let Err(error) = logger.finalize(status) {
                     (shared.tell)(&format!("warning: {}: {error}", logger.name()));
@@ -139,8 +151,8 @@ impl Loggers {
         if late {
             let waited = self.patience.as_secs_f64();
             (self.shared.tell)(&format!(
-                "warning: a logger did not answer for {waited} s, and up to {} log points that waited for it are lost",
-                self.thread.waiting()
+                "warning: a logger did not answer for {waited} s, and up to {} log points and reports that waited for it are lost",
+                self.thread.waiting() + jobs_kept
             ));
         }
     }
@@ -293,6 +305,35 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_job_of_a_kind_is_done_however_much_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let (release, wait) = mpsc::channel();
+        let (loggers, told) = loggers(LONG, vec![Box::new(Hangs(wait))]);
+        loggers.start(folder.path(), Map::new()).unwrap();
+        let done = Arc::new(Mutex::new(vec![]));
+        let run = |what, version: i32| {
+            let done = done.clone();
+            loggers.run(what, move || done.lock().unwrap().push((what, version)));
+        };
+        while loggers.shared.lost.load(Ordering::Relaxed) == 0 {
+            loggers.log(point(0));
+        }
+        (0..3).for_each(|version| run("page", version));
+        (0..3).for_each(|version| run("table", version));
+        drop(release);
+        while loggers.thread.waiting() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(*done.lock().unwrap(), []);
+        // There is room again: this one takes the place of what was kept.
+        run("table", 3);
+        loggers.finish(Status::Finished);
+        assert_eq!(*done.lock().unwrap(), [("table", 3), ("page", 2)]);
+        let told = told.lock().unwrap();
+        assert!(told.iter().all(|line| !line.contains("reports")), "{told:?}");
+    }
+
+    #[test]
     fn one_that_fails_is_told_once_counted_and_does_not_keep_others_from_writing() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.path().join("metrics.jsonl")).unwrap();
@@ -327,7 +368,7 @@ mod tests {
         loggers.log(point(3));
         let (read, text) = (folder.path().join("metrics.jsonl"), Arc::new(Mutex::new(String::new())));
         let seen = text.clone();
-        loggers.run(move || *seen.lock().unwrap() = std::fs::read_to_string(read).unwrap());
+        loggers.run("read", move || *seen.lock().unwrap() = std::fs::read_to_string(read).unwrap());
         drop(release);
         loggers.finish(Status::Finished);
         assert_eq!(text.lock().unwrap().lines().count(), 3, "the third picture was lost");

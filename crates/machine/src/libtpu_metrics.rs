@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(column(|it| it.idle_seconds), [0.0, 0.25, 120.0, 7.5].map(Some));
         assert_eq!(column(|it| it.queued.map(|queued| queued as f64)), [2.0, 0.0, 0.0, 31.0].map(Some));
         assert_eq!(column(|it| it.program_mean), [Some(310.0), Some(25.5), None, Some(9000.0)]);
-        // tpu-info's own values, which stand in the reference.
+        // The values that tpu-info shows, from the reference file.
         let quantiles = column(|it| it.program_p90);
         let expected = [320.0 * (1.0 + 8.0 / 15.0), 35.0, 0.0, 5120.0];
         let close = |(found, expected): (&Option<f64>, &f64)| {

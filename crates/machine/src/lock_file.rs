@@ -63,7 +63,7 @@ impl LockFile {
     fn try_remove(&self) -> Result<(), Errno> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-        // Whoever opens the file now finds it locked until it is gone. Which of the two kinds libtpu takes is its own affair.
+        // Both kinds of locks, because libtpu may use either: a process that opens the file now finds it locked until it is removed.
         rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let (opened, found) = (rustix::fs::fstat(&file)?, rustix::fs::lstat(&self.path)?);

@@ -222,7 +222,7 @@ pub(crate) struct Manifest {
     /// The TPU slice, such as v5e:4x4 or v6e-16. Only Ray can do without
     #[arg(long, value_name = "SLICE", required_if_eq_any = [("kind", "jobset"), ("kind", "skypilot")])]
     pub(crate) topology: Option<Slice>,
-    /// With Ray, so many independent programs; {index} in the arguments is the program's index
+    /// With Ray, the number of independent programs; {index} in the arguments is the program's index
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) programs: usize,
     /// The name of the run

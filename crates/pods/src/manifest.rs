@@ -19,7 +19,7 @@ const SKYPILOT: &str = include_str!("manifests/skypilot.yaml");
 /// Kubernetes takes 63 letters for the name of a pod, and JobSet appends to it.
 const LONGEST_NAME: usize = 40;
 
-/// How a slice lies on hosts, by Google's documentation.
+/// The hosts of a slice, by Google's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hosts {
     count: usize,

@@ -30,11 +30,8 @@ enum What {
     },
 }
 
-/// Does what these arguments ask for, if it is one of the two.
-pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<bool, Failure> {
-    if !args.get(1).is_some_and(|first| first == "completions" || first == "man") {
-        return Ok(false);
-    }
+/// Does what these arguments ask for.
+pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<(), Failure> {
     let name = args.first().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
     let name = name.unwrap_or("program");
     let mut command = command::command::<P>(name)?;
@@ -49,5 +46,5 @@ pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<bool, Failure> {
             written.map_err(|e| format!("cannot write manual pages into {}: {e}", output.display()))?;
         }
     }
-    Ok(true)
+    Ok(())
 }

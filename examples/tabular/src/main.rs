@@ -28,7 +28,7 @@ struct Args {
     /// Columns of numbers that are categories, codes say. What is no number is a category in any case.
     #[arg(long, value_delimiter = ',')]
     categorical: Vec<String>,
-    /// Columns to leave out: names, row numbers, what nobody knows before the target.
+    /// Columns to leave out: names, row numbers, what is not known before the target.
     #[arg(long, value_delimiter = ',')]
     ignore: Vec<String>,
     /// A table to predict for, with or without the target; without it the test rows.

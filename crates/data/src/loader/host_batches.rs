@@ -36,7 +36,7 @@ impl HostBatches {
         let sampler = BatchSampler::new(Arc::clone(&inner), epochs, start_batch, Arc::clone(&stop));
         let reader = match inner.setup.config.num_workers {
             _ if start_batch > 0 && !inner.setup.config.ordered => Reader::Failed(Some(Error::usage(format!(
-                "cannot start at batch {start_batch}: with ordered(false) nobody knows which batches of the epoch came before"
+                "cannot start at batch {start_batch}: with ordered(false) the batches that came before in the epoch are not known"
             )))),
             0 => Reader::Inline(sampler),
             count => match Workers::start(Arc::clone(&inner), sampler, count, Arc::clone(&stop)) {

@@ -159,6 +159,8 @@ impl BucketRegion {
         };
         let host = machine.text("GOOGLE_BASE_URL").unwrap_or_else(|| "https://storage.googleapis.com".to_owned());
         let fields = "location,customPlacementConfig";
+        // An error says that there is one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let asked = || {
             let request = Client::builder()
                 .timeout(machine.patience)

@@ -84,7 +84,7 @@ pub(super) fn in_use(machine: &Machine) -> Vec<Finding> {
         Ok(_) => {}
     }
     if findings.is_empty() {
-        findings.push(Finding::ok("none stands in the way"));
+        findings.push(Finding::ok("no variable needs a change"));
     }
     findings
 }

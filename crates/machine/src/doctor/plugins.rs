@@ -148,8 +148,8 @@ pub(super) fn age_of_libtpu(machine: &Machine) -> Vec<Finding> {
     }]
 }
 
-/// The name and the version of the package that a libtpu is from: pip's `libtpu-0.0.51.dist-info` stands beside the
-/// package's folder, and what Fulmen fetched lies in the folder `libtpu-0.0.51`.
+/// The name and the version of the package that a libtpu is from: pip writes `libtpu-0.0.51.dist-info` next to the
+/// package's folder, and Fulmen's folder of a fetched package has the name `libtpu-0.0.51`.
 fn package(libtpu: &Path) -> Option<(String, String)> {
     let folder = libtpu.parent()?;
     let split = |name: &str| {

@@ -38,7 +38,7 @@ pub(super) fn memory(machine: &Machine) -> Vec<Finding> {
 
 pub(super) fn huge_pages(machine: &Machine) -> Vec<Finding> {
     let text = machine.read("sys/kernel/mm/transparent_hugepage/enabled");
-    // The choice stands in brackets.
+    // `always [madvise] never`: the brackets mark the choice.
     let chosen = text.split(['[', ']']).nth(1).unwrap_or("not known");
     vec![if machine.tpus().is_empty() || chosen == "always" {
         Finding::ok(format!("transparent huge pages: {chosen}"))

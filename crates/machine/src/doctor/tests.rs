@@ -130,7 +130,7 @@ fn a_bare_machine() {
         ok       Limits of a process: they are high enough
         ok       Cores: 8
         ok       Variables of other frameworks: none are set
-        ok       Variables that are read: none stands in the way
+        ok       Variables that are read: no variable needs a change
         ok       Metadata server: this machine has none, or it is not asked
         ok       Zone and bucket: no bucket is named (`--bucket gs://NAME`, FULMEN_CHECKPOINT_DIR)
         ok       Clock: it says Sun, 01 Nov 2026 00:00:00 GMT; there is nothing to compare it with

@@ -114,7 +114,7 @@ pub fn cuda_plugin(version: u32) -> Result<PathBuf> {
     Fetcher::new(*package)?.get()
 }
 
-/// Where plugins lie in this cache folder once they have been fetched, the preferred first.
+/// The paths of fetched plugins in this cache folder, the preferred first.
 pub(crate) fn fetched_in(cache: &Path, platform: Platform) -> Vec<PathBuf> {
     package::of(platform).iter().map(|package| target(cache, package)).collect()
 }

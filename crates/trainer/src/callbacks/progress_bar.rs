@@ -26,7 +26,6 @@ pub struct ProgressBar {
     bar: Option<Bar>,
     /// What it shows of training, while an epoch runs.
     training: Option<Progress>,
-    terminal: bool,
     max_epochs: u64,
     epoch_start: Instant,
     shown: String,
@@ -76,7 +75,6 @@ impl Default for ProgressBar {
         ProgressBar {
             bar: None,
             training: None,
-            terminal: std::io::stderr().is_terminal(),
             max_epochs: 0,
             epoch_start: Instant::now(),
             shown: String::new(),
@@ -117,11 +115,12 @@ impl ProgressBar {
 
     /// Shows so many batches of how many; nothing where there is no terminal.
     fn show(&mut self, title: String, batch: u64, batches: u64) {
-        if !self.terminal {
+        if self.bar.is_none() && !is_terminal() {
             return;
         }
+        let begins = self.bar.is_none();
         let bar = self.bar.get_or_insert_with(|| {
-            let bar = Bar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+            let bar = Bar::hidden();
             let style = "{prefix} {wide_bar} {pos}/{len} {per_sec} eta {eta} {msg}";
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
@@ -136,6 +135,12 @@ impl ProgressBar {
         }
         bar.set_position(batch);
         bar.set_message(self.shown.clone());
+        if begins {
+            // Batches from before say nothing about the speed: a validation may have been in between, or a full screen.
+            bar.reset_eta();
+            bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+            bar.tick();
+        }
     }
 
     fn show_evaluation(&mut self, doing: &str, progress: &EvaluationProgress) {
@@ -158,6 +163,11 @@ impl ProgressBar {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Asked when a bar is wanted: a full screen takes standard error, and may give it back.
+fn is_terminal() -> bool {
+    std::io::stderr().is_terminal()
 }
 
 /// Metrics in one line.
@@ -265,7 +275,7 @@ impl Callback for ProgressBar {
         self.training = Some(*progress);
         match &self.bar {
             Some(bar) => bar.set_position(progress.batch),
-            None if !self.terminal => {}
+            None if !is_terminal() => {}
             None => self.show(self.epoch(progress.epoch), progress.batch, progress.batches),
         }
     }

@@ -227,8 +227,8 @@ fn check_counts(
 fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
     if position.batch > 0 && !train.is_ordered() {
         return Err(Error::usage(format!(
-            "it was saved after batch {} of an epoch, and this loader's batches come in any order (ordered(false)), so that \
-             nobody knows which of them came before. Resume with a checkpoint of the end of an epoch",
+            "it was saved after batch {} of an epoch, and this loader's batches come in any order (ordered(false)), so \
+             the batches that came before are not known. Resume with a checkpoint of the end of an epoch",
             position.batch
         )));
     }

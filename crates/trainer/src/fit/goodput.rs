@@ -85,7 +85,7 @@ impl Fit<'_> {
             let last_step = self.step.position.global_step;
             let run = Run { started: *started, ended: unix_seconds(), first_step: *first_step, last_step, seconds };
             let (path, runs) = (path.clone(), Runs { runs: before.iter().cloned().chain([run]).collect() });
-            self.session.loggers.run(move || {
+            self.session.loggers.run("goodput", move || {
                 // Without it a later run counts from its own beginning.
                 let text = serde_json::to_vec(&runs).unwrap_or_default();
                 let _ = fulmen_durable::write_unsynced(&path, Some(text.len() as u64), |file| file.write_all(&text));

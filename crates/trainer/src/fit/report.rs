@@ -145,7 +145,7 @@ impl Fit<'_> {
             ..self.reports.facts.clone()
         };
         let writer = Arc::clone(&self.reports.writer);
-        self.session.loggers.run(move || writer.lock().write(&run_dir, &summary));
+        self.session.loggers.run("report", move || writer.lock().write(&run_dir, &summary));
     }
 
     /// Writes a picture of the first batch, if it has pictures.
@@ -153,7 +153,7 @@ impl Fit<'_> {
         let (Some(run_dir), true) = (self.session.record.run_dir.clone(), self.session.writes()) else { return };
         let Some(batch) = batches.first_on_host() else { return };
         let writer = Arc::clone(&self.reports.writer);
-        self.session.loggers.run(move || {
+        self.session.loggers.run("first batch", move || {
             let Some(picture) = pictures(&batch) else { return };
             drop(batch);
             let (folder, picture) = (run_dir.join("media").join("first_batch"), Media::Image(picture));
@@ -171,7 +171,7 @@ pub(super) fn report_failure(session: &Session, error: &Error) {
     let (Some(run_dir), true) = (session.record.run_dir.clone(), session.writes()) else { return };
     let compilations = session.record.compilations.clone();
     let summary = Summary { state: State::Failed, reason: Some(error.to_string()), compilations, ..Summary::default() };
-    session.loggers.run(move || Written::default().write(&run_dir, &summary));
+    session.loggers.run("report", move || Written::default().write(&run_dir, &summary));
 }
 
 impl Written {

@@ -30,7 +30,7 @@ pub(crate) fn eval(
     })
 }
 
-/// It must be known whose a prediction is.
+/// Predictions must be matched to samples.
 fn check_order(loader: &DataLoader) -> Result<()> {
     if loader.is_final() && loader.replicas().num_processes > 1 {
         return Err(Error::usage(
@@ -40,8 +40,8 @@ fn check_order(loader: &DataLoader) -> Result<()> {
     }
     if loader.on_error() != OnError::Fail {
         return Err(Error::usage(format!(
-            "the loader leaves out samples that cannot be read, or puts others in their place (OnError::{:?}), so that nobody \
-             knows whose a prediction is. Predict with a loader that fails (OnError::Fail), and without those samples",
+            "the loader leaves out samples that cannot be read, or puts others in their place (OnError::{:?}), so predictions \
+             cannot be matched to samples. Predict with a loader that fails (OnError::Fail), and without those samples",
             loader.on_error()
         )));
     }

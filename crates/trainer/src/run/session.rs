@@ -111,7 +111,7 @@ impl Session {
             let (environment, runtime) =
                 (environment::environment(&self.runtime, self.processes()), self.runtime.clone());
             let path = folder.join("environment.json");
-            self.loggers.run(move || {
+            self.loggers.run("environment", move || {
                 if let Err(error) = environment::write(&path, environment, &runtime) {
                     note(&format!("warning: {} could not be written: {error}", path.display()));
                 }

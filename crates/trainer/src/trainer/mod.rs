@@ -217,7 +217,7 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`Trainer::test`]; a module that predicts nothing, or something without a row for each sample; a loader that skips
-    /// or substitutes samples, of which nobody knows whose a prediction is. What goes wrong later is told by the batch that it went wrong in.
+    /// or substitutes samples, because predictions could not be matched to samples. A later error comes with the batch that caused it.
     pub fn predict<M: TrainingModule>(
         &mut self,
         module: &M,

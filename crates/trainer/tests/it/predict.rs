@@ -190,7 +190,7 @@ fn a_loader_whose_rows_may_be_of_other_samples_is_refused() {
     for on_error in [OnError::Skip, OnError::Substitute] {
         let loader = DataLoader::builder(Broken).batch_size(2).on_error(on_error).build().unwrap();
         let error = trainer.predict(&net, &loader, Weights::Current).err().unwrap();
-        assert!(error.is_usage() && error.to_string().contains("nobody knows whose a prediction is"), "{error}");
+        assert!(error.is_usage() && error.to_string().contains("cannot be matched to samples"), "{error}");
     }
 }
 

@@ -17,14 +17,8 @@ use fulmen_data::Result;
 use fulmen_images::{ImageFolder, Pictures};
 
 /// Makes, shows, verifies and clears cached datasets, and compiled programs
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Decodes and resizes the pictures of a folder by class once, and keeps them for trainings
     #[command(
         long_about = "Decodes and resizes the pictures of a folder by class (FOLDER/class/picture.jpg) once, and \
@@ -48,7 +42,7 @@ enum Command {
     Compile(compile_cache::Arguments),
 }
 #[derive(Debug, Args)]
-struct Warm {
+pub(crate) struct Warm {
     /// The folder of pictures, with a folder for each class
     #[arg(long, value_name = "FOLDER")]
     images: PathBuf,
@@ -173,13 +167,13 @@ impl Teller {
 }
 
 #[derive(Debug, Args)]
-struct Place {
+pub(crate) struct Place {
     /// The folder that a cache was made with, or that of one cache in it
     path: PathBuf,
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    match arguments.command {
+pub(crate) fn run(command: Command) -> Result<()> {
+    match command {
         Command::Warm(warm) => warm.run(),
         Command::Info(Place { path }) => {
             cache_info(path)?.iter().for_each(show);

@@ -4,21 +4,15 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use fulmen_checkpoint::{Checkpoint, Listed, MANIFEST, Merge, diff, list, merge, open_store, verify};
 use fulmen_data::{Error, Result};
 
 use crate::size::parse_size;
 
 /// Shows, verifies, merges and compares checkpoints
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Shows the run and the tensors of a checkpoint, or the checkpoints of a folder. Folders may be gs:// and s3:// addresses
     Show {
         /// The folder of a checkpoint, or a folder of checkpoints
@@ -51,8 +45,8 @@ enum Command {
     },
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    match arguments.command {
+pub(crate) fn run(command: Command) -> Result<()> {
+    match command {
         Command::Show { path } => show(&path),
         Command::Verify { path } => {
             let damaged = verify(&open(&path)?);

@@ -13,14 +13,8 @@ use crate::progress::Reporter;
 use crate::size::parse_size;
 
 /// Fetches datasets, prepares them for training, and looks into shards
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Downloads a dataset from where it is published, and verifies it
     Fetch(Fetch),
     /// Makes the official archives of a dataset, as downloaded, into shards
@@ -37,7 +31,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Fetch {
+pub(crate) struct Fetch {
     /// Its name
     #[arg(value_parser = dataset, long_help = known())]
     dataset: &'static Published,
@@ -63,7 +57,7 @@ fn dataset(name: &str) -> std::result::Result<&'static Published, String> {
 }
 
 #[derive(Debug, Subcommand)]
-enum Dataset {
+pub(crate) enum Dataset {
     /// ImageNet (ILSVRC 2012): pictures and classes
     #[command(long_about = "ImageNet (ILSVRC 2012): ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and \
         ILSVRC2012_devkit_t12.tar.gz become tar shards train-000000.tar ... and val-000000.tar ..., a sample with a .jpg \
@@ -83,7 +77,7 @@ enum Dataset {
 }
 
 #[derive(Debug, Args)]
-struct Archives {
+pub(crate) struct Archives {
     /// The folder with the archives
     archives: PathBuf,
     /// Counts and checksums to expect in place of the official ones, as a JSON file: {"archives": [{"name": ..., "md5":
@@ -95,7 +89,7 @@ struct Archives {
 }
 
 #[derive(Debug, Args)]
-struct Texts {
+pub(crate) struct Texts {
     /// Files, patterns such as 'texts/*.jsonl', and folders, local or gs:// or s3://
     #[arg(required = true)]
     files: Vec<String>,
@@ -168,8 +162,8 @@ impl Making {
     }
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    match arguments.command {
+pub(crate) fn run(command: Command) -> Result<()> {
+    match command {
         Command::Fetch(Fetch { dataset, output, from }) => {
             fetch(dataset, &output, from.as_deref(), &Reporter::new())?;
             say!("{} is in {}", dataset.name, output.display());

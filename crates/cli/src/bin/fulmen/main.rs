@@ -52,14 +52,17 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Build(build::Arguments),
-    Cache(cache::Arguments),
-    Checkpoint(checkpoint::Arguments),
+    #[command(subcommand)]
+    Cache(cache::Command),
+    #[command(subcommand)]
+    Checkpoint(checkpoint::Command),
     /// Prints a shell's completions of this command
     Completions {
         /// Whose
         shell: Shell,
     },
-    Data(data::Arguments),
+    #[command(subcommand)]
+    Data(data::Command),
     Devices(devices::Arguments),
     Doctor(doctor::Arguments),
     Env(env::Arguments),
@@ -71,14 +74,17 @@ enum Command {
         output: PathBuf,
     },
     New(new::Arguments),
-    Plugin(plugin::Arguments),
+    #[command(subcommand)]
+    Plugin(plugin::Command),
     Pod(fulmen_pods::Arguments),
     Profile(profile::Arguments),
     Ps(ps::Arguments),
     Report(report::Arguments),
-    Runs(runs::Arguments),
+    #[command(subcommand)]
+    Runs(runs::Command),
     Top(top::Arguments),
-    Tpu(tpu::Arguments),
+    #[command(subcommand)]
+    Tpu(tpu::Command),
 }
 
 fn main() -> ExitCode {
@@ -88,22 +94,22 @@ fn main() -> ExitCode {
     };
     let done = match command {
         Command::Build(arguments) => build::run(&arguments),
-        Command::Cache(arguments) => cache::run(arguments),
-        Command::Checkpoint(arguments) => checkpoint::run(arguments),
+        Command::Cache(command) => cache::run(command),
+        Command::Checkpoint(command) => checkpoint::run(command),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "fulmen", &mut std::io::stdout());
             Ok(())
         }
-        Command::Data(arguments) => data::run(arguments),
+        Command::Data(command) => data::run(command),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Env(arguments) => env::run(&arguments),
         Command::Kill(arguments) => kill::run(&arguments),
         Command::Man { output } => manual(&output),
         Command::New(arguments) => new::run(&arguments),
-        Command::Plugin(arguments) => plugin::run(&arguments),
+        Command::Plugin(command) => plugin::run(&command),
         Command::Report(arguments) => report::run(&arguments),
-        Command::Runs(arguments) => runs::run(arguments),
+        Command::Runs(command) => runs::run(command),
         Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
             Ok(code) => return ExitCode::from(code),
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
@@ -112,7 +118,7 @@ fn main() -> ExitCode {
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Ps(arguments) => ps::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
-        Command::Tpu(arguments) => match tpu::run(arguments) {
+        Command::Tpu(command) => match tpu::run(command) {
             Ok(code) => return ExitCode::from(code),
             Err(error) => Err(error),
         },

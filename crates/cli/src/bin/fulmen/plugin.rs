@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Subcommand, ValueEnum};
 use fulmen_data::{Error, Result};
 use fulmen_pjrt::diagnosis::{PluginState, diagnose};
 use fulmen_pjrt::locate::Platform;
@@ -12,14 +12,8 @@ use serde_json::Value;
 use super::devices::plugin_json;
 
 /// Lists, installs and verifies PJRT plugins
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Lists the plugins that would be used
     List {
         /// Prints JSON
@@ -36,7 +30,7 @@ enum Command {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Installed {
+pub(crate) enum Installed {
     /// XLA's for CPUs
     Cpu,
     /// libtpu, under Google's terms of service
@@ -49,9 +43,9 @@ enum Installed {
 
 const PLATFORMS: [Platform; 3] = [Platform::Cpu, Platform::Cuda, Platform::Tpu];
 
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+pub(crate) fn run(command: &Command) -> Result<()> {
     let failed = |error: fulmen_pjrt::Error| Error::new(error.to_string());
-    match arguments.command {
+    match *command {
         Command::List { json } => {
             let plugins = PLATFORMS.map(|platform| (platform, diagnose(platform).plugin));
             if json {

@@ -10,14 +10,8 @@ use fulmen_preflight::{Generation, Prices};
 use serde_json::{Map, Value, json};
 
 /// Lists runs, shows one, or compares some
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Lists runs: their length, time and cost, and the best values of the validation
     Ls(Folders),
     /// Shows one run: all its metrics, where its time went, and its configuration
@@ -33,7 +27,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Folders {
+pub(crate) struct Folders {
     /// Folders of runs, or of one run each
     #[arg(default_value = "runs")]
     folders: Vec<PathBuf>,
@@ -67,8 +61,8 @@ struct Run {
     config: BTreeMap<String, String>,
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    match arguments.command {
+pub(crate) fn run(command: Command) -> Result<()> {
+    match command {
         Command::Ls(Folders { folders, json }) => {
             let runs = read_all(&folders)?;
             match json {

@@ -11,14 +11,8 @@ use fulmen_gcloud::{Lease, Machine, Output, quote};
 use fulmen_pods::RunOptions;
 
 /// Creates, lists, uses and deletes TPU VMs through gcloud
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(crate) enum Command {
     #[command(flatten)]
     Machine(fulmen_gcloud::Command),
     /// Creates a TPU VM, runs a program on all its hosts, and deletes it
@@ -26,7 +20,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Run {
+pub(crate) struct Run {
     #[command(flatten)]
     machine: Machine,
     #[command(flatten)]
@@ -42,9 +36,9 @@ fn failed(error: &fulmen_gcloud::Error) -> Error {
     if error.is_usage() { Error::usage(error.to_string()) } else { Error::new(error.to_string()) }
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<u8> {
+pub(crate) fn run(command: Command) -> Result<u8> {
     let signals = || fulmen_pods::signals().map_err(Error::new);
-    match arguments.command {
+    match command {
         Command::Machine(command) => {
             fulmen_gcloud::run(&command, &mut stdout(), &mut stderr(), &signals()?).map_err(|error| failed(&error))
         }

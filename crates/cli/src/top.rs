@@ -2,18 +2,15 @@
 //!
 //! Not here: where the numbers come from, and the terminal.
 
-pub mod widgets;
-
 use std::collections::VecDeque;
 
 use fulmen_machine::{DeviceMetrics, Level, RunMetrics, Watched};
+use fulmen_tui::widgets::{bar, history, panel, percent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Stylize as _;
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
-
-use widgets::{bar, history, panel, percent};
 
 /// How many looks back the history goes.
 const HISTORY: usize = 200;
