@@ -84,7 +84,7 @@ impl RunMetricsClient {
         metrics.map_err(|why| MetricsError(format!("{}: {why}", self.url)))
     }
 
-    /// What an answer says, beside the one before.
+    /// Reads an answer, and compares it with the one before.
     fn take(&mut self, now: Instant, text: &str) -> Option<RunMetrics> {
         let value = |name: &str| {
             let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -1,8 +1,8 @@
-//! [`Profiler`]: what a fit records of where its time goes. Who does it is in `run/profiler.rs`.
+//! [`Profiler`]: what a fit records of where its time goes. `run/profiler.rs` records it.
 
 use crate::options::named::named;
 
-/// What a fit records of where its time goes, for a look at it in a trace viewer.
+/// What a fit records of where its time goes, for trace viewers.
 ///
 /// ```
 /// use fulmen_trainer::Profiler;

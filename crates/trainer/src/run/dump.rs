@@ -1,4 +1,4 @@
-//! `dump_dir`: each program of a run as files for a look at it: StableHLO, what the compiler made of it, its memory and cost.
+//! `dump_dir`: writes each program of a run to files: StableHLO, what the compiler made of it, its memory and cost.
 
 use std::error::Error;
 use std::io::Write as _;

@@ -24,7 +24,7 @@ use super::trace_file;
 use crate::Profiler;
 use crate::say::note;
 
-/// The file by which a profile is asked for, and the one that says what has come of it, in the folder of the profile.
+/// The file that asks for a profile, and the one in the profile's folder that answers.
 const REQUEST: &str = "profile.request";
 const ANSWER: &str = "profile.json";
 /// Where TensorBoard looks for profiles in a run's folder.
@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(5);
 /// The longest time that can be asked for, in seconds.
 const LONGEST: f64 = 3600.0;
-/// The profile of the option `xla`: so many steps after the first ones, which wait for much that the others do not.
+/// The profile of the option `xla`: this many steps after the first ones, which wait for what later ones find ready.
 const XLA_STEPS: u64 = 10;
 const FIRST_STEPS: u64 = 3;
 
@@ -158,7 +158,7 @@ impl ProfilerThread {
         Request::read(&text).inspect_err(refuse).ok()
     }
 
-    /// Makes a profile, and says last what has come of it.
+    /// Makes a profile. The answer is its last file.
     fn answer(&self, request: &Request) -> Json {
         let folder = self.run_dir.join(PROFILES).join(&request.id);
         let answer = self.profile(&folder, request).unwrap_or_else(|error| json!({ "error": error.to_string() }));
