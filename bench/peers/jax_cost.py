@@ -140,7 +140,7 @@ def resnet_loss(params, stats, x, y):
 # --- the small GPT --------------------------------------------------------------------------------------------------
 
 
-def gpt_shapes():
+def gpt_shapes(layers=LAYERS):
     norm = {"scale": array(WIDTH), "bias": array(WIDTH)}
     block = {
         "ln1": norm,
@@ -150,7 +150,7 @@ def gpt_shapes():
         "up": dense_shape(WIDTH, 4 * WIDTH),
         "down": dense_shape(4 * WIDTH, WIDTH),
     }
-    blocks = [block for _ in range(LAYERS)]
+    blocks = [block for _ in range(layers)]
     return {"words": array(WORDS, WIDTH), "positions": array(LENGTH, WIDTH), "blocks": blocks, "ln": norm}, {}
 
 
@@ -171,13 +171,36 @@ def attention(p, x):
     return dense(p["out"], jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(b, n, WIDTH))
 
 
+def gpt_block(p, h):
+    h = h + attention(p, layer_norm(p["ln1"], h))
+    return h + dense(p["down"], jax.nn.gelu(dense(p["up"], layer_norm(p["ln2"], h)), approximate=True))
+
+
+def gpt_head(params, h, y):
+    logits = layer_norm(params["ln"], h) @ params["words"].T.astype(HALF)
+    return cross_entropy(logits.reshape(-1, WORDS), y.reshape(-1))
+
+
 def gpt_loss(params, stats, x, y):
     h = (params["words"][x] + params["positions"]).astype(HALF)
     for p in params["blocks"]:
-        h = h + attention(p, layer_norm(p["ln1"], h))
-        h = h + dense(p["down"], jax.nn.gelu(dense(p["up"], layer_norm(p["ln2"], h)), approximate=True))
-    logits = layer_norm(params["ln"], h) @ params["words"].T.astype(HALF)
-    return cross_entropy(logits.reshape(-1, WORDS), y.reshape(-1)), stats
+        h = gpt_block(p, h)
+    return gpt_head(params, h, y), stats
+
+
+DEEP = 48
+
+
+def gpt_scan_shapes():
+    params, stats = gpt_shapes(1)
+    stacked = jax.tree.map(lambda p: array(DEEP, *p.shape), params["blocks"][0])
+    return {**params, "blocks": stacked}, stats
+
+
+def gpt_scan_loss(params, stats, x, y):
+    h = (params["words"][x] + params["positions"]).astype(HALF)
+    h, _ = lax.scan(lambda h, p: (gpt_block(p, h), None), h, params["blocks"])
+    return gpt_head(params, h, y), stats
 
 
 # --- what the models below share: as PyTorch's autocast, products in bf16 and what they are added to in f32 -----------
@@ -524,6 +547,8 @@ LLAMA_STEP = training(llama_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01))
 WORKLOADS = {
     "mlp": (mlp_shapes, training(mlp_loss, sgd), 1, pictures(784)),
     "gpt": (gpt_shapes, training(gpt_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01)), 2, words(LENGTH)),
+    "gpt-48": (lambda: gpt_shapes(DEEP), training(gpt_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01)), 2, words(LENGTH)),
+    "gpt-48-scan": (gpt_scan_shapes, training(gpt_scan_loss, adam(3e-4, 0.9, 0.999, 1e-8, 0.01)), 2, words(LENGTH)),
     "resnet50": (resnet_shapes, training(resnet_loss, sgd), 1, pictures(224, 224, 3)),
     "transformer-big": (transformer_shapes, training(transformer_loss, adam(1e-3, 0.9, 0.98, 1e-9)), 2, words(128)),
     "roberta-base": (roberta_shapes, training(roberta_loss, adam(6e-4, 0.9, 0.98, 1e-8, 0.01)), 2, words(512)),
@@ -547,28 +572,41 @@ def placed(mesh, strategy, state):
     return jax.tree_util.tree_map_with_path(place, state)
 
 
+def training_state(workload):
+    """The shapes of the state, the step, and the shapes of a batch."""
+    shapes, step, moments, batch = WORKLOADS[workload]
+    params, stats = shapes()
+    moments = params if moments == 1 else (params, params)
+    return {"params": params, "stats": stats, "moments": moments, "step": jax.ShapeDtypeStruct((), jnp.int32)}, step, batch
+
+
+def trace(workload, batch_size):
+    state, step, batch = training_state(workload)
+    start = time.perf_counter()
+    text = jax.jit(step, donate_argnums=0).lower(state, *batch(batch_size)).as_text()
+    return {"version": jax.__version__, "seconds": time.perf_counter() - start, "bytes": len(text)}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
-    parser.add_argument("--topology", required=True)
+    parser.add_argument("--topology")
+    parser.add_argument("--trace", action="store_true", help="trace and lower for one device of the CPU, and compile nothing")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--strategy", choices=["ddp", "fsdp"], default="ddp")
     parser.add_argument("--dump", help="a folder for XLA's own dump")
     args = parser.parse_args()
-    shapes, step, moments, batch = WORKLOADS[args.workload]
-    params, stats = shapes()
+    if args.trace:
+        trace("mlp", 8)  # Loads what JAX loads when it is first used.
+        print(json.dumps(trace(args.workload, args.batch)))
+        return
+    state, step, batch = training_state(args.workload)
     options = {"chip_config_name": "megacore"} if args.topology.startswith("v4") else {}
     devices = topologies.get_topology_desc(platform="tpu", topology_name=args.topology, **options).devices
     mesh = Mesh(np.array(devices), ("data",))
     whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     global ROWS
     ROWS = rows
-    state = {
-        "params": params,
-        "stats": stats,
-        "moments": params if moments == 1 else (params, params),
-        "step": jax.ShapeDtypeStruct((), jnp.int32),
-    }
     place = placed(mesh, args.strategy, state)
     jitted = jax.jit(step, donate_argnums=0, in_shardings=(place, rows, rows), out_shardings=(place, whole))
     lowered = jitted.lower(state, *batch(args.batch))
@@ -587,12 +625,12 @@ def main():
     needed += memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     seconds = cost.get("optimal_seconds", -1.0)
     result = {
-        "jax": jax.__version__,
+        "version": jax.__version__,
         "flops": cost["flops"],
         "bytes_accessed": cost["bytes accessed"],
         "hbm_bytes": needed,
         "optimal_seconds": seconds if seconds > 0 else None,
-        "parameters": int(sum(np.prod(p.shape) for p in jax.tree.leaves(params))),
+        "parameters": int(sum(np.prod(p.shape) for p in jax.tree.leaves(state["params"]))),
         "compile_s": compile_s,
     }
     print(json.dumps(result))

@@ -4,7 +4,7 @@ It is a server on its standard input, so that the harness can take turns between
 machine. It is not a benchmark by itself: it times only the blocks it is asked for, and compares nothing.
 
     python jax_peer.py --workload W1
-    <- {"ready": true, "jax": "0.12.0.1", "python": "3.13.0", "n_params": 535818, "cold_s": 1.9, ...}
+    <- {"version": "0.12.0.1, Python 3.13.0", "n_params": 535818, "steps_per_epoch": 100, "cold_s": 1.9, ...}
     -> block 50
     <- {"steps": 50, "seconds": 0.052, "loss": 0.31, "peak_bytes": 369098752}
     -> quit
@@ -119,12 +119,82 @@ class Gpt(nn.Module):
         return embedding.attend(nn.LayerNorm()(x))
 
 
+class Generator(nn.Module):
+    """DCGAN's at 32x32: 100 random numbers to a picture."""
+
+    @nn.compact
+    def __call__(self, z, train):
+        x = z[:, None, None]
+        for channels, stride, padding in ((256, 1, "VALID"), (128, 2, "SAME"), (64, 2, "SAME")):
+            x = nn.ConvTranspose(channels, (4, 4), (stride, stride), padding=padding, use_bias=False)(x)
+            x = nn.relu(nn.BatchNorm(use_running_average=not train, momentum=0.9)(x))
+        return jnp.tanh(nn.ConvTranspose(3, (4, 4), (2, 2), padding="SAME", use_bias=False)(x))
+
+
+class Discriminator(nn.Module):
+    """DCGAN's at 32x32: a picture to a logit."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        for channels in (64, 128, 256):
+            x = nn.Conv(channels, (4, 4), (2, 2), padding=1, use_bias=False)(x)
+            if channels > 64:
+                x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+            x = nn.leaky_relu(x, 0.2)
+        return nn.Conv(1, (4, 4), padding="VALID", use_bias=False)(x)[:, 0, 0, 0]
+
+
+class Gan:
+    """DCGAN with its losses: a step of the discriminator, then one of the generator by the new discriminator."""
+
+    optimizer = optax.adam(2e-4, b1=0.5)
+
+    def init(self, key, sample):
+        g = dict(Generator().init(key, jnp.zeros((1, 100)), False))
+        d = dict(Discriminator().init(key, sample, False))
+        params = {"g": g.pop("params"), "d": d.pop("params")}
+        moments = {name: self.optimizer.init(params[name]) for name in params}
+        return params, {"g": g, "d": d, "key": key}, moments
+
+    def step(self, state, x, y):
+        params, statistics, moments = state
+        key, draw = jax.random.split(statistics["key"])
+        z = jax.random.normal(draw, (x.shape[0], 100))
+
+        def apply(module, params, statistics, x):
+            return module.apply({"params": params, **statistics}, x, True, mutable=list(statistics))
+
+        def update(name, grads):
+            updates, new = self.optimizer.update(grads, moments[name], params[name])
+            return optax.apply_updates(params[name], updates), new
+
+        def d_loss(d):
+            real, new = apply(Discriminator(), d, statistics["d"], x)
+            made, new = apply(Discriminator(), d, new, jax.lax.stop_gradient(fake))
+            return jax.nn.softplus(-real).mean() + jax.nn.softplus(made).mean(), new
+
+        def g_loss(fake):
+            logits, new = apply(Discriminator(), d, d_statistics, fake)
+            return jax.nn.softplus(-logits).mean(), new
+
+        fake, backward, g_statistics = jax.vjp(
+            lambda g: apply(Generator(), g, statistics["g"], z), params["g"], has_aux=True
+        )
+        (loss, d_statistics), grads = jax.value_and_grad(d_loss, has_aux=True)(params["d"])
+        d, d_moments = update("d", grads)
+        of_fake, d_statistics = jax.grad(g_loss, has_aux=True)(fake)
+        g, g_moments = update("g", *backward(of_fake))
+        statistics = {"g": g_statistics, "d": d_statistics, "key": key}
+        return ({"g": g, "d": d}, statistics, {"g": g_moments, "d": d_moments}), loss
+
+
 # name: (model, one sample's shape, batch, steps in an epoch, warm-up steps, optimizer)
 WORKLOADS = {
     "W1": (Mlp(), (784,), 128, 100, 30, optax.sgd(1e-2, momentum=0.9)),
     "W2": (LeNet(), (28, 28, 1), 64, 100, 30, optax.adam(1e-3)),
     "W3": (ResNet18(), (32, 32, 3), 32, 5, 2, optax.sgd(1e-2, momentum=0.9)),
     "W4": (Gpt(), (LENGTH,), 8, 10, 5, optax.adamw(3e-4, weight_decay=0.01)),
+    "W5": (Gan(), (32, 32, 3), 32, 5, 2, None),
 }
 
 
@@ -196,6 +266,8 @@ class Trainer:
             return params, variables, optimizer.init(params)
 
         step = make_step(model, optimizer)
+        if workload == "W5":
+            init, step = model.init, model.step
         if devices == 1:
             init, self.step = jax.jit(init), jax.jit(step, donate_argnums=0)
             self.put = lambda batch: batch
@@ -235,9 +307,7 @@ def main():
     cold = seconds_since_process_start()
     trainer.run(trainer.warm_up)
     say(
-        ready=True,
-        jax=jax.__version__,
-        python=platform.python_version(),
+        version=f"{jax.__version__}, Python {platform.python_version()}",
         n_params=trainer.n_params,
         steps_per_epoch=trainer.steps_per_epoch,
         cold_s=round(cold, 4),

@@ -16,9 +16,8 @@ use fulmen::nn::Visit as Names;
 use fulmen::prelude::*;
 use fulmen::trainer::{Actions, Callback, CheckpointRole, Progress};
 use fulmen_checkpoint::{CheckpointWriter, Dtype, LocalStore, Part, Run};
-use serde_json::json;
 
-use crate::stats::median;
+use crate::row::{Row, say};
 use crate::workload::{Visit, Workload};
 
 /// The step after which a checkpoint is saved.
@@ -35,7 +34,7 @@ const WEIGHT: usize = 4 << 20;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of W1 to W4 trains.
+    /// Which of W1 to W5 trains.
     #[arg(long, default_value = "W1")]
     workload: String,
     /// The weights that no step changes, in megabytes.
@@ -47,7 +46,7 @@ pub(crate) struct Args {
     /// A folder on the disk that is written to.
     #[arg(long, default_value = ".")]
     folder: PathBuf,
-    /// End with one line of JSON.
+    /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
 }
@@ -147,31 +146,29 @@ impl Visit for Turns<'_> {
             let dd = write(&dd, bytes)?;
             if round > 0 {
                 measured.lost.push(lost);
-                measured.ratio.push(ratio);
+                // Of no step, if the write was over before one ended.
+                measured.ratio.extend(Some(ratio).filter(|ratio| ratio.is_finite()));
                 measured.copy.push(copy);
                 measured.save.push(save);
                 measured.dd.push(dd);
             }
         }
         let Measured { lost, ratio, copy, save, dd } = measured;
-        let [lost, ratio, copy, save, dd] = [lost, ratio, copy, save, dd].map(|values| median(&values));
-        let (beyond, rate) = ((lost - copy) * 1e3, bytes as f64 / 1e6);
-        println!(
-            "a checkpoint of {:.2} GB: training of {} waits {:.1} ms beyond the copy to the host, which takes {:.1} ms; steps \
-             while it is written take {ratio:.3} times as long",
-            bytes as f64 / 1e9,
-            workload.name,
-            beyond,
-            copy * 1e3,
-        );
-        println!("written with {:.0} MB/s, dd with {:.0} MB/s, ratio {:.2}", rate / save, rate / dd, dd / save);
-        if args.json {
-            let line = json!({
-                "workload": workload.name, "bytes": bytes, "rounds": args.rounds, "lost_ms": lost * 1e3,
-                "copy_ms": copy * 1e3, "beyond_ms": beyond, "step_ratio": ratio, "mb_per_s": rate / save,
-                "dd_mb_per_s": rate / dd, "ratio_to_dd": dd / save,
-            });
-            println!("{}", json!({ "checkpoint": line }));
+        let name = format!("{:.2} GB beside {}", bytes as f64 / 1e9, workload.name);
+        let row = |quantity, unit| Row::new("checkpoint", &name, quantity, unit);
+        let milliseconds = |times: &[f64]| times.iter().map(|time| time * 1e3).collect::<Vec<_>>();
+        let rates = |times: &[f64]| times.iter().map(|time| bytes as f64 / 1e6 / time).collect::<Vec<_>>();
+        let rows = [
+            row("pause of training", "ms").ours(&milliseconds(&lost)).peer(
+                "copy to the host",
+                "",
+                &milliseconds(&copy),
+            ),
+            row("step during the write against a step without", "×").ours(&ratio),
+            row("rate of the write", "MB/s").ours(&rates(&save)).peer("dd", "", &rates(&dd)),
+        ];
+        for row in &rows {
+            say(row, args.json)?;
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ struct Torch {
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let python = match &args.python {
         Some(python) => python.clone(),
-        None => python_with("curves_requirements.txt", "bench-curves-venv", "PyTorch, about 1 GB")?,
+        None => python_with("curves_requirements.txt", "bench-curves-venv", "PyTorch, about 1 GB", 13)?,
     };
     let mut lines = vec![];
     for workload in &args.workloads {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use fulmen::prelude::*;
 use serde_json::{Value, json};
 
+use crate::process::peak_bytes;
 use crate::workload::{Visit, Workload};
 
 /// The subcommand that starts this peer.
@@ -22,7 +23,7 @@ pub(crate) struct Args {
     workload: String,
     #[arg(long)]
     devices: usize,
-    #[arg(long)]
+    #[arg(long, default_value_t = 1)]
     num_workers: usize,
 }
 
@@ -46,7 +47,8 @@ impl Visit for Loop<'_> {
         let mut trainer = builder.max_epochs(u64::MAX / loader.len() as u64).build()?;
         let mut step = trainer.train_step(model, &loader)?;
         let mut batches = step.batches();
-        say(&json!({ "n_params": model.num_parameters(), "steps_per_epoch": loader.len() }))?;
+        let version = env!("CARGO_PKG_VERSION");
+        say(&json!({ "version": version, "n_params": model.num_parameters(), "steps_per_epoch": loader.len() }))?;
         for line in std::io::stdin().lock().lines() {
             let line = line?;
             let Some(steps) = line.strip_prefix("block ").and_then(|steps| steps.parse::<u64>().ok()) else { break };
@@ -68,7 +70,7 @@ impl Visit for Loop<'_> {
                 loss = values.wait()?.get("train_loss").unwrap_or(loss);
             }
             step.block_until_ready()?;
-            say(&json!({ "seconds": begin.elapsed().as_secs_f64(), "loss": loss, "peak_bytes": 0 }))?;
+            say(&json!({ "seconds": begin.elapsed().as_secs_f64(), "loss": loss, "peak_bytes": peak_bytes() }))?;
         }
         Ok(())
     }

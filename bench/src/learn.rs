@@ -137,7 +137,10 @@ impl Example {
         }
         let seconds = begin.elapsed().as_secs_f64();
         if args.pictures {
-            fs::write(self.file("curve.svg"), plot::svg(&self.curves(&folder.path().join("runs"))?, "step")?)?;
+            fs::write(
+                self.file("curve.svg"),
+                plot::curves(self.name, &self.curves(&folder.path().join("runs"))?, "step")?,
+            )?;
         }
         Ok((values, seconds))
     }

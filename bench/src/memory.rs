@@ -1,36 +1,38 @@
-//! `memory`: the most memory that a process takes to train on the CPU, against JAX's.
+//! `memory`: the most memory that a process takes to train on the CPU, against the peers'.
 //!
 //! Each side trains in a process of its own, the same number of steps on data of the same size, one after the other: the
 //! peak does not depend on what else the machine does. It is the kernel's own count of resident memory (`VmHWM`), with
 //! the program, the data and the compiler in it. The step time that is told for ours is not a measurement: that is
 //! `steps`.
 
+use std::env;
 use std::error::Error;
 use std::process::{Command, Stdio};
-use std::{env, fs};
 
 use fulmen::prelude::*;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
-use crate::peer::{Peer, python};
+use crate::peer::{self, Peer};
+use crate::process::peak_bytes;
+use crate::row::{Row, say};
+use crate::steps::on;
 use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of W1 to W4, separated by commas.
-    #[arg(long, default_value = "W1,W2,W3,W4", value_delimiter = ',')]
+    /// Which of W1 to W5, separated by commas.
+    #[arg(long, default_value = "W1,W2,W3,W4,W5", value_delimiter = ',')]
     workloads: Vec<String>,
     /// How many devices the CPU is divided into, separated by commas.
     #[arg(long, default_value = "1,8", value_delimiter = ',')]
     devices: Vec<usize>,
-    /// Epochs to train, of 100 steps (W1, W2), 5 (W3) or 10 (W4).
+    /// Epochs to train, of 100 steps (W1, W2), 5 (W3, W5) or 10 (W4).
     #[arg(long, default_value_t = 4)]
     epochs: u64,
-    /// Leave out the peer.
-    #[arg(long)]
-    no_peer: bool,
-    /// End with one line of JSON.
+    /// Which peers, separated by commas; those of `steps`.
+    #[arg(long, default_value = "jax", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
     /// Be our side: train one workload and print what it took.
@@ -46,7 +48,7 @@ struct Taken {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let mut lines = vec![];
+    peer::check(&args.peers)?;
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         for &devices in &args.devices {
@@ -56,28 +58,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 continue;
             }
             let ours = ours(name, devices, args.epochs)?;
-            let mut line = json!({ "workload": name, "devices": devices, "fulmen_bytes": ours.peak_bytes });
-            print!("{name} on {devices}: {} MiB", ours.peak_bytes >> 20);
-            if !args.no_peer {
-                let mut peer = Peer::start(&python()?, name, devices)?;
-                let theirs = peer.block(args.epochs * workload.steps_per_epoch as u64)?.peak_bytes;
-                let ratio = ours.peak_bytes as f64 / theirs as f64;
-                print!(
-                    ", JAX {} {} MiB, ratio {ratio:.2}",
-                    peer.ready.jax.as_deref().unwrap_or_default(),
-                    theirs >> 20
-                );
-                line["jax_bytes"] = json!(theirs);
-                line["ratio"] = json!(ratio);
+            let row = Row::new("memory", on(name, devices), "peak memory", "MB").ours(&[megabytes(ours.peak_bytes)]);
+            let mut row = row.detail("step_ms", ours.step_ms);
+            for name in &args.peers {
+                let peak = Peer::start(name, workload.name, devices).and_then(|mut peer| {
+                    let block = peer.block(args.epochs * workload.steps_per_epoch as u64)?;
+                    Ok((peer.ready.version.clone(), block.peak_bytes))
+                });
+                row = match peak {
+                    Ok((version, bytes)) => row.peer(name, &version, &[megabytes(bytes)]),
+                    Err(why) => row.missing(name, &why.to_string()),
+                };
             }
-            println!(" ({:.1} ms a step)", ours.step_ms);
-            lines.push(line);
+            say(&row, args.json)?;
         }
     }
-    if args.json {
-        println!("{}", json!({ "memory": lines }));
-    }
     Ok(())
+}
+
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
 }
 
 /// Our side in a process of its own.
@@ -116,14 +116,7 @@ impl Visit for Training {
             .enable_progress_bar(false)
             .build()?;
         let summary = trainer.fit(model, &loader, None)?;
-        Ok(Taken { peak_bytes: peak_bytes()?, step_ms: summary.step_time_p50.as_secs_f64() * 1e3 })
+        let peak_bytes = peak_bytes().ok_or("the kernel does not tell VmHWM")?;
+        Ok(Taken { peak_bytes, step_ms: summary.step_time_p50.as_secs_f64() * 1e3 })
     }
-}
-
-/// The most memory that this process has held.
-fn peak_bytes() -> Result<u64, Box<dyn Error>> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("the kernel does not tell VmHWM")?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kib << 10)
 }

@@ -1,6 +1,5 @@
-//! The peer: a process that runs a block of training steps when told to, with JAX or with this program's custom loop.
-//!
-//! The virtual environment of Python is made once, in the cache folder, from `peers/requirements.txt`.
+//! The peers: processes that run a block of training steps when they are told to. Those of Python have a virtual environment
+//! in the cache folder, those of Rust are workspaces of their own, and one is this program's custom loop.
 
 use std::error::Error;
 use std::io::{BufReader, Write as _};
@@ -12,15 +11,18 @@ use serde::Deserialize;
 /// The folder of the peers.
 pub(crate) const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
+/// The peers of training, by the names that they have in results.
+pub(crate) const NAMES: [&str; 8] =
+    ["jax", "torch", "torch-compile", "torch_xla", "lightning", "burn", "candle", "custom-loop"];
+
 /// What the peer says when it is ready.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Ready {
-    /// The versions of JAX and Python, of a peer that has them.
-    pub(crate) jax: Option<String>,
-    pub(crate) python: Option<String>,
+    /// Of the library, and of Python.
+    pub(crate) version: String,
     pub(crate) n_params: u64,
     pub(crate) steps_per_epoch: u64,
-    /// From the start of JAX's process to the loss of its first step.
+    /// From the start of the process to the loss of its first step, where the peer tells it.
     pub(crate) cold_s: Option<f64>,
 }
 
@@ -35,50 +37,51 @@ pub(crate) struct Block {
 
 /// A running peer.
 pub(crate) struct Peer {
+    pub(crate) name: String,
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     pub(crate) ready: Ready,
 }
 
+/// Says which of these names are no peers.
+pub(crate) fn check(names: &[String]) -> Result<(), String> {
+    match names.iter().find(|name| !NAMES.contains(&name.as_str())) {
+        Some(unknown) => Err(format!("there is no peer {unknown}; there are {}", NAMES.join(", "))),
+        None => Ok(()),
+    }
+}
+
 impl Peer {
-    /// Starts the JAX peer on a workload and waits until it has compiled and warmed up.
-    pub(crate) fn start(python: &Path, workload: &str, devices: usize) -> Result<Peer, Box<dyn Error>> {
-        Peer::with(&mut Peer::jax(python, workload, devices))
+    /// Starts a peer on a workload and waits until it has compiled and run its first steps. What it needs is installed first.
+    pub(crate) fn start(name: &str, workload: &str, devices: usize) -> Result<Peer, Box<dyn Error>> {
+        Peer::with(name, &mut command(name, workload, devices)?)
     }
 
-    /// The same on one device, with JAX's persistent cache of compiled programs in a folder.
-    pub(crate) fn start_cached(python: &Path, workload: &str, cache: &Path) -> Result<Peer, Box<dyn Error>> {
-        let mut command = Peer::jax(python, workload, 1);
+    /// JAX on one device, with its persistent cache of compiled programs in a folder.
+    pub(crate) fn start_cached(workload: &str, cache: &Path) -> Result<Peer, Box<dyn Error>> {
+        let mut command = command("jax", workload, 1)?;
         command.env("JAX_COMPILATION_CACHE_DIR", cache);
         // Programs of any size and compile time are kept.
         command.env("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0");
-        Peer::with(command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"))
+        Peer::with("jax", command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"))
     }
 
-    fn jax(python: &Path, workload: &str, devices: usize) -> Command {
-        let mut command = Command::new(python);
-        command.arg(Path::new(PEERS).join("jax_peer.py"));
-        command.args(["--workload", workload, "--devices", &devices.to_string()]);
-        command
-    }
-
-    /// Starts another process of this program, which trains in a loop of its own.
-    pub(crate) fn custom_loop(workload: &str, devices: usize, num_workers: usize) -> Result<Peer, Box<dyn Error>> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args([crate::custom_loop::SUBCOMMAND, "--workload", workload, "--devices", &devices.to_string()]);
-        Peer::with(command.args(["--num-workers", &num_workers.to_string()]))
-    }
-
-    fn with(command: &mut Command) -> Result<Peer, Box<dyn Error>> {
+    fn with(name: &str, command: &mut Command) -> Result<Peer, Box<dyn Error>> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|e| format!("{} cannot be started: {e}", command.get_program().display()))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("the peer has no pipes".into());
         };
         let mut output = BufReader::new(output);
-        let ready = read(&mut output)?;
-        Ok(Peer { child, input, output, ready })
+        match read(&mut output) {
+            Ok(ready) => Ok(Peer { name: name.to_owned(), child, input, output, ready }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
     }
 
     /// Lets the peer run a block of steps while this process waits.
@@ -95,6 +98,55 @@ impl Drop for Peer {
         let _ = self.input.flush();
         let _ = self.child.wait();
     }
+}
+
+/// The peers that can be started, and why the others cannot.
+pub(crate) fn start_all(names: &[String], workload: &str, devices: usize) -> (Vec<Peer>, Vec<(String, String)>) {
+    let (mut peers, mut missing) = (vec![], vec![]);
+    for name in names {
+        match Peer::start(name, workload, devices) {
+            Ok(peer) => peers.push(peer),
+            Err(why) => missing.push((name.clone(), why.to_string())),
+        }
+    }
+    (peers, missing)
+}
+
+/// The command that runs a peer.
+fn command(name: &str, workload: &str, devices: usize) -> Result<Command, Box<dyn Error>> {
+    let mut command = match name {
+        "jax" => script("jax_peer.py", &python()?),
+        "torch" | "torch-compile" | "torch_xla" | "lightning" => {
+            let mut command = script("torch_peer.py", &torch()?);
+            command.args(["--way", name]);
+            command
+        }
+        "burn" | "candle" => Command::new(build(name)?),
+        "custom-loop" => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg(crate::custom_loop::SUBCOMMAND);
+            command
+        }
+        _ => return Err(format!("there is no peer {name}; there are {}", NAMES.join(", ")).into()),
+    };
+    command.args(["--workload", workload, "--devices", &devices.to_string()]);
+    Ok(command)
+}
+
+fn script(name: &str, python: &Path) -> Command {
+    let mut command = Command::new(python);
+    command.arg(Path::new(PEERS).join(name));
+    command
+}
+
+/// Builds a peer that is written in Rust, and says where its program is.
+fn build(name: &str) -> Result<PathBuf, Box<dyn Error>> {
+    let target = cache()?.join(format!("bench-{name}"));
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--release", "--quiet", "--manifest-path"]);
+    command.arg(Path::new(PEERS).join(name).join("Cargo.toml")).arg("--target-dir").arg(&target);
+    run(&mut command)?;
+    Ok(target.join("release").join(format!("{name}-peer")))
 }
 
 fn read<T: for<'de> Deserialize<'de>>(output: &mut impl std::io::BufRead) -> Result<T, Box<dyn Error>> {
@@ -116,14 +168,20 @@ pub(crate) fn cache() -> Result<PathBuf, Box<dyn Error>> {
 
 /// The Python of the JAX peer's virtual environment, which is made if it is not there.
 pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
-    python_with("requirements.txt", "bench-venv", "JAX, about 300 MB")
+    python_with("jax_requirements.txt", "bench-venv", "JAX, about 300 MB", 13)
 }
 
-/// The Python of a virtual environment in the cache folder, with what a file beside the peers names.
-pub(crate) fn python_with(requirements: &str, name: &str, what: &str) -> Result<PathBuf, Box<dyn Error>> {
+/// The same of the peers on PyTorch; the pinned versions were tried with Python 3.12.
+fn torch() -> Result<PathBuf, Box<dyn Error>> {
+    python_with("torch_requirements.txt", "bench-torch-venv", "PyTorch, torch_xla and Lightning, several GB", 12)
+}
+
+/// The Python of a virtual environment in the cache folder, with what a file beside the peers names. It is made of the newest
+/// Python up to 3.`newest`.
+pub(crate) fn python_with(requirements: &str, name: &str, what: &str, newest: u32) -> Result<PathBuf, Box<dyn Error>> {
     let environment = cache()?.join(name);
     let python = environment.join("bin").join("python");
-    // The mark of a finished installation is what was installed, so that a changed pin installs anew.
+    // The mark of a finished installation is what was installed, so that a changed pin installs again.
     let requirements = Path::new(PEERS).join(requirements);
     let wanted = std::fs::read_to_string(&requirements)?;
     let done = environment.join("installed");
@@ -131,27 +189,63 @@ pub(crate) fn python_with(requirements: &str, name: &str, what: &str) -> Result<
         return Ok(python);
     }
     eprintln!("Making the peers' Python environment ({what}, once) in {}", environment.display());
-    let run = |command: &mut Command| -> Result<(), Box<dyn Error>> {
-        let status = command.stdout(Stdio::null()).status().map_err(|e| format!("{command:?}: {e}"))?;
-        if status.success() { Ok(()) } else { Err(format!("{command:?} failed").into()) }
-    };
-    let base = interpreter()?;
+    let base = interpreter(newest)?;
     run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&environment))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))?;
     std::fs::write(done, wanted)?;
     Ok(python)
 }
 
-/// The Python to make the environment with: the one that FULMEN_BENCH_PYTHON names, else the newest that runs. JAX's
-/// newest versions need a newer Python than many systems have as `python3`.
-fn interpreter() -> Result<String, Box<dyn Error>> {
-    if let Ok(named) = std::env::var("FULMEN_BENCH_PYTHON") {
-        return Ok(named);
+fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
+    let status = command.stdout(Stdio::null()).status().map_err(|e| format!("{command:?}: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} failed").into()) }
+}
+
+/// The Python to make an environment with: the one that FULMEN_BENCH_PYTHON names, else the newest up to 3.`newest` that the
+/// system or pyenv has, else `python3`. JAX's newest versions need a newer Python than many systems have as `python3`.
+fn interpreter(newest: u32) -> Result<PathBuf, Box<dyn Error>> {
+    if let Some(named) = std::env::var_os("FULMEN_BENCH_PYTHON") {
+        return Ok(named.into());
     }
-    let runs = |python: &&str| {
+    let runs = |python: &PathBuf| {
         let quiet = Command::new(python).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         quiet.is_ok_and(|status| status.success())
     };
-    let found = ["python3.13", "python3.12", "python3"].into_iter().find(runs);
-    found.map(str::to_owned).ok_or_else(|| "there is no python3; install Python 3.11 or newer with pip".into())
+    let pyenv = pyenv_versions();
+    let of_version = |minor: u32| {
+        let beginning = format!("3.{minor}.");
+        let name =
+            |folder: &PathBuf| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&beginning));
+        let installed = pyenv.iter().filter(|folder| name(folder)).map(|folder| folder.join("bin").join("python"));
+        std::iter::once(PathBuf::from(format!("python3.{minor}"))).chain(installed.collect::<Vec<_>>())
+    };
+    let mut candidates = (10..=newest).rev().flat_map(of_version).chain([PathBuf::from("python3")]);
+    let found = candidates.find(runs);
+    found.ok_or_else(|| "there is no python3; install Python 3.11 or newer with pip".into())
+}
+
+/// The folders of the versions that pyenv has installed.
+fn pyenv_versions() -> Vec<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".pyenv"));
+    let root = std::env::var_os("PYENV_ROOT").map(PathBuf::from).or_else(home);
+    let entries = root.and_then(|root| std::fs::read_dir(root.join("versions")).ok());
+    entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_peer_has_is_refused() {
+        assert_eq!(check(&NAMES.map(String::from)), Ok(()));
+        assert!(check(&["keras".to_owned()]).unwrap_err().starts_with("there is no peer keras; there are jax, torch"));
+    }
+
+    #[test]
+    fn every_file_of_requirements_is_there() {
+        for name in ["jax", "torch", "data", "curves"] {
+            assert!(Path::new(PEERS).join(format!("{name}_requirements.txt")).is_file(), "{name}");
+        }
+    }
 }

@@ -1,17 +1,13 @@
-//! Curves as SVG, which is read on white and on black.
+//! Pictures as SVG files: curves of a run, and bars of what was measured.
 
 use std::error::Error;
 use std::path::Path;
 
-use plotters::prelude::*;
+use fulmen_report::chart::{Chart, Series, class, number, svg_file};
+use fulmen_report::html::{Html, element};
 
 /// A name, and points by their steps.
 pub(crate) type Curve = (String, Vec<(f64, f64)>);
-
-const SIZE: (u32, u32) = (640, 300);
-const GREY: RGBColor = RGBColor(128, 128, 128);
-const COLOURS: [RGBColor; 4] =
-    [RGBColor(66, 133, 244), RGBColor(240, 128, 40), RGBColor(48, 160, 80), RGBColor(180, 90, 200)];
 
 /// Columns of a run's `metrics.csv`; a row without a value is no point.
 pub(crate) fn read(file: &Path, columns: &[&str]) -> Result<Vec<Curve>, Box<dyn Error>> {
@@ -36,46 +32,59 @@ pub(crate) fn read(file: &Path, columns: &[&str]) -> Result<Vec<Curve>, Box<dyn 
 }
 
 /// The curves in one picture with a legend; `x` names the axis below.
-pub(crate) fn svg(curves: &[Curve], x: &str) -> Result<String, Box<dyn Error>> {
-    let points = || curves.iter().flat_map(|(_, points)| points);
-    let range = |values: &mut dyn Iterator<Item = f64>| {
-        let (low, high) = values.filter(|v| v.is_finite()).fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(v), b.max(v)));
-        if low < high { Ok(low..high) } else { Err("a curve needs two points that differ") }
-    };
-    let (xs, ys) = (range(&mut points().map(|p| p.0))?, range(&mut points().map(|p| p.1))?);
-    let margin = (ys.end - ys.start) / 20.0;
-    let mut picture = String::new();
-    let root = SVGBackend::with_string(&mut picture, SIZE).into_drawing_area();
-    let mut chart = ChartBuilder::on(&root)
-        .margin(10)
-        .x_label_area_size(36)
-        .y_label_area_size(44)
-        .build_cartesian_2d(xs, ys.start - margin..ys.end + margin)?;
-    let text = ("sans-serif", 13).into_font().color(&GREY);
-    chart
-        .configure_mesh()
-        .x_desc(x)
-        .x_label_formatter(&|x| format!("{x:.0}"))
-        .axis_style(GREY)
-        .bold_line_style(GREY.mix(0.3))
-        .light_line_style(TRANSPARENT)
-        .label_style(text.clone())
-        .draw()?;
-    for ((name, points), colour) in curves.iter().zip(COLOURS.into_iter().cycle()) {
-        let style = colour.stroke_width(2);
-        let line = chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
-        line.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
+pub(crate) fn curves(title: &str, curves: &[Curve], x: &str) -> Result<String, Box<dyn Error>> {
+    if curves.iter().all(|(_, points)| points.len() < 2) {
+        return Err("a curve needs two points".into());
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .label_font(text)
-        .border_style(GREY.mix(0.3))
-        .draw()?;
-    root.present()?;
-    drop(chart);
-    drop(root);
-    Ok(picture)
+    let series = |(colour, (name, points)): (usize, &Curve)| {
+        let (name, points) = (name.clone(), points.clone());
+        Series { name, colour, points, ..Series::default() }
+    };
+    let series = curves.iter().enumerate().map(series).collect();
+    // A loss that falls is read on an axis without powers.
+    Ok(Chart { title: title.into(), x: x.into(), series, log_y: Some(false), ..Chart::default() }.svg())
+}
+
+/// Bars in groups: a name, and for some of the contenders a value. A line marks the value 1.
+pub(crate) type Group = (String, Vec<(usize, f64)>);
+
+/// Of the longest bar.
+const LENGTH: f64 = 280.0;
+const BAR: f64 = 12.0;
+
+/// The place for the number after a bar, and for a character of a name.
+const NUMBER: f64 = 50.0;
+const CHARACTER: f64 = 5.5;
+
+/// Longer bars are cut off; the numbers after them are whole.
+const LONGEST: f64 = 5.0;
+
+/// The groups below each other, in the colours of the contenders.
+pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String {
+    let values = || groups.iter().flat_map(|(_, bars)| bars.iter().map(|bar| bar.1));
+    let longest = values().fold(1.0, f64::max).min(LONGEST);
+    let left = 12.0 + CHARACTER * groups.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) as f64;
+    let x = |value: f64| left + value.min(longest) / longest * LENGTH;
+    let (mut parts, mut y) = (vec![], 4.0);
+    for (name, bars) in groups {
+        let middle = y + BAR * bars.len() as f64 / 2.0 + 4.0;
+        parts.push(text(left - 6.0, middle, "end", name));
+        for &(contender, value) in bars {
+            let shape = format!("M{left} {y:.1}H{:.1}v{:.1}H{left}Z", x(value), BAR - 1.0);
+            parts.push(element("path", &[("class", &format_args!("column {}", class(contender))), ("d", &shape)], ""));
+            y += BAR;
+            parts.push(text(x(value) + 4.0, y - 2.0, "start", &number(value)));
+        }
+        y += 8.0;
+    }
+    let one = format!("M{:.1} 0V{y:.1}", x(1.0));
+    parts.push(element("path", &[("class", &"grid"), ("d", &one)], ""));
+    let names: Vec<(usize, &str)> = contenders.iter().copied().enumerate().collect();
+    svg_file(title, &names, (left + LENGTH + NUMBER, y), parts.into_iter().collect())
+}
+
+fn text(x: f64, y: f64, anchor: &'static str, text: &str) -> Html {
+    element("text", &[("x", &format_args!("{x:.1}")), ("y", &format_args!("{y:.1}")), ("text-anchor", &anchor)], text)
 }
 
 #[cfg(test)]
@@ -87,12 +96,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("metrics.csv");
         std::fs::write(&file, "epoch,step,train_loss,val_loss\n0,5,2.5,\n0,7,,2.25\n1,10,1.5,\n").unwrap();
-        let curves = read(&file, &["train_loss", "val_loss"]).unwrap();
-        assert_eq!(curves[0].1, [(5.0, 2.5), (10.0, 1.5)]);
-        assert_eq!(curves[1].1, [(7.0, 2.25)]);
-        let picture = svg(&curves, "step").unwrap();
+        let read_curves = read(&file, &["train_loss", "val_loss"]).unwrap();
+        assert_eq!(read_curves[0].1, [(5.0, 2.5), (10.0, 1.5)]);
+        assert_eq!(read_curves[1].1, [(7.0, 2.25)]);
+        let picture = curves("digits", &read_curves, "step").unwrap();
         assert!(picture.starts_with("<svg") && picture.contains("val_loss") && picture.trim_end().ends_with("</svg>"));
-        assert!(svg(&curves[1..], "step").unwrap_err().to_string().contains("two points"));
+        assert!(curves("digits", &read_curves[1..], "step").unwrap_err().to_string().contains("two points"));
         assert!(read(&file, &["accuracy"]).unwrap_err().to_string().contains("no column `accuracy`"));
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_value_and_no_longer_than_the_picture() {
+        let groups = [("W1".to_owned(), vec![(0, 1.0), (1, 2.0)]), ("W2".to_owned(), vec![(1, 40.0)])];
+        let picture = bars("steps", &["Fulmen", "jax"], &groups);
+        // 280 units for a value of 5, after a name of two characters.
+        assert!(picture.contains("d=\"M23 4.0H79.0v11.0H23Z\""), "{picture}");
+        assert!(picture.contains("H303.0v11.0") && picture.contains(">40</text>"), "{picture}");
     }
 }

@@ -11,10 +11,11 @@ use fulmen::prelude::*;
 use fulmen::trainer::preflight::{Judgement, Slice};
 use fulmen::trainer::{Precision, Strategy};
 use serde::Deserialize;
-use serde_json::json;
 
 use crate::models::{Gan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator};
 use crate::peer::{PEERS, python};
+use crate::report::write_part;
+use crate::row::{Row, say};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -27,16 +28,16 @@ pub(crate) struct Args {
     /// Leave out the peer.
     #[arg(long)]
     no_peer: bool,
-    /// Write the rows into this chapter of the book, between its two markers.
+    /// Write the rows into this chapter of the book, between its lines `<!-- bench preflight -->`.
     #[arg(long, conflicts_with = "no_peer")]
     book: Option<PathBuf>,
-    /// End with one line of JSON.
+    /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
 }
 
 /// A training step, for a slice.
-struct Workload {
+pub(crate) struct Workload {
     name: &'static str,
     /// As the book calls it.
     title: &'static str,
@@ -64,9 +65,17 @@ const WORKLOADS: [Workload; 8] = [
     fsdp("llama-3-8b-v5p", "Llama-3-8B, 8192 tokens, AdamW, scan, remat", 64, "v5p:4x4x4"),
 ];
 
+impl Workload {
+    pub(crate) fn find(name: &str) -> Option<Workload> {
+        WORKLOADS.into_iter().find(|workload| workload.name == name)
+    }
+}
+
 /// What the compiler says of one device.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Cost {
+    /// Of the library.
+    pub(crate) version: String,
     pub(crate) flops: f64,
     bytes_accessed: f64,
     pub(crate) hbm_bytes: f64,
@@ -90,68 +99,57 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let is_chosen =
         |workload: &Workload| args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name);
-    let mut lines = vec![];
     for workload in WORKLOADS.iter().filter(|workload| is_chosen(workload)) {
         let Workload { name, batch, strategy, .. } = *workload;
         let slice = args.topology.clone().map_or_else(|| workload.topology.parse(), Ok)?;
         let ours = ours(workload, &slice)?;
-        let mut line = json!({ "workload": name, "batch": batch, "topology": slice.name(), "strategy": strategy.to_string(),
-            "fits": ours.is_some() });
-        if let Some(ours) = &ours {
-            println!(
-                "{name}, batch {batch}, {slice}, {strategy}: {:.4e} FLOPs, {:.4e} bytes, {:.1} MiB HBM, compiled in {:.1} s",
-                ours.flops,
-                ours.bytes_accessed,
-                ours.hbm_bytes / f64::from(1 << 20),
-                ours.compile_s
-            );
-            for (what, value) in ours.named() {
-                line[what] = json!(value);
-            }
-            line["parameters"] = json!(ours.parameters);
+        let (peer, missing) = match args.no_peer {
+            true => (None, None),
+            false => match peer(workload, &slice) {
+                Ok(peer) => (peer, None),
+                // A book with half a table helps nobody.
+                Err(why) if args.book.is_some() => return Err(why),
+                Err(why) => (None, Some(why.to_string())),
+            },
+        };
+        if let Some((ours, peer)) = ours.as_ref().zip(peer.as_ref())
+            && ours.parameters != peer.parameters
+        {
+            let (a, b) = (ours.parameters, peer.parameters);
+            return Err(format!("the models differ: {a} parameters here, {b} there").into());
         }
-        if !args.no_peer {
-            let peer = peer(workload, &slice)?;
-            line["jax_fits"] = json!(peer.is_some());
-            if let Some((ours, peer)) = ours.as_ref().zip(peer.as_ref()) {
-                if ours.parameters != peer.parameters {
-                    let (a, b) = (ours.parameters, peer.parameters);
-                    return Err(format!("the models differ: {a} parameters here, {b} there").into());
-                }
-                for ((what, ours), (_, peer)) in ours.named().into_iter().zip(peer.named()) {
-                    let ratio = ours.zip(peer).map(|(ours, peer)| ours / peer);
-                    match ratio {
-                        Some(ratio) => println!("  {what:<16} {ratio:.4} × JAX's"),
-                        None => println!("  {what:<16} unknown"),
-                    }
-                    line["ratio"][what] = json!(ratio);
-                }
-            }
-            if let Some(book) = &args.book {
-                write_row(book, &row(workload, &slice, [&ours, &peer]))?;
-            }
+        for (i, (quantity, unit)) in QUANTITIES.into_iter().enumerate() {
+            let value = |cost: &Option<Cost>| cost.as_ref().and_then(|cost| cost.values()[i]);
+            let Some(value_of_ours) = value(&ours) else { continue };
+            let title = format!("{name}, batch {batch}, {slice}, {strategy}");
+            let mut row = Row::new("preflight", title, quantity, unit).ours(&[value_of_ours]);
+            row = match (value(&peer), &missing) {
+                (Some(value), _) => row.peer("jax", peer.as_ref().map_or("", |peer| &*peer.version), &[value]),
+                (None, Some(why)) => row.missing("jax", why),
+                (None, None) => row,
+            };
+            say(&row, args.json)?;
         }
-        lines.push(line);
-    }
-    if args.json {
-        println!("{}", json!({ "preflight": lines }));
+        if let Some(book) = &args.book {
+            write_row(book, &row(workload, &slice, [&ours, &peer]))?;
+        }
     }
     Ok(())
 }
 
+/// What rows say of a [`Cost`], with units.
+const QUANTITIES: [(&str, &str); 5] =
+    [("FLOPs", ""), ("bytes accessed", ""), ("HBM", "bytes"), ("optimal time", "s"), ("compile time", "s")];
+
 impl Cost {
-    fn named(&self) -> [(&'static str, Option<f64>); 5] {
-        [
-            ("flops", Some(self.flops)),
-            ("bytes_accessed", Some(self.bytes_accessed)),
-            ("hbm_bytes", Some(self.hbm_bytes)),
-            ("optimal_seconds", self.optimal_seconds),
-            ("compile_s", Some(self.compile_s)),
-        ]
+    /// In the order of [`QUANTITIES`].
+    fn values(&self) -> [Option<f64>; 5] {
+        let Cost { flops, bytes_accessed, hbm_bytes, optimal_seconds, compile_s, .. } = *self;
+        [Some(flops), Some(bytes_accessed), Some(hbm_bytes), optimal_seconds, Some(compile_s)]
     }
 }
 
-fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
+pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
     let &Workload { name, batch, strategy, .. } = workload;
     let vision = |shape: &[usize]| pictures(batch, shape);
     match name {
@@ -194,7 +192,7 @@ fn llama_3_8b() -> Result<decoder::Decoder, Box<dyn Error>> {
 // Only shapes matter; one batch is enough.
 
 /// Numbers of this shape, with a class each.
-fn pictures(batch: usize, shape: &[usize]) -> Result<DataLoader, Box<dyn Error>> {
+pub(crate) fn pictures(batch: usize, shape: &[usize]) -> Result<DataLoader, Box<dyn Error>> {
     let dims = [&[batch], shape].concat();
     let zeros = vec![0_f32; dims.iter().product()];
     loader(TensorDataset::builder().array("x", dims, zeros).array("y", [batch], vec![0_i32; batch]).build()?, batch)
@@ -226,6 +224,7 @@ pub(crate) fn judge<M: TrainingModule>(
         return Ok(None);
     };
     Ok(Some(Cost {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         flops: step.counted_once.0,
         bytes_accessed: step.counted_once.1,
         hbm_bytes: judgement.hbm_needed_bytes.unwrap_or_default() as f64,
@@ -235,7 +234,7 @@ pub(crate) fn judge<M: TrainingModule>(
     }))
 }
 
-fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
+pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Error>> {
     let Workload { name, batch, strategy, .. } = workload;
     let script = PathBuf::from(PEERS).join("jax_cost.py");
     let mut command = Command::new(python()?);
@@ -256,9 +255,6 @@ fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, Box<dyn Erro
     }
 }
 
-/// The markers in the book around the rows.
-const MARKERS: [&str; 2] = ["<!-- bench preflight -->", "<!-- end of bench preflight -->"];
-
 /// A row of the book's table.
 fn row(workload: &Workload, slice: &Slice, [ours, peer]: [&Option<Cost>; 2]) -> String {
     let Workload { title, batch, strategy, .. } = workload;
@@ -267,7 +263,7 @@ fn row(workload: &Workload, slice: &Slice, [ours, peer]: [&Option<Cost>; 2]) -> 
         None => "does not fit".into(),
     };
     let ratios = ours.as_ref().zip(peer.as_ref()).map(|(ours, peer)| {
-        ours.named().into_iter().zip(peer.named()).take(3).map(|((_, a), (_, b))| match a.zip(b) {
+        ours.values().into_iter().zip(peer.values()).take(3).map(|(a, b)| match a.zip(b) {
             Some((a, b)) => format!("{:.3}", a / b),
             None => "unknown".into(),
         })
@@ -280,18 +276,15 @@ fn row(workload: &Workload, slice: &Slice, [ours, peer]: [&Option<Cost>; 2]) -> 
     format!("| {} |", cells.join(" | "))
 }
 
-/// Puts a row into the table between the markers, in place of the one of the same step if there is one.
+/// Puts a row into the table, in place of the one of the same step if there is one.
 fn write_row(book: &Path, row: &str) -> Result<(), Box<dyn Error>> {
-    let text = std::fs::read_to_string(book)?;
-    let missing = || format!("{}: not a chapter with the lines `{}` and `{}`", book.display(), MARKERS[0], MARKERS[1]);
-    let (before, rest) = text.split_once(MARKERS[0]).ok_or_else(missing)?;
-    let (table, after) = rest.split_once(MARKERS[1]).ok_or_else(missing)?;
-    let key = |row: &str| row.split(" | ").next().unwrap_or_default().to_owned();
-    let mut rows: Vec<&str> = table.lines().filter(|line| !line.is_empty()).collect();
-    match rows.iter().position(|other| key(other) == key(row)) {
-        Some(i) => rows[i] = row,
-        None => rows.push(row),
-    }
-    let [start, end] = MARKERS;
-    Ok(std::fs::write(book, format!("{before}{start}\n\n{}\n\n{end}{after}", rows.join("\n")))?)
+    write_part(book, "preflight", |table| {
+        let key = |row: &str| row.split(" | ").next().unwrap_or_default().to_owned();
+        let mut rows: Vec<&str> = table.lines().filter(|line| !line.is_empty()).collect();
+        match rows.iter().position(|other| key(other) == key(row)) {
+            Some(i) => rows[i] = row,
+            None => rows.push(row),
+        }
+        rows.join("\n")
+    })
 }

@@ -1,24 +1,52 @@
-//! Medians.
+//! Medians with their spread.
+
+use serde::{Deserialize, Serialize};
+
+/// What several measurements of one thing say: the median, and the quartiles around it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) count: usize,
+}
+
+impl Spread {
+    /// None of no values, or of values that are no numbers.
+    pub(crate) fn new(values: &[f64]) -> Option<Spread> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        if sorted.is_empty() || sorted.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        let [low, median, high] = [0.25, 0.5, 0.75].map(|share| quantile(&sorted, share));
+        Some(Spread { median, low, high, count: sorted.len() })
+    }
+}
+
+/// Interpolates linearly between two values.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let place = share * (sorted.len() - 1) as f64;
+    let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    below + (above - below) * place.fract()
+}
 
 /// The median; NaN of nothing.
 pub(crate) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
-    }
+    Spread::new(values).map_or(f64::NAN, |spread| spread.median)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::median;
+    use super::*;
 
     #[test]
-    fn the_median_stands_in_the_middle() {
+    fn the_quartiles_surround_the_median() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
+        let spread = Spread::new(&[5.0, 1.0, 4.0, 2.0, 3.0]).unwrap();
+        assert_eq!(spread, Spread { median: 3.0, low: 2.0, high: 4.0, count: 5 });
+        assert_eq!(Spread::new(&[1.0, f64::NAN]), None);
     }
 }

@@ -8,7 +8,8 @@ use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{Conv2d, Flatten, Linear, MaxPool2d, Relu, Sequential};
 use fulmen::prelude::*;
 
-use crate::models::{Gpt, ResNetClassifier};
+use crate::models::{Dcgan, Gpt, ResNetClassifier};
+use crate::synthetic::Random;
 
 /// A workload's name and sizes.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +21,7 @@ pub(crate) struct Workload {
     shape: &'static [usize],
 }
 
-const WORKLOADS: [Workload; 4] = [
+const WORKLOADS: [Workload; 5] = [
     // MLP 784-512-256-10, SGD with momentum.
     Workload { name: "W1", batch: 128, steps_per_epoch: 100, shape: &[784] },
     // LeNet, Adam.
@@ -29,6 +30,8 @@ const WORKLOADS: [Workload; 4] = [
     Workload { name: "W3", batch: 32, steps_per_epoch: 5, shape: &[3, 32, 32] },
     // GPT of 4 layers, AdamW.
     Workload { name: "W4", batch: 8, steps_per_epoch: 10, shape: &[Gpt::LENGTH] },
+    // DCGAN, an Adam for each network.
+    Workload { name: "W5", batch: 32, steps_per_epoch: 5, shape: &[3, 32, 32] },
 ];
 
 /// Does something with the workload's model, whose type depends on the workload.
@@ -56,8 +59,8 @@ impl Workload {
             .build()?)
     }
 
-    /// Learnable data: a prototype a class, half its size, plus noise; for the GPT, words that count upwards. It is made
-    /// on the host, so that it does not add to the memory that training takes.
+    /// Learnable data: samples of classes; for the GPT, words that count upwards. It is made on the host, so that it does not
+    /// add to the memory that training takes.
     fn data(&self) -> Result<TensorDataset, Box<dyn Error>> {
         let (n, size) = (self.batch * self.steps_per_epoch, self.shape.iter().product::<usize>());
         let shape = [&[n], self.shape].concat();
@@ -71,13 +74,7 @@ impl Workload {
             let (x, y) = (words(0), words(1));
             return Ok(TensorDataset::builder().array("x", shape.clone(), x).array("y", shape, y).build()?);
         }
-        let prototypes: Vec<f32> = (0..10 * size).map(|_| 0.5 * random.normal()).collect();
-        let y: Vec<i32> = (0..n).map(|_| random.below(10) as i32).collect();
-        let mut x = Vec::with_capacity(n * size);
-        for &label in &y {
-            let prototype = &prototypes[label as usize * size..][..size];
-            x.extend(prototype.iter().map(|value| value + random.normal()));
-        }
+        let (x, y) = random.samples(n, size);
         Ok(TensorDataset::builder().array("x", shape, x).array("y", [n], y).build()?)
     }
 
@@ -110,7 +107,8 @@ impl Workload {
                 Config { num_classes: 10, small_pictures: true, ..Config::resnet18() },
                 0.01,
             )),
-            _ => visit.visit(&Gpt::new(DType::F32)),
+            "W4" => visit.visit(&Gpt::new(DType::F32)),
+            _ => visit.visit(&Dcgan::new()),
         }
     }
 }
@@ -130,28 +128,5 @@ impl TrainingModule for Row {
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         (self.optimizer)()
-    }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// About normal: the sum of four uniform numbers, with the variance of one.
-    fn normal(&mut self) -> f32 {
-        let bits = self.next();
-        let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
-        (sum as f32 / 65535.0 - 2.0) * 3_f32.sqrt()
     }
 }

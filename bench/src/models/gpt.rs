@@ -1,11 +1,10 @@
 //! A small GPT: 4 layers of width 256 with 4 heads, 128 positions, 4096 words; the last layer is the embedding's. There
-//! may be more layers, and what is within them may be computed again in the backward pass.
+//! may be more layers, one after the other or as one scan.
 
 use fulmen::nn::attention::Attention;
 use fulmen::nn::loss::{Reduction, cross_entropy};
-use fulmen::nn::{Embedding, Init, LayerNorm, Linear, MultiheadAttention, Parameter, activation};
+use fulmen::nn::{Embedding, Init, LayerNorm, Linear, MultiheadAttention, Parameter, activation, scan_layers};
 use fulmen::prelude::*;
-use fulmen::tensor::checkpoint;
 
 #[derive(Module)]
 struct Block {
@@ -44,7 +43,7 @@ pub(crate) struct Gpt {
     /// What the layers compute in.
     #[module(skip)]
     dtype: DType,
-    checkpointed: bool,
+    scanned: bool,
 }
 
 impl Gpt {
@@ -55,7 +54,7 @@ impl Gpt {
         Gpt::deep(4, dtype, false)
     }
 
-    pub(crate) fn deep(layers: usize, dtype: DType, checkpointed: bool) -> Gpt {
+    pub(crate) fn deep(layers: usize, dtype: DType, scanned: bool) -> Gpt {
         let (width, heads) = (256, 4);
         Gpt {
             words: Embedding::new(Gpt::WORDS, width),
@@ -63,19 +62,16 @@ impl Gpt {
             blocks: (0..layers).map(|_| Block::new(width, heads)).collect(),
             ln: LayerNorm::new([width]),
             dtype,
-            checkpointed,
+            scanned,
         }
     }
 
     fn forward(&self, words: &Tensor) -> Tensor {
-        let mut x = (self.words.forward(words) + self.positions.get()).to_dtype(self.dtype);
-        for block in &self.blocks {
-            x = if self.checkpointed {
-                checkpoint(|x| vec![block.forward(&x[0])], &[&x]).remove(0)
-            } else {
-                block.forward(&x)
-            };
-        }
+        let x = (self.words.forward(words) + self.positions.get()).to_dtype(self.dtype);
+        let x = match self.scanned {
+            true => scan_layers(&self.blocks, &x, |block, x| block.forward(x)),
+            false => self.blocks.iter().fold(x, |x, block| block.forward(&x)),
+        };
         self.ln.forward(&x).matmul(&self.words.weight.get().t())
     }
 }

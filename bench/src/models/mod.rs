@@ -1,5 +1,6 @@
 //! The models that are compared with a peer's, as a user would write them.
 
+mod dcgan;
 mod gan;
 mod gpt;
 mod language;
@@ -7,6 +8,7 @@ mod mlp;
 mod resnet;
 mod translator;
 
+pub(crate) use dcgan::Dcgan;
 pub(crate) use gan::Gan;
 pub(crate) use gpt::Gpt;
 pub(crate) use language::{LanguageModel, MaskedLanguageModel};

@@ -8,6 +8,7 @@ mod holders;
 mod kill;
 mod libtpu_metrics;
 mod lock_file;
+mod run_metrics;
 #[cfg(test)]
 mod tests;
 
@@ -15,3 +16,4 @@ pub use holders::{Holders, Process, Step, Tpu, Watch, Watched};
 pub use kill::{Outcome, Plan, Report};
 pub use libtpu_metrics::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, MetricsError};
 pub use lock_file::LockFile;
+pub use run_metrics::{RunMetrics, RunMetricsClient};

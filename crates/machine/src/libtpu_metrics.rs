@@ -55,7 +55,7 @@ pub struct DeviceMetrics {
 
 /// Why there are no metrics.
 #[derive(Clone, Debug)]
-pub struct MetricsError(String);
+pub struct MetricsError(pub(crate) String);
 
 impl fmt::Display for MetricsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,13 +2,16 @@
 
 use std::fmt;
 
+use fulmen_tensor::Sharding;
+
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
 /// Tensors whose types a row shows.
 const MOST_SHOWN: usize = 4;
 
-/// The parts of a module with their types, and the shapes of their parameters; it prints as a table. The Trainer's `fit`
-/// begins with that of the outermost parts (`enable_model_summary`).
+/// The parts of a module with their types, and their parameters with dtype and shape, which of them are frozen, and how they
+/// are split over devices; it prints as a table. The Trainer's `fit` begins with that of the outermost parts
+/// (`enable_model_summary`).
 ///
 /// ```
 /// use fulmen_nn::{Linear, ModelSummary, Module};
@@ -25,6 +28,7 @@ const MOST_SHOWN: usize = 4;
 /// let rows: Vec<&str> = table.lines().map(str::trim_end).collect();
 /// assert_eq!(rows[0], "Name   | Type   | Parameters | Shapes");
 /// assert_eq!(rows[2], "hidden | Linear |         48 | weight f32[16, 2], bias f32[16]");
+/// assert_eq!(rows[3], "out    | Linear |         51 | weight f32[3, 16] frozen, bias f32[3] frozen");
 /// assert_eq!(rows[5], "99 parameters, 51 of them frozen; 396 bytes");
 /// ```
 #[derive(Clone, Debug)]
@@ -38,6 +42,27 @@ pub struct ModelSummary {
 impl ModelSummary {
     /// Of the parts that have names of at most `max_depth` words: `encoder` has one, `encoder.layers` two.
     pub fn new<M: Module + ?Sized>(module: &M, max_depth: usize) -> ModelSummary {
+        ModelSummary::with_shardings(module, max_depth, |_| None)
+    }
+
+    /// As [`new`](ModelSummary::new), with how the parameters of these names are split over devices.
+    ///
+    /// ```
+    /// use fulmen_nn::{Linear, ModelSummary, Module};
+    /// use fulmen_tensor::Sharding;
+    ///
+    /// #[derive(Module)]
+    /// struct Net(Linear);
+    ///
+    /// let split = |name: &str| (name == "0.weight").then(|| Sharding::new([None, Some("data")]));
+    /// let table = ModelSummary::with_shardings(&Net(Linear::new(16, 2)), 1, split);
+    /// assert_eq!(table.rows()[0][3], "weight f32[2, 16] split [-, data], bias f32[2]");
+    /// ```
+    pub fn with_shardings<M: Module + ?Sized>(
+        module: &M,
+        max_depth: usize,
+        sharding: impl Fn(&str) -> Option<Sharding>,
+    ) -> ModelSummary {
         let mut found = Found::default();
         module.visit(&mut Visit::new(&mut found));
         let Found { parts, parameters, others } = found;
@@ -59,12 +84,17 @@ impl ModelSummary {
             }
             let count: usize = distinct.iter().map(|(_, p)| p.ty().shape.num_elements()).sum();
             let shape = |(name, p): &(String, Parameter)| {
-                let ty = p.ty();
-                name.strip_prefix(&prefix).map_or_else(|| ty.to_string(), |name| format!("{name} {ty}"))
+                let own_name = name.strip_prefix(&prefix).map(|name| format!("{name} ")).unwrap_or_default();
+                let split = sharding(name).filter(|sharding| !sharding.is_replicated());
+                let split = split.map(|sharding| format!(" split {sharding}")).unwrap_or_default();
+                let frozen = if p.requires_grad() { "" } else { " frozen" };
+                format!("{own_name}{}{split}{frozen}", p.ty())
             };
             let mut shapes: Vec<String> = distinct.iter().take(MOST_SHOWN).map(|entry| shape(entry)).collect();
             if distinct.len() > MOST_SHOWN {
-                shapes.push(format!("… ({} tensors)", distinct.len()));
+                let frozen = distinct.iter().filter(|entry| !entry.1.requires_grad()).count();
+                let frozen = if frozen > 0 { format!(", {frozen} frozen") } else { String::new() };
+                shapes.push(format!("… ({} tensors{frozen})", distinct.len()));
             }
             rows.push([part, short(type_name), count.to_string(), shapes.join(", ")]);
         }

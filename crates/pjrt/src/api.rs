@@ -1,7 +1,7 @@
 //! The one door to a plugin's functions: finds them in the table, calls them, turns their errors into ours.
 //! It knows nothing of what they mean.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::io::{self, Write};
 
@@ -40,6 +40,23 @@ impl Api {
     /// Major and minor version of the header that the plugin was compiled with.
     pub(crate) fn version(self) -> (i32, i32) {
         (self.table.pjrt_api_version.major_version, self.table.pjrt_api_version.minor_version)
+    }
+
+    /// The plugin's extension of this kind, if it has one that is as large as a `T`, which begins with the head of extensions.
+    ///
+    /// # Safety
+    /// `T` must be what the header lays out for this kind.
+    pub(crate) unsafe fn extension<T>(self, kind: c_int) -> Option<&'static T> {
+        let mut next = self.table.extension_start;
+        // SAFETY: the plugin's list stays as long as its table.
+        while let Some(base) = unsafe { next.as_ref() } {
+            if base.kind == kind && base.struct_size >= size_of::<T>() {
+                // SAFETY: it has room for a `T`; the rest is the caller's promise.
+                return Some(unsafe { &*next.cast::<T>() });
+            }
+            next = base.next;
+        }
+        None
     }
 
     fn find(self, slot: Slot) -> Option<*const c_void> {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use fulmen_pjrt::hlo::{Cost, Source};
+use fulmen_pjrt::hlo::Cost;
 use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin};
 use fulmen_tensor::{Function, Mesh, Recorded};
 
+use crate::lines::{cost_by_line, line};
 use crate::{
     Error, Generation, Judgement, LineCost, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting, large,
     roofline, topology, warnings,
@@ -176,16 +177,10 @@ fn cost(judgement: &mut Judgement, program: &Executable, step: &Step) -> fulmen_
 
 /// What each line of the user's code costs.
 fn lines(module: &fulmen_pjrt::hlo::Module, chip: &Generation, step: &Step) -> Vec<LineCost> {
-    let line = |source: Option<Source>| {
-        source.filter(|at| at.file != "-" && !(step.is_internal)(&at.file)).map(|at| at.to_string())
-    };
-    let mut costs: BTreeMap<Option<String>, (Cost, u64)> = BTreeMap::new();
-    for (source, cost) in module.cost_by_line() {
-        let (sum, _) = costs.entry(line(source)).or_default();
-        *sum = Cost { flops: sum.flops + cost.flops, bytes: sum.bytes + cost.bytes };
-    }
+    let mut costs: BTreeMap<Option<String>, (Cost, u64)> =
+        cost_by_line(module, step.is_internal).into_iter().map(|(line, cost)| (line, (cost, 0))).collect();
     for array in module.largest_arrays(LOOKED_AT) {
-        costs.entry(line(array.source)).or_default().1 += array.bytes;
+        costs.entry(line(array.source, step.is_internal)).or_default().1 += array.bytes;
     }
     let lines = costs.into_iter().map(|(source, (cost, array_bytes))| LineCost {
         source,

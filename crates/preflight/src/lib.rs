@@ -36,6 +36,7 @@ mod large;
 #[cfg(test)]
 #[path = "../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
+mod lines;
 mod prices;
 mod report;
 mod roofline;
@@ -48,6 +49,7 @@ pub use chips::{GENERATIONS, Generation, Ring};
 pub use error::{Error, Result};
 pub use judge::{Step, judge};
 pub use large::LargeTensor;
+pub use lines::cost_by_line;
 pub use prices::{Price, Prices};
 pub use report::{Judgement, LineCost, Report, StepCost, StepSetting};
 pub use roofline::{Bound, Roofline};

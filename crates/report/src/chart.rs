@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::html::{Html, element};
+use crate::html::{Html, element, style};
 
 /// Width and height, and the place left for labels; near the pixels that a chart gets, so that letters keep their size.
 const SIZE: (f64, f64) = (360.0, 220.0);
@@ -82,13 +82,40 @@ pub struct Chart {
 impl Chart {
     /// The chart with its title and legend; a word where there is no point.
     pub fn html(&self) -> Html {
+        let title = element("b", &[], self.title.as_str());
+        let Some(drawing) = self.drawing() else {
+            return element("figure", &[], [title, element("p", &[("class", &"faint")], "no values")]);
+        };
+        let view = format!("0 0 {} {}", SIZE.0, SIZE.1);
+        let said = format!("{}: {} over {}", self.title, self.y, self.x);
+        let svg = element("svg", &[("viewBox", &view), ("role", &"img"), ("aria-label", &said)], drawing);
+        element("figure", &[], [title, svg, legend(&self.names())])
+    }
+
+    /// The chart as an SVG file of its own; only the title and the legend where there is no point.
+    ///
+    /// ```
+    /// use fulmen_report::chart::{Chart, Series};
+    ///
+    /// let series = vec![Series { name: "train".into(), points: vec![(0.0, 2.0), (1.0, 1.5)], ..Series::default() }];
+    /// let file = Chart { title: "loss".into(), x: "step".into(), series, ..Chart::default() }.svg();
+    /// assert!(file.starts_with("<svg xmlns=") && file.contains(">train</text>"));
+    /// ```
+    pub fn svg(&self) -> String {
+        svg_file(&self.title, &self.names(), SIZE, self.drawing().unwrap_or_default())
+    }
+
+    /// The series that have names, with their colours.
+    fn names(&self) -> Vec<(usize, &str)> {
+        self.series.iter().filter(|s| !s.name.is_empty()).map(|s| (s.colour, &*s.name)).collect()
+    }
+
+    /// Axes and marks; nothing where there is no point.
+    fn drawing(&self) -> Option<Html> {
         let series: Vec<Series> = self.series.iter().map(drawable).collect();
         let ys = || series.iter().flat_map(|s| s.points.iter().map(|p| p.1));
         let xs = || series.iter().flat_map(|s| s.points.iter().map(|p| p.0));
-        let title = element("b", &[], self.title.as_str());
-        let (Some(x), Some(mut y)) = (range(xs()), range(ys())) else {
-            return element("figure", &[], [title, element("p", &[("class", &"faint")], "no values")]);
-        };
+        let (x, mut y) = (range(xs())?, range(ys())?);
         let columns = series.iter().any(|s| s.mark == Mark::Columns);
         let wide = y.0 > 0.0 && y.1 / y.0 >= LOG_FROM;
         let log_y = self.log_y.unwrap_or(wide && !columns) && y.0 > 0.0;
@@ -107,17 +134,42 @@ impl Chart {
         let y = Axis::new(y.0, y.1, log_y, SIZE.1 - BOTTOM, TOP);
         let mut parts = vec![axes(&x, &y, &self.x, &self.y)];
         parts.extend(series.iter().flat_map(|s| marks(s, &x, &y)));
-        let view = format!("0 0 {} {}", SIZE.0, SIZE.1);
-        let said = format!("{}: {} over {}", self.title, self.y, self.x);
-        let svg = element(
-            "svg",
-            &[("viewBox", &view), ("role", &"img"), ("aria-label", &said)],
-            parts.into_iter().collect::<Html>(),
-        );
-        let names: Vec<(usize, &str)> =
-            series.iter().filter(|s| !s.name.is_empty()).map(|s| (s.colour, &*s.name)).collect();
-        element("figure", &[], [title, svg, legend(&names)])
+        Some(parts.into_iter().collect())
     }
+}
+
+/// What is drawn, of a width and a height, as an SVG file: below its title and names with their colours, light or dark as the
+/// reader's system is.
+///
+/// ```
+/// use fulmen_report::chart::svg_file;
+/// use fulmen_report::html::element;
+///
+/// let bar = element("path", &[("class", &"column c0"), ("d", &"M0 0h90v12h-90z")], "");
+/// assert!(svg_file("a bar", &[(0, "ours")], (100.0, 12.0), bar).ends_with("</svg>\n"));
+/// ```
+pub fn svg_file(title: &str, names: &[(usize, &str)], (width, height): (f64, f64), drawing: Html) -> String {
+    const TITLE: f64 = 40.0;
+    let bold = "font-size: 13px; font-weight: 600; fill: var(--text)";
+    let mut parts = vec![style(), element("text", &[("x", &4), ("y", &(14.0 - TITLE)), ("style", &bold)], title)];
+    let mut left = 4.0;
+    for (colour, name) in names {
+        let swatch = format!("M{left:.1} {:.1}h12v8h-12z", 23.0 - TITLE);
+        parts.push(element("path", &[("class", &format_args!("column {}", class(*colour))), ("d", &swatch)], ""));
+        parts.push(label(left + 16.0, 31.0 - TITLE, "start", name));
+        left += 30.0 + 6.5 * name.chars().count() as f64;
+    }
+    parts.push(drawing);
+    let view = format!("0 {} {width} {}", -TITLE, height + TITLE);
+    let attributes: [(&'static str, &dyn std::fmt::Display); 5] = [
+        ("xmlns", &"http://www.w3.org/2000/svg"),
+        ("viewBox", &view),
+        ("width", &(1.6 * width)),
+        ("role", &"img"),
+        ("aria-label", &title),
+    ];
+    let file = element("svg", &attributes, parts.into_iter().collect::<Html>());
+    format!("{}\n", file.as_str())
 }
 
 /// Names with their colours.
@@ -138,8 +190,8 @@ pub fn bar(parts: impl IntoIterator<Item = (usize, String, f64)>) -> Html {
     element("div", &[("class", &"bar")], parts.into_iter().map(part).collect::<Html>())
 }
 
-/// The class that has a colour.
-pub(crate) fn class(colour: usize) -> String {
+/// The CSS class of a colour.
+pub fn class(colour: usize) -> String {
     if colour == NEUTRAL { "faint".to_owned() } else { format!("c{}", colour % COLOURS) }
 }
 

@@ -42,7 +42,6 @@ pub fn element(name: &'static str, attributes: &[(&'static str, &dyn Display)], 
 
 /// A whole page that needs no other file and no script. It is light or dark as the reader's system is.
 pub fn page(title: &str, body: impl Into<Html>) -> String {
-    let style = Html(format!("<style>{}</style>", include_str!("page.css")));
     let head = element(
         "head",
         &[],
@@ -53,11 +52,16 @@ pub fn page(title: &str, body: impl Into<Html>) -> String {
             // Without it a browser asks the server, or the folder, for an icon.
             element("link", &[("rel", &"icon"), ("href", &"data:,")], ""),
             element("title", &[], title),
-            style,
+            style(),
         ],
     );
     let body = element("body", &[], element("main", &[], [element("h1", &[], title), body.into()]));
     format!("<!doctype html>\n{}\n", element("html", &[("lang", &"en")], [head, body]).0)
+}
+
+/// The colours and sizes of a page, and of what is drawn in it.
+pub(crate) fn style() -> Html {
+    Html(format!("<style>{}</style>", include_str!("page.css")))
 }
 
 /// A section with a heading, by whose id a page can be linked to.

@@ -275,7 +275,15 @@ fn model(summary: &Summary) -> Html {
     if summary.model.len() > MOST_ROWS {
         let _ = write!(total, "; {} further parts are left out", summary.model.len() - MOST_ROWS);
     }
-    [table(&["name", "type", "parameters", "shapes"], rows), paragraph(total)].into()
+    let mut parts = vec![table(&["name", "type", "parameters", "shapes"], rows), paragraph(total)];
+    if !summary.lines.is_empty() {
+        let row = |(line, flops, bytes): &(String, f64, f64)| {
+            vec![Html::from(&**line), amount(*flops, "FLOP").into(), amount(*bytes, "B").into()]
+        };
+        parts.push(element("h3", &[], "What a step costs on each device, by line"));
+        parts.push(table(&["line", "operations", "memory traffic"], summary.lines.iter().take(MOST_ROWS).map(row)));
+    }
+    parts.into_iter().collect()
 }
 
 fn classes(run: &Run) -> Html {

@@ -58,6 +58,10 @@ pub struct Summary {
     pub model: Vec<[String; 4]>,
     /// What stands below the table of the model.
     pub model_total: String,
+    /// The most expensive lines of the user's code in the compiled step, with operations and bytes of a step on each device.
+    pub lines: Vec<(String, f64, f64)>,
+    /// What would make the training faster.
+    pub advice: Vec<String>,
     /// What else there is to say: mesh, precision, batch size.
     pub setting: Vec<(String, String)>,
 }

@@ -73,6 +73,8 @@ fn folder(root: &Path, name: &str, log_points: u64, metrics: usize) -> PathBuf {
         host_memory: Some(1 << 30),
         model: vec![row; 150],
         model_total: "48 parameters; 192 bytes".into(),
+        lines: vec![(format!("src/main.rs:7 {SCRIPT}"), 2.5e9, 4e6)],
+        advice: vec![format!("1 of 2 products take f32 {SCRIPT}")],
         setting: vec![("platform".into(), "tpu".into())],
         ..Summary::default()
     };
@@ -114,6 +116,9 @@ fn a_run_that_failed_is_told_with_all_that_is_known() {
         "data:image/png;base64,iVBOR",
         "50 further parts are left out",
         "max_epochs = 3  # --max-epochs",
+        "src/main.rs:7 &lt;/style&gt;",
+        "2.50 GFLOP",
+        "1 of 2 products take f32 &lt;/style&gt;",
     ];
     for text in expected {
         assert!(page.contains(text), "{text}\n{page}");

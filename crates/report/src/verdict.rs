@@ -24,6 +24,8 @@ pub(crate) fn verdict(run: &Run) -> Html {
         }
     }
     sentences.extend(speed(run).into_iter().map(Html::from));
+    let advice = run.summary.iter().flat_map(|summary| &summary.advice);
+    sentences.extend(advice.map(|advice| Html::from(&**advice)));
     element("ul", &[], sentences.into_iter().map(|sentence| element("li", &[], sentence)).collect::<Html>())
 }
 

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::{exit, raise};
+use signal_hook::low_level::{self, raise};
 
 /// A signal that asks a program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +110,36 @@ impl fmt::Display for Signal {
 /// Within which a further SIGTERM or SIGHUP is the first one again: a shell that goes, and a supervisor that means a whole
 /// group of processes, send them twice.
 const SAME: Duration = Duration::from_secs(1);
+
+/// What is done before the program ends.
+static BEFORE_EXIT: Mutex<Option<Arc<dyn Fn() + Send + Sync>>> = Mutex::new(None);
+
+/// Calls `hook` before a signal ends the program, and in [`exit`]: what gives a terminal back, say, where nothing is dropped.
+/// A later one takes the place of an earlier one. It must not wait long.
+///
+/// ```
+/// fulmen_signals::before_exit(|| eprintln!("bye"));
+/// ```
+pub fn before_exit(hook: impl Fn() + Send + Sync + 'static) {
+    *BEFORE_EXIT.lock() = Some(Arc::new(hook));
+}
+
+fn run_before_exit() {
+    let hook = BEFORE_EXIT.lock().clone();
+    if let Some(hook) = hook {
+        hook();
+    }
+}
+
+/// Ends the program with this code, after the hook of [`before_exit`].
+///
+/// ```no_run
+/// fulmen_signals::exit(1);
+/// ```
+pub fn exit(code: u8) -> ! {
+    run_before_exit();
+    std::process::exit(code.into())
+}
 
 type Listener = Arc<dyn Fn(Signal) + Send + Sync>;
 
@@ -239,7 +269,8 @@ fn say(line: &str) {
 
 /// At once: what other threads still do must not change the code.
 fn end(signal: Signal) -> ! {
-    exit(signal.exit_code().into())
+    run_before_exit();
+    low_level::exit(signal.exit_code().into())
 }
 
 /// A run: while it lives, the first signal after its first step is a request, and does not end the program.
@@ -316,6 +347,17 @@ mod tests {
         ] {
             assert_eq!([asked.effect(signal, first + soon), asked.effect(signal, first + SAME)], [within, after]);
         }
+    }
+
+    #[test]
+    fn what_is_done_before_the_end_is_what_was_set_last() {
+        let (done, first) = (Arc::new(Mutex::new(vec![])), Arc::new(Mutex::new(0)));
+        let (list, number) = (done.clone(), first.clone());
+        run_before_exit();
+        before_exit(move || *number.lock() += 1);
+        before_exit(move || list.lock().push("bye"));
+        run_before_exit();
+        assert_eq!((done.lock().as_slice(), *first.lock()), (&["bye"][..], 0));
     }
 
     #[test]

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use fulmen_pjrt::{Buffer, Device};
 
+use crate::metrics::DataHandles;
 use crate::sharding::Block;
-use crate::{DType, Error, Mesh, Result, Sharding, TensorType};
+use crate::{DType, Error, Mesh, Metrics, Result, Sharding, TensorType};
 
 /// The devices that a runtime computes on, as a mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,12 +28,20 @@ pub struct DeviceArray {
     sharding: Sharding,
     places: Arc<Places>,
     shards: Vec<Buffer>,
+    _handles: DataHandles,
 }
 
 impl DeviceArray {
     /// The caller has made one buffer for each local device, of the sharding's shape.
-    pub(crate) fn new(ty: TensorType, sharding: Sharding, places: Arc<Places>, shards: Vec<Buffer>) -> DeviceArray {
-        DeviceArray { ty, sharding, places, shards }
+    pub(crate) fn new(
+        ty: TensorType,
+        sharding: Sharding,
+        places: Arc<Places>,
+        shards: Vec<Buffer>,
+        metrics: &Arc<Metrics>,
+    ) -> DeviceArray {
+        let _handles = DataHandles::new(metrics, shards.len());
+        DeviceArray { ty, sharding, places, shards, _handles }
     }
 
     /// Dtype and shape of the whole value.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fulmen_pjrt::{Event, LoadedExecutable};
 
 use crate::array::{Argument, Places};
+use crate::trace;
 use crate::{DeviceArray, Error, Function, Metrics, Result, Runtime, Sharding, TensorType};
 
 /// A compiled [`Function`], with the device values it captured.
@@ -96,7 +97,8 @@ impl Compiled {
     pub fn call(&self, arguments: Vec<Argument<'_>>) -> Result<Outputs> {
         self.check(&arguments)?;
         let face = &*self.face;
-        let start = Instant::now();
+        let _launch = trace::named(|| format!("launch {}", face.name));
+        let (start, launched) = (Instant::now(), trace::launched(&face.name));
         let total = arguments.len() + self.captured.len();
         let mut lists: Vec<Vec<_>> = face.slots.iter().map(|_| Vec::with_capacity(total)).collect();
         for argument in arguments {
@@ -123,7 +125,10 @@ impl Compiled {
         let metrics = self.metrics.clone();
         if let Some(first) = execution.done.first() {
             first
-                .on_ready(move |_| metrics.record_time("ExecuteTime", start.elapsed()))
+                .on_ready(move |_| {
+                    metrics.record_time("ExecuteTime", start.elapsed());
+                    launched.into_iter().for_each(trace::Launched::finished);
+                })
                 .map_err(|e| Error::runtime(doing(), e))?;
         }
         let mut outputs: Vec<_> = execution.outputs.into_iter().map(Vec::into_iter).collect();
@@ -133,7 +138,8 @@ impl Compiled {
             if shards.len() != face.slots.len() {
                 return Err(Error::usage(format!("{}: the plugin gave too few outputs", doing())));
             }
-            arrays.push(DeviceArray::new(ty.clone(), sharding.clone(), face.places.clone(), shards));
+            let (ty, sharding, places) = (ty.clone(), sharding.clone(), face.places.clone());
+            arrays.push(DeviceArray::new(ty, sharding, places, shards, &self.metrics));
         }
         Ok(Outputs { arrays, done: Done(execution.done) })
     }

@@ -3,13 +3,14 @@
 //! The report has the grammar of PyTorch/XLA's `metrics_report`, so tools that read the one read the other.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How many of the latest samples the percentiles are taken from.
 const KEPT: usize = 1024;
-const PERCENTILES: [usize; 9] = [1, 5, 10, 20, 50, 80, 90, 95, 99];
+const PERCENTILES: [u8; 9] = [1, 5, 10, 20, 50, 80, 90, 95, 99];
 
 /// What the samples of a metric measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +40,12 @@ struct Metric {
 /// assert!(metrics.report().contains("Accumulator: 01s500ms000.000us"));
 /// ```
 #[derive(Debug, Default)]
-pub struct Metrics(Mutex<Inner>);
+pub struct Metrics {
+    inner: Mutex<Inner>,
+    /// Buffers on devices; each step makes and drops many, so they are counted without the lock.
+    created: AtomicU64,
+    destroyed: AtomicU64,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -47,9 +53,36 @@ struct Inner {
     metrics: BTreeMap<&'static str, Metric>,
 }
 
+/// All metrics and counters at one moment, by name; it prints as the report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MetricsSnapshot {
+    /// What was sampled.
+    pub metrics: Vec<MetricSnapshot>,
+    /// What was counted.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// A sampled metric at one moment. Values are in its unit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricSnapshot {
+    /// The name, such as `ExecuteTime`.
+    pub name: &'static str,
+    /// What the samples measure.
+    pub unit: Unit,
+    /// How many samples there were.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
+    /// Of the latest samples: their sum by the seconds from the first to the last, and their number by these seconds. `None`
+    /// where that took no time.
+    pub rates: Option<(f64, f64)>,
+    /// Of the latest samples: percentages with values that so many of the samples are not above.
+    pub percentiles: Vec<(u8, f64)>,
+}
+
 impl Metrics {
     fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Adds `by` to a counter.
@@ -87,45 +120,80 @@ impl Metrics {
 
     /// The value of a counter, or how many samples a metric has had; 0 for an unknown name.
     pub fn value(&self, name: &str) -> u64 {
-        self.with(|inner| {
-            inner.counters.get(name).copied().or_else(|| inner.metrics.get(name).map(|m| m.count)).unwrap_or(0)
-        })
+        let snapshot = self.snapshot();
+        let counter = snapshot.counters.iter().find(|counter| counter.0 == name).map(|counter| counter.1);
+        let metric = || snapshot.metrics.iter().find(|metric| metric.name == name).map(|metric| metric.count);
+        counter.or_else(metric).unwrap_or(0)
     }
 
     /// All metrics, then all counters, as text.
     pub fn report(&self) -> String {
-        self.with(|inner| {
-            let mut text = String::new();
-            for (name, metric) in &inner.metrics {
-                metric.report(name, &mut text);
-            }
-            for (name, value) in &inner.counters {
-                let _ = writeln!(text, "Counter: {name}\n  Value: {value}");
-            }
-            text
-        })
+        self.snapshot().to_string()
+    }
+
+    /// All metrics and counters as they are now.
+    pub fn snapshot(&self) -> MetricsSnapshot {
+        let (metrics, mut counters) = self.with(|inner| {
+            let metrics = inner.metrics.iter().map(|(&name, metric)| metric.snapshot(name)).collect();
+            (metrics, inner.counters.clone())
+        });
+        let handles = [("CreateDataHandles", &self.created), ("DestroyDataHandles", &self.destroyed)];
+        counters.extend(handles.map(|(name, handles)| (name, handles.load(Ordering::Relaxed))));
+        MetricsSnapshot { metrics, counters: counters.into_iter().filter(|counter| counter.1 > 0).collect() }
+    }
+}
+
+/// Buffers on devices, counted when they are made and when they are dropped.
+pub(crate) struct DataHandles {
+    metrics: Arc<Metrics>,
+    count: u64,
+}
+
+impl DataHandles {
+    pub(crate) fn new(metrics: &Arc<Metrics>, count: usize) -> DataHandles {
+        let count = count as u64;
+        metrics.created.fetch_add(count, Ordering::Relaxed);
+        DataHandles { metrics: metrics.clone(), count }
+    }
+}
+
+impl Drop for DataHandles {
+    fn drop(&mut self) {
+        self.metrics.destroyed.fetch_add(self.count, Ordering::Relaxed);
     }
 }
 
 impl Metric {
-    fn report(&self, name: &str, text: &mut String) {
+    fn snapshot(&self, name: &'static str) -> MetricSnapshot {
         let mut sorted: Vec<f64> = self.latest.iter().map(|s| s.1).collect();
         sorted.sort_by(f64::total_cmp);
         let seconds = match (self.latest.front(), self.latest.back()) {
             (Some(first), Some(last)) => last.0.duration_since(first.0).as_secs_f64(),
             _ => 0.0,
         };
-        let _ = writeln!(text, "Metric: {name}\n  TotalSamples: {}", self.count);
-        let _ = writeln!(text, "  Accumulator: {}", self.unit.spell(self.sum));
-        if seconds > 0.0 {
-            let _ = writeln!(text, "  ValueRate: {} / second", self.unit.spell(sorted.iter().sum::<f64>() / seconds));
-            let _ = writeln!(text, "  Rate: {} / second", significant(sorted.len() as f64 / seconds));
+        let rates = (seconds > 0.0).then(|| (sorted.iter().sum::<f64>() / seconds, sorted.len() as f64 / seconds));
+        let percentile = |&p: &u8| Some((p, *sorted.get(sorted.len() * usize::from(p) / 100)?));
+        let percentiles = PERCENTILES.iter().filter_map(percentile).collect();
+        MetricSnapshot { name, unit: self.unit, count: self.count, sum: self.sum, rates, percentiles }
+    }
+}
+
+impl fmt::Display for MetricsSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.metrics.iter().try_for_each(|metric| write!(f, "{metric}"))?;
+        self.counters.iter().try_for_each(|(name, value)| writeln!(f, "Counter: {name}\n  Value: {value}"))
+    }
+}
+
+impl fmt::Display for MetricSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MetricSnapshot { name, unit, count, sum, rates, percentiles } = self;
+        writeln!(f, "Metric: {name}\n  TotalSamples: {count}\n  Accumulator: {}", unit.spell(*sum))?;
+        if let Some((values, samples)) = *rates {
+            writeln!(f, "  ValueRate: {} / second\n  Rate: {} / second", unit.spell(values), significant(samples))?;
         }
-        let percentiles: Vec<_> = PERCENTILES
-            .iter()
-            .filter_map(|p| Some(format!("{p}%={}", self.unit.spell(*sorted.get(sorted.len() * p / 100)?))))
-            .collect();
-        let _ = writeln!(text, "  Percentiles: {}", percentiles.join("; "));
+        let percentiles: Vec<_> = percentiles.iter().map(|(p, value)| format!("{p}%={}", unit.spell(*value))).collect();
+        writeln!(f, "  Percentiles: {}", percentiles.join("; "))
     }
 }
 
@@ -150,6 +218,7 @@ impl Unit {
 /// Nanoseconds as days, hours, minutes and seconds with two digits, milliseconds with three, and microseconds; what
 /// would only lead with zeros is left out.
 fn spell_time(nanoseconds: f64) -> String {
+    use fmt::Write as _;
     let mut rest = nanoseconds;
     let mut text = String::new();
     for (name, size, digits) in [("d", 86_400e9, 1), ("h", 3_600e9, 2), ("m", 60e9, 2), ("s", 1e9, 2), ("ms", 1e6, 3)] {
@@ -187,6 +256,21 @@ mod tests {
         assert_eq!(Unit::Bytes.spell(1536.0), "1.50KB");
         assert_eq!(significant(1.95357), "1.95357");
         assert_eq!(significant(1234.5), "1234.5");
+    }
+
+    #[test]
+    fn buffers_are_counted_as_they_come_and_go() {
+        let metrics = Arc::<Metrics>::default();
+        assert_eq!(metrics.report(), "", "what never happened has no line");
+        let (one, two) = (DataHandles::new(&metrics, 3), DataHandles::new(&metrics, 1));
+        drop(one);
+        assert_eq!(metrics.value("CreateDataHandles"), 4);
+        assert_eq!(
+            metrics.report(),
+            "Counter: CreateDataHandles\n  Value: 4\nCounter: DestroyDataHandles\n  Value: 3\n"
+        );
+        drop(two);
+        assert_eq!(metrics.value("DestroyDataHandles"), 4);
     }
 
     #[test]

@@ -14,11 +14,13 @@ use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Valu
 
 use crate::array::Places;
 use crate::disk_cache::{DiskCache, Slot};
+use crate::host_reads;
 use crate::listing::Captured;
 use crate::lower::{Lowered, lower};
 use crate::recompiles::Recompiles;
 use crate::recording::check_values;
 use crate::scope::here;
+use crate::trace;
 use crate::{
     Accelerator, AsTensor, Compiled, DeviceArray, Devices, Error, Function, Literal, Mesh, Metrics, Result, Tensor,
 };
@@ -76,6 +78,13 @@ struct Ready {
     places: Arc<Places>,
     lowered: Lowered,
     executable: Option<LoadedExecutable>,
+}
+
+impl<'f> Preloaded<'f> {
+    /// The function.
+    pub fn function(&self) -> &'f Function {
+        self.function
+    }
 }
 
 impl<'f> From<&'f Function> for Preloaded<'f> {
@@ -243,8 +252,9 @@ impl Runtime {
     }
 
     /// What this runtime has done so far: `UncachedCompile`, `CachedCompile` (in this process), `PersistentCacheHit` (on
-    /// disk), `CompileTime`, `ExecuteTime`,
-    /// `TransferToDeviceTime`, `TransferFromDeviceTime`, `InboundData` and `OutboundData`.
+    /// disk), `CreateCompileHandles` (programs compiled or loaded), `CompileTime`, `ExecuteTime`, `TransferToDeviceTime`,
+    /// `TransferFromDeviceTime`, `InboundData`, `OutboundData`, and of buffers on devices `CreateDataHandles` and
+    /// `DestroyDataHandles`. A Trainer adds `InputWait`, the time in which the devices had no batch.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
@@ -289,6 +299,7 @@ impl Runtime {
     /// # Errors
     /// Those of [`Runtime::compile`], except the compiler's.
     pub fn preload<'f>(&self, function: &'f Function) -> Result<Preloaded<'f>> {
+        let _load = trace::named(|| format!("load {}", function.name()));
         let lowered = lower(function, self.mesh())?;
         let key = self.program(&lowered);
         let on_disk = !self.compiled().contains_key(&key) && self.disk_cache.may_have(self.client(), function);
@@ -334,6 +345,8 @@ impl Runtime {
                 let options = self.compile_options(&key);
                 let texts = (&*lowered.text, &*key.0);
                 let (made, time) = self.load_or_compile(function, texts, &options, preloaded, announce)?;
+                // It is kept as long as the process, so none is destroyed.
+                self.metrics.count("CreateCompileHandles", 1);
                 // Another thread may have been first; its program is as good.
                 (self.compiled().entry(key).or_insert(Arc::new(made)).clone(), time)
             }
@@ -364,6 +377,7 @@ impl Runtime {
         preloaded: Option<LoadedExecutable>,
         announce: Option<impl FnOnce(Option<String>)>,
     ) -> Result<(LoadedExecutable, Option<Duration>)> {
+        let _compile = trace::named(|| format!("compile {}", function.name()));
         let client = &self.shared.client;
         let slot = self.disk_cache.slot(client, function, without_locations, options);
         if let Some(stored) = preloaded.or_else(|| slot.as_ref()?.load()) {
@@ -415,6 +429,7 @@ impl Runtime {
         let arrays: Vec<&DeviceArray> =
             open.iter().filter_map(|i| there(i).map(|array| &**array).or_else(|| computed_next.next())).collect();
         if !arrays.is_empty() {
+            host_reads::count(here());
             for (&i, literal) in open.iter().zip(self.read(&arrays)?.wait()?) {
                 values[i] = Some(literal);
             }

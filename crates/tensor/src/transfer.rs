@@ -7,6 +7,7 @@ use std::time::Instant;
 use fulmen_pjrt::{Buffer, Client, Device, HostBuffer, PendingRead};
 
 use crate::sharding::Block;
+use crate::trace::span;
 use crate::{DeviceArray, Error, Literal, Metrics, Result, Runtime, Sharding, TensorType};
 
 impl Runtime {
@@ -27,7 +28,7 @@ impl Runtime {
     }
 
     pub(crate) fn bytes_to_devices(&self, ty: &TensorType, bytes: &[u8], sharding: &Sharding) -> Result<DeviceArray> {
-        let start = Instant::now();
+        let (_copy, start) = (span("copy to device"), Instant::now());
         let (element_type, size) = (ty.dtype.element_type(), ty.dtype.size_in_bytes());
         let array = self.assemble(ty, sharding, |client, device, block| {
             if block.size[..] == ty.shape[..] {
@@ -88,7 +89,8 @@ impl Runtime {
             }
             shards.push(buffer);
         }
-        Ok(DeviceArray::new(ty.clone(), self.on_these_devices(sharding), self.places.clone(), shards))
+        let (sharding, places) = (self.on_these_devices(sharding), self.places.clone());
+        Ok(DeviceArray::new(ty.clone(), sharding, places, shards, &self.metrics))
     }
 
     /// Copies parts of values to the host, all of them as one transfer, and waits for them.
@@ -96,7 +98,7 @@ impl Runtime {
     /// # Errors
     /// A program that failed on the device; no memory on the host.
     pub fn read_parts(&self, parts: &[&Buffer]) -> Result<Vec<HostBuffer>> {
-        let start = Instant::now();
+        let (_copy, start) = (span("copy from device"), Instant::now());
         let failed = |e| Error::runtime("copying a value to the host", e);
         let reads = parts.iter().map(|part| part.read().map_err(failed)).collect::<Result<Vec<_>>>()?;
         let read = reads.into_iter().map(|read| read.wait().map_err(failed)).collect::<Result<Vec<_>>>()?;
@@ -185,6 +187,7 @@ impl PendingLiterals {
     /// # Errors
     /// A program that failed on the device.
     pub fn wait(self) -> Result<Vec<Literal>> {
+        let _wait = span("wait for values");
         let bytes = self.reads.iter().map(|read| read.ty.size_in_bytes()).sum();
         let literals = self.reads.into_iter().map(PendingLiteral::wait).collect::<Result<Vec<_>>>()?;
         self.metrics.record_time("TransferFromDeviceTime", self.start.elapsed());

@@ -81,6 +81,11 @@ mod report;
 mod run;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tui")]
+mod tui;
+#[cfg(not(feature = "tui"))]
+#[path = "tui/absent.rs"]
+mod tui;
 
 #[cfg(test)]
 #[path = "../../pjrt/tests/it/common/libtpu.rs"]

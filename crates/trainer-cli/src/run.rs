@@ -20,6 +20,7 @@ use crate::output::{line, line_of};
 use crate::parse::{Invocation, parse};
 use crate::print_config::{arguments, print_config};
 use crate::report;
+use crate::tui::Tui;
 use crate::{FitData, Program};
 
 /// Does what the arguments say.
@@ -45,12 +46,17 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
     // A value that is no UTF-8 cannot be kept, but runs.
     let own = arguments::<P>(&invocation.matches).unwrap_or_default();
     builder = builder.program_arguments(own, config.ok());
+    let title = command.get_bin_name().unwrap_or(command.get_name());
+    let tui = invocation.common.tui.then(|| Tui::new(title)).transpose()?;
+    if let Some(tui) = &tui {
+        builder = tui.attach(builder);
+    }
     let job = Job { invocation, started };
     match job.invocation.task {
-        Task::FitAndTest => job.fit(builder, true),
-        Task::Fit => job.fit(builder, false),
-        Task::Validate | Task::Test => job.evaluate(builder),
-        Task::Predict => job.predict(builder),
+        Task::FitAndTest => job.fit(builder, tui, true),
+        Task::Fit => job.fit(builder, tui, false),
+        Task::Validate | Task::Test => job.evaluate(builder, tui),
+        Task::Predict => job.predict(builder, tui),
         Task::Preflight => job.preflight(&builder),
     }
 }
@@ -73,13 +79,14 @@ impl<P: Program> Job<P> {
         &self.invocation.program
     }
 
-    fn fit(&self, builder: TrainerBuilder, then_test: bool) -> Result<ExitCode, Failure> {
+    fn fit(&self, builder: TrainerBuilder, tui: Option<Tui>, then_test: bool) -> Result<ExitCode, Failure> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let FitData { train, validation } = self.program().fit_data(&options)?;
         let test = if then_test { self.program().test_data(&options)? } else { None.into() };
         let module = self.program().module()?;
 
+        let _screen = tui.map(|tui| tui.start(&trainer, Some(&train)));
         let before_fit = self.started.elapsed();
         let fit = trainer.fit(&module, &train, validation)?;
         if let Some(signal) = fit.signal {
@@ -105,7 +112,7 @@ impl<P: Program> Job<P> {
         self.finish(&trainer, || report::fit(&trainer, &fit, tested.as_ref(), before_fit))
     }
 
-    fn evaluate(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
+    fn evaluate(&self, builder: TrainerBuilder, tui: Option<Tui>) -> Result<ExitCode, Failure> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let (sets, none) = match self.invocation.task {
@@ -118,6 +125,7 @@ impl<P: Program> Job<P> {
             return Err(Failure::Option(format!("this program has no {none}")));
         }
         let module = self.program().module()?;
+        let _screen = tui.map(|tui| tui.start(&trainer, None));
         let (point, title) = match self.invocation.task {
             Task::Validate => (trainer.validate_with(&module, sets, Weights::from_options(&options)?)?, "Validation"),
             _ => (trainer.test(&module, sets, Weights::from_options(&options)?)?, "Test"),
@@ -129,7 +137,7 @@ impl<P: Program> Job<P> {
         self.finish(&trainer, || report::evaluation(&trainer, &point))
     }
 
-    fn predict(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
+    fn predict(&self, builder: TrainerBuilder, tui: Option<Tui>) -> Result<ExitCode, Failure> {
         let args = PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
         let writer = self.program().prediction_writer(&args.output);
         let writer = writer.map_err(|e| Failure::Option(format!("--output {e}")))?;
@@ -139,6 +147,7 @@ impl<P: Program> Job<P> {
             Failure::Option("this program has no data to predict for: its predict_data() gives none".into())
         })?;
         let module = self.program().module()?;
+        let _screen = tui.map(|tui| tui.start(&trainer, Some(&loader)));
         let batches = trainer.predict(&module, &loader, Weights::from_options(&options)?)?;
         let samples = writer.write(batches)?;
         line_of(&trainer, format_args!("predictions: {} for {samples} samples", args.output.display()))?;
@@ -196,7 +205,11 @@ impl<P: Program> Job<P> {
             line_of(trainer, trainer.metrics_report().trim_end())?;
         }
         if self.invocation.common.json {
-            line_of(trainer, json())?;
+            let mut json = json();
+            if self.invocation.common.metrics {
+                json["metrics_report"] = trainer.metrics_json();
+            }
+            line_of(trainer, json)?;
         }
         Ok(ExitCode::SUCCESS)
     }

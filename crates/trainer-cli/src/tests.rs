@@ -248,6 +248,8 @@ fn what_is_printed_says_what_each_key_is() {
         json = false
         # Print the runtime's metrics at the end
         metrics = false
+        # Show curves, throughput, queues, memory and the log on a full screen, if standard error is a terminal. Needs the feature `tui` of `fulmen`
+        tui = false
     "#]]
     .assert_eq(own);
     assert!(
@@ -336,7 +338,6 @@ fn old_names_are_answered_with_ours() {
     for (args, expected) in [
         (&["--tpu_cores=8"][..], "there is no option --tpu_cores: give accelerator tpu, and devices"),
         (&["--gpus", "2"], "there is no option --gpus: give accelerator cuda"),
-        (&["--strategy", "xla_debug"], "`xla_debug` is no strategy: give ddp"),
         (&["--precision", "64"], "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true"),
     ] {
         let (message, code) = told(&[&["fit", "--data-dir", "d", "--print-config"], args].concat());
@@ -400,6 +401,14 @@ fn options_that_cannot_be_end_with_2_wherever_they_are_found() {
     }
     let (message, code) = told(&["fit", "--data-dir", "d", "--accelerator", "cpu"]);
     assert_eq!((message.as_str(), code), ("not in this test", format!("{:?}", ExitCode::from(1))));
+}
+
+#[cfg(not(feature = "tui"))]
+#[test]
+fn a_program_without_the_feature_says_how_to_get_a_full_screen() {
+    let (message, code) = told(&["fit", "--data-dir", "d", "--tui"]);
+    let expected = "--tui: this program has no full screen; give `fulmen` the feature `tui` in its Cargo.toml";
+    assert_eq!((message.as_str(), code), (expected, format!("{:?}", ExitCode::from(2))));
 }
 
 #[test]

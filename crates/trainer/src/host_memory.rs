@@ -13,7 +13,7 @@ pub(crate) fn available() -> Option<u64> {
 }
 
 /// Bytes of this process that lie in memory.
-pub(crate) fn resident() -> Option<u64> {
+pub fn resident() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
 }
 

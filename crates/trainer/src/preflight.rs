@@ -17,12 +17,12 @@ pub use fulmen_preflight::{
 };
 use fulmen_tensor::{Mesh, Runtime};
 
-use crate::program::StepProgram;
 use crate::program::prepare::{self, Prepared};
+use crate::program::{StepProgram, is_internal};
 use crate::setting::Choices;
 use crate::setting::limits::EpochSize;
 use crate::state::{names, to_initialize};
-use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule, program, recorder};
+use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
 /// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
@@ -77,6 +77,28 @@ impl TrainerBuilder {
         prices: Option<&Prices>,
     ) -> Result<Report> {
         judge(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, slices, prices)
+    }
+
+    /// The training step for this number of devices as StableHLO text, as JAX's `jit(step).lower(...).as_text()`. No device is
+    /// opened, and nothing is compiled.
+    ///
+    /// ```
+    /// # use fulmen_data::{DataLoader, TensorDataset};
+    /// # use fulmen_nn::{Linear, Module, optim};
+    /// # use fulmen_trainer::{Trainer, TrainingFn};
+    /// # let data = TensorDataset::builder().array("x", [64, 1], vec![1.0f32; 64]).build()?;
+    /// # let loader = DataLoader::builder(data).batch_size(16).build()?;
+    /// # let line = Linear::new(1, 1);
+    /// # let module = TrainingFn::new(&line, |line, batch, _| line.forward(&batch.get("x")).mean_all(), |_| optim::Sgd::new(0.1));
+    /// let text = Trainer::builder().max_epochs(1).stablehlo(&module, &loader, 8)?;
+    /// assert!(text.contains("stablehlo."));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An option that cannot be; a mistake in the step; a mesh of another number of devices.
+    pub fn stablehlo<M: TrainingModule>(&self, module: &M, train: &DataLoader, devices: usize) -> Result<String> {
+        Ok(record(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, devices)?.stablehlo)
     }
 
     /// Compiles what a fit compiles (starting values, training step, validation steps, the module's programs, the copy of the
@@ -184,10 +206,7 @@ fn record<M: TrainingModule>(
     let (layout, program) = prepare::training_step(module, &setting, &plan, shapes, setting.options.seed)?;
     let function = program.largest().functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
     Ok(Step {
-        is_internal: |file| {
-            let folder = |of: &str| of.strip_suffix("mod.rs").is_some_and(|folder| file.starts_with(folder));
-            folder(program::FILE) || folder(recorder::FILE)
-        },
+        is_internal,
         parameter_of: names::parameter_of,
         steps_per_epoch: Some(steps_per_epoch),
         setting: Some(StepSetting {

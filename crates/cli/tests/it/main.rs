@@ -12,3 +12,4 @@ mod report;
 mod runs;
 mod top;
 mod tpu;
+mod training;

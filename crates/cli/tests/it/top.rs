@@ -1,16 +1,14 @@
 //! `fulmen ps`, `kill` and `top`: the screen, and the commands on a machine without a TPU.
 
-use std::fmt::Write as _;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 use expect_test::{expect, expect_file};
 use fulmen_cli::top::{Look, Screen};
-use fulmen_machine::{DeviceMetrics, Level, Process, Step, Watched};
+use fulmen_machine::{DeviceMetrics, Level, Process, RunMetrics, Step, Watched};
+use fulmen_tui::svg;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::buffer::Buffer;
-use ratatui::style::{Color, Modifier};
 use serde_json::Value;
 
 /// Four devices and a training on them.
@@ -43,7 +41,7 @@ fn look(turn: u32) -> Look {
     };
     let step_time = Some(Duration::from_micros(310_250));
     let watched = Watched { process, load: Some(0.4), steps: Some(3), step_time };
-    Look { metrics: Ok((0..4).map(device).collect()), processes: vec![watched], unseen: 0 }
+    Look { metrics: Ok((0..4).map(device).collect()), run: None, processes: vec![watched], unseen: 0 }
 }
 
 fn drawn(screen: &Screen, width: u16, height: u16) -> Terminal<TestBackend> {
@@ -94,7 +92,7 @@ fn more_is_shown_at_level_2_and_the_reason_where_there_is_nothing() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let why = "127.0.0.1:8431: no process with libtpu serves metrics there";
-    screen.update(Look { metrics: Err(why.into()), processes: vec![], unseen: 7 });
+    screen.update(Look { metrics: Err(why.into()), run: None, processes: vec![], unseen: 7 });
     let text = drawn(&screen, 100, 16).backend().to_string();
     assert!(text.contains(why) && text.contains("TPU; 7 could not be looked into"), "{text}");
     // There is room for nothing.
@@ -109,6 +107,21 @@ fn lines_say_the_same() {
         device 2: duty cycle 86.0 %, HBM 11.7 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
         device 3: duty cycle 90.0 %, HBM 12.1 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
         process 4211 of anna: trains; step 1200, 310.2 ms a step; ./train fit --max-epochs 10"#]].assert_eq(&look(0).lines().join("\n"));
+}
+
+#[test]
+fn a_training_tells_how_long_it_waits_for_input() {
+    let step_time = Some(Duration::from_micros(310_250));
+    let run = RunMetrics { epoch: 1, global_step: 1200, step_time, input_wait: Some(0.042) };
+    let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
+    let said = "epoch 1, step 1200, 310.2 ms a step, waits for input 4.2 % of the time";
+    for (run, said) in [(Ok(run), said), (Err("nobody answers".to_owned()), "nobody answers")] {
+        let look = Look { run: Some(run), ..look(0) };
+        assert!(look.lines()[4].ends_with(said), "{:?}", look.lines());
+        screen.update(look);
+        let text = drawn(&screen, 96, 23).backend().to_string();
+        assert!(text.contains("┌ Training ─") && text.contains(said), "{text}");
+    }
 }
 
 fn fulmen(arguments: &[&str]) -> Output {
@@ -169,45 +182,4 @@ fn without_a_server_top_says_so_and_fails() {
     assert_eq!((&look["error"], look["devices"].as_array().map(Vec::len)), (&why.into(), Some(0)));
     let wrong = String::from_utf8_lossy(&top(&["--interval", "0"]).stderr).into_owned();
     assert!(wrong.contains("expected a number of seconds above 0"), "{wrong}");
-}
-
-/// A picture of a screen, with a text for each run of cells of the same style.
-fn svg(screen: &Buffer) -> String {
-    let (wide, high) = (8.4, 18.0);
-    let (width, height) = (f64::from(screen.area.width) * wide + 20.0, f64::from(screen.area.height) * high + 20.0);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"monospace\" \
-         font-size=\"14\">\n<rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#16181d\"/>\n"
-    );
-    for y in 0..screen.area.height {
-        let mut x = 0;
-        while x < screen.area.width {
-            let style = |x: u16| (screen[(x, y)].fg, screen[(x, y)].modifier);
-            let run = (x..screen.area.width).take_while(|other| style(*other) == style(x)).collect::<Vec<_>>();
-            let text: String = run.iter().map(|x| screen[(*x, y)].symbol()).collect();
-            let (color, modifier) = style(x);
-            if !text.trim().is_empty() {
-                let color = match color {
-                    Color::Green => "#8ec07c",
-                    Color::Yellow => "#fabd2f",
-                    Color::Cyan => "#83a598",
-                    Color::DarkGray => "#666a73",
-                    _ if modifier.contains(Modifier::DIM) => "#9a9da5",
-                    _ => "#e6e6e6",
-                };
-                let weight = if modifier.contains(Modifier::BOLD) { " font-weight=\"bold\"" } else { "" };
-                let (left, base) = (10.0 + f64::from(x) * wide, 10.0 + f64::from(y) * high + 14.0);
-                let long = run.len() as f64 * wide;
-                let text = text.replace('&', "&amp;").replace('<', "&lt;");
-                writeln!(
-                    svg,
-                    "<text x=\"{left:.1}\" y=\"{base:.0}\" fill=\"{color}\"{weight} textLength=\"{long:.1}\" \
-                     lengthAdjust=\"spacingAndGlyphs\" xml:space=\"preserve\">{text}</text>"
-                )
-                .unwrap();
-            }
-            x += run.len() as u16;
-        }
-    }
-    svg + "</svg>\n"
 }

@@ -5,6 +5,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use fulmen_tensor::trace::{Span, span};
+
 /// A part of reading a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
@@ -93,11 +95,17 @@ impl Clock {
 /// Lets the stage around it go on when it is dropped, in a panic too.
 struct Running {
     outer: Option<Stage>,
+    _span: Span,
 }
 
 impl Running {
     fn start(stage: Stage) -> Running {
-        Running { outer: Clock::switch(Some(stage)) }
+        let name = match stage {
+            Stage::Read => "read",
+            Stage::Decode => "decode",
+            Stage::Transform => "transform",
+        };
+        Running { outer: Clock::switch(Some(stage)), _span: span(name) }
     }
 }
 

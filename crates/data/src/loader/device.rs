@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
+use fulmen_tensor::trace::numbered;
 use fulmen_tensor::{DType, DeviceArray, Runtime, Sharding, TensorType};
 
 use super::{batch::HostBatch, host_batches::HostBatches, stats::ConsumerTimer, stats::Stats};
@@ -178,6 +179,7 @@ fn transfer(
         let Some(batch) = batches.next() else { return };
         let came = Instant::now();
         let moved = batch.and_then(|batch| {
+            let _transfer = numbered("transfer", batch.index() as u64);
             let moved = batch.to_devices(runtime, sharding)?;
             for (i, array) in moved.arrays.iter().enumerate() {
                 let name = batch.fields().get(i).map_or("the mask", |field| field.name.as_str());

@@ -6,6 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use fulmen_tensor::trace::numbered;
+
 use super::{
     batch::HostBatch, collate::BatchBuffer, collate::Collator, config::BatchSize, config::Config, config::LastBatch,
     config::Setup, layout::Layout, pool::Pool, replicas::Replicas, replicas::ShardSpec, source::BatchSource,
@@ -159,7 +161,7 @@ impl Inner {
         let Setup { config, shard, stats } = &*self.setup;
         let (BatchId { epoch, index }, BatchTask { data, bucket }) = (id, task);
         let layout = &self.memory.layouts[bucket];
-        let watch = Stopwatch::start();
+        let (watch, _fill) = (Stopwatch::start(), numbered("batch", index as u64));
         let mut bytes = self.memory.pool.take()?;
         let buffer = BatchBuffer::new(&mut bytes, layout)?;
         let (seed, on_error) = (config.seed, config.on_error);

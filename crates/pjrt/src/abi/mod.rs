@@ -6,6 +6,7 @@
 
 mod args;
 mod key_value;
+mod profiler;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 pub(crate) use args::*;
 pub(crate) use key_value::*;
+pub(crate) use profiler::*;
 pub(crate) use slots::Slot;
 
 macro_rules! opaque {
@@ -27,7 +29,7 @@ macro_rules! opaque {
 opaque! {
     PJRT_Error PJRT_Event PJRT_Client PJRT_Device PJRT_Memory PJRT_DeviceDescription PJRT_TopologyDescription
     PJRT_Executable PJRT_LoadedExecutable PJRT_Buffer PJRT_ExecuteContext PJRT_SerializedExecutable
-    PJRT_SerializedTopology
+    PJRT_SerializedTopology PLUGIN_Profiler PLUGIN_Profiler_Error
 }
 
 /// Defines a `#[repr(C)]` struct that starts with `struct_size` and `extension_start`, and its all-zero value.
@@ -65,7 +67,7 @@ macro_rules! sized_struct {
 }
 pub(crate) use sized_struct;
 
-/// The head of an extension; extensions are skipped here.
+/// The head of an extension.
 #[repr(C)]
 pub(crate) struct PJRT_Extension_Base {
     pub(crate) struct_size: usize,

@@ -50,14 +50,14 @@ impl Module {
 
     /// What a run of the program costs by the lines of the user's code: operations, and the bytes of
     /// [`main_memory_traffic`](Module::main_memory_traffic), whose parts these are. A fusion is of the line that its result is
-    /// from; what the compiler has added is of none.
+    /// from. What the compiler has added, or put in place of an instruction, is of the line that first uses it; else of none.
     pub fn cost_by_line(&self) -> BTreeMap<Option<Source>, Cost> {
         let times = Times::of(self);
         let mut lines: BTreeMap<Option<Source>, Cost> = BTreeMap::new();
         for (i, computation) in self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i)) {
             let runs = times.runs(i) as f64;
-            for instruction in &computation.instructions {
-                let cost = lines.entry(instruction.source.clone()).or_default();
+            for (instruction, source) in computation.instructions.iter().zip(computation.sources()) {
+                let cost = lines.entry(source.cloned()).or_default();
                 cost.flops += runs * self.flops(computation, instruction);
                 cost.bytes += runs * self.moved(computation, instruction).main;
             }

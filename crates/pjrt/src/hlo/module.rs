@@ -122,6 +122,17 @@ impl Module {
 }
 
 impl Computation {
+    /// The line of each instruction, and of one without a line that of the first instruction that uses it.
+    pub(super) fn sources(&self) -> Vec<Option<&Source>> {
+        let mut sources: Vec<_> = self.instructions.iter().map(|instruction| instruction.source.as_ref()).collect();
+        let mut users = vec![None; sources.len()];
+        for (i, instruction) in self.instructions.iter().enumerate().rev() {
+            sources[i] = sources[i].or(users[i]);
+            instruction.operands.iter().for_each(|&operand| users[operand] = sources[i].or(users[operand]));
+        }
+        sources
+    }
+
     fn read(computation: &proto::Computation, called: &HashMap<i64, usize>, sources: &Sources<'_>) -> Result<Self> {
         let name = &computation.name;
         let mut places = HashMap::new();
@@ -298,6 +309,31 @@ mod tests {
         assert!(Module::decode(b"\xff\xff", 1).is_err() && Module::decode(b"", 1).is_err());
         let good = Module::read(&module(vec![instruction(1, &[], &[])], 1, 7), 1).unwrap();
         assert_eq!(good.entry().root().name, "i1");
+    }
+
+    #[test]
+    fn what_the_compiler_has_added_is_of_the_line_that_uses_it() {
+        let instruction = |id: i64, line, operand_ids: &[i64]| proto::Instruction {
+            name: format!("i{id}"),
+            opcode: "negate".into(),
+            id,
+            operand_ids: operand_ids.to_vec(),
+            metadata: Some(proto::OpMetadata { source_file: "a.rs".into(), source_line: line, ..Default::default() }),
+            ..Default::default()
+        };
+        let mut added = [instruction(1, 0, &[]), instruction(2, 0, &[1]), instruction(5, 0, &[4])];
+        added.iter_mut().for_each(|instruction| instruction.metadata = None);
+        let [first, second, last] = added;
+        // The second is used by lines 3 and 4; nothing uses the last.
+        let instructions = vec![first, second, instruction(3, 3, &[2]), instruction(4, 4, &[2, 3]), last];
+        let module = proto::Module {
+            computations: vec![proto::Computation { name: "c".into(), id: 7, root_id: 5, instructions }],
+            entry_computation_id: 7,
+            ..Default::default()
+        };
+        let module = Module::read(&module, 1).unwrap();
+        let lines: Vec<_> = module.entry().sources().into_iter().map(|source| source.map(|at| at.line)).collect();
+        assert_eq!(lines, [Some(3), Some(3), Some(3), Some(4), None]);
     }
 
     #[test]

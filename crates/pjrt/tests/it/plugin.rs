@@ -33,6 +33,23 @@ fn the_plugin_tells_of_itself() {
     assert_eq!(plugin().identity().unwrap().len(), 64);
 }
 
+#[test]
+fn a_plugin_without_a_profiler_says_so() {
+    let error = plugin().start_profile().unwrap_err();
+    assert!(error.is_unsupported(), "{error:?}");
+    says(&error, &["has no profiler", &plugin().path().display().to_string()]);
+}
+
+/// Without a TPU, libtpu's profiler is created, cannot be started, and says why.
+#[test]
+fn libtpu_has_a_profiler() {
+    let Some(plugin) = libtpu() else { return };
+    match plugin.start_profile() {
+        Ok(profile) => assert!(!profile.finish().unwrap().is_empty()),
+        Err(error) => says(&error, &["PLUGIN_Profiler_Start: No factory for ACTIVITY_TRACING"]),
+    }
+}
+
 fn refused(path: &Path, parts: &[&str]) {
     let error = Plugin::load(path).unwrap_err();
     assert!(error.is_not_a_plugin(), "{error:?}");

@@ -7,6 +7,8 @@ mod device_stats_monitor;
 mod early_stopping;
 mod gradient_accumulation_scheduler;
 mod learning_rate_monitor;
+#[cfg(feature = "prometheus")]
+pub(crate) mod metrics_endpoint;
 mod model_checkpoint;
 mod monitor;
 mod norm_monitor;
@@ -14,6 +16,7 @@ mod on;
 pub(crate) mod progress_bar;
 mod reduce_lr_on_plateau;
 mod spike_guard;
+mod throughput;
 mod throughput_monitor;
 mod timer;
 pub(crate) mod train_start;

@@ -6,23 +6,34 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fulmen_loggers::number;
+use fulmen_report::units::{amount, duration};
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
 use crate::callbacks::callback::Callback;
+use crate::callbacks::throughput::{Rates, Throughput};
 use crate::hooks::{EvaluationProgress, FitStart, Progress};
 use crate::plan::NO_LIMIT;
-use crate::say::say;
-use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink};
+use crate::say::{keep, say};
+use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink, TrainStart};
 
-/// Shows how training goes. Its numbers are those of log points that have arrived; it asks the device for nothing.
+/// Time between two step lines in the log of the run.
+const BETWEEN: Duration = Duration::from_secs(10);
+
+/// Shows how training goes. Its numbers are those of log points that have arrived; it asks the device for nothing. With
+/// them it tells samples and tokens a second, FLOP/s on each device, what share of the device's peak that is (MFU), and how
+/// long the rest takes: on the bar, at the end of each epoch, and now and then in the run's `run.log`.
 pub struct ProgressBar {
     bar: Option<Bar>,
     /// What it shows of training, while an epoch runs.
     training: Option<Progress>,
-    terminal: bool,
     max_epochs: u64,
     epoch_start: Instant,
     shown: String,
+    throughput: Throughput,
+    /// The latest ones of this fit.
+    rates: Option<Rates>,
+    /// When a step line went into the log of the run.
+    kept: Option<Instant>,
     compiling: Option<Compiling>,
 }
 
@@ -64,10 +75,12 @@ impl Default for ProgressBar {
         ProgressBar {
             bar: None,
             training: None,
-            terminal: std::io::stderr().is_terminal(),
             max_epochs: 0,
             epoch_start: Instant::now(),
             shown: String::new(),
+            throughput: Throughput::default(),
+            rates: None,
+            kept: None,
             compiling: None,
         }
     }
@@ -94,13 +107,20 @@ impl ProgressBar {
         }
     }
 
+    /// How fast training went last, and how long the rest takes after this step; none before the second log point.
+    fn speed(&self, global_step: u64) -> Option<String> {
+        let rates = self.rates.as_ref()?;
+        Some(step_line(rates, self.throughput.left(rates, global_step)))
+    }
+
     /// Shows so many batches of how many; nothing where there is no terminal.
     fn show(&mut self, title: String, batch: u64, batches: u64) {
-        if !self.terminal {
+        if self.bar.is_none() && !is_terminal() {
             return;
         }
+        let begins = self.bar.is_none();
         let bar = self.bar.get_or_insert_with(|| {
-            let bar = Bar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+            let bar = Bar::hidden();
             let style = "{prefix} {wide_bar} {pos}/{len} {per_sec} eta {eta} {msg}";
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
@@ -115,6 +135,12 @@ impl ProgressBar {
         }
         bar.set_position(batch);
         bar.set_message(self.shown.clone());
+        if begins {
+            // Batches from before say nothing about the speed: a validation may have been in between, or a full screen.
+            bar.reset_eta();
+            bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+            bar.tick();
+        }
     }
 
     fn show_evaluation(&mut self, doing: &str, progress: &EvaluationProgress) {
@@ -139,9 +165,30 @@ impl ProgressBar {
     }
 }
 
+/// Asked when a bar is wanted: a full screen takes standard error, and may give it back.
+fn is_terminal() -> bool {
+    std::io::stderr().is_terminal()
+}
+
 /// Metrics in one line.
 pub fn spell(metrics: &[(String, f64)]) -> String {
     metrics.iter().map(|(name, value)| format!("{name}={}", number(*value))).collect::<Vec<_>>().join(" ")
+}
+
+/// How fast training goes, in one line.
+fn step_line(rates: &Rates, left: Option<Duration>) -> String {
+    let per_second = |rate: f64, what: &str| {
+        if rate < 100.0 { format!("{rate:.1} {what}/s") } else { format!("{rate:.0} {what}/s") }
+    };
+    let mut parts = vec![per_second(rates.samples_per_second, "samples")];
+    parts.extend(rates.tokens_per_second.map(|rate| per_second(rate, "tokens")));
+    parts.extend(rates.flops_per_device.map(|flops| amount(flops, "FLOP/s a device")));
+    parts.extend(rates.mfu.map(|mfu| format!("MFU {:.1} %", 100.0 * mfu)));
+    parts.extend(left.map(|left| match left.as_secs_f64() {
+        seconds if seconds < 120.0 => format!("{:.0} s left", seconds.ceil()),
+        seconds => format!("{} left", duration(seconds)),
+    }));
+    parts.join(", ")
 }
 
 /// What the bar shows of a log point.
@@ -157,6 +204,8 @@ impl Callback for ProgressBar {
     fn on_fit_start(&mut self, start: &FitStart) {
         self.max_epochs = start.plan.max_epochs;
         self.epoch_start = Instant::now();
+        self.throughput.on_fit_start(start);
+        (self.rates, self.kept) = (None, None);
         let mut devices = match &start.devices[..] {
             [0] => format!("1 device, batch {}", start.batch_size),
             [id] => format!("1 device, number {id}, batch {}", start.batch_size),
@@ -208,28 +257,46 @@ impl Callback for ProgressBar {
         }
     }
 
+    fn on_train_start(&mut self, start: &TrainStart<'_>) {
+        self.throughput.on_train_start(start);
+    }
+
+    fn on_train_batch_start(&mut self, _: &Progress) {
+        self.throughput.on_train_batch_start();
+    }
+
     fn on_train_epoch_start(&mut self, progress: &Progress, _: &mut Actions) {
         self.epoch_start = Instant::now();
         self.training = Some(*progress);
     }
 
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
+        self.throughput.on_train_batch_end(progress);
         self.training = Some(*progress);
         match &self.bar {
             Some(bar) => bar.set_position(progress.batch),
-            None if !self.terminal => {}
+            None if !is_terminal() => {}
             None => self.show(self.epoch(progress.epoch), progress.batch, progress.batches),
         }
     }
 
     fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
         self.shown = shown(point);
+        if let Some(rates) = self.throughput.rates(point) {
+            self.rates = Some(rates);
+            self.shown = format!("{} | {}", self.shown, self.speed(point.global_step).unwrap_or_default());
+            if self.kept.is_none_or(|kept| kept.elapsed() > BETWEEN) {
+                self.kept = Some(Instant::now());
+                keep(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, self.shown));
+            }
+        }
         if let Some(bar) = &self.bar {
             bar.set_message(self.shown.clone());
         }
     }
 
     fn on_validation_start(&mut self, progress: &EvaluationProgress) {
+        self.throughput.pause();
         self.show_evaluation("Validating", progress);
     }
 
@@ -271,10 +338,12 @@ impl Callback for ProgressBar {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.throughput.pause();
         self.training = None;
         self.clear();
         let seconds = Duration::as_secs_f64(&self.epoch_start.elapsed());
-        self.line(&format!("{}: {} ({seconds:.1} s)", self.epoch(point.epoch), shown(point)));
+        let speed = self.speed(point.global_step).map_or_else(String::new, |speed| format!(", {speed}"));
+        self.line(&format!("{}: {} ({seconds:.1} s{speed})", self.epoch(point.epoch), shown(point)));
     }
 
     fn on_fit_end(&mut self, summary: &FitSummary) {
@@ -296,5 +365,29 @@ impl Callback for ProgressBar {
         if let Some(bar) = self.bar.take() {
             bar.abandon();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_line_has_what_is_known() {
+        let mut rates = Rates {
+            batches_per_second: 2.0,
+            samples_per_second: 64.0,
+            tokens_per_second: Some(65_536.0),
+            flops_per_device: Some(1.234e13),
+            mfu: Some(0.0626),
+            step_s: 0.5,
+        };
+        assert_eq!(
+            step_line(&rates, Some(Duration::from_secs(130))),
+            "64.0 samples/s, 65536 tokens/s, 12.34 TFLOP/s a device, MFU 6.3 %, 2.2 min left"
+        );
+        (rates.tokens_per_second, rates.flops_per_device, rates.mfu) = (None, None, None);
+        assert_eq!(step_line(&rates, Some(Duration::from_millis(2100))), "64.0 samples/s, 3 s left");
+        assert_eq!(step_line(&rates, None), "64.0 samples/s");
     }
 }

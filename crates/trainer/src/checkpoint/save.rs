@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use fulmen_checkpoint::{CheckpointWriter, Part, Rectangle, Run, WrittenShard, remove};
 use fulmen_nn::safetensors::to_format;
 use fulmen_pjrt::{Buffer, HostBuffer};
+use fulmen_tensor::trace::span;
 use fulmen_tensor::{Argument, Block, Compiled, DeviceArray, Literal, Runtime, TensorType};
 
 use super::{OpenStore, place};
@@ -134,6 +135,7 @@ impl Job {
 
     /// Does it here. What stood under the names stays until the new is whole.
     pub(crate) fn run(mut self) -> Outcome {
+        let _write = span("write checkpoint");
         let mut whole = self.outcome.last.clone();
         for (save, run) in std::mem::take(&mut self.saves) {
             if let Err(error) = self.save(&save, run) {

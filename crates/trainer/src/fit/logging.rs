@@ -1,6 +1,7 @@
 //! Log points, and outputs of programs: values on their way from the device to loggers and callbacks.
 
 use fulmen_tensor::Literal;
+use fulmen_tensor::trace::span;
 
 use super::Fit;
 use crate::hooks::ProgramOutput;
@@ -28,6 +29,7 @@ impl Fit<'_> {
         let Some((Reading { epoch, global_step, what }, values)) = self.step.executor.arrived()? else {
             return Ok(false);
         };
+        let _log_point = span("log point");
         match what {
             What::Log { factor } => {
                 let sums = self.take_in(&values)?;

@@ -10,11 +10,12 @@ mod step_times;
 mod turn;
 mod validating;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use fulmen_data::DeviceBatches;
+use fulmen_data::{DeviceBatches, LoaderReport};
 use fulmen_durable::NewFile;
 use fulmen_tensor::DeviceArray;
+use fulmen_tensor::trace::{numbered, span};
 
 pub(crate) use open::fit;
 
@@ -25,6 +26,7 @@ use crate::goodput::TimeBucket;
 use crate::hooks::actions::Actions;
 use crate::hosts;
 use crate::logs::{Over, Sums};
+use crate::run::advice::{self, HostReads, Measured};
 use crate::run::session::Session;
 use crate::say::note;
 use crate::step::{Averages, TrainStep};
@@ -34,9 +36,6 @@ use report::Reports;
 use step_times::StepTimes;
 use turn::Program;
 use validating::Validation;
-
-/// Waiting for data is worth a word from this share of the step time on, and when it took so long.
-const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
 
 /// A fit that is ready for its first step.
 struct Fit<'a> {
@@ -63,6 +62,8 @@ struct Fit<'a> {
     /// Other programs see by it that this run lives.
     alive: Option<NewFile>,
     reports: Reports,
+    /// What stood when it began: its step, and how often each line had read from a device.
+    began: (u64, HostReads),
     started: Instant,
     summary: FitSummary,
 }
@@ -86,10 +87,15 @@ impl Fit<'_> {
             }
         };
         self.summary.goodput = self.write_goodput(true);
+        let loader = self.step.train.report();
+        self.session.record.measured = self.measure(&loader);
+        if result.is_ok() {
+            self.session.record.measured.iter().for_each(|advice| note(&format!("hint: {advice}")));
+        }
+        self.session.record.loader = Some(loader);
         self.report_end(result.as_ref().err());
-        let Fit { session, step, summary, alive, .. } = self;
+        let Fit { session, summary, alive, .. } = self;
         drop(alive);
-        session.record.loader = Some(step.train.report());
         session.record.best_checkpoint.clone_from(&summary.best_checkpoint);
         session.record.last_checkpoint.clone_from(&summary.last_checkpoint);
         result?;
@@ -139,14 +145,23 @@ impl Fit<'_> {
         self.summary.global_step = self.step.position.global_step;
         self.summary.step_time_p50 = self.times.median();
         self.summary.data_wait_share = self.times.wait_share();
-        let report = self.step.train.report();
-        if self.summary.data_wait_share > INPUT_BOUND.0 && self.times.waits > INPUT_BOUND.1 {
-            note(&report.verdict());
-        }
-        self.summary.loader = Some(report);
+        self.summary.loader = Some(self.step.train.report());
         self.summary.bad_samples += self.step.bad.count();
         self.summary.samples_per_second = self.samples_per_second();
         Ok(())
+    }
+
+    /// What would have made it faster, by what it and its loader have measured.
+    fn measure(&mut self, loader: &LoaderReport) -> Vec<String> {
+        let (first_step, reads_before) = &self.began;
+        advice::measured(&Measured {
+            loader,
+            input_wait: (self.times.wait_share(), self.times.waits),
+            goodput: self.session.clock.spent(),
+            compilations: self.session.record.compilations.len(),
+            steps: self.step.position.global_step.saturating_sub(*first_step),
+            reads_before,
+        })
     }
 
     fn samples_per_second(&self) -> f64 {
@@ -184,12 +199,16 @@ impl Fit<'_> {
         }
         let mut last: Option<Instant> = None;
         while self.step.position.batch < batches {
+            let _step = numbered("step", self.step.position.global_step + 1);
             let asked = Instant::now();
+            let wait = span("wait for batch");
             let batch = stream.next().ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
+            drop(wait);
             if self.step.executor.is_idle() {
                 self.session.clock.was(TimeBucket::Data, asked);
                 if last.is_some() {
                     self.times.waited(asked.elapsed());
+                    self.session.runtime.metrics().record_time("InputWait", asked.elapsed());
                 }
             }
             self.hooks.on_train_batch_start(&self.step.progress());

@@ -26,6 +26,7 @@ use crate::run::evaluate::Evaluation;
 use crate::run::session::Session;
 use crate::say::note;
 use crate::setting::Setting;
+use crate::setting::limits::tokens_of_a_sample;
 use crate::stage::Stage;
 use crate::step::{TrainStep, agree};
 use crate::{EvaluationSets, FitSummary, Result, TrainStart, TrainingModule};
@@ -143,8 +144,11 @@ impl<'a> Fit<'a> {
             ..FitSummary::default()
         };
         let start = TrainStart::new(&step.steps, &step.state.layout().phases, &session.runtime);
+        if let (true, Some(cost)) = (options.enable_model_summary, start.cost()) {
+            note(&cost.to_string());
+        }
         hooks.callbacks.each(|callback| callback.on_train_start(&start));
-        let reports = Reports::new(module, &of_start, &start);
+        let reports = Reports::new(module, setting, &of_start, &start);
         session.record.eval_compilations += summary.eval_compilations;
         Ok(Fit {
             hooks,
@@ -161,6 +165,7 @@ impl<'a> Fit<'a> {
             copy,
             alive,
             reports,
+            began: (at, fulmen_tensor::host_reads()),
             started,
             session,
             summary,
@@ -207,6 +212,7 @@ fn fit_start(
         strategy: setting.options.strategy,
         batch_size: train.batch_size(),
         per_device_batch_size: train.per_device_batch_size(),
+        tokens_per_batch: tokens_of_a_sample(train).ok().map(|tokens| tokens * train.batch_size() as u64),
         precision: setting.options.precision.to_string(),
         matmul_precision: setting.options.matmul_precision.to_string(),
         num_parameters: module.num_parameters(),

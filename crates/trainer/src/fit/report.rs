@@ -13,9 +13,12 @@ use parking_lot::Mutex;
 
 use super::Fit;
 use crate::hooks::FitStart;
+use crate::program::StepCost;
 use crate::run::session::Session;
 use crate::say::note;
-use crate::{Error, FitSummary, Media, ModelSummary, Picture, TrainStart, TrainingModule, host_memory};
+use crate::setting::Setting;
+use crate::state::model_summary;
+use crate::{Error, FitSummary, Media, Picture, TrainStart, TrainingModule, host_memory};
 
 /// A page is written again after this time at the earliest, but for the last one.
 const BETWEEN: Duration = Duration::from_secs(1);
@@ -47,9 +50,14 @@ struct Written {
 }
 
 impl Reports {
-    pub(super) fn new(module: &dyn TrainingModule, of_fit: &FitStart, start: &TrainStart<'_>) -> Reports {
-        let model = ModelSummary::new(module, MODEL_DEPTH);
-        let setting = [
+    pub(super) fn new(
+        module: &dyn TrainingModule,
+        setting: &Setting,
+        of_fit: &FitStart,
+        start: &TrainStart<'_>,
+    ) -> Reports {
+        let model = model_summary(module, setting, MODEL_DEPTH);
+        let told = [
             ("mesh", of_fit.mesh.clone()),
             ("precision", of_fit.precision.clone()),
             ("batch_size", of_fit.batch_size.to_string()),
@@ -58,8 +66,9 @@ impl Reports {
         let facts = Summary {
             model: model.rows().to_vec(),
             model_total: model.total(),
+            lines: start.cost().map(StepCost::most_expensive).unwrap_or_default(),
             peak_flops: start.peak_flops(),
-            setting: setting.map(|(name, value)| (name.to_owned(), value)).into(),
+            setting: told.map(|(name, value)| (name.to_owned(), value)).into(),
             ..Summary::default()
         };
         let (flops, temporaries) = (start.flops(), start.temporary_bytes());
@@ -87,7 +96,7 @@ impl Fit<'_> {
         self.report(state, reason);
     }
 
-    fn report(&self, state: State, reason: Option<String>) {
+    fn report(&mut self, state: State, reason: Option<String>) {
         if !self.session.writes() {
             return;
         }
@@ -95,6 +104,8 @@ impl Fit<'_> {
         let seconds = |time: Duration| time.as_secs_f64();
         let batches_per_second = self.times.steps_per_second();
         let loader = self.step.train.report();
+        let measured = self.measure(&loader);
+        let loader = loader.verdict();
         let state_bytes = self.summary.state_bytes.iter().map(|&bytes| bytes as u64);
         let memory = self.session.runtime.local_devices().zip(state_bytes).map(|(device, state)| {
             let stats = device.memory_stats().ok();
@@ -115,7 +126,17 @@ impl Fit<'_> {
             step_time_p50: seconds(self.times.median()),
             samples_per_second: self.samples_per_second(),
             data_wait_share: self.times.wait_share(),
-            loader: Some(loader.verdict()),
+            // What the loader says is shown without it.
+            advice: self
+                .session
+                .record
+                .hints
+                .iter()
+                .chain(&measured)
+                .filter(|&advice| *advice != loader)
+                .cloned()
+                .collect(),
+            loader: Some(loader),
             compilations: self.session.record.compilations.clone(),
             flops_per_second: self.reports.flops.map(|flops| flops * batches_per_second),
             step_times: self.times.distribution.clone(),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fulmen_checkpoint::Run;
 use fulmen_tensor::Literal;
+use fulmen_tensor::trace::span;
 
 use super::Fit;
 use crate::checkpoint::save::{CopyProgram, Outcome, Saved};
@@ -99,6 +100,7 @@ impl Fit<'_> {
     }
 
     fn save_with(&mut self, saves: &[Save], removals: Vec<PathBuf>, logs: Vec<(String, Literal)>) -> Result<()> {
+        let _checkpoint = span("checkpoint");
         let before = self.session.clock.enter(TimeBucket::Checkpoint);
         self.start_saving(saves, removals, logs)?;
         self.session.clock.enter(before);

@@ -1,5 +1,6 @@
 //! Validation in a fit: which sets are due, the passes over them, and their values.
 
+use fulmen_tensor::trace::span;
 use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
@@ -89,6 +90,7 @@ impl Fit<'_> {
     }
 
     fn run_validation(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
+        let _validation = span("validation");
         let mut all = vec![];
         let around = (&self.session.runtime, self.step.executor.hosts(), &self.hooks);
         for set in self.sets(names) {

@@ -38,6 +38,8 @@ pub struct FitStart {
     pub batch_size: usize,
     /// Rows of it that each device gets.
     pub per_device_batch_size: usize,
+    /// Elements of a batch's field `input_ids`, over all devices; none without such a field, or with buckets.
+    pub tokens_per_batch: Option<u64>,
     /// The element types that the model is kept and computed in.
     pub precision: String,
     /// How exactly products of f32 numbers are computed.

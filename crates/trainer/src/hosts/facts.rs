@@ -12,8 +12,19 @@ pub(crate) type Facts = BTreeMap<String, String>;
 
 /// Options that say nothing about the programs: where files go and what is shown. Devices are a fact of the mesh, and a
 /// checkpoint and a file of programs are compared by what is in them.
-const OWN: [&str; 8] =
-    ["accelerator", "aot", "devices", "default_root_dir", "ckpt_path", "resume", "grace", "enable_progress_bar"];
+const OWN: [&str; 11] = [
+    "accelerator",
+    "aot",
+    "devices",
+    "default_root_dir",
+    "ckpt_path",
+    "resume",
+    "grace",
+    "enable_progress_bar",
+    "metrics_port",
+    "profiler",
+    "dump_dir",
+];
 
 /// What every run has.
 pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<Facts> {

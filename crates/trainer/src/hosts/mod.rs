@@ -231,7 +231,7 @@ impl Hosts {
             std::thread::sleep(grace);
             if !seen.load(Ordering::SeqCst) {
                 say(&format!("error: {error}\nThe devices still wait for it, so this process ends itself."));
-                std::process::exit(1);
+                fulmen_signals::exit(1);
             }
         });
         Guard(over)

@@ -7,10 +7,12 @@ pub(crate) mod duration;
 pub(crate) mod environment;
 pub(crate) mod learning_rate_scaling;
 pub(crate) mod logger_set;
+pub(crate) mod metrics_port;
 pub(crate) mod named;
 pub(crate) mod nearest;
 pub(crate) mod old_names;
 pub(crate) mod precision;
+pub(crate) mod profiler;
 pub(crate) mod resume;
 pub(crate) mod settle;
 pub(crate) mod strategy;
@@ -27,8 +29,8 @@ use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 use crate::options::typed::{setting, typed};
 use crate::plan::NO_LIMIT;
 use crate::{
-    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, Precision, Result, Resume,
-    Strategy, TrainDuration,
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, MetricsPort, Precision,
+    Profiler, Result, Resume, Strategy, TrainDuration,
 };
 
 /// One row of the table, for documents and reports.
@@ -230,6 +232,8 @@ texts!(
     LearningRateScaling,
     LoggerSet,
     MatmulPrecision,
+    MetricsPort,
+    Profiler,
     Resume,
     Strategy,
     TrainDuration,
@@ -291,8 +295,8 @@ macro_rules! option_table {
             /// device. Of several processes it says which devices of each process.
             devices: Devices = Devices::auto(), "FULMEN_DEVICES", |_| None;
 
-            /// How training is spread over several devices: ddp (each has all parameters) or fsdp (parameters and optimizer
-            /// state are split too).
+            /// How training is spread over several devices: ddp (each has all parameters), fsdp (parameters and optimizer
+            /// state are split too), or debug (ddp, and a fit ends with the metrics report).
             strategy: Strategy = Strategy::Ddp, "FULMEN_STRATEGY", |_| None;
 
             /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or 16-mixed; a bare 16 means
@@ -422,7 +426,7 @@ macro_rules! option_table {
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             enable_checkpointing: bool = true, "FULMEN_ENABLE_CHECKPOINTING", |_| None;
 
-            /// Whether to begin with a table of the module's parts: type, parameters and shapes.
+            /// Whether to begin with a table of the module's parts, and with what each line of the step costs.
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             enable_model_summary: bool = true, "FULMEN_ENABLE_MODEL_SUMMARY", |_| None;
 
@@ -434,6 +438,18 @@ macro_rules! option_table {
             /// or for the program's own if it adds any.
             #[arg(alias = "logger")]
             loggers: LoggerSet = LoggerSet::Auto, "FULMEN_LOGGERS", |_| None;
+
+            /// Where Prometheus finds the run's metrics: a port (9090), which this machine alone can reach, or an address with a
+            /// port (0.0.0.0:9090) for other machines too; 0 for a free port, none for nowhere.
+            metrics_port: MetricsPort = MetricsPort::default(), "FULMEN_METRICS_PORT", |_| None;
+
+            /// What a fit records of where its time goes: none, host (what the threads of the process do, as trace.json in the
+            /// run's folder) or xla (also what the plugin records of its devices in ten of the first steps).
+            profiler: Profiler = Profiler::None, "FULMEN_PROFILER", |_| None;
+
+            /// A folder that each program of a run is written to: its StableHLO, the optimized HLO, memory and cost; none for
+            /// nowhere.
+            dump_dir: PathBuf = PathBuf::new(), "FULMEN_DUMP_DIR", |_| None;
         }
     };
 }

@@ -13,9 +13,6 @@ pub fn instead(name: &str) -> Option<&'static str> {
         }
         "resume-from-checkpoint" => "give ckpt_path",
         "terminate-on-nan" => "give detect_nan",
-        "xla-debug" | "tpu-spawn-debug" => {
-            "give ddp; Trainer::metrics_report, or --metrics on the command line, tells what the runtime did"
-        }
         _ => return None,
     })
 }

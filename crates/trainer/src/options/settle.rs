@@ -1,7 +1,7 @@
 //! What several options say of the same thing, brought together.
 
 use crate::plan::NO_LIMIT;
-use crate::{BatchLimit, Error, Options, Result, TrainDuration, TrainerArgs};
+use crate::{BatchLimit, Error, Options, Profiler, Result, TrainDuration, TrainerArgs};
 
 impl Options {
     /// Brings together what options say of the same thing; `given` are those that do not have their default.
@@ -17,6 +17,7 @@ impl Options {
                 ("detect_nan", given.detect_nan),
                 ("detect_anomaly", given.detect_anomaly),
                 ("enable_model_summary", given.enable_model_summary),
+                ("profiler", given.profiler.map(|profiler| profiler != Profiler::None)),
                 ("num_sanity_val_steps", given.num_sanity_val_steps.map(|steps| steps > 0)),
             ] {
                 if given == Some(true) {

@@ -7,16 +7,20 @@ mod eval;
 pub(crate) mod evaluation_set;
 mod forward;
 pub(crate) mod prepare;
+mod step_cost;
 mod step_program;
 mod train;
 
 pub(crate) use declared::{DeclaredProgram, declared};
 pub(crate) use eval::eval;
+pub(crate) use step_cost::StepCost;
 pub(crate) use step_program::{CompiledStep, StepProgram};
 pub(crate) use train::{TrainProgram, train};
 
-/// What is recorded in the folder of this file is not on a line of the user's.
-pub(crate) const FILE: &str = file!();
+/// Whether a file is the Trainer's, so that its lines are not the user's.
+pub(crate) fn is_internal(file: &str) -> bool {
+    file!().strip_suffix("program/mod.rs").is_some_and(|sources| file.starts_with(sources))
+}
 
 #[cfg(test)]
 mod tests {

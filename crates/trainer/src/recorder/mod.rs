@@ -34,9 +34,6 @@ use crate::setting::step_part::StepPart;
 use crate::state::{EntryId, StateLayout};
 use crate::{Batch, Error, Result};
 
-/// What is recorded in the folder of this file is not on a line of the user's.
-pub(crate) const FILE: &str = file!();
-
 /// A training step that is being recorded. Dropped, it gives the module its values back.
 pub(crate) struct Recorder {
     optimizers: Arc<Optimizers>,

@@ -18,7 +18,6 @@ const SECRET: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY
 pub(crate) fn environment(runtime: &Runtime, processes: usize) -> Json {
     let (client, devices) = (runtime.client(), runtime.devices());
     let text = |path: io::Result<PathBuf>| path.map(|path| path.to_string_lossy().into_owned()).ok();
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()).ok();
     let directory = std::env::current_dir();
     let version = client.plugin().api_version();
     json!({
@@ -28,7 +27,7 @@ pub(crate) fn environment(runtime: &Runtime, processes: usize) -> Json {
         "git_commit": directory.as_deref().ok().and_then(git_commit),
         "directory": text(directory),
         "started": unix_seconds(),
-        "host": host,
+        "host": host_name(),
         "processes": processes,
         "cores": std::thread::available_parallelism().map_or(1, usize::from),
         "platform": client.platform_name(),
@@ -41,6 +40,11 @@ pub(crate) fn environment(runtime: &Runtime, processes: usize) -> Json {
             (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
         })),
     })
+}
+
+/// The name of this machine.
+pub(super) fn host_name() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()).ok()
 }
 
 /// Writes the file, with the hash of the plugin, for which its file is read.

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use fulmen_data::DataLoader;
+use fulmen_tensor::trace::numbered;
 use fulmen_tensor::{DeviceArray, Literal, Runtime};
 
 use crate::callbacks::calls::Hooks;
@@ -127,6 +128,7 @@ impl Evaluation {
         let mut executor = Executor::<()>::new(runtime, hosts, None);
         let loaded = loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0);
         for (batch, number) in loaded.zip(1..) {
+            let _step = numbered("evaluation step", number);
             let (_, outputs) = executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
             media.get_or_insert(outputs);
             if let Some(signal) = each(number)? {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use fulmen_coordination::Halt;
 use fulmen_data::DeviceBatch;
+use fulmen_tensor::trace::span;
 use fulmen_tensor::{DeviceArray, Done, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
@@ -111,6 +112,7 @@ impl<T> Executor<T> {
 
     fn wait_for_oldest(&mut self, failed: &str) -> Result<()> {
         let Some(done) = self.in_flight.pop_front() else { return Ok(()) };
+        let _wait = span("wait for device");
         if let Some(hosts) = &self.hosts {
             hosts.wait_until(|| done.is_ready())?;
         }

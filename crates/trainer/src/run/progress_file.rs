@@ -1,4 +1,5 @@
-//! `FULMEN_PROGRESS_FILE`: how many steps this process has finished, for whoever supervises it (`fulmen pod run`).
+//! How many steps this process has finished, for its profiles and, in `FULMEN_PROGRESS_FILE`, for those who supervise it
+//! (`fulmen pod run`).
 
 use std::ffi::OsString;
 use std::sync::Once;
@@ -18,12 +19,17 @@ pub(crate) fn step_finished() {
     });
 }
 
+/// How many steps of all loops of this process have finished.
+pub(crate) fn finished_steps() -> u64 {
+    STEPS.load(Ordering::Relaxed)
+}
+
 /// Writes the number to a file about once a second, as long as the process lives.
 fn keep_written(path: OsString) {
     let write = move || {
         let mut written = 0;
         loop {
-            let steps = STEPS.load(Ordering::Relaxed);
+            let steps = finished_steps();
             if steps != written {
                 // A supervisor that cannot read it goes by the process alone.
                 let _ = std::fs::write(&path, steps.to_string());

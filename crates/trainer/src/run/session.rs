@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_loggers::{Logger, Loggers, Status};
-use fulmen_tensor::{Compiled, Preloaded, Runtime};
+use fulmen_tensor::{Compiled, Function, Preloaded, Runtime};
 
 use crate::callbacks::calls::Callbacks;
 use crate::checkpoint::OpenStore;
@@ -18,7 +18,9 @@ use crate::goodput::{Clock, TimeBucket};
 use crate::hosts::{self, Hosts};
 use crate::program::prepare::set_up;
 use crate::program::{CompiledStep, StepProgram};
+use crate::run::dump::dump;
 use crate::run::environment;
+use crate::run::profiler::RunProfiler;
 use crate::say::{keep, keep_in, note};
 use crate::setting::{Choices, Setting};
 use crate::{Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint};
@@ -55,6 +57,13 @@ pub(crate) struct Record {
     pub(crate) compilations: Vec<(String, Option<f64>)>,
     /// Of the training loader in the latest fit.
     pub(crate) loader: Option<LoaderReport>,
+    /// The advice that the start of the latest fit gave, and its end.
+    pub(crate) hints: Vec<String>,
+    pub(crate) measured: Vec<String>,
+    /// How many programs were written to `dump_dir`.
+    dumped: u64,
+    /// While something is run, in the process that writes.
+    profiler: Option<RunProfiler>,
 }
 
 /// How long the beginning and the end of a run wait for a logger that does not answer.
@@ -112,6 +121,7 @@ impl Session {
                 file.write_all(config.as_bytes())
             });
             written.map_err(|e| Error::logger(&folder, e))?;
+            self.record.profiler = Some(RunProfiler::start(&folder, self.choices.options.profiler, &self.runtime));
         }
         self.record.run_dir = Some(folder.clone());
         Ok(Some(folder))
@@ -139,7 +149,9 @@ impl Session {
     ) -> fulmen_tensor::Result<Compiled> {
         let before = self.clock.enter(TimeBucket::Compile);
         let mut announced = false;
-        let compiled = self.runtime.compile_announced(function, |differs| {
+        let preloaded = function.into();
+        let function = preloaded.function();
+        let compiled = self.runtime.compile_announced(preloaded, |differs| {
             announced = true;
             if let Some(differs) = differs {
                 note(&format!("another `{program}` is on disk: {differs}"));
@@ -151,8 +163,24 @@ impl Session {
             self.callbacks.each(|callback| callback.on_compile_end(program, time));
             self.record.compilations.push((program.to_owned(), time.map(|time| time.as_secs_f64())));
         }
+        if let Ok(compiled) = &compiled {
+            self.dump(program, function, compiled);
+        }
         self.clock.enter(before);
         compiled
+    }
+
+    /// Writes a program to `dump_dir`, if there is one.
+    fn dump(&mut self, program: &str, function: &Function, compiled: &Compiled) {
+        let folder = &self.choices.options.dump_dir;
+        if folder.as_os_str().is_empty() || !self.writes() {
+            return;
+        }
+        self.record.dumped += 1;
+        let dumped = dump(folder, self.record.dumped, program, (function, compiled), self.runtime.mesh());
+        if let Err(error) = dumped {
+            note(&format!("warning: dump_dir: `{program}` could not be written to {}: {error}", folder.display()));
+        }
     }
 
     /// Does something that needs the other processes, if there are any: each of them hears when it fails in one.
@@ -205,9 +233,10 @@ impl Session {
         self.loggers.log(point.shown_by(Sink::Logger).into_owned());
     }
 
-    /// Waits until all that was logged is written. It comes last in a fit, a validation or a test.
+    /// Waits until all that was logged and recorded is written. It comes last in a fit, a validation or a test.
     pub(crate) fn finish_logging(&mut self, status: Status, error: Option<&Error>) {
         error.iter().for_each(|error| keep(&format!("error: {error}")));
+        self.record.profiler = None;
         if std::mem::take(&mut self.record.logging) {
             self.loggers.finish(if error.is_some() { Status::Failed } else { status });
         }

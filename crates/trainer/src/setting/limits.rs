@@ -30,17 +30,22 @@ impl EpochSize {
         let (samples, batch_size) = (loader.num_samples() as u64, loader.batch_size() as u64);
         let mut tokens = 0;
         if let TrainDuration::Tokens(_) = duration {
-            let refused =
-                |why| Error::option(format!("max_duration: it is {duration}, and {why}; give samples (1e6sa)"));
-            let ids = loader.fields().iter().find(|field| field.name == TOKENS && field.dtype.is_integer());
-            let ids = ids.ok_or_else(|| refused("the training loader has no integer field `input_ids`"))?;
-            if loader.shapes().len() > 1 {
-                return Err(refused("the training loader has buckets, whose samples differ in tokens"));
-            }
-            tokens = ids.shape.iter().product::<usize>().max(1) as u64;
+            tokens = tokens_of_a_sample(loader).map_err(|why| {
+                Error::option(format!("max_duration: it is {duration}, and {why}; give samples (1e6sa)"))
+            })?;
         }
         Ok(EpochSize { batches: loader.len() as u64, samples, batch_size, tokens })
     }
+}
+
+/// How many tokens each sample of a loader has, or why that is not known.
+pub(crate) fn tokens_of_a_sample(loader: &DataLoader) -> Result<u64, &'static str> {
+    let ids = loader.fields().iter().find(|field| field.name == TOKENS && field.dtype.is_integer());
+    let ids = ids.ok_or("the training loader has no integer field `input_ids`")?;
+    if loader.shapes().len() > 1 {
+        return Err("the training loader has buckets, whose samples differ in tokens");
+    }
+    Ok(ids.shape.iter().product::<usize>().max(1) as u64)
 }
 
 /// Where a fit ends: at the first of these that it reaches. What is not limited is [`NO_LIMIT`].

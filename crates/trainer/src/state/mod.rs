@@ -10,13 +10,25 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fulmen_nn::Module;
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Tensor};
 
 pub(crate) use layout::{
     Average, Entry, EntryId, OptimizerSlots, Origin, ParamSlots, SpikeSlots, StateLayout, of_module,
 };
 
-use crate::{Error, Result};
+use crate::setting::Setting;
+use crate::{Error, ModelSummary, Result};
+
+/// The parts of a module, with how the parameters are split over the devices of the setting.
+pub(crate) fn model_summary(module: &dyn Module, setting: &Setting, max_depth: usize) -> ModelSummary {
+    let several = setting.mesh.num_devices() > 1;
+    let entries: BTreeMap<_, _> = match several {
+        true => of_module(module, setting).into_iter().map(|entry| (entry.name, entry.sharding)).collect(),
+        false => BTreeMap::new(),
+    };
+    ModelSummary::with_shardings(module, max_depth, |name| entries.get(name).cloned())
+}
 
 /// The program that computes the values that entries have now, each to lie over the devices as it is to.
 pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Function {
@@ -239,4 +251,29 @@ fn lost(name: &str) -> Error {
     Error::data(format!(
         "the value of `{name}` was lost when a step failed; load the last checkpoint or call reinitialize()"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_nn::Linear;
+    use fulmen_tensor::Mesh;
+
+    use super::*;
+    use crate::setting::Choices;
+    use crate::{Strategy, Trainer};
+
+    #[derive(Module)]
+    struct Net(Linear);
+
+    #[test]
+    fn the_table_of_a_model_tells_how_its_parameters_are_split() {
+        let shapes = |devices: usize| {
+            let mesh = Mesh::new([("data", devices)]).unwrap();
+            let options = Trainer::builder().strategy(Strategy::Fsdp).options().unwrap();
+            let setting = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
+            model_summary(&Net(Linear::new(16, 6)), &setting, 1).rows()[0][3].clone()
+        };
+        assert_eq!(shapes(1), "weight f32[6, 16], bias f32[6]");
+        assert_eq!(shapes(8), "weight f32[6, 16] split [-, data], bias f32[6]");
+    }
 }

@@ -20,17 +20,17 @@ use crate::hosts::{self, Facts};
 use crate::plan::NO_LIMIT;
 use crate::program::prepare::{Prepared, prepare};
 use crate::program::{CompiledStep, StepProgram};
+use crate::run::advice::hints;
 use crate::run::bad_samples::BadCount;
 use crate::run::executor::Executor;
-use crate::run::hints::hints;
 use crate::run::reading::Reading;
 use crate::run::session::Session;
 use crate::say::note;
 use crate::setting::Setting;
 use crate::setting::limits::Limits;
 use crate::stage::Stage;
-use crate::state::{self, EntryId, State, names};
-use crate::{Error, EvaluationSets, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule};
+use crate::state::{self, EntryId, State, model_summary, names};
+use crate::{Error, EvaluationSets, Plan, Profiler, Progress, Result, Strategy, TrainDuration, TrainingModule};
 
 /// A compiled training step with its state on the devices, for a loop of one's own. [`Trainer::train_step`] makes it.
 ///
@@ -154,7 +154,7 @@ impl<'m> TrainStep<'m> {
             Ok::<_, Error>((state, preloaded))
         })?;
         if session.choices.options.enable_model_summary {
-            note(&ModelSummary::new(module, 1).to_string());
+            note(&model_summary(module, setting, 1).to_string());
         }
         if plan.total_steps == NO_LIMIT {
             note(
@@ -162,9 +162,9 @@ impl<'m> TrainStep<'m> {
                  where it begins. Set max_steps or max_epochs too for one",
             );
         }
-        for hint in hints(&runtime, setting, &train, program.largest().functions())? {
-            note(&format!("hint: {hint}"));
-        }
+        session.record.measured.clear();
+        session.record.hints = hints(&runtime, setting, &train, program.largest().functions())?;
+        session.record.hints.iter().for_each(|hint| note(&format!("hint: {hint}")));
         let losses = program.logs().losses(&program.loss);
         let reads = Reads::new(program.loss, losses, setting.options.detect_nan);
         let phases = &state.layout().phases;
@@ -549,6 +549,12 @@ fn check_options(session: &Session) -> Result<()> {
         return Err(Error::option(
             "reload_dataloaders_every_n_epochs: train_step leaves the loop to you: make a step for each loader, and go on with \
              save and load",
+        ));
+    }
+    if options.profiler != Profiler::None {
+        return Err(Error::option(
+            "profiler: train_step makes no folder for a run; leave the option out, and record with trace::Recording of \
+             fulmen-tensor",
         ));
     }
     let mut other = None;

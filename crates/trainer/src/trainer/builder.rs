@@ -14,6 +14,8 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use crate::callbacks::callback::Callback;
+#[cfg(feature = "prometheus")]
+use crate::callbacks::metrics_endpoint::MetricsEndpoint;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::checkpoint::places;
 use crate::checkpoint::told::Told;
@@ -26,8 +28,8 @@ use crate::say::note;
 use crate::setting::Choices;
 use crate::setting::step_part::StepPart;
 use crate::{
-    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, Options, Precision, Result,
-    Resume, Strategy, TrainDuration, Trainer, WeightAveraging,
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, MetricsPort, Options,
+    Precision, Profiler, Result, Resume, Strategy, TrainDuration, Trainer, WeightAveraging,
 };
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
@@ -217,6 +219,7 @@ impl TrainerBuilder {
         if options.enable_progress_bar && !has(&callbacks, "ProgressBar") {
             callbacks.push(Box::new(ProgressBar::new()));
         }
+        callbacks.extend(metrics_endpoint(options.metrics_port, &runtime)?);
         if !options.enable_checkpointing {
             callbacks.retain(|c| c.name() != "ModelCheckpoint");
         } else if !has(&callbacks, "ModelCheckpoint") {
@@ -251,6 +254,24 @@ impl TrainerBuilder {
             open_store,
             record: Record::default(),
         }))
+    }
+}
+
+/// What serves the metrics of this process, if that was asked for.
+#[cfg(feature = "prometheus")]
+fn metrics_endpoint(port: MetricsPort, runtime: &Runtime) -> Result<Option<Box<dyn Callback>>> {
+    let open = |address| MetricsEndpoint::open(address, runtime.metrics()).map(|it| Box::new(it) as Box<dyn Callback>);
+    port.address().map(open).transpose()
+}
+
+/// What serves the metrics of this process is in builds with the feature.
+#[cfg(not(feature = "prometheus"))]
+fn metrics_endpoint(port: MetricsPort, _: &Runtime) -> Result<Option<Box<dyn Callback>>> {
+    match port.address() {
+        None => Ok(None),
+        Some(_) => Err(Error::option(
+            "metrics_port: it is in builds with the feature `prometheus` of the crate fulmen".to_owned(),
+        )),
     }
 }
 

@@ -5,16 +5,18 @@ pub(crate) mod builder;
 use std::path::Path;
 
 use fulmen_data::DataLoader;
-use fulmen_tensor::Runtime;
+use fulmen_tensor::{MetricSnapshot, MetricsSnapshot, Runtime, Unit};
+use serde_json::{Map, json};
 
 use crate::fit::fit;
 use crate::run::evaluate::evaluate;
 use crate::run::predict::{PredictedBatches, predict};
 use crate::run::session::Session;
+use crate::say::note;
 use crate::stage::Stage;
 use crate::step::TrainStep;
 use crate::{
-    EvaluationSets, FitSummary, LogPoint, Options, Precision, Result, TrainerBuilder, TrainingModule, Weights,
+    EvaluationSets, FitSummary, LogPoint, Options, Precision, Result, Strategy, TrainerBuilder, TrainingModule, Weights,
 };
 
 /// Trains, validates and tests a [`TrainingModule`].
@@ -103,13 +105,40 @@ impl Trainer {
     }
 
     /// What the runtime did, in the grammar of PyTorch/XLA's `metrics_report`; behind it what the training loader did in the
-    /// latest fit, by its stages and queues, as [`LoaderReport`](fulmen_data::LoaderReport) writes it.
+    /// latest fit, by its stages and queues, as [`LoaderReport`](fulmen_data::LoaderReport) writes it, and what would make
+    /// that fit faster.
     pub fn metrics_report(&self) -> String {
         let mut text = self.session.runtime.metrics().report();
         if let Some(loader) = &self.session.record.loader {
             text.push_str(&format!("Data loader: {loader}\n"));
         }
+        self.advice().for_each(|advice| text.push_str(&format!("Advice: {advice}\n")));
         text
+    }
+
+    /// [`metrics_report`](Trainer::metrics_report) for programs: `metrics` and `counters` by name, times in seconds;
+    /// `data_loader`, one text; `advice`, a list.
+    ///
+    /// ```
+    /// # use fulmen_trainer::Trainer;
+    /// let trainer = Trainer::builder().accelerator("cpu").build()?;
+    /// assert!(trainer.metrics_json()["advice"].as_array().is_some_and(Vec::is_empty));
+    /// # Ok::<(), fulmen_trainer::Error>(())
+    /// ```
+    pub fn metrics_json(&self) -> serde_json::Value {
+        let MetricsSnapshot { metrics, counters } = self.session.runtime.metrics().snapshot();
+        let metrics: Map<_, _> = metrics.iter().map(|metric| (metric.name.to_owned(), metric_json(metric))).collect();
+        let counters: Map<_, _> = counters.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+        json!({
+            "metrics": metrics,
+            "counters": counters,
+            "data_loader": self.session.record.loader.as_ref().map(ToString::to_string),
+            "advice": self.advice().collect::<Vec<_>>(),
+        })
+    }
+
+    fn advice(&self) -> impl Iterator<Item = &String> {
+        self.session.record.hints.iter().chain(&self.session.record.measured)
     }
 
     /// Trains the module on `train`, validating on `validation` if the module's `validation_step` logs something: `None`,
@@ -125,11 +154,15 @@ impl Trainer {
         train: &DataLoader,
         validation: impl Into<EvaluationSets>,
     ) -> Result<FitSummary> {
-        self.session.with_hosts(|session| {
+        let result = self.session.with_hosts(|session| {
             let summary = fit(session, module, train, &validation.into())?;
             session.callbacks.with(module).on_fit_end(&summary);
             Ok(summary)
-        })
+        });
+        if self.session.choices.options.strategy == Strategy::Debug {
+            note(self.metrics_report().trim_end());
+        }
+        result
     }
 
     /// The compiled training step of a module with its state on the devices, for a loop of your own instead of
@@ -193,4 +226,22 @@ impl Trainer {
     ) -> Result<PredictedBatches> {
         self.session.telling(module, |session| predict(session, module, loader, weights))
     }
+}
+
+/// A metric with times in seconds.
+fn metric_json(metric: &MetricSnapshot) -> serde_json::Value {
+    let (unit, scale) = match metric.unit {
+        Unit::Nanoseconds => ("seconds", 1e-9),
+        Unit::Bytes => ("bytes", 1.0),
+    };
+    let percentiles: Map<_, _> =
+        metric.percentiles.iter().map(|(percent, value)| (percent.to_string(), json!(value * scale))).collect();
+    json!({
+        "unit": unit,
+        "total_samples": metric.count,
+        "accumulator": metric.sum * scale,
+        "value_rate": metric.rates.map(|rates| rates.0 * scale),
+        "rate": metric.rates.map(|rates| rates.1),
+        "percentiles": percentiles,
+    })
 }

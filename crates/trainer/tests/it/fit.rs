@@ -9,7 +9,7 @@ use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_tensor::{DType, Literal, Tensor};
 use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ProgressBar};
-use fulmen_trainer::{Batch, Plan, StepContext, Trainer, TrainingModule, Weights};
+use fulmen_trainer::{Actions, Batch, Callback, Plan, Progress, StepContext, Trainer, TrainingModule, Weights};
 
 #[test]
 fn one_compilation_a_step_and_no_read_but_at_log_points() {
@@ -349,16 +349,68 @@ fn early_stopping_ends_the_fit_and_says_why() {
 fn the_metrics_report_has_the_grammar_of_pytorch_xla() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).runtime(isolated()).max_epochs(1).build().unwrap();
-    trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), None).unwrap();
+    let module = Net::new();
+    trainer.fit(&module, &train_loader(40, LastBatch::Drop), None).unwrap();
     let report = trainer.metrics_report();
     for name in ["CompileTime", "ExecuteTime", "TransferFromDeviceTime", "InboundData"] {
         let at = report.find(&format!("Metric: {name}\n  TotalSamples: ")).unwrap_or_else(|| panic!("{report}"));
         assert!(report[at..].contains("Accumulator: ") && report[at..].contains("Percentiles: 1%="), "{report}");
     }
     assert!(report.contains("Counter: UncachedCompile\n  Value: 2\n"), "{report}");
+    let value = |name| trainer.runtime().metrics().value(name);
+    assert_eq!(value("CreateCompileHandles"), 2);
+    let (created, destroyed) = (value("CreateDataHandles"), value("DestroyDataHandles"));
+    assert!(created > destroyed && destroyed > 0, "the module's values are still there: {created}, {destroyed}");
     for part in ["Data loader: 5 batches, 40 samples, filled by ", "\nread  ", "on the device: ", "\n4 steps: "] {
         assert!(report.contains(part), "{part}: {report}");
     }
+    let json = trainer.metrics_json();
+    assert_eq!(
+        (&json["counters"]["UncachedCompile"], &json["metrics"]["CompileTime"]["total_samples"]),
+        (&2.into(), &2.into())
+    );
+    let seconds = &json["metrics"]["CompileTime"];
+    assert!(seconds["unit"] == "seconds" && seconds["accumulator"].as_f64() > Some(0.0), "{json}");
+    assert!(json["data_loader"].as_str().is_some_and(|loader| report.contains(loader)), "{json}");
+}
+
+/// Reads a value from the device after each batch.
+struct Reads;
+
+impl Callback for Reads {
+    fn name(&self) -> &'static str {
+        "Reads"
+    }
+    fn on_train_batch_end(&mut self, _: &Progress, _: &mut Actions) {
+        Tensor::from_slice(&[1.0f32, 2.0], [2]).sum_all().eval().unwrap();
+    }
+}
+
+#[test]
+fn reads_of_each_step_are_told_with_their_line_in_the_report_of_the_run_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = trainer(folder.path()).strategy("xla_debug").enable_checkpointing(false).callback(Reads);
+    let mut trainer = builder.max_epochs(6).build().unwrap();
+    trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), None).unwrap();
+    let summary = std::fs::read(trainer.run_dir().unwrap().join("summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
+    let told = [trainer.metrics_report(), trainer.metrics_json()["advice"].to_string(), summary["advice"].to_string()];
+    for told in told {
+        let read = "read a value from the device 30 times in 30 steps";
+        assert!(told.contains("tests/it/fit.rs:") && told.contains(read), "{told}");
+    }
+}
+
+#[test]
+fn a_metrics_port_is_opened_or_refused_when_the_trainer_is_built() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = Trainer::builder().accelerator("cpu").metrics_port(port).build().err().unwrap().to_string();
+    let expected = match cfg!(feature = "prometheus") {
+        true => format!("metrics_port: 127.0.0.1:{port} cannot be listened at"),
+        false => "metrics_port: it is in builds with the feature `prometheus`".to_owned(),
+    };
+    assert!(error.contains(&expected), "{error}");
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod precision;
 mod predict;
 #[cfg(feature = "multi-host")]
 mod processes;
+mod profiler;
 mod reloading;
 mod report;
 mod resume;

@@ -25,6 +25,8 @@ fn a_fit_writes_how_it_went_and_why_it_failed() {
     assert_eq!((&told["state"], &told["epochs"], &told["global_step"]), (&"finished".into(), &2.into(), &10.into()));
     assert_eq!(told["memory"][0]["state"], summary.state_bytes[0]);
     assert!(told["flops_per_second"].as_f64().unwrap() > 0.0 && told["peak_flops"].is_null(), "{told}");
+    let lines = told["lines"].to_string();
+    assert!(lines.contains("tests/it/common/mod.rs:"), "{lines}");
     assert!(told["model"].to_string().contains("fc1") && told["compilations"].is_array(), "{told}");
     for text in [
         "<b>loss</b>",

@@ -23,6 +23,7 @@ mod limits;
 mod new;
 mod plugin;
 mod presize;
+mod profile;
 mod progress;
 mod ps;
 mod report;
@@ -76,6 +77,7 @@ enum Command {
     #[command(subcommand)]
     Plugin(plugin::Command),
     Pod(fulmen_pods::Arguments),
+    Profile(profile::Arguments),
     Ps(ps::Arguments),
     Report(report::Arguments),
     #[command(subcommand)]
@@ -113,6 +115,7 @@ fn main() -> ExitCode {
             Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
             Err(error) => Err(Error::new(error)),
         },
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Ps(arguments) => ps::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Tpu(command) => match tpu::run(command) {

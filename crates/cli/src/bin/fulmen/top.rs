@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use fulmen_cli::top::{Look, Screen};
 use fulmen_data::{Error, Result};
-use fulmen_machine::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, Tpu};
+use fulmen_machine::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, RunMetrics, RunMetricsClient, Tpu};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use serde_json::{Value, json};
 
@@ -19,12 +19,15 @@ use super::ps::{seconds, watched_json};
 #[command(
     long_about = "Shows how busy the TPU is, how full its memory is, and what runs on it, again and again. The numbers are \
     those that libtpu serves while a program runs, and the steps of trainings of Fulmen that write FULMEN_PROGRESS_FILE. \
-    Where standard output is no terminal, it prints lines"
+    With --run, a training also says how long its steps take and how much of the time they wait for input. Where standard output is no terminal, it prints lines"
 )]
 pub(crate) struct Arguments {
     /// Where libtpu serves its metrics
     #[arg(long, value_name = "HOST:PORT", default_value = METRICS_ADDRESS)]
     address: String,
+    /// A training's own metrics: the port, the HOST:PORT or the URL that its option metrics_port has
+    #[arg(long, value_name = "ADDRESS")]
+    run: Option<String>,
     /// 1 shows duty cycle and memory; 2 adds bandwidth, idle time, the queue and how long programs take
     #[arg(long, default_value = "1", value_parser = ["1", "2"])]
     level: String,
@@ -42,7 +45,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let level = if arguments.level == "1" { Level::Basic } else { Level::Detailed };
     let client = MetricsClient::new(&arguments.address).map_err(|error| Error::usage(error.to_string()))?;
-    let looks = look(client, level, arguments.interval, arguments.count.unwrap_or(u64::MAX));
+    let training = arguments.run.as_deref().map(RunMetricsClient::new).transpose();
+    let training = training.map_err(|error| Error::usage(error.to_string()))?;
+    let looks = look(client, training, level, arguments.interval, arguments.count.unwrap_or(u64::MAX));
     if !arguments.json && stdout().is_terminal() {
         let screen = Screen::new(format!("{}, every {} s", arguments.address, arguments.interval.as_secs_f64()), level);
         let shown = show(screen, &looks);
@@ -57,14 +62,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         last = Some(look);
     }
-    match last.map(|look| look.metrics) {
-        Some(Err(error)) => Err(Error::new(error)),
+    match last.map(|look| (look.metrics, look.run)) {
+        // Each of the two is worth looking at alone.
+        Some((Err(error), None) | (Err(_), Some(Err(error)))) => Err(Error::new(error)),
         _ => Ok(()),
     }
 }
 
 /// Looks in a thread of its own, so that a slow answer holds up no key.
-fn look(client: MetricsClient, level: Level, interval: Duration, count: u64) -> Receiver<Look> {
+fn look(
+    client: MetricsClient,
+    mut training: Option<RunMetricsClient>,
+    level: Level,
+    interval: Duration,
+    count: u64,
+) -> Receiver<Look> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut watch = Tpu::here().watch();
@@ -73,8 +85,9 @@ fn look(client: MetricsClient, level: Level, interval: Duration, count: u64) -> 
                 thread::sleep(interval);
             }
             let metrics = client.read(level).map_err(|error| error.to_string());
+            let run = training.as_mut().map(|training| training.read().map_err(|error| error.to_string()));
             let (processes, holders) = watch.look();
-            if sender.send(Look { metrics, processes, unseen: holders.unseen }).is_err() {
+            if sender.send(Look { metrics, run, processes, unseen: holders.unseen }).is_err() {
                 return;
             }
         }
@@ -118,9 +131,19 @@ fn look_json(look: &Look) -> Value {
             "program_p90_us": it.program_p90,
         })
     };
+    let run = |it: &RunMetrics| {
+        json!({
+            "epoch": it.epoch,
+            "global_step": it.global_step,
+            "step_seconds": it.step_time.map(|time| time.as_secs_f64()),
+            "input_wait": it.input_wait,
+        })
+    };
     json!({
         "devices": look.metrics.iter().flatten().map(device).collect::<Vec<_>>(),
         "error": look.metrics.as_ref().err(),
+        "run": look.run.as_ref().and_then(|it| it.as_ref().ok()).map(run),
+        "run_error": look.run.as_ref().and_then(|it| it.as_ref().err()),
         "processes": look.processes.iter().map(watched_json).collect::<Vec<_>>(),
         "unseen": look.unseen,
     })

@@ -1,9 +1,9 @@
-//! `loader`: JPEG files to batches for training, against the loaders that Python has, in turns on this machine.
+//! `data`: JPEG files to batches for training, against the loaders that Python has, in turns on this machine.
 //!
 //! Every contender is a process of its own, so that its memory can be told: it is sent `epoch`, reads every file once, and says
 //! how many images came after the first batch, and in how many seconds.
 //!
-//! Not here: the peers (`peers/loader_peer.py`) and the files (`peers/make_jpegs.py`).
+//! Not here: the peers (`peers/data_peer.py`) and the files (`peers/make_jpegs.py`).
 
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::peer::{PEERS, python_with};
-use crate::stats::median;
+use crate::row::{Row, say};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -38,10 +38,10 @@ pub(crate) struct Args {
     /// Who runs, separated by commas.
     #[arg(long, default_values_t = ways().map(String::from), value_delimiter = ',')]
     ways: Vec<String>,
-    /// The Python to run the peers with, which has what loader_requirements.txt names. An environment is made unless given.
+    /// The Python to run the peers with, which has what data_requirements.txt names. An environment is made unless given.
     #[arg(long)]
     python: Option<PathBuf>,
-    /// End with one line of JSON.
+    /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
     /// Be a contender: read `epoch` from the standard input.
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 /// Ours: batches of u8, which the device normalizes; the same normalized on the host. Then all pixels of all files decoded, and
 /// nothing else: by zune-jpeg, and with the feature `turbojpeg` by libjpeg-turbo. Then the peers.
 const WAYS: [&str; 8] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo", "pillow", "torchvision", "grain", "tfdata"];
-const OURS: [&str; 4] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo"];
+const OURS_WAYS: [&str; 4] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo"];
 
 /// Those that this program can run.
 fn ways() -> impl Iterator<Item = &'static str> {
@@ -78,17 +78,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let hint = if unknown == "libjpeg-turbo" { "; build bench with its feature `turbojpeg`" } else { "" };
         return Err(format!("there is no way `{unknown}`; the ways are {known}{hint}").into());
     }
+    // Only the peers and the making of the files need it.
     let python = match &args.python {
-        Some(python) => python.clone(),
-        None => python_with("loader_requirements.txt", "loader-venv", "PyTorch, TensorFlow and Grain, about 3 GB")?,
+        Some(python) => Ok(python.clone()),
+        None => python_with("data_requirements.txt", "loader-venv", "PyTorch, TensorFlow and Grain, about 3 GB", 13),
     };
     let folder = files(args, &python)?;
-    let mut contenders = Vec::new();
+    let (mut contenders, mut missing) = (vec![], vec![]);
     for way in &args.ways {
-        let mut contender = Contender::start(way, &folder, args.workers, &python)?;
-        contender.epoch()?;
-        contender.rates.clear();
-        contenders.push(contender);
+        let started = Contender::start(way, &folder, args.workers, &python).and_then(|mut contender| {
+            contender.epoch()?;
+            contender.rates.clear();
+            Ok(contender)
+        });
+        match started {
+            Ok(contender) => contenders.push(contender),
+            Err(why) if OURS_WAYS.contains(&way.as_str()) => return Err(why),
+            Err(why) => missing.push((way.clone(), why.to_string())),
+        }
     }
     for round in 0..args.rounds {
         for contender in &mut contenders {
@@ -96,48 +103,31 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             eprintln!("round {}: {} {:.0} images/s", round + 1, contender.way, contender.rates[round]);
         }
     }
-    report(args, &contenders)
-}
-
-fn report(args: &Args, contenders: &[Contender]) -> Result<(), Box<dyn Error>> {
-    println!("{:<12} {:>10} {:>22} {:>14}", "way", "images/s", "from - to", "peak memory");
-    for Contender { way, rates, peak, .. } in contenders {
-        let low = rates.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = rates.iter().copied().fold(0.0, f64::max);
-        let range = format!("{low:.0} - {high:.0}");
-        println!("{way:<12} {:>10.0} {range:>22} {:>10} MiB", median(rates), peak >> 20);
-    }
-    let of = |name: &str| contenders.iter().find(|contender| contender.way == name);
-    for ours in ["u8", "f32"].iter().filter_map(|name| of(name)) {
-        for other in contenders.iter().filter(|other| other.way != ours.way) {
-            // Of the same rounds, which ran one right after the other.
-            let ratios: Vec<f64> = ours.rates.iter().zip(&other.rates).map(|(a, b)| a / b).collect();
-            println!(
-                "{} / {}: {:.2} x by medians, {:.2} x by the median round; memory {:.2} x",
-                ours.way,
-                other.way,
-                median(&ours.rates) / median(&other.rates),
-                median(&ratios),
-                ours.peak as f64 / other.peak as f64
-            );
-        }
-    }
-    if args.json {
-        let ways = contenders.iter().map(|contender| {
-            json!({
-                "way": contender.way,
-                "images_per_s": median(&contender.rates),
-                "rounds": contender.rates,
-                "peak_bytes": contender.peak,
-            })
-        });
-        println!("{}", json!({"bench": "loader", "workers": args.workers, "ways": ways.collect::<Vec<_>>()}));
+    for row in rows(args.workers, &contenders, &missing) {
+        say(&row, args.json)?;
     }
     Ok(())
 }
 
+/// Each of our loaders against all others.
+fn rows(workers: usize, contenders: &[Contender], missing: &[(String, String)]) -> Vec<Row> {
+    let mut rows = vec![];
+    for ours in contenders.iter().filter(|contender| ["u8", "f32"].contains(&contender.way.as_str())) {
+        let name = format!("batches of {}", ours.way);
+        let mut rate = Row::new("data", &name, "rate", "images/s").ours(&ours.rates).detail("workers", workers);
+        let mut memory = Row::new("data", &name, "peak memory", "MB").ours(&[ours.peak as f64 / 1e6]);
+        for other in contenders.iter().filter(|other| other.way != ours.way) {
+            rate = rate.peer(&other.way, "", &other.rates);
+            memory = memory.peer(&other.way, "", &[other.peak as f64 / 1e6]);
+        }
+        rate.missing.extend_from_slice(missing);
+        rows.extend([rate, memory]);
+    }
+    rows
+}
+
 /// The folder of the files, which are made if it is not there.
-fn files(args: &Args, python: &Path) -> Result<PathBuf, Box<dyn Error>> {
+fn files(args: &Args, python: &Python) -> Result<PathBuf, Box<dyn Error>> {
     let folder = match &args.folder {
         Some(folder) => folder.clone(),
         None => crate::peer::cache()?.join(format!("jpegs-{}", args.count)),
@@ -149,12 +139,19 @@ fn files(args: &Args, python: &Path) -> Result<PathBuf, Box<dyn Error>> {
     // Under another name until all are there.
     let making = folder.with_extension("making");
     let script = Path::new(PEERS).join("make_jpegs.py");
-    let status = Command::new(python).arg(script).arg(&making).arg(args.count.to_string()).status()?;
+    let status = Command::new(found(python)?).arg(script).arg(&making).arg(args.count.to_string()).status()?;
     if !status.success() {
         return Err("make_jpegs.py failed; what it said stands above".into());
     }
     fs::rename(&making, &folder)?;
     Ok(folder)
+}
+
+/// The peers' Python, or why there is none.
+type Python = Result<PathBuf, Box<dyn Error>>;
+
+fn found(python: &Python) -> Result<&Path, String> {
+    python.as_deref().map_err(|why| why.to_string())
 }
 
 /// A process that takes part.
@@ -170,16 +167,16 @@ struct Contender {
 }
 
 impl Contender {
-    fn start(way: &str, folder: &Path, workers: usize, python: &Path) -> Result<Contender, Box<dyn Error>> {
-        let mut command = match OURS.contains(&way) {
+    fn start(way: &str, folder: &Path, workers: usize, python: &Python) -> Result<Contender, Box<dyn Error>> {
+        let mut command = match OURS_WAYS.contains(&way) {
             true => {
                 let mut command = Command::new(env::current_exe()?);
-                command.args(["loader", "--serve", way]);
+                command.args(["data", "--serve", way]);
                 command
             }
             false => {
-                let mut command = Command::new(python);
-                command.arg(Path::new(PEERS).join("loader_peer.py")).args(["--way", way]);
+                let mut command = Command::new(found(python)?);
+                command.arg(Path::new(PEERS).join("data_peer.py")).args(["--way", way]);
                 command
             }
         };

@@ -1,16 +1,20 @@
-//! Hints at the start of a fit: what the step and its data lose on this kind of device, one line each, with what to do.
-//! They are read from what was recorded, and nothing is compiled or computed for them.
+//! Advice: what a training loses and what to do about it, one line each. What its start tells is read from what was recorded
+//! ([`hints`]), the rest from what a fit has measured ([`measured`]). All of it is told by these two: on standard error, in
+//! the report of the run and in `Trainer::metrics_report`.
 //!
-//! Not here: how a loss is found; the rules are in `fulmen_preflight::warnings`. On a CPU only padding costs time: it
-//! has neither tiles nor units for bf16.
+//! Not here: how a loss in a program is found; the rules are in `fulmen_preflight::warnings`. On a CPU only padding costs
+//! time: it has neither tiles nor units for bf16.
 
-use fulmen_data::DataLoader;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fulmen_data::{DataLoader, LoaderReport};
 use fulmen_pjrt::locate::Platform;
 use fulmen_preflight::{Generation, Warning, warnings};
-use fulmen_tensor::{Function, MatmulPrecision, Recorded, Runtime};
+use fulmen_tensor::{Function, MatmulPrecision, Recorded, Runtime, host_reads};
 
 use crate::setting::Setting;
-use crate::{Precision, Result};
+use crate::{Goodput, Precision, Result};
 
 /// Padding of fewer of a batch's positions is not worth a line.
 const WORTH_PADDING: f64 = 0.25;
@@ -18,6 +22,12 @@ const WORTH_PADDING: f64 = 0.25;
 const FAR_BELOW: f64 = 0.5;
 /// Rows that a TPU computes at once.
 const TILE_ROWS: u64 = 8;
+/// Waiting for data is worth a line from this share of the step time on, and when it took so long.
+const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
+/// Compiling is worth a line from this share of a run on, and when it took so many seconds.
+const COMPILING: (f64, f64) = (0.2, 10.0);
+/// A line that reads from the device so many times, and for every second step, is worth a line.
+const READS: u64 = 20;
 
 /// What is worth a line before the first step of a fit on this runtime.
 pub(crate) fn hints(
@@ -32,6 +42,60 @@ pub(crate) fn hints(
         hints.extend(of_a_tpu(&kind, setting, train.per_device_batch_size(), &step.recorded()?));
     }
     Ok(hints)
+}
+
+/// How often each line of the program has read values from a device.
+pub(crate) type HostReads = BTreeMap<(&'static str, u32), u64>;
+
+/// What a fit has measured.
+pub(crate) struct Measured<'a> {
+    /// What the training loader did.
+    pub(crate) loader: &'a LoaderReport,
+    /// The share of the steps' time in which the devices had no batch, and that time.
+    pub(crate) input_wait: (f64, Duration),
+    /// Where the time of this run went, and how many programs it compiled.
+    pub(crate) goodput: Goodput,
+    pub(crate) compilations: usize,
+    /// Optimizer steps, and the reads before the first of them.
+    pub(crate) steps: u64,
+    pub(crate) reads_before: &'a HostReads,
+}
+
+/// What a fit has lost so far.
+pub(crate) fn measured(fit: &Measured<'_>) -> Vec<String> {
+    losses(fit, &host_reads())
+}
+
+/// As [`measured`], with the reads of now.
+fn losses(fit: &Measured<'_>, reads: &HostReads) -> Vec<String> {
+    let mut advice = vec![];
+    let (share, wait) = fit.input_wait;
+    if share > INPUT_BOUND.0 && wait > INPUT_BOUND.1 {
+        advice.push(fit.loader.verdict());
+    }
+    for (line, reads) in reads {
+        let reads = reads - fit.reads_before.get(line).copied().unwrap_or_default();
+        if fit.steps > 0 && reads >= READS && reads >= fit.steps / 2 {
+            advice.push(format!(
+                "{}:{} read a value from the device {reads} times in {} steps, and each time waited for it; log the value \
+                 within the step, or read it every n steps",
+                line.0, line.1, fit.steps
+            ));
+        }
+    }
+    let (compile, all) = (fit.goodput.compile, fit.goodput.total());
+    if fit.compilations > 0 && compile > COMPILING.1 && compile > COMPILING.0 * all {
+        let programs = match fit.compilations {
+            1 => "1 program".to_owned(),
+            n => format!("{n} programs"),
+        };
+        advice.push(format!(
+            "compiling {programs} took {compile:.0} s, {:.0} % of the run; the next run loads them from disk unless \
+             FULMEN_COMPILE_CACHE is off, and `--aot` loads those that `preflight --save` has compiled before",
+            100.0 * compile / all
+        ));
+    }
+    advice
 }
 
 /// Padding that buckets make.
@@ -93,6 +157,38 @@ mod tests {
     use crate::setting::Choices;
     use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule};
 
+    /// What a run of 100 s with nothing to complain of measures.
+    fn well<'a>(loader: &'a LoaderReport, reads_before: &'a HostReads) -> Measured<'a> {
+        let goodput = Goodput { compile: 5.0, steps: 95.0, ..Goodput::default() };
+        let input_wait = (0.01, Duration::from_secs(1));
+        Measured { loader, input_wait, goodput, compilations: 1, steps: 100, reads_before }
+    }
+
+    #[test]
+    fn what_a_fit_loses_is_told_with_numbers_and_what_to_do() {
+        let none: [&str; 0] = [];
+        let (mut loader, no_reads) = (LoaderReport::default(), HostReads::new());
+        (loader.steps, loader.waiting, loader.busy) = (10, Duration::from_secs(1), Duration::from_secs(2));
+        let well = well(&loader, &no_reads);
+        let reads = HostReads::from([(("src/main.rs", 7), 60), (("src/main.rs", 9), 10)]);
+        assert_eq!(losses(&Measured { reads_before: &reads, ..well }, &reads), none);
+        let told = losses(&well, &reads);
+        let [read] = &told[..] else { panic!("{told:?}") };
+        assert!(read.starts_with("src/main.rs:7 read a value from the device 60 times in 100 steps"), "{read}");
+        assert_eq!(losses(&Measured { steps: 1000, ..well }, &reads), none, "now and then");
+
+        let goodput = Goodput { compile: 40.0, steps: 60.0, ..Goodput::default() };
+        let told = losses(&Measured { goodput, compilations: 3, ..well }, &no_reads);
+        let [compile] = &told[..] else { panic!("{told:?}") };
+        assert!(compile.starts_with("compiling 3 programs took 40 s, 40 % of the run"), "{compile}");
+        let goodput = Goodput { compile: 4.0, steps: 6.0, ..Goodput::default() };
+        assert_eq!(losses(&Measured { goodput, ..well }, &no_reads), none, "a short run");
+
+        let told = losses(&Measured { input_wait: (0.33, Duration::from_secs(30)), ..well }, &no_reads);
+        let [input] = &told[..] else { panic!("{told:?}") };
+        assert!(input.starts_with("input-bound: 33 % of step time waits"), "{input}");
+    }
+
     /// A module of one layer whose result is summed.
     #[derive(Module)]
     struct Sum<L: Module>(L, #[module(skip)] fn(&L, Tensor) -> Tensor);
@@ -142,7 +238,7 @@ mod tests {
             widths.starts_with("1 × a product of 8×16 by 16×24 fills at most 2 % of the 128×128 matrix unit"),
             "{widths}"
         );
-        assert!(precision.contains("bf16-mixed") && precision.contains("hints.rs:"), "{precision}");
+        assert!(precision.contains("bf16-mixed") && precision.contains("advice.rs:"), "{precision}");
         assert!(hints.iter().all(|hint| !hint.contains('\n')), "{hints:?}");
     }
 

@@ -1,36 +1,36 @@
-//! `start`: from the start of a process to the loss of its first step on the host, against JAX: the first start, which
-//! compiles, and the second, which finds its programs on disk.
+//! `startup`: from the start of a process to the loss of its first step on the host, against the peers: the first start,
+//! which compiles, and the second, which finds its programs on disk. Of the peers JAX alone keeps programs here.
 //!
-//! Each start is a process of its own. Ours and JAX's take turns, so both see the same noise of the machine, and both count
+//! Each start is a process of its own. All take turns, so they see the same noise of the machine, and count
 //! from the kernel's start of the process, in ticks of 10 ms: interpreter, imports, data, initial weights and programs.
 
+use std::env;
 use std::error::Error;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{env, fs};
 
 use fulmen::prelude::*;
 use fulmen::trainer::{Actions, Callback, LogPoint};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
-use crate::peer::{Peer, python};
-use crate::stats::median;
+use crate::peer::{self, Peer};
+use crate::process::seconds_since_start;
+use crate::row::{Row, say};
 use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of W1 to W4, separated by commas.
+    /// Which of W1 to W5, separated by commas.
     #[arg(long, default_value = "W1,W3", value_delimiter = ',')]
     workloads: Vec<String>,
     /// First and second starts of each side.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Leave out the peer.
-    #[arg(long)]
-    no_peer: bool,
-    /// End with one line of JSON.
+    /// Which peers, separated by commas; those of `steps`.
+    #[arg(long, default_value = "jax", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
     /// Be our side: train for one step and print when its loss was there.
@@ -46,53 +46,68 @@ struct Started {
 }
 
 /// The times of one kind of start.
-#[derive(Default)]
 struct Times {
     ours: Vec<f64>,
-    jax: Vec<f64>,
+    peers: Vec<PeerTimes>,
     compilations: u64,
 }
 
+/// Those of a peer.
+#[derive(Default)]
+struct PeerTimes {
+    seconds: Vec<f64>,
+    version: String,
+    /// Why it takes no part.
+    missing: Option<String>,
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let mut lines = vec![];
+    peer::check(&args.peers)?;
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         if args.serve {
             workload.with_model(FirstStep { workload })?;
             continue;
         }
-        let starts = race(name, args.rounds, args.no_peer)?;
-        for (which, times) in ["first", "second"].into_iter().zip(starts) {
-            let (ours, jax) = (median(&times.ours), median(&times.jax));
-            let (ratio, compilations) = (ours / jax, times.compilations);
-            println!(
-                "{name}, {which} start: {ours:.2} s, {compilations} compilations; JAX {jax:.2} s, ratio {ratio:.2}"
-            );
-            lines.push(json!({
-                "workload": name, "start": which, "fulmen_s": ours, "jax_s": jax, "ratio": ratio,
-                "compilations": compilations, "rounds": args.rounds,
-            }));
+        for (which, times) in ["first start", "second start"].into_iter().zip(race(name, args)?) {
+            let mut row = Row::new("startup", name, which, "s").ours(&times.ours);
+            row = row.detail("compilations", times.compilations);
+            for (name, peer) in args.peers.iter().zip(times.peers) {
+                row = match peer.missing {
+                    Some(why) => row.missing(name, &why),
+                    None => row.peer(name, &peer.version, &peer.seconds),
+                };
+            }
+            say(&row, args.json)?;
         }
-    }
-    if args.json {
-        println!("{}", json!({ "start": lines }));
     }
     Ok(())
 }
 
 /// The first and the second starts.
-fn race(workload: &str, rounds: usize, no_peer: bool) -> Result<[Times; 2], Box<dyn Error>> {
-    let mut starts = [Times::default(), Times::default()];
-    for _ in 0..rounds {
+fn race(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
+    let peers = || args.peers.iter().map(|_| PeerTimes::default()).collect();
+    let mut starts = [(); 2].map(|()| Times { ours: vec![], peers: peers(), compilations: 0 });
+    for _ in 0..args.rounds {
         // Empty for the first of two starts.
         let (ours_cache, jax_cache) = (tempfile::tempdir()?, tempfile::tempdir()?);
         for times in &mut starts {
             let started = ours(workload, ours_cache.path())?;
             times.ours.push(started.seconds);
             times.compilations = times.compilations.max(started.compilations);
-            if !no_peer {
-                let ready = &Peer::start_cached(&python()?, workload, jax_cache.path())?.ready;
-                times.jax.push(ready.cold_s.ok_or("the peer does not say when its first step was done")?);
+            for (name, times) in args.peers.iter().zip(&mut times.peers).filter(|(_, times)| times.missing.is_none()) {
+                let peer = match name.as_str() {
+                    "jax" => Peer::start_cached(workload, jax_cache.path()),
+                    name => Peer::start(name, workload, 1),
+                };
+                match peer.map(|peer| (peer.ready.cold_s, peer.ready.version.clone())) {
+                    Ok((Some(seconds), version)) => {
+                        times.seconds.push(seconds);
+                        times.version = version;
+                    }
+                    Ok((None, _)) => times.missing = Some("it does not say when its first step was done".to_owned()),
+                    Err(why) => times.missing = Some(why.to_string()),
+                }
             }
         }
     }
@@ -102,7 +117,7 @@ fn race(workload: &str, rounds: usize, no_peer: bool) -> Result<[Times; 2], Box<
 /// Our side in a process of its own.
 fn ours(workload: &str, cache: &Path) -> Result<Started, Box<dyn Error>> {
     let output = Command::new(env::current_exe()?)
-        .args(["start", "--serve", "--workloads", workload])
+        .args(["startup", "--serve", "--workloads", workload])
         .env("FULMEN_COMPILE_CACHE", cache)
         .stderr(Stdio::inherit())
         .output()?;
@@ -149,14 +164,6 @@ impl Callback for FirstLoss {
 
     fn on_log(&mut self, _: &LogPoint, _: &mut Actions) {
         let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *first = first.or_else(seconds_since_process_start);
+        *first = first.or_else(seconds_since_start);
     }
-}
-
-fn seconds_since_process_start() -> Option<f64> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // Field 22; counting starts after the command's name, which may itself hold spaces. Linux counts 100 ticks a second.
-    let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-    let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
-    Some(uptime - ticks / 100.0)
 }

@@ -1,6 +1,6 @@
-"""A peer of `bench loader`: JPEG files to normalized float32 batches of 64, channels first, by one of the usual ways.
+"""A peer of `bench data`: JPEG files to normalized float32 batches of 64, channels first, by one of the usual ways.
 
-    loader_peer.py --way WAY --folder FOLDER --workers N
+    data_peer.py --way WAY --folder FOLDER --workers N
 
 Ways:
     pillow       torch's DataLoader, torchvision's transforms on Pillow pictures, as most ImageNet scripts have it
@@ -80,7 +80,7 @@ def grain(files, workers):
     from PIL import Image
 
     # Grain's processes read absl's flags.
-    flags.FLAGS(["loader_peer"])
+    flags.FLAGS(["data_peer"])
 
     class Files:
         def __len__(self):

@@ -2,18 +2,15 @@
 //!
 //! Not here: where the numbers come from, and the terminal.
 
-pub mod widgets;
-
 use std::collections::VecDeque;
 
-use fulmen_machine::{DeviceMetrics, Level, Watched};
+use fulmen_machine::{DeviceMetrics, Level, RunMetrics, Watched};
+use fulmen_tui::widgets::{bar, history, panel, percent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Stylize as _;
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
-
-use widgets::{bar, history, panel, percent};
 
 /// How many looks back the history goes.
 const HISTORY: usize = 200;
@@ -23,6 +20,8 @@ const HISTORY: usize = 200;
 pub struct Look {
     /// What libtpu tells of each device, or why it does not.
     pub metrics: Result<Vec<DeviceMetrics>, String>,
+    /// What a training tells of itself, or why it does not, if it was asked.
+    pub run: Option<Result<RunMetrics, String>>,
     /// The processes that hold the TPU.
     pub processes: Vec<Watched>,
     /// How many processes could not be looked into.
@@ -37,7 +36,7 @@ pub struct Look {
 /// use ratatui::{Terminal, backend::TestBackend};
 ///
 /// let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
-/// screen.update(Look { metrics: Err("nobody serves metrics".into()), processes: vec![], unseen: 0 });
+/// screen.update(Look { metrics: Err("nobody serves metrics".into()), run: None, processes: vec![], unseen: 0 });
 /// let mut terminal = Terminal::new(TestBackend::new(60, 12))?;
 /// terminal.draw(|frame| screen.draw(frame))?;
 /// assert!(terminal.backend().to_string().contains("nobody serves metrics"));
@@ -73,14 +72,16 @@ impl Screen {
     /// Draws it.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let devices = self.look.as_ref().and_then(|look| look.metrics.as_ref().ok()).map_or(1, Vec::len);
+        let run = self.look.as_ref().and_then(|look| look.run.as_ref());
         let heights = [
             Constraint::Length(1),
             Constraint::Length(devices as u16 + 3),
             Constraint::Length(5),
+            Constraint::Length(if run.is_some() { 3 } else { 0 }),
             Constraint::Min(4),
             Constraint::Length(1),
         ];
-        let [title, table, past, processes, keys] = Layout::vertical(heights).areas(frame.area());
+        let [title, table, past, training, processes, keys] = Layout::vertical(heights).areas(frame.area());
         frame.render_widget(Line::from(vec!["fulmen top".bold(), format!("  {}", self.source).dim()]), title);
         match &self.look {
             None => frame.render_widget(Paragraph::new("Looking …").block(panel("Devices")), table),
@@ -94,6 +95,11 @@ impl Screen {
                 }
                 draw_processes(frame, processes, look);
             }
+        }
+        if let Some(run) = run {
+            let text =
+                run.as_ref().map_or_else(|error| error.as_str().yellow().into(), |run| Line::from(run.to_string()));
+            frame.render_widget(Paragraph::new(text).block(panel("Training")), training);
         }
         let values: Vec<u64> = self.history.iter().copied().collect();
         history(frame, past, "Duty cycle, mean of all devices", &values, 100);
@@ -144,12 +150,16 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Look) {
 }
 
 impl Look {
-    /// The same without a terminal, a line for each device and each process.
+    /// The same without a terminal, a line for each device, the training and each process.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = match &self.metrics {
             Ok(devices) => devices.iter().map(device_line).collect(),
             Err(error) => vec![error.clone()],
         };
+        lines.extend(self.run.iter().map(|run| match run {
+            Ok(run) => format!("training: {run}"),
+            Err(error) => error.clone(),
+        }));
         lines.extend(self.processes.iter().map(|it| {
             format!("process {} of {}: {}; {}", it.process.pid, it.process.user, it.progress(), it.process.command)
         }));

@@ -1,0 +1,181 @@
+//! `overhead`: what the host does besides the device's work. A fit with every callback, logger and the report races one with
+//! nothing on, an epoch each; then a step that computes next to nothing is run often: the time that the loop's thread computes
+//! for a step, and whether memory grows.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fulmen::prelude::*;
+use fulmen::trainer::LoggerSet;
+use fulmen::trainer::callbacks::{
+    DeviceStatsMonitor, Event, LearningRateMonitor, NormMonitor, ProgressBar, SpikeGuard, ThroughputMonitor, Timer,
+    every, on,
+};
+
+use crate::process::{rss_bytes, thread_cpu_ns};
+use crate::row::{Row, say};
+use crate::workload::{Visit, Workload};
+
+/// Fits of both sides that are run and not counted.
+const WARM_UP: u64 = 1;
+
+/// Samples of a batch of the empty step, and batches of an epoch.
+const BATCH: usize = 8;
+const BATCHES: usize = 1000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which of W1 to W5 is trained with everything on and with nothing, separated by commas.
+    #[arg(long, default_value = "W1,W2,W4", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Fits of each side.
+    #[arg(long, default_value_t = 30)]
+    rounds: u64,
+    /// Steps that compute next to nothing; 0 for none.
+    #[arg(long, default_value_t = 1_000_000)]
+    empty_steps: u64,
+    /// Print a line of JSON for each result.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    for name in &args.workloads {
+        let workload = Workload::find(name)?;
+        say(&workload.with_model(Turns { rounds: args.rounds, workload })?, args.json)?;
+    }
+    if args.empty_steps > 0 {
+        for row in empty_steps(args.empty_steps)? {
+            say(&row, args.json)?;
+        }
+    }
+    Ok(())
+}
+
+/// Everything that a user can turn on, with a log point every so many steps.
+fn everything(builder: TrainerBuilder, log_every: u64) -> TrainerBuilder {
+    builder
+        .log_every_n_steps(log_every)
+        .loggers(LoggerSet::Only(vec!["csv", "jsonl", "tensorboard"]))
+        .callback(ProgressBar::new())
+        .callback(ModelCheckpoint::new().monitor("train_loss", Mode::Min).save_top_k(2))
+        .callback(EarlyStopping::new("train_loss", Mode::Min).patience(1_000_000))
+        .callback(ReduceLROnPlateau::new("train_loss", Mode::Min).patience(1_000_000))
+        .callback(LearningRateMonitor::new())
+        .callback(NormMonitor::new())
+        .callback(SpikeGuard::new())
+        .callback(ThroughputMonitor::new())
+        .callback(DeviceStatsMonitor::new())
+        .callback(Timer::new())
+        .callback(on(Event::TrainBatchEnd, every(1), |_, _| {}))
+        .callback(on(Event::Log, every(1), |_, _| {}))
+}
+
+struct Turns {
+    rounds: u64,
+    workload: Workload,
+}
+
+impl Visit for Turns {
+    type Output = Result<Row, Box<dyn Error>>;
+
+    fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
+        let Turns { rounds, workload } = self;
+        let loader = workload.loader(1)?;
+        let folder = tempfile::tempdir()?;
+        let builder = || {
+            let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(2);
+            builder.default_root_dir(folder.path())
+        };
+        let mut bare = builder().barebones(true).build()?;
+        let mut all = everything(builder(), 10).build()?;
+        // Of the steps alone: the ends of epochs, which save, are not counted.
+        let milliseconds = |trainer: &mut Trainer| -> Result<f64, Box<dyn Error>> {
+            Ok(1e3 * workload.batch as f64 / trainer.fit(model, &loader, None)?.samples_per_second)
+        };
+        let mut times = [vec![], vec![]];
+        for round in 0..rounds + WARM_UP {
+            for (trainer, times) in [&mut all, &mut bare].into_iter().zip(&mut times) {
+                let time = milliseconds(trainer)?;
+                if round >= WARM_UP {
+                    times.push(time);
+                }
+            }
+        }
+        let [all, bare] = times;
+        let row = Row::new("overhead", workload.name, "step with everything on", "ms");
+        Ok(row.ours(&all).peer("nothing on", "", &bare))
+    }
+}
+
+/// What the thread of the loop and the process looked like after so many steps.
+#[derive(Clone, Copy)]
+struct Reading {
+    step: u64,
+    cpu_ns: f64,
+    rss_bytes: u64,
+}
+
+/// Reads the thread and the process ten times in a fit.
+#[derive(Clone)]
+struct Readings {
+    every: u64,
+    read: Arc<Mutex<Vec<Reading>>>,
+}
+
+impl Callback for Readings {
+    fn name(&self) -> &'static str {
+        "Readings"
+    }
+
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
+        if progress.global_step.is_multiple_of(self.every)
+            && let Some((cpu_ns, rss_bytes)) = thread_cpu_ns().zip(rss_bytes())
+        {
+            let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+            read.push(Reading { step: progress.global_step, cpu_ns, rss_bytes });
+        }
+    }
+}
+
+/// A fit with everything on of a step that computes next to nothing: the processor time of the loop's thread, and by how much
+/// memory grew from the first tenth of the steps on. XLA's CPU client may run so small a step on that thread; then its work
+/// is in the time.
+fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
+    let samples = BATCH * BATCHES;
+    let data = TensorDataset::builder().array("x", [samples, 1], vec![1_f32; samples]).build()?;
+    let loader = DataLoader::builder(data).batch_size(BATCH).num_workers(1).build()?;
+    let line = Linear::new(1, 1);
+    let loss = |line: &Linear, batch: &Batch, _: &mut StepContext| line.forward(&batch.get("x")).mean_all();
+    let model = TrainingFn::new(&line, loss, |_| optim::Sgd::new(0.0));
+    let readings = Readings { every: (steps / 10).max(1), read: Arc::default() };
+    let folder = tempfile::tempdir()?;
+    let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_steps(steps);
+    let builder = everything(builder.default_root_dir(folder.path()), 50);
+    builder.callback(readings.clone()).build()?.fit(&model, &loader, None)?;
+
+    let read = readings.read.lock().unwrap_or_else(PoisonError::into_inner);
+    let [first, .., last] = read[..] else { return Err("the kernel tells neither schedstat nor VmRSS".into()) };
+    let host: Vec<f64> = read
+        .windows(2)
+        .map(|pair| (pair[1].cpu_ns - pair[0].cpu_ns) / 1e3 / (pair[1].step - pair[0].step) as f64)
+        .collect();
+    let grown = (last.rss_bytes as f64 - first.rss_bytes as f64) / 1e6;
+    let name = format!("{steps} empty steps");
+    let host = Row::new("overhead", &name, "the host's time a step", "µs").ours(&host);
+    let grown = Row::new("overhead", &name, "growth of memory", "MB").ours(&[grown]);
+    Ok([host, grown.detail("rss_bytes", last.rss_bytes)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::OURS;
+
+    #[test]
+    fn a_short_fit_tells_the_time_and_the_memory() {
+        let [host, grown] = empty_steps(200).unwrap();
+        assert!(host.median(OURS).unwrap() > 0.0, "{host}");
+        assert!(grown.median(OURS).is_some(), "{grown}");
+    }
+}

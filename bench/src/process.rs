@@ -1,0 +1,33 @@
+//! What the kernel says about this process. The peers in Rust share it.
+
+use std::fs;
+
+/// The most memory that this process has held.
+pub(crate) fn peak_bytes() -> Option<u64> {
+    status("VmHWM:")
+}
+
+/// The memory that this process holds now.
+pub(crate) fn rss_bytes() -> Option<u64> {
+    status("VmRSS:")
+}
+
+fn status(name: &str) -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
+}
+
+/// The time since the kernel started this process.
+pub(crate) fn seconds_since_start() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // Field 22; counting starts after the command's name, which may itself hold spaces. Linux counts 100 ticks a second.
+    let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
+    Some(uptime - ticks / 100.0)
+}
+
+/// The processor time of this thread.
+pub(crate) fn thread_cpu_ns() -> Option<f64> {
+    fs::read_to_string("/proc/thread-self/schedstat").ok()?.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,199 @@
+//! `report`: lines of JSON that the suites wrote become tables and pictures of the book.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fulmen_report::chart::number;
+
+use crate::plot::{self, Group};
+use crate::row::{OURS, Row};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Files with the output of suites that ran with `--json`. Of two results of the same thing the later one counts.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// The chapter to write into, between the lines `<!-- bench SUITE -->` and `<!-- end of bench SUITE -->`.
+    #[arg(long, default_value = "docs/src/performance.md")]
+    book: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let mut rows = vec![];
+    for file in &args.files {
+        let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        read(&text, &mut rows);
+    }
+    if rows.is_empty() {
+        return Err("there is no result in the files; run a suite with --json and keep what it prints".into());
+    }
+    let mut suites: Vec<&str> = vec![];
+    for row in &rows {
+        if !suites.contains(&&*row.suite) {
+            suites.push(&row.suite);
+        }
+    }
+    let mut failed = vec![];
+    for suite in suites {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.suite == suite).collect();
+        let mut part = table(&rows);
+        let (picture, name) = (picture(suite, &rows), format!("performance-{suite}.svg"));
+        if picture.is_some() {
+            part += &format!("\n\n![Each peer's median divided by Fulmen's]({name})");
+        }
+        if let Err(why) = write_part(&args.book, suite, |_| part) {
+            failed.push(why.to_string());
+            continue;
+        }
+        if let Some(picture) = picture {
+            fs::write(args.book.with_file_name(name), picture)?;
+        }
+        println!("{}: {suite}, {} results", args.book.display(), rows.len());
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
+}
+
+/// Adds the results of a text, in which other lines may be.
+fn read(text: &str, rows: &mut Vec<Row>) {
+    for row in text.lines().filter_map(|line| serde_json::from_str::<Row>(line).ok()) {
+        let same = |other: &Row| (&other.suite, &other.name, &other.quantity) == (&row.suite, &row.name, &row.quantity);
+        match rows.iter().position(same) {
+            Some(i) => rows[i] = row,
+            None => rows.push(row),
+        }
+    }
+}
+
+/// Those who took part, Fulmen first.
+fn contenders<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
+    let mut names = vec![OURS];
+    for result in rows.iter().flat_map(|row| &row.results) {
+        if !names.contains(&&*result.name) {
+            names.push(&result.name);
+        }
+    }
+    names
+}
+
+fn table(rows: &[&Row]) -> String {
+    let names = contenders(rows);
+    let version = |name: &str| {
+        let found = rows.iter().flat_map(|row| &row.results).find(|result| result.name == name);
+        found.map_or("", |result| &*result.version)
+    };
+    let heads = names.iter().map(|name| format!("{name} {}", version(name)).trim_end().to_owned());
+    let mut lines = vec![
+        format!("| | {} |", heads.collect::<Vec<_>>().join(" | ")),
+        format!("| --- {}|", "| --- ".repeat(names.len())),
+    ];
+    for row in rows {
+        let cell = |name: &&str| match (row.median(name), row.ratio(name)) {
+            (Some(median), Some(ratio)) if *name != OURS => format!("{} (ratio {ratio:.2})", number(median)),
+            (Some(median), _) => number(median),
+            (None, _) => "–".to_owned(),
+        };
+        let unit = if row.unit.is_empty() { String::new() } else { format!(", {}", row.unit) };
+        let cells: Vec<String> = names.iter().map(cell).collect();
+        lines.push(format!("| {}, {}{unit} | {} |", row.name, row.quantity, cells.join(" | ")));
+    }
+    let mut places: Vec<String> = vec![];
+    for row in rows {
+        let here = &row.environment;
+        let commit = here.commit.as_deref().unwrap_or("of an unknown commit");
+        let place = format!("{} cores of {}, {commit}", here.cores, here.cpu);
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    let mut missing: Vec<&str> = rows.iter().flat_map(|row| row.missing.iter().map(|(name, _)| &**name)).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    let missing =
+        if missing.is_empty() { String::new() } else { format!(" Not every row has {}.", missing.join(", ")) };
+    format!(
+        "{}\n\nMedians. A ratio is Fulmen's median divided by the peer's. On {}.{missing}",
+        lines.join("\n"),
+        places.join("; ")
+    )
+}
+
+/// Bars of how many times as much each peer took as Fulmen; none where nothing has a peer.
+fn picture(suite: &str, rows: &[&Row]) -> Option<String> {
+    let names = contenders(rows);
+    let alike = rows.windows(2).all(|pair| pair[0].quantity == pair[1].quantity);
+    let groups: Vec<Group> = rows
+        .iter()
+        .filter_map(|row| {
+            let ours = row.median(OURS).filter(|ours| *ours > 0.0)?;
+            let bars = names.iter().enumerate().filter_map(|(i, name)| Some((i, row.median(name)? / ours)));
+            let bars: Vec<(usize, f64)> = bars.collect();
+            let name = || if alike { row.name.clone() } else { format!("{}, {}", row.name, row.quantity) };
+            (bars.len() > 1).then(|| (name(), bars))
+        })
+        .collect();
+    let title = format!("{suite}: each median divided by Fulmen's");
+    (!groups.is_empty()).then(|| plot::bars(&title, &names, &groups))
+}
+
+/// Replaces what a chapter has between the two lines of a suite.
+pub(crate) fn write_part(book: &Path, suite: &str, part: impl FnOnce(&str) -> String) -> Result<(), Box<dyn Error>> {
+    let text = fs::read_to_string(book).map_err(|e| format!("{}: {e}", book.display()))?;
+    let (start, end) = (format!("<!-- bench {suite} -->"), format!("<!-- end of bench {suite} -->"));
+    let missing = || format!("{}: not a chapter with the lines `{start}` and `{end}`", book.display());
+    // The text of the chapter may speak of such a line.
+    let (before, rest) = text.split_once(&format!("\n{start}\n")).ok_or_else(missing)?;
+    let (old, after) = rest.split_once(&end).ok_or_else(missing)?;
+    let part = part(old);
+    Ok(fs::write(book, format!("{before}\n{start}\n\n{}\n\n{end}{after}", part.trim()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Row> {
+        let row = |ours, peer| Row::new("steps", "W1", "step", "ms").ours(&[ours]).peer("jax", "0.12", &[peer]);
+        let other = Row::new("steps", "W2", "step", "ms").ours(&[3.0]).missing("torch", "no Python");
+        let lines = [row(9.0, 9.0), row(1.0, 2.0), other].map(|row| serde_json::to_string(&row).unwrap());
+        let mut rows = vec![];
+        read(&format!("what else is said\n{}", lines.join("\n")), &mut rows);
+        rows
+    }
+
+    #[test]
+    fn the_later_result_counts_and_a_missing_peer_is_told() {
+        let rows = rows();
+        let table = table(&rows.iter().collect::<Vec<_>>());
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[0], format!("| | Fulmen {} | jax 0.12 |", env!("CARGO_PKG_VERSION")));
+        assert_eq!(
+            lines[1..4],
+            ["| --- | --- | --- |", "| W1, step, ms | 1 | 2 (ratio 0.50) |", "| W2, step, ms | 3 | – |"]
+        );
+        assert!(table.ends_with("Not every row has torch."), "{table}");
+    }
+
+    #[test]
+    fn a_part_of_a_chapter_is_replaced_and_the_picture_lies_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (book, file) = (folder.path().join("book.md"), folder.path().join("lines"));
+        fs::write(&book, "a `<!-- bench steps -->` line\n<!-- bench steps -->\nold\n<!-- end of bench steps -->\nb\n")
+            .unwrap();
+        fs::write(&file, rows().iter().map(|row| serde_json::to_string(row).unwrap() + "\n").collect::<String>())
+            .unwrap();
+        let args = Args { files: vec![file], book: book.clone() };
+        run(&args).unwrap();
+        run(&args).unwrap();
+        let text = fs::read_to_string(&book).unwrap();
+        assert!(
+            text.starts_with("a `<!-- bench steps -->` line\n<!-- bench steps -->\n\n| | Fulmen")
+                && text.ends_with("-->\nb\n"),
+            "{text}"
+        );
+        assert_eq!(text.matches("performance-steps.svg").count(), 1);
+        assert!(fs::read_to_string(folder.path().join("performance-steps.svg")).unwrap().contains("W1"));
+        fs::write(&book, "nothing").unwrap();
+        assert!(run(&args).unwrap_err().to_string().contains("not a chapter with the lines `<!-- bench steps -->`"));
+    }
+}

@@ -1,0 +1,168 @@
+//! [`Row`]: one quantity, Fulmen's and each peer's, as a sentence and as a line of JSON. `report` reads those lines.
+
+use std::fmt;
+use std::fs;
+use std::process::Command;
+
+use fulmen_report::chart::number;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::stats::Spread;
+
+/// How Fulmen is called among the results.
+pub(crate) const OURS: &str = "Fulmen";
+
+/// One quantity.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) suite: String,
+    /// What was measured: `W1`, `W1 on 8 devices`.
+    pub(crate) name: String,
+    /// Of it: `step`, `peak memory`.
+    pub(crate) quantity: String,
+    pub(crate) unit: String,
+    /// Of each who took part, [`OURS`] first.
+    pub(crate) results: Vec<Measured>,
+    /// The peers that did not take part, and why.
+    pub(crate) missing: Vec<(String, String)>,
+    /// What is known besides.
+    pub(crate) details: Map<String, Value>,
+    pub(crate) environment: Environment,
+}
+
+/// The result of one who took part.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) name: String,
+    /// Versions: `0.12.0.1, Python 3.13.0`.
+    pub(crate) version: String,
+    pub(crate) spread: Spread,
+}
+
+/// Where it was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Environment {
+    pub(crate) commit: Option<String>,
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+}
+
+impl Environment {
+    fn here() -> Environment {
+        let git =
+            Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+        let commit = git.ok().filter(|output| output.status.success());
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu = info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
+        Environment {
+            commit: commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+            cpu: cpu.map_or("an unknown processor", |(_, name)| name.trim()).to_owned(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+impl Row {
+    pub(crate) fn new(suite: &str, name: impl Into<String>, quantity: &str, unit: &str) -> Row {
+        Row {
+            suite: suite.to_owned(),
+            name: name.into(),
+            quantity: quantity.to_owned(),
+            unit: unit.to_owned(),
+            results: vec![],
+            missing: vec![],
+            details: Map::new(),
+            environment: Environment::here(),
+        }
+    }
+
+    /// Adds our measurements.
+    pub(crate) fn ours(self, values: &[f64]) -> Row {
+        self.peer(OURS, env!("CARGO_PKG_VERSION"), values)
+    }
+
+    /// Adds a peer's measurements; without any, the peer is missing.
+    pub(crate) fn peer(mut self, name: &str, version: &str, values: &[f64]) -> Row {
+        match Spread::new(values) {
+            Some(spread) => {
+                let (name, version) = (name.to_owned(), version.to_owned());
+                self.results.push(Measured { name, version, spread });
+                self
+            }
+            None => self.missing(name, "nothing was measured"),
+        }
+    }
+
+    /// Adds a peer that did not take part.
+    pub(crate) fn missing(mut self, name: &str, why: &str) -> Row {
+        self.missing.push((name.to_owned(), why.to_owned()));
+        self
+    }
+
+    /// Adds what is known besides.
+    pub(crate) fn detail(mut self, name: &str, value: impl Into<Value>) -> Row {
+        self.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// The median of one who took part.
+    pub(crate) fn median(&self, name: &str) -> Option<f64> {
+        self.results.iter().find(|result| result.name == name).map(|result| result.spread.median)
+    }
+
+    /// Ours divided by a peer's.
+    pub(crate) fn ratio(&self, peer: &str) -> Option<f64> {
+        Some(self.median(OURS)? / self.median(peer)?)
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}:", self.name, self.quantity)?;
+        for (i, Measured { name, spread, .. }) in self.results.iter().enumerate() {
+            let separator = if i == 0 { "" } else { ";" };
+            write!(f, "{separator} {name} {}", number(spread.median))?;
+            if !self.unit.is_empty() {
+                write!(f, " {}", self.unit)?;
+            }
+            if spread.count > 1 {
+                write!(f, " ({} to {})", number(spread.low), number(spread.high))?;
+            }
+            if let Some(ratio) = self.ratio(name).filter(|_| name != OURS) {
+                write!(f, ", ratio {ratio:.3}")?;
+            }
+        }
+        for (name, value) in &self.details {
+            write!(f, "; {name} {value}")?;
+        }
+        self.missing.iter().try_for_each(|(name, why)| write!(f, "\n  without {name}: {why}"))
+    }
+}
+
+/// Says a row; with `json` as a line of JSON too.
+pub(crate) fn say(row: &Row, json: bool) -> Result<(), serde_json::Error> {
+    println!("{row}");
+    if json {
+        println!("{}", serde_json::to_string(row)?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_a_sentence_and_a_line() {
+        let row = Row::new("steps", "W1", "step", "ms").ours(&[1.0, 2.0, 3.0]).peer("jax", "0.12", &[4.0]);
+        let row = row.peer("torch", "2.9", &[]).detail("devices", 8);
+        let said = row.to_string();
+        assert!(said.starts_with("W1, step: Fulmen 2 ms (1.5 to 2.5); jax 4 ms, ratio 0.500; devices 8"), "{said}");
+        assert!(said.ends_with("\n  without torch: nothing was measured"), "{said}");
+        let line = serde_json::to_string(&row).unwrap();
+        let read: Row = serde_json::from_str(&line).unwrap();
+        assert_eq!((read.ratio("jax"), read.ratio("torch")), (Some(0.5), None));
+        assert_eq!(read.environment, row.environment);
+    }
+}

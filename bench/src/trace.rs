@@ -1,0 +1,124 @@
+//! `trace`: how long a training step takes to record and lower to StableHLO, with gradients and optimizer, against JAX's trace
+//! and lower of the same step. Nothing is compiled, and no device is needed.
+
+use std::error::Error;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use fulmen::models::resnet::Config;
+use fulmen::prelude::*;
+use serde::Deserialize;
+
+use crate::models::{Gpt, Mlp, ResNetClassifier};
+use crate::peer::{PEERS, python};
+use crate::preflight::{pictures, words};
+use crate::row::{Row, say};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which of resnet50, gpt-48 and gpt-48-scan, separated by commas.
+    #[arg(long, default_value = "resnet50,gpt-48,gpt-48-scan", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// How often each side records.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Leave out the peer.
+    #[arg(long)]
+    no_peer: bool,
+    /// Print a line of JSON for each result.
+    #[arg(long)]
+    json: bool,
+}
+
+const BATCH: usize = 8;
+
+/// Layers of the deep GPT.
+const LAYERS: usize = 48;
+
+/// What a side took.
+#[derive(Deserialize)]
+struct Traced {
+    version: String,
+    seconds: f64,
+    bytes: usize,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    // What is set up at the first use is not of a workload.
+    lower(&Mlp::new(), &pictures(BATCH, &[784])?)?;
+    for name in &args.workloads {
+        let (mut ours, mut theirs, mut missing) = (vec![], vec![], None);
+        for _ in 0..args.rounds.max(1) {
+            ours.push(trace(name)?);
+            if args.no_peer || missing.is_some() {
+                continue;
+            }
+            match peer(name) {
+                Ok(traced) => theirs.push(traced),
+                Err(why) => missing = Some(why.to_string()),
+            }
+        }
+        let milliseconds = |all: &[Traced]| all.iter().map(|one| 1e3 * one.seconds).collect::<Vec<_>>();
+        let mut row = Row::new("trace", name, "record and lower", "ms").ours(&milliseconds(&ours));
+        row = row.detail("stablehlo_bytes", ours[0].bytes);
+        if let Some(first) = theirs.first() {
+            row = row.peer("jax", &first.version, &milliseconds(&theirs)).detail("jax_stablehlo_bytes", first.bytes);
+        }
+        if let Some(why) = missing {
+            row = row.missing("jax", &why);
+        }
+        say(&row, args.json)?;
+    }
+    Ok(())
+}
+
+fn trace(name: &str) -> Result<Traced, Box<dyn Error>> {
+    match name {
+        "resnet50" => lower(&ResNetClassifier::new(Config::resnet50(), 0.1), &pictures(BATCH, &[3, 224, 224])?),
+        "gpt-48" => lower(&Gpt::deep(LAYERS, DType::Bf16, false), &words(BATCH, Gpt::LENGTH)?),
+        "gpt-48-scan" => lower(&Gpt::deep(LAYERS, DType::Bf16, true), &words(BATCH, Gpt::LENGTH)?),
+        _ => Err(format!("there is no workload {name}; there are resnet50, gpt-48 and gpt-48-scan").into()),
+    }
+}
+
+fn lower<M: TrainingModule>(module: &M, loader: &DataLoader) -> Result<Traced, Box<dyn Error>> {
+    let builder = Trainer::builder().precision(Precision::Bf16Mixed);
+    let start = Instant::now();
+    let text = builder.stablehlo(module, loader, 1)?;
+    Ok(Traced {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        seconds: start.elapsed().as_secs_f64(),
+        bytes: text.len(),
+    })
+}
+
+/// JAX's side, in a process of its own.
+fn peer(name: &str) -> Result<Traced, Box<dyn Error>> {
+    let mut command = Command::new(python()?);
+    command.arg(Path::new(PEERS).join("jax_cost.py")).args([
+        "--trace",
+        "--workload",
+        name,
+        "--batch",
+        &BATCH.to_string(),
+    ]);
+    let output = command.stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().last().unwrap_or_default();
+    serde_json::from_str(line).map_err(|e| format!("the peer said `{line}`: {e}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_over_the_layers_is_a_shorter_program() {
+        let words = words(BATCH, Gpt::LENGTH).unwrap();
+        let bytes = |scanned| lower(&Gpt::deep(8, DType::Bf16, scanned), &words).unwrap().bytes;
+        let (unrolled, scanned) = (bytes(false), bytes(true));
+        assert!(scanned < unrolled * 3 / 4, "{scanned} and {unrolled} bytes");
+        assert!(trace("gpt").err().unwrap().to_string().contains("no workload gpt"));
+    }
+}

@@ -1,0 +1,160 @@
+//! `fulmen profile`: asks a training that runs for a trace of what it does.
+//!
+//! Not here: the trace. The training makes it (`run/profiler.rs` of `fulmen-trainer`), upon a file in its run's folder.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use fulmen_data::{Error, Result};
+use serde_json::{Value, json};
+
+use super::ps::seconds;
+
+/// Asks a training for a trace of what it does, and says where the trace is
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Asks a training for a trace of its next steps or seconds, and says where the trace is. The training goes on \
+    meanwhile. It needs no option for that, but this command must see the folder of its run. trace.json shows what each thread \
+    of the process did; ui.perfetto.dev opens it. If the PJRT plugin has a profiler, as libtpu has, there is also what it \
+    recorded of its devices, for TensorBoard's profile plugin"
+)]
+pub(crate) struct Arguments {
+    /// How many steps to record [default: 10, unless --duration is given]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// How long to record, whatever the training does meanwhile, such as 2s
+    #[arg(long, value_name = "SECONDS", value_parser = duration)]
+    duration: Option<Duration>,
+    /// The folder of the run, or one of several runs, of which the newest is meant
+    #[arg(long, value_name = "FOLDER", default_value = "runs")]
+    run: PathBuf,
+    /// How long to wait for the steps; then those that were made are all
+    #[arg(long, value_name = "SECONDS", default_value = "60s", value_parser = duration)]
+    timeout: Duration,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The longest time that a training records.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// A training looks for requests twice a second.
+const TAKEN_WITHIN: Duration = Duration::from_secs(20);
+/// For writing what was recorded.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(300);
+
+/// A number of seconds, such as `0.5s` or `2`.
+fn duration(text: &str) -> std::result::Result<Duration, String> {
+    seconds(text.strip_suffix('s').unwrap_or(text))
+        .ok()
+        .filter(|time| *time <= LONGEST)
+        .ok_or_else(|| format!("expected seconds, at most {} of them, such as 2s", LONGEST.as_secs()))
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let run = newest(&arguments.run)?;
+    let (steps, time) = match (arguments.steps, arguments.duration) {
+        (None, Some(time)) => (None, time),
+        (steps, _) => (Some(steps.unwrap_or(10)), arguments.timeout),
+    };
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let id = format!("{}-{}", since_1970.as_millis(), std::process::id());
+    ask(&run, &json!({ "id": id, "steps": steps, "seconds": time.as_secs_f64() }))?;
+    let folder = run.join("plugins/profile").join(&id);
+    let answer = read_answer(&folder, time + WRITTEN_WITHIN)?;
+    if let Some(error) = answer["error"].as_str() {
+        return Err(Error::new(format!("the training could not write a trace into {}: {error}", folder.display())));
+    }
+    tell(&run, &folder, answer, arguments.json);
+    Ok(())
+}
+
+/// The folder of a run, which may be the newest one in this folder.
+fn newest(folder: &Path) -> Result<PathBuf> {
+    let is_run = |folder: &Path| folder.join("config.toml").is_file();
+    if is_run(folder) {
+        return Ok(folder.to_owned());
+    }
+    let entries = fs::read_dir(folder).map_err(|e| Error::io(folder, "cannot read the folder", e))?;
+    let number = |path: &PathBuf| path.to_str()?.rsplit('_').next()?.parse::<u64>().ok();
+    let runs = entries.flatten().map(|entry| entry.path()).filter(|path| is_run(path));
+    runs.max_by_key(number).ok_or_else(|| {
+        Error::usage(format!("there is no run in {}; name the folder of a run with --run", folder.display()))
+    })
+}
+
+/// Leaves a request in the run's folder, and waits until the training has taken it.
+fn ask(run: &Path, request: &Value) -> Result<()> {
+    let (path, text) = (run.join("profile.request"), request.to_string());
+    if path.exists() {
+        return Err(Error::usage(format!(
+            "another trace is asked for: {} is there. If nobody waits for it, remove the file",
+            path.display()
+        )));
+    }
+    fulmen_durable::write_unsynced(&path, Some(text.len() as u64), |file| file.write_all(text.as_bytes()))
+        .map_err(|e| Error::io(&path, "cannot write the request", e))?;
+    if wait_until(TAKEN_WITHIN, || !path.exists()) {
+        return Ok(());
+    }
+    // If it was taken just now, the training answers nobody.
+    let _ = fs::remove_file(&path);
+    Err(Error::new(format!(
+        "no training answers in {}: it has ended or hangs outside of the Trainer, it records another trace, or it was built \
+         with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
+        run.display()
+    )))
+}
+
+/// What the training says of the trace, once it is whole.
+fn read_answer(folder: &Path, within: Duration) -> Result<Value> {
+    let path = folder.join("profile.json");
+    if !wait_until(within, || path.exists()) {
+        return Err(Error::new(format!("the training has taken the request, but {} did not come", path.display())));
+    }
+    let text = fulmen_durable::read_text(&path).map_err(|e| Error::io(&path, "cannot read it", e))?;
+    serde_json::from_str(&text).map_err(|e| Error::file(&path, format!("it is no answer of a training: {e}")))
+}
+
+fn wait_until(within: Duration, mut is_there: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while !is_there() {
+        if began.elapsed() > within {
+            return false;
+        }
+        sleep(Duration::from_millis(50));
+    }
+    true
+}
+
+fn tell(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
+    let files: Vec<String> = answer["files"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(|name| folder.join(name).display().to_string())
+        .collect();
+    if as_json {
+        answer["files"] = json!(files);
+        say!("{answer}");
+        return;
+    }
+    say!("{} steps in {:.1} s", answer["steps"], answer["seconds"].as_f64().unwrap_or_default());
+    for file in &files {
+        match file.ends_with(".pb") {
+            false => say!("{file}: open it in ui.perfetto.dev"),
+            true => say!("{file}: tensorboard --logdir {} shows it with the package xprof", run.display()),
+        }
+    }
+    if let Some(lost) = answer["lost_events"].as_u64().filter(|lost| *lost > 0) {
+        say!("The trace lacks its first {lost} events: record fewer steps.");
+    }
+    if let Some(error) = answer["plugin_error"].as_str() {
+        say!("There is no profile of the devices: {error}");
+    }
+}

@@ -1,0 +1,129 @@
+//! What a training tells at its own endpoint, the Trainer's option `metrics_port`.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use reqwest::blocking::Client;
+
+use crate::MetricsError;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a training tells of itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunMetrics {
+    /// The running epoch, counted from 0.
+    pub epoch: u64,
+    /// Optimizer steps.
+    pub global_step: u64,
+    /// How long a step took since the question before, if steps were made since.
+    pub step_time: Option<Duration>,
+    /// The share of the time since the question before in which the devices had no batch, from 0 to 1.
+    pub input_wait: Option<f64>,
+}
+
+impl fmt::Display for RunMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {}, step {}", self.epoch, self.global_step)?;
+        if let Some(time) = self.step_time {
+            write!(f, ", {:.1} ms a step", time.as_secs_f64() * 1e3)?;
+        }
+        match self.input_wait {
+            Some(share) => write!(f, ", waits for input {:.1} % of the time", share * 100.0),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Asks a training again and again.
+///
+/// ```no_run
+/// let mut client = fulmen_machine::RunMetricsClient::new("127.0.0.1:9090")?;
+/// println!("{}", client.read()?); // epoch 0, step 1200
+/// # Ok::<(), fulmen_machine::MetricsError>(())
+/// ```
+#[derive(Debug)]
+pub struct RunMetricsClient {
+    url: String,
+    client: Client,
+    /// When it was asked last, its steps, and for how many seconds it had waited for input.
+    last: Option<(Instant, u64, f64)>,
+}
+
+impl RunMetricsClient {
+    /// For a port of this machine, `HOST:PORT`, or the URL that the training has told.
+    ///
+    /// # Errors
+    /// This machine's certificates cannot be read.
+    pub fn new(address: &str) -> Result<RunMetricsClient, MetricsError> {
+        let url = match address {
+            url if url.contains("://") => url.to_owned(),
+            port if port.parse::<u16>().is_ok() => format!("http://127.0.0.1:{port}/metrics"),
+            address => format!("http://{address}/metrics"),
+        };
+        let client = Client::builder().timeout(PATIENCE).build();
+        let client = client.map_err(|error| MetricsError(format!("{url}: {error}")))?;
+        Ok(RunMetricsClient { url, client, last: None })
+    }
+
+    /// Asks it.
+    ///
+    /// # Errors
+    /// No training answers there.
+    pub fn read(&mut self) -> Result<RunMetrics, MetricsError> {
+        let answer = self.client.get(&self.url).send();
+        let text = answer.and_then(|answer| answer.error_for_status()?.text()).map_err(|error| match error.status() {
+            Some(status) => status.to_string(),
+            None if error.is_timeout() => format!("no answer within {} s", PATIENCE.as_secs()),
+            None => "no training answers there; its option `metrics_port` says where it does".to_owned(),
+        });
+        let metrics = text.and_then(|text| {
+            self.take(Instant::now(), &text).ok_or_else(|| "these are not the metrics of a training".to_owned())
+        });
+        metrics.map_err(|why| MetricsError(format!("{}: {why}", self.url)))
+    }
+
+    /// What an answer says, beside the one before.
+    fn take(&mut self, now: Instant, text: &str) -> Option<RunMetrics> {
+        let value = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            lines.next()?.parse::<f64>().ok()
+        };
+        let (epoch, global_step) = (value("fulmen_epoch")? as u64, value("fulmen_global_step")? as u64);
+        // It is not there before the first wait.
+        let waited = value("fulmen_input_wait_seconds_total").unwrap_or(0.0);
+        let before = self.last.replace((now, global_step, waited));
+        // Another training may serve there now, and count from the beginning.
+        let before = before.filter(|(_, steps, seconds)| *steps <= global_step && *seconds <= waited);
+        let (step_time, input_wait) = before.map_or((None, None), |(then, steps, seconds)| {
+            let time = now - then;
+            let made = u32::try_from(global_step - steps).ok().filter(|made| *made > 0);
+            (made.map(|made| time / made), Some(((waited - seconds) / time.as_secs_f64()).clamp(0.0, 1.0)))
+        });
+        Some(RunMetrics { epoch, global_step, step_time, input_wait })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_and_waits_are_told_from_one_answer_to_the_next() {
+        let text =
+            |step: u64, waited: &str| format!("# HELP a b\n{waited}fulmen_epoch 3\nfulmen_global_step {step}\n# EOF\n");
+        let (mut client, start) = (RunMetricsClient::new("9090").unwrap(), Instant::now());
+        assert_eq!(client.url, "http://127.0.0.1:9090/metrics");
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let first = client.take(after(0), &text(10, "")).unwrap();
+        assert_eq!(first, RunMetrics { epoch: 3, global_step: 10, step_time: None, input_wait: None });
+        let second = client.take(after(2), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
+        assert_eq!(second.to_string(), "epoch 3, step 14, 500.0 ms a step, waits for input 25.0 % of the time");
+        let idle = client.take(after(3), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
+        assert_eq!(idle.to_string(), "epoch 3, step 14, waits for input 0.0 % of the time");
+        let another = client.take(after(4), &text(2, "")).unwrap();
+        assert_eq!(another.to_string(), "epoch 3, step 2");
+        assert_eq!(client.take(after(5), "<html>"), None);
+    }
+}

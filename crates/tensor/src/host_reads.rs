@@ -1,0 +1,30 @@
+//! Source lines that read values from a device with `eval`, and how often.
+
+use std::collections::BTreeMap;
+use std::panic::Location;
+use std::sync::{Mutex, PoisonError};
+
+/// Reads by file and line.
+static READS: Mutex<BTreeMap<(&'static str, u32), u64>> = Mutex::new(BTreeMap::new());
+
+/// Counts a read for a line.
+pub(crate) fn count(line: &'static Location<'static>) {
+    *READS.lock().unwrap_or_else(PoisonError::into_inner).entry((line.file(), line.line())).or_default() += 1;
+}
+
+/// The lines of this process that have read values from a device with `eval` or `eval_many`, by file and line, and how
+/// often. Each read waits until the device has computed the value.
+///
+/// ```
+/// use fulmen_tensor::{Tensor, host_reads};
+///
+/// let x = Tensor::from_slice(&[1.0f32, 2.0], [2]);
+/// for _ in 0..3 {
+///     x.sum_all().eval()?;
+/// }
+/// assert!(host_reads().values().any(|&reads| reads == 3));
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+pub fn host_reads() -> BTreeMap<(&'static str, u32), u64> {
+    READS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}

@@ -1,0 +1,281 @@
+//! [`MetricsEndpoint`]: what a run counts and logs, where Prometheus asks for it (option `metrics_port`).
+//!
+//! A thread answers one request after another from values that are on the host already; training waits for none of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fulmen_tensor::{Metrics, Unit};
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit as Suffix};
+
+use crate::callbacks::callback::Callback;
+use crate::hooks::{FitStart, Progress};
+use crate::say::note;
+use crate::{Actions, Error, LogPoint, Result};
+
+/// How long a request may take to arrive, and its answer to leave.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What is read of a request; the first line is enough.
+const MOST_READ: usize = 8192;
+
+/// Serves the metrics of a run.
+pub(crate) struct MetricsEndpoint {
+    address: SocketAddr,
+    latest: Arc<Mutex<Latest>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where training stands, and what it has logged last.
+#[derive(Debug, Default)]
+struct Latest {
+    epoch: u64,
+    global_step: u64,
+    values: BTreeMap<String, f64>,
+}
+
+impl MetricsEndpoint {
+    /// Listens at this address.
+    ///
+    /// # Errors
+    /// A port that is taken, or an address that this machine has not.
+    pub(crate) fn open(address: SocketAddr, metrics: &Arc<Metrics>) -> Result<MetricsEndpoint> {
+        let failed = |e: io::Error| Error::option(format!("metrics_port: {address} cannot be listened at: {e}"));
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let (latest, stop) = (Arc::<Mutex<Latest>>::default(), Arc::new(AtomicBool::new(false)));
+        let mut registry = Registry::with_prefix("fulmen");
+        registry.register_collector(Box::new(Source { metrics: metrics.clone(), latest: latest.clone() }));
+        let stopped = stop.clone();
+        let serve = move || {
+            for connection in listener.incoming() {
+                if stopped.load(Ordering::Acquire) {
+                    break;
+                }
+                match connection {
+                    // Who asked is told, or has gone.
+                    Ok(connection) => drop(answer(connection, &registry)),
+                    // Out of file handles, say: the next try must not be at once.
+                    Err(_) => std::thread::sleep(Duration::from_millis(100)),
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("fulmen-metrics".into()).spawn(serve).map_err(failed)?;
+        note(&format!("metrics: http://{address}/metrics"));
+        Ok(MetricsEndpoint { address, latest, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for MetricsEndpoint {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // It wakes the thread; one that cannot be woken ends with the process.
+        let mut own = self.address;
+        if own.ip().is_unspecified() {
+            own.set_ip(match own {
+                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        if let (Ok(_), Some(thread)) = (TcpStream::connect_timeout(&own, PATIENCE), self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Callback for MetricsEndpoint {
+    fn name(&self) -> &'static str {
+        "MetricsEndpoint"
+    }
+
+    fn on_fit_start(&mut self, start: &FitStart) {
+        *self.latest.lock() = Latest { epoch: start.epoch, global_step: start.global_step, ..Latest::default() };
+    }
+
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
+        let mut latest = self.latest.lock();
+        (latest.epoch, latest.global_step) = (progress.epoch, progress.global_step);
+    }
+
+    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.latest.lock().values.extend(point.metrics.iter().cloned());
+    }
+
+    fn on_train_epoch_end(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.latest.lock().values.extend(point.metrics.iter().cloned());
+    }
+}
+
+/// Answers a request.
+fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    connection.set_write_timeout(Some(PATIENCE))?;
+    let (mut request, mut part) = (vec![], [0; 1024]);
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || request.len() > MOST_READ {
+            return Ok(());
+        }
+        connection.set_read_timeout(Some(left))?;
+        match connection.read(&mut part)? {
+            0 => return Ok(()),
+            n => request.extend_from_slice(&part[..n]),
+        }
+    }
+    let line = request.split(|&byte| byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|&byte| byte == b' ');
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = path.split(|&byte| byte == b'?').next().unwrap_or_default();
+    let plain = "text/plain; charset=utf-8";
+    let (status, kind, body) = match (method, path) {
+        (b"GET" | b"HEAD", b"/metrics") => {
+            let mut body = String::new();
+            text::encode(&mut body, registry).map_err(io::Error::other)?;
+            ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", body)
+        }
+        (b"GET" | b"HEAD", _) => ("404 Not Found", plain, "the metrics are at /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", plain, "give GET\n".to_owned()),
+    };
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    connection.write_all(head.as_bytes())?;
+    if method == b"HEAD" { Ok(()) } else { connection.write_all(body.as_bytes()) }
+}
+
+/// Where the values come from, at each request.
+#[derive(Debug)]
+struct Source {
+    metrics: Arc<Metrics>,
+    latest: Arc<Mutex<Latest>>,
+}
+
+impl Collector for Source {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let snapshot = self.metrics.snapshot();
+        for metric in &snapshot.metrics {
+            let (suffix, scale) = match metric.unit {
+                Unit::Nanoseconds => (Suffix::Seconds, 1e-9),
+                Unit::Bytes => (Suffix::Bytes, 1.0),
+            };
+            let (name, help) = (snake_case(metric.name), format!("The sum of all samples of {}", metric.name));
+            let sum = ConstCounter::new(metric.sum * scale);
+            sum.encode(encoder.encode_descriptor(&name, &help, Some(&suffix), MetricType::Counter)?)?;
+            let (name, help) = (format!("{name}_samples"), format!("How many samples {} has had", metric.name));
+            let count = ConstCounter::new(metric.count);
+            count.encode(encoder.encode_descriptor(&name, &help, None, MetricType::Counter)?)?;
+        }
+        for (name, value) in snapshot.counters {
+            let value = ConstCounter::new(value);
+            value.encode(encoder.encode_descriptor(&snake_case(name), name, None, MetricType::Counter)?)?;
+        }
+        let latest = self.latest.lock();
+        for (name, help, value) in [
+            ("epoch", "The running epoch, counted from 0", latest.epoch),
+            ("global_step", "Optimizer steps that were handed to the device", latest.global_step),
+        ] {
+            let value = ConstGauge::new(value);
+            value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        }
+        if !latest.values.is_empty() {
+            let help = "The latest value that was logged under each name";
+            let mut family = encoder.encode_descriptor("logged", help, None, MetricType::Gauge)?;
+            for (name, value) in &latest.values {
+                ConstGauge::new(*value).encode(family.encode_family(&[("name", name.as_str())])?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `UncachedCompile` as `uncached_compile`.
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for (i, letter) in name.chars().enumerate() {
+        if letter.is_uppercase() && i > 0 {
+            snake.push('_');
+        }
+        snake.extend(letter.to_lowercase());
+    }
+    snake
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the endpoint answers to these bytes, by a connection of its own.
+    fn ask(endpoint: &MetricsEndpoint, request: &str) -> String {
+        let mut connection = TcpStream::connect(endpoint.address).unwrap();
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn prometheus_is_given_what_was_counted_and_logged() {
+        let metrics = Arc::<Metrics>::default();
+        metrics.count("UncachedCompile", 2);
+        metrics.record_time("ExecuteTime", Duration::from_millis(1500));
+        metrics.record_bytes("InboundData", 64);
+        let mut endpoint = MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &metrics).unwrap();
+        let progress = Progress { epoch: 1, global_step: 7, ..Progress::default() };
+        endpoint.on_train_batch_end(&progress, &mut Actions::outside());
+        let values = vec![("train_loss".to_owned(), 0.25), ("a \"b\"".to_owned(), f64::NAN)];
+        let point = LogPoint { metrics: values, ..LogPoint::default() };
+        endpoint.on_log(&point, &mut Actions::outside());
+        let answer = ask(&endpoint, "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text;"), "{answer}");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{answer}");
+        for line in [
+            "# TYPE fulmen_execute_time_seconds counter",
+            "fulmen_execute_time_seconds_total 1.5",
+            "fulmen_execute_time_samples_total 1",
+            "fulmen_inbound_data_bytes_total 64.0",
+            "fulmen_uncached_compile_total 2",
+            "fulmen_epoch 1",
+            "fulmen_global_step 7",
+            "fulmen_logged{name=\"train_loss\"} 0.25",
+            "fulmen_logged{name=\"a \\\"b\\\"\"} NaN",
+            "# EOF",
+        ] {
+            assert!(body.lines().any(|have| have == line), "{line}\n{body}");
+        }
+    }
+
+    #[test]
+    fn other_requests_are_refused_and_the_endpoint_goes_on() {
+        let endpoint = MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &Arc::default()).unwrap();
+        assert!(ask(&endpoint, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+        assert!(ask(&endpoint, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+        // One that says nothing and goes.
+        drop(TcpStream::connect(endpoint.address).unwrap());
+        assert!(ask(&endpoint, "HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
+        assert!(ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_an_error_and_a_dropped_endpoint_leaves_no_thread() {
+        let metrics = Arc::<Metrics>::default();
+        let endpoint = MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &metrics).unwrap();
+        let address = endpoint.address;
+        let error = MetricsEndpoint::open(address, &metrics).err().unwrap().to_string();
+        assert!(error.starts_with(&format!("metrics_port: {address} cannot be listened at: ")), "{error}");
+        drop(endpoint);
+        assert_eq!(Arc::strong_count(&metrics), 1, "its thread has ended");
+    }
+}

@@ -1,0 +1,87 @@
+//! [`MetricsPort`]: where Prometheus finds a run's metrics.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// Where Prometheus finds a run's metrics, at `/metrics`: a port that this machine alone can reach, or an address with a port
+/// for other machines too; nowhere unless asked for. Port 0 is a free one. Whoever reaches it reads the names and values that a
+/// run logs.
+///
+/// ```
+/// use fulmen_trainer::MetricsPort;
+///
+/// assert_eq!(MetricsPort::from(9090u16).address().unwrap().to_string(), "127.0.0.1:9090");
+/// assert_eq!("0.0.0.0:9090".parse::<MetricsPort>()?.to_string(), "0.0.0.0:9090");
+/// assert_eq!("none".parse::<MetricsPort>()?, MetricsPort::default());
+/// # Ok::<(), fulmen_trainer::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetricsPort(Option<SocketAddr>);
+
+impl MetricsPort {
+    /// The address that is listened at.
+    pub fn address(self) -> Option<SocketAddr> {
+        self.0
+    }
+}
+
+impl From<u16> for MetricsPort {
+    fn from(port: u16) -> MetricsPort {
+        MetricsPort(Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)))
+    }
+}
+
+impl FromStr for MetricsPort {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<MetricsPort> {
+        if text.eq_ignore_ascii_case("none") {
+            return Ok(MetricsPort(None));
+        }
+        if let Ok(port) = text.parse::<u16>() {
+            return Ok(port.into());
+        }
+        text.parse().map(|address| MetricsPort(Some(address))).map_err(|_| {
+            Error::usage(format!(
+                "`{text}` is no port; give one from 0 to 65535, which this machine alone can reach, an address with a port \
+                 (0.0.0.0:9090) for other machines too, or none"
+            ))
+        })
+    }
+}
+
+impl TryFrom<&str> for MetricsPort {
+    type Error = Error;
+    fn try_from(text: &str) -> Result<MetricsPort> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for MetricsPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("none"),
+            Some(address) if address.ip() == Ipv4Addr::LOCALHOST => write!(f, "{}", address.port()),
+            Some(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_that_of_this_machine_unless_an_address_is_given() {
+        for (text, shown) in [("0", "0"), ("9090", "9090"), ("127.0.0.1:9090", "9090"), ("[::]:9", "[::]:9")] {
+            let port: MetricsPort = text.parse().unwrap();
+            assert_eq!((port.to_string(), port.to_string().parse::<MetricsPort>().unwrap()), (shown.to_owned(), port));
+        }
+        for wrong in ["65536", "-1", "localhost", "0.0.0.0", "1:2:3"] {
+            let message = wrong.parse::<MetricsPort>().unwrap_err().to_string();
+            assert!(message.contains("0.0.0.0:9090"), "{message}");
+        }
+    }
+}

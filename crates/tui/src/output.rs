@@ -1,0 +1,198 @@
+//! [`Output`]: what a program writes while a screen is shown. It goes through a pipe, is told line by line, and is written to
+//! the terminal in the end. So does what libraries in C and child processes write.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use console::strip_ansi_codes;
+use rustix::stdio::{dup2_stderr, dup2_stdout};
+
+/// Bytes that are kept for the terminal; twice as many for a moment.
+const MOST_KEPT: usize = 1 << 20;
+/// Bytes of a line that are told.
+const MOST_TOLD: usize = 1000;
+/// Ends the capture, once that is asked for.
+const END: u8 = 0;
+
+/// Standard error, and standard output if it is a terminal, while they go through a pipe.
+#[derive(Debug)]
+pub(crate) struct Output {
+    stderr: OwnedFd,
+    stdout: Option<OwnedFd>,
+    pipe: PipeWriter,
+    ending: Arc<AtomicBool>,
+    ended: Receiver<()>,
+}
+
+impl Output {
+    /// Leads both through a pipe.
+    pub(crate) fn capture(told: impl FnMut(String) + Send + 'static) -> io::Result<Output> {
+        let (reader, pipe) = io::pipe()?;
+        let stderr = io::stderr().as_fd().try_clone_to_owned()?;
+        let stdout = io::stdout().is_terminal().then(|| io::stdout().as_fd().try_clone_to_owned()).transpose()?;
+        let (sender, ended) = mpsc::channel();
+        let ending = Arc::new(AtomicBool::new(false));
+        let (terminal, asked) = (File::from(stderr.try_clone()?), ending.clone());
+        thread::Builder::new()
+            .name("fulmen-output".into())
+            .spawn(move || pass(reader, terminal, &asked, &sender, told))?;
+        let output = Output { stderr, stdout, pipe, ending, ended };
+        // What is written is written to the old place.
+        let _ = io::stdout().flush();
+        let led = match &output.stdout {
+            Some(_) => dup2_stdout(&output.pipe).and_then(|()| dup2_stderr(&output.pipe)),
+            None => dup2_stderr(&output.pipe),
+        };
+        match led {
+            Ok(()) => Ok(output),
+            Err(error) => {
+                output.release();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Leads both to the terminal again, once it has what was written.
+    pub(crate) fn release(mut self) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.pass_on();
+        let _ = dup2_stderr(&self.stderr);
+        if let Some(stdout) = &self.stdout {
+            let _ = dup2_stdout(stdout);
+        }
+        self.pass_on();
+    }
+
+    /// Waits until the terminal has what is in the pipe. An error means that the reader has gone.
+    fn pass_on(&mut self) {
+        if self.pipe.write_all(&[END]).is_ok() {
+            let _ = self.ended.recv();
+        }
+    }
+}
+
+/// Reads the pipe to its end, which is after the release if a child process still has it. From the first end on, all goes to
+/// the terminal at once.
+fn pass(mut pipe: PipeReader, mut terminal: File, ending: &AtomicBool, ended: &Sender<()>, told: impl FnMut(String)) {
+    let mut kept = Some(Kept { bytes: vec![], line: vec![], told });
+    let mut buffer = [0; 8192];
+    loop {
+        let read = match pipe.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) => &buffer[..read],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        };
+        let ends = ending.load(Ordering::SeqCst);
+        for piece in read.split_inclusive(|byte| ends && *byte == END) {
+            let text = piece.strip_suffix(&[END]).filter(|_| ends);
+            match &mut kept {
+                Some(kept) => kept.add(text.unwrap_or(piece)),
+                None => drop(terminal.write_all(text.unwrap_or(piece))),
+            }
+            if text.is_some() {
+                if let Some(kept) = kept.take() {
+                    let _ = terminal.write_all(&kept.bytes);
+                }
+                let _ = ended.send(());
+            }
+        }
+    }
+}
+
+/// What was written, for the terminal, and the line that has no end yet.
+struct Kept<F> {
+    bytes: Vec<u8>,
+    line: Vec<u8>,
+    told: F,
+}
+
+impl<F: FnMut(String)> Kept<F> {
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() > 2 * MOST_KEPT {
+            let start = self.bytes.len() - MOST_KEPT;
+            let line = self.bytes[start..].iter().position(|byte| *byte == b'\n').map_or(start, |at| start + at + 1);
+            drop(self.bytes.splice(..line, *b"(earlier lines are left out)\n"));
+        }
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let room = MOST_TOLD.saturating_sub(self.line.len());
+            let text = piece.strip_suffix(b"\n").unwrap_or(piece);
+            self.line.extend_from_slice(&text[..text.len().min(room)]);
+            if text.len() < piece.len() {
+                let line = plain(&std::mem::take(&mut self.line));
+                (self.told)(line);
+            }
+        }
+    }
+}
+
+/// A line as it would stand there: without colours, and what was written over is gone.
+fn plain(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let text = strip_ansi_codes(&text);
+    let last = text.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
+    last.replace('\t', "    ").chars().filter(|char| !char.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_told_when_it_is_whole_and_as_it_would_stand_there() {
+        let mut lines = vec![];
+        let mut kept = Kept { bytes: vec![], line: vec![], told: |line| lines.push(line) };
+        let text = "step \x1b[1;32m1\x1b[0m\n 10 %\r 20 %\r\n\tin\x07dented\n\u{fffd}";
+        // Byte by byte, and not only at the ends of lines.
+        text.as_bytes().iter().for_each(|byte| kept.add(&[*byte]));
+        kept.add(&[b'x'; 5000]);
+        kept.add(b"\nno end");
+        assert_eq!(kept.bytes, [text.as_bytes(), &[b'x'; 5000], b"\nno end"].concat());
+        assert_eq!(lines[..3], ["step 1", " 20 %", "    indented"]);
+        assert_eq!((lines.len(), lines[3].len()), (4, MOST_TOLD));
+    }
+
+    #[test]
+    fn of_very_much_the_latest_lines_are_kept() {
+        let mut kept = Kept { bytes: vec![], line: vec![], told: |_| {} };
+        for number in 0..400_000 {
+            kept.add(format!("line {number}\n").as_bytes());
+            assert!(kept.bytes.len() <= 2 * MOST_KEPT);
+        }
+        let text = String::from_utf8(kept.bytes).unwrap();
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("(earlier lines are left out)"));
+        let first: u32 = lines.next().and_then(|line| line.strip_prefix("line ")).unwrap().parse().unwrap();
+        let rest: Vec<String> = (first..400_000).map(|number| format!("line {number}")).collect();
+        assert!(text.len() >= MOST_KEPT && lines.eq(rest[1..].iter().map(String::as_str)));
+    }
+
+    #[test]
+    fn what_was_written_stands_on_the_terminal_before_what_comes_after() {
+        let (reader, mut pipe) = io::pipe().unwrap();
+        let (mut shown, terminal) = io::pipe().unwrap();
+        let (sender, ended) = mpsc::channel();
+        let ending = Arc::new(AtomicBool::new(false));
+        let asked = ending.clone();
+        let terminal = File::from(OwnedFd::from(terminal));
+        let reading = thread::spawn(move || pass(reader, terminal, &asked, &sender, |_| {}));
+        pipe.write_all(b"a\0b\n").unwrap();
+        ending.store(true, Ordering::SeqCst);
+        pipe.write_all(b"c\n\0").unwrap();
+        ended.recv().unwrap();
+        pipe.write_all(b"d\n\0").unwrap();
+        ended.recv().unwrap();
+        pipe.write_all(b"of a child\n").unwrap();
+        drop(pipe);
+        reading.join().unwrap();
+        let mut text = String::new();
+        shown.read_to_string(&mut text).unwrap();
+        assert_eq!(text.replace('\0', ""), "ab\nc\nd\nof a child\n");
+    }
+}
