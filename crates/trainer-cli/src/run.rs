@@ -27,8 +27,12 @@ use crate::{FitData, Program};
 pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     if args.get(1).is_some_and(|first| first == "completions" || first == "man") {
-        describe::<P>(&args)?;
-        return Ok(ExitCode::SUCCESS);
+        #[cfg(feature = "completions")]
+        return describe::<P>(&args).map(|()| ExitCode::SUCCESS);
+        #[cfg(not(feature = "completions"))]
+        return Err(Failure::Option(
+            "`completions` and `man` need a program that is built with the feature `completions` of fulmen".to_owned(),
+        ));
     }
     Signal::install_handlers();
     let mut invocation = parse::<P>(args)?;
@@ -59,13 +63,6 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
         Task::Predict => job.predict(builder, tui),
         Task::Preflight => job.preflight(&builder),
     }
-}
-
-#[cfg(not(feature = "completions"))]
-fn describe<P: Program>(_: &[OsString]) -> Result<(), Failure> {
-    let message =
-        "`completions` and `man` are not built into this program; build it with the feature `completions` of fulmen";
-    Err(Failure::Option(message.into()))
 }
 
 /// One run of a program.
