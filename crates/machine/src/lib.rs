@@ -17,3 +17,10 @@ pub use kill::{Outcome, Plan, Report};
 pub use libtpu_metrics::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, MetricsError};
 pub use lock_file::LockFile;
 pub use run_metrics::{RunMetrics, RunMetricsClient};
+
+/// A client for HTTP whose answers come within this time.
+fn http_client(patience: std::time::Duration) -> reqwest::Result<reqwest::blocking::Client> {
+    // An error says that there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::blocking::Client::builder().timeout(patience).build()
+}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::blocking::Client;
 
-use crate::MetricsError;
+use crate::{MetricsError, http_client};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -62,8 +62,7 @@ impl RunMetricsClient {
             port if port.parse::<u16>().is_ok() => format!("http://127.0.0.1:{port}/metrics"),
             address => format!("http://{address}/metrics"),
         };
-        let client = Client::builder().timeout(PATIENCE).build();
-        let client = client.map_err(|error| MetricsError(format!("{url}: {error}")))?;
+        let client = http_client(PATIENCE).map_err(|error| MetricsError(format!("{url}: {error}")))?;
         Ok(RunMetricsClient { url, client, last: None })
     }
 

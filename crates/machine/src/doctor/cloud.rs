@@ -6,10 +6,10 @@
 use std::time::{Duration, SystemTime};
 
 use fulmen_coordination::{MetadataAnswer, MetadataServer};
-use reqwest::blocking::Client;
 use serde::Deserialize;
 
 use super::{Finding, Machine};
+use crate::http_client;
 
 /// How far a clock may be off, in seconds: less than what certificates and tokens forgive.
 const OFF: u64 = 30;
@@ -159,13 +159,9 @@ impl BucketRegion {
         };
         let host = machine.text("GOOGLE_BASE_URL").unwrap_or_else(|| "https://storage.googleapis.com".to_owned());
         let fields = "location,customPlacementConfig";
-        // An error says that there is one.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let asked = || {
-            let request = Client::builder()
-                .timeout(machine.patience)
-                .build()?
-                .get(format!("{host}/storage/v1/b/{bucket}?fields={fields}"));
+            let client = http_client(machine.patience)?;
+            let request = client.get(format!("{host}/storage/v1/b/{bucket}?fields={fields}"));
             let request = match metadata.token(machine.patience) {
                 Some(token) => request.bearer_auth(token),
                 None => request,
