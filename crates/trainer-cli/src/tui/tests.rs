@@ -362,7 +362,7 @@ fn in_a_terminal_the_screen_follows_its_size_and_its_keys() {
     // Closed, with the plain output after it.
     tmux.press("q");
     let text = tmux.wait_until("the bar", |text| text.contains("Training 2 parameters") && text.contains("eta"));
-    assert!(text.contains("written before the screen") && !text.contains("samples/s"), "{text}");
+    assert!(text.contains("written before the screen") && !text.contains("Data and memory"), "{text}");
     tmux.press("C-c");
     let text = tmux.ended();
     assert!(text.contains("Interrupted") && text.contains("to go on"), "{text}");
