@@ -17,9 +17,13 @@ pub(crate) use step_cost::StepCost;
 pub(crate) use step_program::{CompiledStep, StepProgram};
 pub(crate) use train::{TrainProgram, train};
 
-/// Whether a file is the Trainer's, so that its lines are not the user's.
+/// Folders of this crate that record parts of a step.
+const RECORDING: [&str; 4] = ["logs/", "program/", "recorder/", "rules/"];
+
+/// Whether a file is one of those that record a step, so that its lines are not the user's.
 pub(crate) fn is_internal(file: &str) -> bool {
-    file!().strip_suffix("program/mod.rs").is_some_and(|sources| file.starts_with(sources))
+    let ours = file!().strip_suffix("program/mod.rs").and_then(|sources| file.strip_prefix(sources));
+    ours.is_some_and(|file| RECORDING.iter().any(|folder| file.starts_with(folder)))
 }
 
 #[cfg(test)]
