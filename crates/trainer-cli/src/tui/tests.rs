@@ -365,7 +365,7 @@ fn in_a_terminal_the_screen_follows_its_size_and_its_keys() {
     assert!(text.contains("written before the screen") && !text.contains("Data and memory"), "{text}");
     tmux.press("C-c");
     let text = tmux.ended();
-    assert!(text.contains("Interrupted") && text.contains("to go on"), "{text}");
+    assert!(text.contains("Stopped: interrupted by Ctrl-C") && text.contains("to go on"), "{text}");
 }
 
 #[test]
