@@ -121,7 +121,8 @@ impl ProgressBar {
         let begins = self.bar.is_none();
         let bar = self.bar.get_or_insert_with(|| {
             let bar = Bar::hidden();
-            let style = "{prefix} {wide_bar} {pos}/{len} {per_sec} eta {eta} {msg}";
+            // The message is cut where the line ends: a bar of two lines cannot be drawn over.
+            let style = "{prefix} {bar:20} {pos}/{len} {per_sec} eta {eta} {wide_msg}";
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
             }
