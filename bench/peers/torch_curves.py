@@ -22,7 +22,7 @@ STEPS = 200
 
 def resnet18(folder):
     """Pictures of 32 x 32, a pattern for each of ten classes under noise."""
-    batch, lr = 32, 3e-5
+    batch, lr = 32, 3e-6
     y = torch.randint(10, (STEPS * batch,))
     x = torch.randn(10, 3, 32, 32)[y] + 2 * torch.randn(STEPS * batch, 3, 32, 32)
     model = torchvision.models.resnet18(num_classes=10)
