@@ -361,9 +361,9 @@ fn told(args: &[&str]) -> (String, String) {
 fn a_negative_number_is_a_value_and_what_is_wrong_with_it_names_the_option() {
     for row in Options::table() {
         let long = format!("--{}", row.name.replace('_', "-"));
-        if ["--aot", "--checkpoint-dir", "--checkpoint-local", "--default-root-dir", "--ckpt-path", "--devices"]
-            .contains(&long.as_str())
-        {
+        let paths =
+            ["--aot", "--checkpoint-dir", "--checkpoint-local", "--ckpt-path", "--default-root-dir", "--dump-dir"];
+        if paths.contains(&&*long) || long == "--devices" {
             continue;
         }
         let (message, code) = told(&["fit", "--data-dir", "d", &long, "-1", "--print-config"]);
