@@ -4,7 +4,8 @@ cd "$1" || exit 1
 lease=$2 grace=$3
 shift 3
 set -m
-(cd "$HOME" && exec "$@") </dev/null >>log 2>&1 &
+# The program begins when its process is written down: it may fill the disk at once.
+(until [ -s pids ]; do kill -0 $$ || exit 1; sleep 0.01; done; cd "$HOME" && exec "$@") </dev/null >>log 2>&1 &
 child=$!
 born $$ && own=$time
 born $child || time=0
