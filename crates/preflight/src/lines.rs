@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fulmen_pjrt::hlo::{Cost, Module, Source};
 
 /// What a run of a compiled program costs on one device, by the lines of the user's code: operations, and the bytes that
-/// move between the device and its main memory. What stands in files that `is_internal` names, and what the compiler has
-/// added, is of no line.
+/// move between the device and its main memory. Operations of files that `is_internal` names, and those that the
+/// compiler has added, have no line.
 pub fn cost_by_line(module: &Module, is_internal: fn(&str) -> bool) -> BTreeMap<Option<String>, Cost> {
     let mut costs: BTreeMap<Option<String>, Cost> = BTreeMap::new();
     for (source, cost) in module.cost_by_line() {

@@ -76,7 +76,7 @@ pub struct MetricSnapshot {
     /// Of the latest samples: their sum by the seconds from the first to the last, and their number by these seconds. `None`
     /// where that took no time.
     pub rates: Option<(f64, f64)>,
-    /// Of the latest samples: percentages with values that so many of the samples are not above.
+    /// Of the latest samples: percentiles, each with its value.
     pub percentiles: Vec<(u8, f64)>,
 }
 

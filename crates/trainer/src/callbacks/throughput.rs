@@ -122,7 +122,7 @@ impl Throughput {
         if is_known { Duration::try_from_secs_f64(steps as f64 * rates.step_s).ok() } else { None }
     }
 
-    /// Where so many batches, with so many operations, took this time.
+    /// The rates of batches and operations that took this time.
     fn measured(&self, batches: u64, operations: f64, time: Duration) -> Rates {
         let rate = batches as f64 / time.as_secs_f64();
         let flops = (!self.flops.is_empty()).then(|| operations / time.as_secs_f64());

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use crate::{Error, Result};
 
 /// Where Prometheus finds a run's metrics, at `/metrics`: a port that this machine alone can reach, or an address with a port
-/// for other machines too; nowhere unless asked for. Port 0 is a free one. Whoever reaches it reads the names and values that a
-/// run logs.
+/// for other machines too; nowhere unless asked for. Port 0 is a free one. Everyone who reaches it can
+/// read the names and values that a run logs.
 ///
 /// ```
 /// use fulmen_trainer::MetricsPort;

@@ -24,9 +24,9 @@ const FAR_BELOW: f64 = 0.5;
 const TILE_ROWS: u64 = 8;
 /// Waiting for data is worth a line from this share of the step time on, and when it took so long.
 const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
-/// Compiling is worth a line from this share of a run on, and when it took so many seconds.
+/// Compiling is worth a line from this share of a run and this many seconds on.
 const COMPILING: (f64, f64) = (0.2, 10.0);
-/// A line that reads from the device so many times, and for every second step, is worth a line.
+/// A line of code is named when it reads from the device at least this often and at least every second step.
 const READS: u64 = 20;
 
 /// What is worth a line before the first step of a fit on this runtime.

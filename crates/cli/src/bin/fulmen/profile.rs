@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// How long to record, whatever the training does meanwhile, such as 2s
     #[arg(long, value_name = "SECONDS", value_parser = duration)]
     duration: Option<Duration>,
-    /// The folder of the run, or one of several runs, of which the newest is meant
+    /// The folder of the run, or a folder of runs, whose newest is taken
     #[arg(long, value_name = "FOLDER", default_value = "runs")]
     run: PathBuf,
     /// How long to wait for the steps; then those that were made are all
