@@ -78,6 +78,11 @@ pub(crate) fn render(
         }
         return Ok(());
     }
+    let sample = match channels {
+        1 => sample::<U8>,
+        3 => sample::<U8x3>,
+        _ => sample::<U8x4>,
+    };
     if seen == view.window {
         return sample(view, seen, pixels, interpolation, resizer, into);
     }
@@ -93,23 +98,7 @@ pub(crate) fn render(
 
 /// Samples the part `seen` of the resized crop. Typed, because the crate's `resize` brings code for all of its 13 types of
 /// pixels into a program.
-fn sample(
-    view: &View,
-    seen: Rect,
-    pixels: &Pixels<'_>,
-    interpolation: Interpolation,
-    resizer: &mut Resizer,
-    into: &mut [u8],
-) -> Result<()> {
-    let sample = match pixels.channels {
-        1 => sample_typed::<U8>,
-        3 => sample_typed::<U8x3>,
-        _ => sample_typed::<U8x4>,
-    };
-    sample(view, seen, pixels, interpolation, resizer, into)
-}
-
-fn sample_typed<P: PixelTrait + InnerPixel>(
+fn sample<P: PixelTrait + InnerPixel>(
     view: &View,
     seen: Rect,
     pixels: &Pixels<'_>,
