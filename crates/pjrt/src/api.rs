@@ -211,7 +211,7 @@ pub(crate) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
 }
 
 /// What the plugin gave, or an error that it gave nothing.
-pub(crate) fn given<T>(pointer: *mut T, what: &str) -> Result<std::ptr::NonNull<T>> {
+pub(crate) fn non_null<T>(pointer: *mut T, what: &str) -> Result<std::ptr::NonNull<T>> {
     std::ptr::NonNull::new(pointer).ok_or_else(|| {
         Error::broken(format!("the plugin reported success but gave no {what}; this is a fault in the plugin"))
     })

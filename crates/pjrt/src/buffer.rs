@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::api::given;
+use crate::api::non_null;
 use crate::device::Device;
 use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
@@ -87,7 +87,7 @@ impl Buffer {
         args.buffer = self.raw();
         // SAFETY: the buffer is alive.
         unsafe { client.api().call(&mut args) }?;
-        Ok(Event::new(client.clone(), given(args.event, "event")?))
+        Ok(Event::new(client.clone(), non_null(args.event, "event")?))
     }
 
     /// The array's address on the device: for tests of aliasing and for diagnosis. Not every plugin tells it.
@@ -118,7 +118,7 @@ impl Buffer {
         // SAFETY: buffer and device are alive and of one client.
         unsafe { client.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("copying {} to {device}", self.array)))?;
-        Ok(Self::new(given(args.dst_buffer, "buffer")?, self.array.clone(), device.clone()))
+        Ok(Self::new(non_null(args.dst_buffer, "buffer")?, self.array.clone(), device.clone()))
     }
 }
 

@@ -5,11 +5,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::api::{Api, given, list};
+use crate::api::{Api, list, non_null};
 use crate::client_inner::ClientInner;
 use crate::device::Device;
+use crate::envelope::Envelope;
 use crate::error::{Error, Kind, Result};
-use crate::frame::Frame;
 use crate::key_value::{KeyValueStore, SharedStore};
 use crate::loaded::LoadedExecutable;
 use crate::options::CompileOptions;
@@ -121,7 +121,7 @@ impl Client {
         // SAFETY: the client is alive; program and options live until after the call.
         unsafe { self.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("compiling for {}", self.platform_name())))?;
-        LoadedExecutable::new(self.clone(), given(args.executable, "executable")?, None)
+        LoadedExecutable::new(self.clone(), non_null(args.executable, "executable")?, None)
     }
 
     /// Loads what [`Executable::serialize`](crate::Executable::serialize) wrote, without compiling again.
@@ -129,8 +129,8 @@ impl Client {
     /// Damaged bytes, and those of another plugin file or another CPU, are refused before the plugin sees them; a plugin
     /// would take them for machine code. The check is against accidents, not against malice: load only what you wrote.
     pub fn load(&self, serialized: &[u8]) -> Result<LoadedExecutable> {
-        let frame = Frame::open(serialized, self.plugin(), self.platform_name())?;
-        let needed = frame.devices();
+        let envelope = Envelope::open(serialized, self.plugin(), self.platform_name())?;
+        let needed = envelope.devices();
         if needed > self.devices.len() as u64 {
             return Err(Error::new(
                 Kind::InvalidArgument,
@@ -139,12 +139,12 @@ impl Client {
         }
         let mut args = PJRT_Executable_DeserializeAndLoad_Args::new();
         args.client = self.inner.raw();
-        args.serialized_executable = frame.payload().as_ptr().cast();
-        args.serialized_executable_size = frame.payload().len();
+        args.serialized_executable = envelope.payload().as_ptr().cast();
+        args.serialized_executable_size = envelope.payload().len();
         // SAFETY: the client is alive, the bytes live until after the call and are, by their checksum, what this very
         // plugin wrote.
         unsafe { self.api().call(&mut args) }.map_err(|error| error.during("loading a stored executable"))?;
-        LoadedExecutable::new(self.clone(), given(args.loaded_executable, "executable")?, frame.into_header())
+        LoadedExecutable::new(self.clone(), non_null(args.loaded_executable, "executable")?, envelope.into_header())
     }
 }
 
@@ -182,7 +182,7 @@ impl Plugin {
         // SAFETY: the options live until after the call, and the plugin copies them. The store lives as long as the client.
         unsafe { self.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("opening the devices of {}", self.path().display())))?;
-        Client::new(self.clone(), given(args.client, "client")?, store)
+        Client::new(self.clone(), non_null(args.client, "client")?, store)
     }
 }
 

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::api::{Api, given, text};
+use crate::api::{Api, non_null, text};
 use crate::client_inner::ClientInner;
 use crate::error::Result;
 use crate::value::{Value, read_named};
@@ -151,14 +151,14 @@ unsafe impl Sync for Device {}
 
 impl Device {
     pub(crate) fn new(client: Arc<ClientInner>, raw: *mut PJRT_Device, addressable: bool) -> Result<Self> {
-        let raw = given(raw, "device")?;
+        let raw = non_null(raw, "device")?;
         let api = client.api();
         let mut args = PJRT_Device_GetDescription_Args::new();
         args.device = raw.as_ptr();
         // SAFETY: the device belongs to the client, which is alive; so does its description.
         let description = unsafe {
             api.call(&mut args)?;
-            DeviceDescription::read(api, given(args.device_description, "device description")?)?
+            DeviceDescription::read(api, non_null(args.device_description, "device description")?)?
         };
         Ok(Self { client, raw, addressable, description: Arc::new(description) })
     }

@@ -9,8 +9,8 @@ use crate::analysis::{CostAnalysis, MemoryAnalysis};
 use crate::api::{Api, list, text};
 use crate::client_inner::ClientInner;
 use crate::element_type::{ArrayType, ElementType};
+use crate::envelope::Envelope;
 use crate::error::{Error, Result};
-use crate::frame::Frame;
 use crate::hlo;
 use crate::hlo::proto::HeaderWithConfig;
 use crate::plugin::Plugin;
@@ -173,11 +173,11 @@ impl Executable {
             let payload = list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size);
             let platform = self.client.as_ref().map_or("", |client| client.platform_name());
             let devices = [self.num_replicas, self.num_partitions];
-            let frame = Frame::seal(&self.plugin, platform, devices, &self.header, payload);
+            let envelope = Envelope::seal(&self.plugin, platform, devices, &self.header, payload);
             if let Some(delete) = args.serialized_executable_deleter {
                 crate::api::guarded("the deleter of serialized bytes", || delete(args.serialized_executable));
             }
-            frame
+            envelope
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::api::given;
+use crate::api::non_null;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -142,7 +142,7 @@ impl LoadedExecutable {
         // All of it is taken over before anything can fail, so that nothing is left behind.
         let done = events
             .into_iter()
-            .map(|event| given(event, "completion event").map(|event| Event::new(client.clone(), event)))
+            .map(|event| non_null(event, "completion event").map(|event| Event::new(client.clone(), event)))
             .collect::<Vec<_>>();
         let outputs = outputs
             .into_iter()
@@ -150,7 +150,7 @@ impl LoadedExecutable {
             .map(|(i, raw)| {
                 let (device, output) = (i / signature.outputs.len(), i % signature.outputs.len());
                 let array = Arc::clone(signature.shared_output(output));
-                given(raw, "output").map(|raw| Buffer::new(raw, array, self.devices()[device].clone()))
+                non_null(raw, "output").map(|raw| Buffer::new(raw, array, self.devices()[device].clone()))
             })
             .collect::<Vec<_>>();
         let done = done.into_iter().collect::<Result<Vec<_>>>()?;

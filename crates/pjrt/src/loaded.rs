@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 
 use crate::abi::*;
-use crate::api::{given, list};
+use crate::api::{list, non_null};
 use crate::client::Client;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -57,7 +57,7 @@ impl LoadedExecutable {
         args.loaded_executable = raw.as_ptr();
         // SAFETY: the program is alive. The executable given is ours to destroy.
         unsafe { client.api().call(&mut args) }?;
-        let executable = given(args.executable, "executable")?;
+        let executable = non_null(args.executable, "executable")?;
         let executable = Executable::new(client.plugin().clone(), Some(client.inner().clone()), executable, header)?;
         let mut args = PJRT_LoadedExecutable_AddressableDevices_Args::new();
         args.executable = raw.as_ptr();

@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 use prost::Message;
 
 use crate::abi::*;
-use crate::api::{given, guarded, list, text};
+use crate::api::{guarded, list, non_null, text};
 use crate::error::{Error, Kind, Result};
 use crate::plugin::Plugin;
 
@@ -84,7 +84,7 @@ impl Profile {
         };
         // SAFETY: the options outlive the call.
         unsafe { call(table, "PLUGIN_Profiler_Create", table.create, &mut args) }?;
-        let raw = given(args.profiler, "profiler")?;
+        let raw = non_null(args.profiler, "profiler")?;
         let mut profile = Profile { table, raw, running: false };
         profile.with_profiler("PLUGIN_Profiler_Start", table.start)?;
         profile.running = true;

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::api::{Api, given, list, text};
+use crate::api::{Api, list, non_null, text};
 use crate::client::Client;
 use crate::client_inner::ClientInner;
 use crate::device::DeviceDescription;
@@ -64,7 +64,7 @@ impl Topology {
         unsafe { plugin.api().call(&mut args) }.map_err(|error| {
             error.during(format_args!("describing the topology {name:?} with {}", plugin.path().display()))
         })?;
-        Self::read(given(args.topology, "topology")?, Owner::Us(plugin.clone()))
+        Self::read(non_null(args.topology, "topology")?, Owner::Us(plugin.clone()))
     }
 
     fn of_client(client: &Client) -> Result<Self> {
@@ -73,7 +73,7 @@ impl Topology {
         // SAFETY: the client is alive.
         unsafe { client.api().call(&mut args) }?;
         let owner = Owner::Client(client.plugin().clone(), client.inner().clone());
-        Self::read(given(args.topology, "topology")?, owner)
+        Self::read(non_null(args.topology, "topology")?, owner)
     }
 
     fn read(raw: NonNull<PJRT_TopologyDescription>, owner: Owner) -> Result<Self> {
@@ -106,7 +106,7 @@ impl Topology {
             topology.attributes = read_named(attributes.attributes, attributes.num_attributes)?;
             api.call(&mut devices)?;
             for &device in list(devices.descriptions, devices.num_descriptions) {
-                topology.devices.push(DeviceDescription::read(api, given(device, "device description")?)?);
+                topology.devices.push(DeviceDescription::read(api, non_null(device, "device description")?)?);
             }
         }
         Ok(topology)
@@ -205,7 +205,7 @@ impl Plugin {
         args.compile_options_size = options.len();
         // SAFETY: program and options live until after the call; no client is given, as the header allows.
         unsafe { self.api().call(&mut args) }.map_err(|error| error.during("compiling for a topology"))?;
-        Executable::new(self.clone(), None, given(args.executable, "executable")?, None)
+        Executable::new(self.clone(), None, non_null(args.executable, "executable")?, None)
     }
 }
 

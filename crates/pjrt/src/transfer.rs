@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::api::given;
+use crate::api::non_null;
 use crate::buffer::Buffer;
 use crate::client::Client;
 use crate::device::Device;
@@ -107,8 +107,8 @@ impl Client {
         unsafe { self.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("putting {array} on {device}")))?;
         // Whichever of the two is missing, the other is taken over and so destroyed.
-        let buffer = given(args.buffer, "buffer").map(|raw| Buffer::new(raw, Arc::new(array), device.clone()));
-        let event = given(args.done_with_host_buffer, "event").map(|raw| RawEvent::new(self.api(), raw));
+        let buffer = non_null(args.buffer, "buffer").map(|raw| Buffer::new(raw, Arc::new(array), device.clone()));
+        let event = non_null(args.done_with_host_buffer, "event").map(|raw| RawEvent::new(self.api(), raw));
         Ok((buffer?, event?))
     }
 }

@@ -17,18 +17,18 @@
 
 // Small things that all may use.
 mod batch;
+mod console;
 mod error;
 mod goodput;
 mod host_memory;
 mod plan;
 mod predictions;
-mod say;
 mod stage;
 
 // What a user chooses, the other processes, what is logged, and what happens in a run.
 mod options;
 
-mod hosts;
+mod process_group;
 
 mod logs;
 
@@ -37,7 +37,7 @@ mod hooks;
 // How a step is recorded, up to the optimizer's part of it.
 mod rules;
 
-mod setting;
+mod step_config;
 
 mod state;
 

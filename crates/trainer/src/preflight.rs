@@ -17,11 +17,11 @@ pub use fulmen_preflight::{
 };
 use fulmen_tensor::{Mesh, Runtime};
 
-use crate::program::prepare::{self, Prepared};
+use crate::program::trace_fit::{self, TracedFit};
 use crate::program::{StepProgram, is_internal};
-use crate::setting::Choices;
-use crate::setting::limits::EpochSize;
 use crate::state::{names, to_initialize};
+use crate::step_config::Choices;
+use crate::step_config::limits::EpochSize;
 use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
@@ -150,9 +150,9 @@ impl TrainerBuilder {
             }
         };
         let setting = choices.on(mesh.clone(), Strategy::replicas(&mesh));
-        let prepared = prepare::prepare(module, &setting, setting.options.seed, train, &validation.into())?;
+        let prepared = trace_fit::trace_fit(module, &setting, setting.options.seed, train, &validation.into())?;
         let averages = prepared.averages();
-        let Prepared { layout, program, validation, declared, .. } = prepared;
+        let TracedFit { layout, program, validation, declared, .. } = prepared;
         // CPUs have no memory of their own to copy a state to.
         let copies = setting.options.saves() && topology.platform_name() != "cpu";
         let copy = copies.then(|| layout.to_copy(&layout.ids().collect::<Vec<_>>()));

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use prost::Message;
 
 use super::entry::Header;
+use crate::envelope;
 use crate::error::Result;
-use crate::frame;
 use crate::hash;
 use crate::options::CompileOptions;
 use crate::topology::Topology;
@@ -110,8 +110,8 @@ pub(super) fn of_machine(topology: &Topology) -> Result<Vec<Fact>> {
     fact("the runtime", topology.platform_version().to_owned());
     if topology.platform_name() == "cpu" {
         let threads = std::thread::available_parallelism().map_or(0, usize::from);
-        fact("the CPU's features", frame::cpu_features());
-        fact("the CPU", frame::cpu_model());
+        fact("the CPU's features", envelope::cpu_features());
+        fact("the CPU", envelope::cpu_model());
         fact("the number of cores", threads.to_string());
     }
     if let Some(flags) = env::var_os("LIBTPU_INIT_ARGS") {

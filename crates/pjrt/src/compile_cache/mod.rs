@@ -41,9 +41,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::client::Client;
+use crate::envelope;
 use crate::error::{Error, Kind, Result};
 use crate::fetch::cache_folder_by;
-use crate::frame;
 use crate::loaded::LoadedExecutable;
 use crate::plugin::Plugin;
 use entry::Header;
@@ -264,7 +264,7 @@ impl CompileCache {
         let verify = |file: String| {
             let path = self.folder.join(file);
             let read = fs::read(&path).map_err(|error| Error::io("cannot read the entry", error));
-            let whole = read.and_then(|bytes| frame::verify(entry::decode(&bytes)?.1));
+            let whole = read.and_then(|bytes| envelope::verify(entry::decode(&bytes)?.1));
             whole.err().filter(|error| !error.is_not_found()).map(|error| error.during(path.display()))
         };
         Ok(self.files()?.into_iter().filter_map(verify).collect())

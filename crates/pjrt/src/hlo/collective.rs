@@ -131,15 +131,15 @@ fn payload<'a>(
     group_size: usize,
 ) -> u64 {
     let operands: Vec<&Instruction> = operands.collect();
-    let given = match kind {
+    let non_null = match kind {
         // Its first half also has numbers among its operands.
         CollectiveKind::CollectivePermute => operands.first().map_or(0, |operand| operand.shape.bytes()),
         _ => operands.iter().map(|operand| operand.shape.bytes()).sum(),
     };
     match kind {
         CollectiveKind::AllGather if operands.is_empty() => instruction.shape.bytes(),
-        CollectiveKind::AllGather => given.saturating_mul(group_size as u64),
-        _ => given,
+        CollectiveKind::AllGather => non_null.saturating_mul(group_size as u64),
+        _ => non_null,
     }
 }
 

@@ -126,8 +126,8 @@ impl Module {
                 .unwrap_or_default(),
             // The first half of a collective gives what it is given besides the result.
             opcode if opcode.ends_with("-start") => {
-                let given = read();
-                given + given
+                let non_null = read();
+                non_null + non_null
             }
             _ => read() + Moved::of(&instruction.shape),
         }

@@ -53,8 +53,8 @@ impl Product {
         }
     }
 
-    pub(super) fn read(instruction: &proto::Instruction, given: &[&Shape], result: &Shape) -> Option<Self> {
-        let (left, right) = (given.first()?.as_array()?, given.get(1)?.as_array()?);
+    pub(super) fn read(instruction: &proto::Instruction, non_null: &[&Shape], result: &Shape) -> Option<Self> {
+        let (left, right) = (non_null.first()?.as_array()?, non_null.get(1)?.as_array()?);
         let mut product = match instruction.opcode.as_str() {
             "dot" => dot(instruction.dot_dimension_numbers.as_ref()?, left, right)?,
             "convolution" => convolution(instruction, left, right, result.as_array()?)?,

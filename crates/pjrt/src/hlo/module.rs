@@ -152,8 +152,8 @@ impl Computation {
                 .iter()
                 .map(|id| called.get(id).copied().ok_or_else(|| missing("computation", *id)))
                 .collect::<Result<Vec<usize>>>()?;
-            let given: Vec<&Shape> = operands.iter().map(|&i| &instructions[i].shape).collect();
-            let read = Instruction::read(instruction, &given, operands.clone(), called, sources)?;
+            let non_null: Vec<&Shape> = operands.iter().map(|&i| &instructions[i].shape).collect();
+            let read = Instruction::read(instruction, &non_null, operands.clone(), called, sources)?;
             instructions.push(read);
             places.insert(instruction.id, instructions.len() - 1);
         }
@@ -177,7 +177,7 @@ impl Computation {
 impl Instruction {
     fn read(
         instruction: &proto::Instruction,
-        given: &[&Shape],
+        non_null: &[&Shape],
         operands: Vec<usize>,
         called: Vec<usize>,
         sources: &Sources<'_>,
@@ -191,7 +191,7 @@ impl Instruction {
         Ok(Self {
             name: instruction.name.clone(),
             opcode: instruction.opcode.clone(),
-            product: Product::read(instruction, given, &shape),
+            product: Product::read(instruction, non_null, &shape),
             shape,
             operands,
             called,

@@ -1,8 +1,8 @@
 //! [`BackboneFinetuning`]: leaves parameters as they are at first, and trains them from some epoch or step on.
 
 use crate::callbacks::callback::Callback;
+use crate::console::note;
 use crate::hooks::{FitStart, Progress};
-use crate::say::note;
 use crate::{StepPart, TrainDuration};
 
 /// Leaves the parameters that fit a pattern as they are at first, and trains them from some epoch or step on. In a pattern

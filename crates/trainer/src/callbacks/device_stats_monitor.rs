@@ -3,8 +3,8 @@
 use fulmen_pjrt::Device;
 
 use crate::callbacks::callback::Callback;
+use crate::console::note;
 use crate::host_memory;
-use crate::say::note;
 use crate::{LogPoint, TrainStart};
 
 /// Logs at each log point the bytes that are in use on each device of this process, `memory/device0/bytes_in_use`, the most

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::Mode;
 use super::monitor::find;
 use crate::callbacks::callback::Callback;
+use crate::console::note;
 use crate::hooks::FitStart;
-use crate::say::note;
 use crate::{Actions, LogPoint};
 
 /// Ends the fit when a metric has not become better for some validations: Lightning's `EarlyStopping`, with its rules and

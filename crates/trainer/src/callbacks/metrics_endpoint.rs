@@ -21,8 +21,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit as Suffix};
 
 use crate::callbacks::callback::Callback;
+use crate::console::note;
 use crate::hooks::{FitStart, Progress};
-use crate::say::note;
 use crate::{Actions, Error, LogPoint, Result};
 
 /// How long a request may take to arrive, and its answer to leave.

@@ -36,4 +36,4 @@ pub use spike_guard::SpikeGuard;
 pub use throughput_monitor::ThroughputMonitor;
 pub use timer::{Timer, TimerInterval};
 
-pub use crate::setting::step_part::NormGroup;
+pub use crate::step_config::step_part::NormGroup;

@@ -1,7 +1,7 @@
 //! Watching one metric for its best value.
 
 use crate::LogPoint;
-use crate::say::note;
+use crate::console::note;
 
 /// Whether a metric is better when smaller or when larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

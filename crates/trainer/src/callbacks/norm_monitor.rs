@@ -1,7 +1,7 @@
 //! [`NormMonitor`]: logs how long gradients, parameters and their changes are.
 
 use crate::callbacks::callback::Callback;
-use crate::setting::step_part::{NormGroup, StepPart};
+use crate::step_config::step_part::{NormGroup, StepPart};
 
 /// Logs Euclidean lengths of the step of a log point: of the gradients before clipping (`grad_norm`), of the parameters after the
 /// step (`param_norm`), and of what the step changed of them (`update_norm`). Each is logged for all trained parameters

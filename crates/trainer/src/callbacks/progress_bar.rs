@@ -11,9 +11,9 @@ use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
 use crate::callbacks::callback::Callback;
 use crate::callbacks::throughput::{Rates, Throughput};
+use crate::console::{log_line, print_line};
 use crate::hooks::{EvaluationProgress, FitStart, Progress};
 use crate::plan::NO_LIMIT;
-use crate::say::{keep, say};
 use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink, TrainStart};
 
 /// Time between two step lines in the log of the run.
@@ -52,7 +52,7 @@ impl Compiling {
         let line = format!("Compiling the {program} ...");
         let thread = std::thread::Builder::new().name("fulmen-compiling".into()).spawn(move || {
             if wait.recv_timeout(Compiling::LONG) == Err(RecvTimeoutError::Timeout) {
-                say(&line);
+                print_line(&line);
             }
         });
         // Without a thread there is one line less.
@@ -94,8 +94,8 @@ impl ProgressBar {
 
     fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| say(text)),
-            None => say(text),
+            Some(bar) => bar.suspend(|| print_line(text)),
+            None => print_line(text),
         }
     }
 
@@ -288,7 +288,7 @@ impl Callback for ProgressBar {
             self.shown = format!("{} | {}", self.shown, self.speed(point.global_step).unwrap_or_default());
             if self.kept.is_none_or(|kept| kept.elapsed() > BETWEEN) {
                 self.kept = Some(Instant::now());
-                keep(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, self.shown));
+                log_line(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, self.shown));
             }
         }
         if let Some(bar) = &self.bar {

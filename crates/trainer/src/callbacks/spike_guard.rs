@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::callbacks::callback::Callback;
+use crate::console::note;
 use crate::hooks::FitStart;
-use crate::say::note;
 use crate::{Actions, LogPoint, StepPart};
 
 /// Skips a step whose loss is too many standard deviations above the mean of the steps before it, or not finite. With

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::hooks::{FitStart, Progress};
 use crate::plan::NO_LIMIT;
-use crate::setting::phases::Position;
+use crate::step_config::phases::Position;
 use crate::{LogPoint, TrainStart};
 
 /// Steps that may be handed out between a log point and the arrival of its values.

@@ -2,8 +2,8 @@
 
 use crate::callbacks::callback::Callback;
 use crate::callbacks::throughput::Throughput;
+use crate::console::note;
 use crate::hooks::{EvaluationProgress, FitStart, Progress};
-use crate::say::note;
 use crate::{Actions, LogPoint, TrainStart};
 
 /// Logs how fast training goes: at each log point the mean since the last one.

@@ -5,7 +5,7 @@ use fulmen_preflight::Generation;
 use fulmen_tensor::Runtime;
 
 use crate::program::{CompiledStep, StepCost};
-use crate::setting::phases::{Phases, Position};
+use crate::step_config::phases::{Phases, Position};
 
 /// What is known when a fit is compiled and its first step about to begin.
 pub struct TrainStart<'a> {

@@ -7,8 +7,8 @@ pub(crate) mod newest;
 pub(crate) mod places;
 pub(crate) mod restore;
 pub(crate) mod resume;
+pub(crate) mod run_config;
 pub(crate) mod save;
-pub(crate) mod told;
 pub(crate) mod weights;
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use fulmen_tensor::Mesh;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::checkpoint::told::Told;
+use crate::checkpoint::run_config::RunConfig;
 use crate::logs::Sums;
 use crate::{Error, Options, Result};
 
@@ -78,7 +78,7 @@ pub(crate) struct Position {
     /// The state of each callback that has one, by its name.
     pub(crate) callbacks: BTreeMap<String, Value>,
     /// What the run was told.
-    pub(crate) told: Told,
+    pub(crate) told: RunConfig,
 }
 
 impl Position {
@@ -149,8 +149,8 @@ pub(crate) fn verified(path: &Path) -> Result<()> {
 }
 
 /// What the run that wrote a checkpoint was told; nothing where a file has weights alone.
-pub(crate) fn told(path: &Path) -> Result<Told> {
-    if path.is_file() { Ok(Told::default()) } else { Ok(open(path)?.1.told) }
+pub(crate) fn told(path: &Path) -> Result<RunConfig> {
+    if path.is_file() { Ok(RunConfig::default()) } else { Ok(open(path)?.1.told) }
 }
 
 /// Reads the hyperparameters in a checkpoint, as
@@ -216,7 +216,7 @@ fn position(run: &Run) -> Result<Position, String> {
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
         callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),
-        told: Told { hyperparameters: run.hyperparameters.clone(), arguments, config: None },
+        told: RunConfig { hyperparameters: run.hyperparameters.clone(), arguments, config: None },
     })
 }
 

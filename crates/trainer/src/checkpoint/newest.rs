@@ -8,7 +8,7 @@ use fulmen_checkpoint::{Listed, list, open_store};
 use serde_json::{Map, Value as Json};
 
 use crate::checkpoint::places;
-use crate::say::note;
+use crate::console::note;
 use crate::{Error, Options, Result, Resume, checkpoint};
 
 /// The checkpoint that options name.
@@ -105,7 +105,7 @@ impl Named<'_> {
 /// Options that contradict each other; a file that cannot be read.
 pub fn load_arguments(options: &Options) -> Result<Option<(PathBuf, Map<String, Json>)>> {
     let Some(named) = Named::to_resume(options)? else { return Ok(None) };
-    let read = named.read(options, checkpoint::told)?;
+    let read = named.read(options, checkpoint::run_config)?;
     Ok(read.map(|(path, told)| (path, told.arguments)))
 }
 

@@ -8,7 +8,7 @@ use fulmen_checkpoint::{Store, TieredStore, list, open_store, remove_unfinished}
 use fulmen_durable::NewFile;
 
 use super::{OpenStore, check_writable, local, runs};
-use crate::say::note;
+use crate::console::note;
 use crate::{Error, Options, Result};
 
 /// The time from one copy to `checkpoint_dir` to the next.

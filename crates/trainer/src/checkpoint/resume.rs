@@ -1,4 +1,4 @@
-//! [`Start`]: what a fit begins with, which is nothing or the checkpoint that `ckpt_path` or `resume` names. A checkpoint must fit
+//! [`ResumePoint`]: what a fit begins with, which is nothing or the checkpoint that `ckpt_path` or `resume` names. A checkpoint must fit
 //! before anything changes. How one is read and written is not here but in `mod.rs`.
 
 use std::collections::BTreeMap;
@@ -13,17 +13,17 @@ use crate::checkpoint::newest::Named;
 use crate::checkpoint::places;
 use crate::checkpoint::restore::{Value, choose, values};
 use crate::checkpoint::{self, Position};
-use crate::hosts::Hosts;
+use crate::console::note;
 use crate::logs::LogLayout;
-use crate::say::note;
-use crate::setting::Setting;
-use crate::setting::limits::Limits;
+use crate::process_group::ProcessGroup;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
 use crate::state::{Average, Restored, StateLayout};
+use crate::step_config::StepConfig;
+use crate::step_config::limits::Limits;
 use crate::{Error, Options, Result, WeightAveraging};
 
 /// What a fit begins with.
-pub(crate) struct Start {
+pub(crate) struct ResumePoint {
     pub(crate) position: Position,
     /// The path of the checkpoint to go on from, if there is one.
     checkpoint: Option<(PathBuf, Checkpoint)>,
@@ -35,23 +35,23 @@ pub(crate) struct Start {
     pub(crate) logs: Option<Literal>,
 }
 
-impl Start {
+impl ResumePoint {
     /// Begins with the checkpoint that the options name, if they name one: `begin` takes its state and gives what it made for
     /// it. Of several checkpoints it is the newest that every process can read.
     pub(crate) fn find<T>(
         options: &Options,
-        hosts: Option<&Arc<Hosts>>,
-        mut begin: impl FnMut(&mut Start) -> Result<T>,
-    ) -> Result<(Start, T)> {
+        hosts: Option<&Arc<ProcessGroup>>,
+        mut begin: impl FnMut(&mut ResumePoint) -> Result<T>,
+    ) -> Result<(ResumePoint, T)> {
         let root = places::root(options);
-        let mut begun = |start: Result<Start>| {
+        let mut begun = |start: Result<ResumePoint>| {
             let mut start = start?;
             begin(&mut start).map(|begun| (start, begun))
         };
         let named = Named::to_resume(options)?;
         let read = named.map(|named| {
             named.read(options, |path| {
-                let begun = begun(Start::at(path));
+                let begun = begun(ResumePoint::at(path));
                 // One path is the only one.
                 if matches!(named, Named::Path(_)) {
                     return Ok(begun);
@@ -80,15 +80,21 @@ impl Start {
                     ));
                 }
                 let position = Position { seed: options.seed, ..Position::default() };
-                begun(Ok(Start { position, checkpoint: None, best: None, values: None, logs: None }))
+                begun(Ok(ResumePoint { position, checkpoint: None, best: None, values: None, logs: None }))
             }
         }
     }
 
     /// With the checkpoint at this path.
-    pub(crate) fn at(path: &Path) -> Result<Start> {
+    pub(crate) fn at(path: &Path) -> Result<ResumePoint> {
         let (checkpoint, position) = checkpoint::open(path)?;
-        Ok(Start { position, checkpoint: Some((path.to_owned(), checkpoint)), best: None, values: None, logs: None })
+        Ok(ResumePoint {
+            position,
+            checkpoint: Some((path.to_owned(), checkpoint)),
+            best: None,
+            values: None,
+            logs: None,
+        })
     }
 
     /// Takes the state out of the checkpoint, if there is one; it must be that of a step on batches as these, which logs
@@ -99,7 +105,7 @@ impl Start {
         layout: &StateLayout,
         logs: &LogLayout,
         limits: &Limits,
-        setting: &Setting,
+        setting: &StepConfig,
         runtime: &Runtime,
     ) -> Result<()> {
         let averaging = setting.averaging.as_ref().map(WeightAveraging::words);
@@ -244,7 +250,7 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
 }
 
 /// A position within a group of batches means something only for groups as long.
-fn check_group(position: &Position, setting: &Setting) -> Result<()> {
+fn check_group(position: &Position, setting: &StepConfig) -> Result<()> {
     let (there, here) = (position.accumulate, setting.accumulation().every(position.epoch));
     if position.batch > 0 && there != here {
         return Err(Error::usage(format!(
@@ -261,7 +267,7 @@ fn adapt(
     tensors: &mut BTreeMap<String, Value>,
     layout: &StateLayout,
     position: &Position,
-    setting: &Setting,
+    setting: &StepConfig,
 ) -> Result<()> {
     // A file has averages under the module's names.
     let there = position.averaging.as_ref();

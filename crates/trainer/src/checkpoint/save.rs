@@ -14,9 +14,9 @@ use fulmen_tensor::trace::span;
 use fulmen_tensor::{Argument, Block, Compiled, DeviceArray, Literal, Runtime, TensorType};
 
 use super::{OpenStore, place};
+use crate::console::note;
 use crate::hooks::actions::{CheckpointRole, Save};
-use crate::hosts::Hosts;
-use crate::say::note;
+use crate::process_group::ProcessGroup;
 use crate::state::names::is_of_training;
 use crate::state::{EntryId, State};
 use crate::{Error, Result};
@@ -39,7 +39,7 @@ enum Values {
 
 impl Saved {
     /// A value that all processes have.
-    pub(crate) fn whole(name: &str, literal: &Literal, hosts: Option<&Arc<Hosts>>) -> Result<Saved> {
+    pub(crate) fn whole(name: &str, literal: &Literal, hosts: Option<&Arc<ProcessGroup>>) -> Result<Saved> {
         let ty = literal.ty().clone();
         let block = Block { start: vec![0; ty.shape.rank()], size: ty.shape.dims().to_vec() };
         let bytes = HostBuffer::copy_of(literal.bytes());
@@ -63,7 +63,7 @@ pub(crate) fn take(
     state: &State,
     copy: Option<&CopyProgram>,
     runtime: &Runtime,
-    hosts: Option<&Arc<Hosts>>,
+    hosts: Option<&Arc<ProcessGroup>>,
 ) -> Result<Vec<Saved>> {
     let layout = state.layout();
     let names = layout.names_in_file();
@@ -95,7 +95,7 @@ pub(crate) struct Job {
     pub(crate) removals: Vec<PathBuf>,
     pub(crate) open: OpenStore,
     pub(crate) runtime: Runtime,
-    pub(crate) hosts: Option<Arc<Hosts>>,
+    pub(crate) hosts: Option<Arc<ProcessGroup>>,
     /// The step of the state and the tensors that must be finite.
     pub(crate) finite: (u64, BTreeSet<String>),
     /// What there is from before.

@@ -8,7 +8,7 @@ use fulmen_nn::weights::{StateDict, Strictness};
 use crate::checkpoint;
 use crate::checkpoint::newest::Named;
 use crate::checkpoint::places;
-use crate::say::note;
+use crate::console::note;
 use crate::state::names::is_of_training;
 use crate::{Error, Options, Result};
 

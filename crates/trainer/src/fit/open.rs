@@ -18,17 +18,17 @@ use super::turn::Program;
 use super::validating::Validation;
 use crate::callbacks::calls::Hooks;
 use crate::checkpoint::places;
-use crate::checkpoint::resume::Start;
+use crate::checkpoint::resume::ResumePoint;
+use crate::console::note;
 use crate::hooks::actions::Actions;
 use crate::hooks::{CheckpointFile, FitStart};
-use crate::program::prepare::{Prepared, prepare};
+use crate::program::trace_fit::{TracedFit, prepare};
 use crate::run::evaluate::Evaluation;
 use crate::run::session::Session;
-use crate::say::note;
-use crate::setting::Setting;
-use crate::setting::limits::tokens_of_a_sample;
 use crate::stage::Stage;
 use crate::step::{TrainStep, agree};
+use crate::step_config::StepConfig;
+use crate::step_config::limits::tokens_of_a_sample;
 use crate::{EvaluationSets, FitSummary, Result, TrainStart, TrainingModule};
 
 /// Trains a module.
@@ -71,11 +71,11 @@ fn open<'a>(
     let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let setting = session.setting()?;
-    let (start, prepared) = Start::find(&setting.options, session.hosts.as_ref(), |start| {
+    let (start, prepared) = ResumePoint::find(&setting.options, session.hosts.as_ref(), |start| {
         let reloaded = reloading::reloaded(module, &setting, start.position.epoch)?;
         let prepared = prepare(module, &setting, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
         reloading::check(module, &setting, &prepared.train, prepared.limits.epochs)?;
-        let Prepared { train, layout, program, limits, .. } = &prepared;
+        let TracedFit { train, layout, program, limits, .. } = &prepared;
         start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
         Ok(prepared)
     })?;
@@ -106,9 +106,9 @@ impl<'a> Fit<'a> {
     fn compile(
         (session, hooks): (&'a mut Session, Hooks<'a>),
         module: &'a dyn TrainingModule,
-        setting: &Setting,
-        mut prepared: Prepared,
-        mut start: Start,
+        setting: &StepConfig,
+        mut prepared: TracedFit,
+        mut start: ResumePoint,
         (interrupt, started, alive): (fulmen_signals::Guard, Instant, Option<NewFile>),
     ) -> Result<Fit<'a>> {
         let of_start = fit_start(session, module, setting, &prepared, &start);
@@ -174,7 +174,7 @@ impl<'a> Fit<'a> {
 }
 
 /// Tells callbacks that a fit starts, and gives them back what a checkpoint has of them.
-fn tell(hooks: &Hooks<'_>, of_start: &FitStart, start: &Start) {
+fn tell(hooks: &Hooks<'_>, of_start: &FitStart, start: &ResumePoint) {
     hooks.on_fit_start(of_start);
     let position = &start.position;
     hooks.callbacks.each_named(|name, callback| {
@@ -192,11 +192,11 @@ fn tell(hooks: &Hooks<'_>, of_start: &FitStart, start: &Start) {
 fn fit_start(
     session: &Session,
     module: &dyn TrainingModule,
-    setting: &Setting,
-    prepared: &Prepared,
-    start: &Start,
+    setting: &StepConfig,
+    prepared: &TracedFit,
+    start: &ResumePoint,
 ) -> FitStart {
-    let Prepared { plan, train, program, validation, .. } = prepared;
+    let TracedFit { plan, train, program, validation, .. } = prepared;
     FitStart {
         run_dir: session.record.run_dir.clone(),
         checkpoint_dir: session.record.run_dir.as_ref().map(|run| places::folder(&session.choices.options, run)),

@@ -5,11 +5,11 @@ use fulmen_data::DataLoader;
 
 use super::Fit;
 use crate::run::bad_samples::BadCount;
-use crate::setting::Setting;
+use crate::step_config::StepConfig;
 use crate::{Error, Result, TrainingModule};
 
 /// The loader of an epoch, where it is not the one that the fit was given.
-pub(super) fn reloaded(module: &dyn TrainingModule, setting: &Setting, epoch: u64) -> Result<Option<DataLoader>> {
+pub(super) fn reloaded(module: &dyn TrainingModule, setting: &StepConfig, epoch: u64) -> Result<Option<DataLoader>> {
     let every = setting.options.reload_dataloaders_every_n_epochs;
     if every == 0 || epoch < every {
         return Ok(None);
@@ -24,7 +24,7 @@ pub(super) fn reloaded(module: &dyn TrainingModule, setting: &Setting, epoch: u6
 }
 
 /// Checks before a fit that the first loader that it is going to reload fits the step.
-pub(super) fn check(module: &dyn TrainingModule, setting: &Setting, train: &DataLoader, epochs: u64) -> Result<()> {
+pub(super) fn check(module: &dyn TrainingModule, setting: &StepConfig, train: &DataLoader, epochs: u64) -> Result<()> {
     let first = setting.options.reload_dataloaders_every_n_epochs;
     match reloaded(module, setting, first)?.filter(|_| first < epochs) {
         Some(loader) => check_same(train, &setting.training_loader(&loader)?, first),

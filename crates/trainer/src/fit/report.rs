@@ -12,12 +12,12 @@ use fulmen_tensor::DType;
 use parking_lot::Mutex;
 
 use super::Fit;
+use crate::console::note;
 use crate::hooks::FitStart;
 use crate::program::StepCost;
 use crate::run::session::Session;
-use crate::say::note;
-use crate::setting::Setting;
 use crate::state::model_summary;
+use crate::step_config::StepConfig;
 use crate::{Error, FitSummary, Media, Picture, TrainStart, TrainingModule, host_memory};
 
 /// A page is written again after this time at the earliest, but for the last one.
@@ -52,7 +52,7 @@ struct Written {
 impl Reports {
     pub(super) fn new(
         module: &dyn TrainingModule,
-        setting: &Setting,
+        setting: &StepConfig,
         of_fit: &FitStart,
         start: &TrainStart<'_>,
     ) -> Reports {

@@ -238,7 +238,7 @@ impl hosts::Shared for Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::Shared as _;
+    use crate::process_group::Shared as _;
 
     #[test]
     fn what_is_asked_for_travels_whole() {

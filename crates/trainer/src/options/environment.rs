@@ -5,9 +5,9 @@
 use std::ffi::OsString;
 use std::sync::Once;
 
+use crate::console::note;
 use crate::options::nearest::nearest;
 use crate::options::old_names::instead;
-use crate::say::note;
 use crate::{Error, Options, Result};
 
 const PREFIX: &str = "FULMEN_";

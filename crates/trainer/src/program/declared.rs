@@ -3,8 +3,8 @@
 use fulmen_tensor::{Function, autocast, random, recording};
 
 use crate::recorder::placeholders::Placeholders;
-use crate::setting::Setting;
 use crate::state::Entry;
+use crate::step_config::StepConfig;
 use crate::{Error, Result, TrainingModule};
 
 /// A program with the names of its results.
@@ -18,7 +18,7 @@ pub(crate) struct DeclaredProgram {
 pub(crate) fn declared(
     module: &dyn TrainingModule,
     entries: &[Entry],
-    setting: &Setting,
+    setting: &StepConfig,
     seed: u64,
 ) -> Result<Vec<DeclaredProgram>> {
     let cells = Placeholders::new(module, entries);

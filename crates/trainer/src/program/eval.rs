@@ -7,9 +7,9 @@ use super::forward::LOG_IT;
 use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::{self, LogLayout};
 use crate::recorder::placeholders::Placeholders;
-use crate::setting::Setting;
 use crate::stage::Stage;
 use crate::state::{Entry, names};
+use crate::step_config::StepConfig;
 use crate::{Batch, Error, Predictions, Result, StepContext, TrainingModule};
 
 /// Records a step, for a set of this name, on a batch of each of the loader's shapes.
@@ -18,7 +18,7 @@ pub(crate) fn eval(
     (stage, dataset): (Stage, &str),
     loader: &DataLoader,
     entries: &[Entry],
-    setting: &Setting,
+    setting: &StepConfig,
     seed: u64,
 ) -> Result<StepProgram> {
     if stage == Stage::Prediction {
@@ -60,7 +60,7 @@ fn record(
     (stage, dataset): (Stage, &str),
     batch: &Batch,
     entries: &[Entry],
-    setting: &Setting,
+    setting: &StepConfig,
     seed: u64,
 ) -> Result<StepProgram> {
     let cells = Placeholders::new(module, entries);

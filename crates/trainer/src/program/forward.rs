@@ -4,7 +4,7 @@ use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
 use crate::logs::logged::Logged;
 use crate::recorder::{Recorded, Recorder, check_loss, log_loss};
-use crate::setting::Setting;
+use crate::step_config::StepConfig;
 use crate::{Batch, Result, StepContext, TrainingModule};
 
 /// What an error says where a step asks for a value.
@@ -29,7 +29,7 @@ impl Forward {
         batch: &Batch,
         recorder: Recorder,
         key: &Tensor,
-        setting: &Setting,
+        setting: &StepConfig,
         seed: u64,
     ) -> Result<Forward> {
         module.train();

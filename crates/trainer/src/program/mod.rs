@@ -1,14 +1,14 @@
 //! A module's steps as programs: the user's step (`forward.rs`) together with what `recorder` makes of it (`train.rs`), the
-//! steps that do not train (`eval.rs`), and what a fit needs of them (`prepare.rs`). What goes in and out of a program is
+//! steps that do not train (`eval.rs`), and what a fit needs of them (`trace_fit.rs`). What goes in and out of a program is
 //! known to `step_program.rs` alone.
 
 mod declared;
 mod eval;
 pub(crate) mod evaluation_set;
 mod forward;
-pub(crate) mod prepare;
 mod step_cost;
 mod step_program;
+pub(crate) mod trace_fit;
 mod train;
 
 pub(crate) use declared::{DeclaredProgram, declared};
@@ -41,11 +41,11 @@ mod tests {
 
     use super::*;
     use crate::Strategy;
-    use crate::setting::Choices;
-    use crate::setting::optimizers::Optimizers;
-    use crate::setting::phases::Phases;
     use crate::stage::Stage;
     use crate::state::{StateLayout, of_module};
+    use crate::step_config::Choices;
+    use crate::step_config::optimizers::Optimizers;
+    use crate::step_config::phases::Phases;
     use crate::{Batch, Plan, Precision, StepContext, Trainer, TrainingModule};
 
     #[derive(Module)]

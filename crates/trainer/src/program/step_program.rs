@@ -7,8 +7,8 @@ use fulmen_data::{DataLoader, DeviceBatch, Field};
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, Function, Runtime, Tensor};
 
 use crate::logs::LogLayout;
-use crate::setting::Setting;
 use crate::state::{Entry, EntryId, StepState};
+use crate::step_config::StepConfig;
 use crate::{Batch, Error, Result, Strategy};
 
 /// What was recorded of a step on one batch.
@@ -70,7 +70,7 @@ impl StepProgram {
         Ok(program)
     }
 
-    pub(super) fn new(step: RecordedStep<'_>, setting: &Setting) -> Result<StepProgram> {
+    pub(super) fn new(step: RecordedStep<'_>, setting: &StepConfig) -> Result<StepProgram> {
         let RecordedStep { name, entries, state, changes, logs, sums, key, batch, outputs } = step;
         let (changes, after): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
         let (outputs, given): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();

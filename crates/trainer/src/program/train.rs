@@ -8,9 +8,9 @@ use super::forward::Forward;
 use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::{self, LogLayout, StepFacts};
 use crate::recorder::{Recorded, Recorder};
-use crate::setting::Setting;
-use crate::setting::optimizers::Optimizers;
 use crate::state::{Average, StateLayout, names};
+use crate::step_config::StepConfig;
+use crate::step_config::optimizers::Optimizers;
 use crate::{Batch, Error, Result, TrainingModule};
 
 /// The training step of each phase of a fit, as programs.
@@ -39,7 +39,7 @@ pub(crate) fn train(
     shapes: &[Batch],
     batches: u64,
     layout: &Arc<StateLayout>,
-    setting: &Setting,
+    setting: &StepConfig,
     seed: u64,
 ) -> Result<TrainProgram> {
     if setting.options.detect_anomaly && shapes.len() > 1 {
@@ -69,7 +69,7 @@ fn record(
     optimizers: &Arc<Optimizers>,
     (batch, batches): (&Batch, u64),
     layout: &Arc<StateLayout>,
-    setting: &Setting,
+    setting: &StepConfig,
     (seed, phase): (u64, usize),
 ) -> Result<(StepProgram, String)> {
     let counters = &layout.counters;
@@ -122,7 +122,7 @@ fn record(
 }
 
 /// Moves the averages to the new weights.
-fn average(recorded: &mut Recorded, setting: &Setting) {
+fn average(recorded: &mut Recorded, setting: &StepConfig) {
     let Recorded { values, epoch, done, .. } = recorded;
     let layout = values.layout.clone();
     let (Some(averaging), Some(count)) = (&setting.averaging, layout.counters.averaged) else { return };

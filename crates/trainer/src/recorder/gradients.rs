@@ -9,9 +9,9 @@ use super::values::Values;
 use crate::logs::Monitored;
 use crate::rules::accumulate::Group;
 use crate::rules::clip::{self, Clip};
-use crate::setting::Setting;
-use crate::setting::step_part::StepPart;
 use crate::state::{OptimizerSlots, ParamSlots, SpikeSlots};
+use crate::step_config::StepConfig;
+use crate::step_config::step_part::StepPart;
 
 /// A parameter that is to be changed.
 pub(super) struct Param<'a> {
@@ -91,7 +91,7 @@ pub(super) fn gradients<'a>(
     (params, frozen): (Vec<Param<'a>>, Vec<Param<'a>>),
     values: &mut Values,
     group: Option<&Group>,
-    setting: &Setting,
+    setting: &StepConfig,
 ) -> Gradients<'a> {
     let wrt: Vec<&Tensor> = params.iter().flat_map(|param| &param.used).collect();
     let scale = optimizer.loss_scale.map(|ids| GradScaler::new(values.all_of(ids)));

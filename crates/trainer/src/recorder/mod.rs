@@ -28,16 +28,16 @@ use crate::logs::{self, LogLayout, OptimizerFacts};
 use crate::recorder::placeholders::Placeholders;
 use crate::rules::accumulate::Group;
 use crate::rules::epoch::{Epoch, counted};
-use crate::setting::Setting;
-use crate::setting::optimizers::Optimizers;
-use crate::setting::step_part::StepPart;
 use crate::state::{EntryId, StateLayout};
+use crate::step_config::StepConfig;
+use crate::step_config::optimizers::Optimizers;
+use crate::step_config::step_part::StepPart;
 use crate::{Batch, Error, Result};
 
 /// A training step that is being recorded. Dropped, it gives the module its values back.
 pub(crate) struct Recorder {
     optimizers: Arc<Optimizers>,
-    setting: Setting,
+    setting: StepConfig,
     batch: Batch,
     cells: Placeholders,
     values: Values,
@@ -85,7 +85,7 @@ impl Recorder {
         optimizers: &Arc<Optimizers>,
         (batch, batches): (&Batch, u64),
         layout: &Arc<StateLayout>,
-        setting: &Setting,
+        setting: &StepConfig,
         phase: usize,
     ) -> Recorder {
         let cells = Placeholders::new(module, layout.module());
@@ -395,8 +395,8 @@ mod tests {
 
     use super::*;
     use crate::program::train;
-    use crate::setting::Choices;
-    use crate::setting::phases::Phases;
+    use crate::step_config::Choices;
+    use crate::step_config::phases::Phases;
     use crate::{Plan, StepContext, Strategy, Trainer, TrainingModule};
 
     #[derive(Module)]

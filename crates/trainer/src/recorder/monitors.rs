@@ -12,11 +12,11 @@ use super::values::Values;
 use crate::Result;
 use crate::logs::{GRAD_NORM, LEARNING_RATE, Monitored};
 use crate::rules::clip;
-use crate::setting::Setting;
-use crate::setting::step_part::{StepPart, SweepMode};
+use crate::step_config::StepConfig;
+use crate::step_config::step_part::{StepPart, SweepMode};
 
 /// The rate of the step after `finished` ones where rates are tried out instead of the optimizer's.
-pub(super) fn swept(setting: &Setting, finished: &Tensor) -> Option<Tensor> {
+pub(super) fn swept(setting: &StepConfig, finished: &Tensor) -> Option<Tensor> {
     setting.parts.iter().find_map(|part| match *part {
         StepPart::Sweep { min, max, steps, mode } => {
             let share = finished.to_dtype(DType::F32) / steps.saturating_sub(1).max(1) as f64;
@@ -66,7 +66,7 @@ pub(super) fn learning_rates(
     steps: &Steps,
     values: &Values,
     gradients: &Gradients<'_>,
-    setting: &Setting,
+    setting: &StepConfig,
 ) -> Vec<Monitored> {
     let mut all = vec![];
     for part in &setting.parts {
@@ -86,7 +86,7 @@ pub(super) fn norms(
     steps: &Steps,
     values: &mut Values,
     gradients: &mut Gradients<'_>,
-    setting: &Setting,
+    setting: &StepConfig,
     at: Option<&Tensor>,
 ) -> Result<Vec<Monitored>> {
     let part = setting.parts.iter().find(|part| matches!(part, StepPart::Norms { .. }));

@@ -6,8 +6,8 @@ use fulmen_tensor::Tensor;
 
 use crate::rules::accumulate::Group;
 use crate::rules::epoch::counted;
-use crate::setting::Setting;
 use crate::state::{EntryId, StateLayout};
+use crate::step_config::StepConfig;
 use crate::{Batch, Error, Result};
 
 /// A value for each entry of the state, before the step and after what has been recorded of it.
@@ -68,7 +68,7 @@ impl Values {
     }
 
     /// Whether the host reads what is logged after this step.
-    pub(crate) fn is_log_point(&self, leaves_out: bool, group: Option<&Group>, setting: &Setting) -> Tensor {
+    pub(crate) fn is_log_point(&self, leaves_out: bool, group: Option<&Group>, setting: &StepConfig) -> Tensor {
         let next = self.finished_steps(leaves_out) + 1.0;
         let at = next.remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
         group.map_or(at.clone(), |group| group.due().and(&at))

@@ -13,7 +13,7 @@ use fulmen_pjrt::locate::Platform;
 use fulmen_preflight::{Generation, Warning, warnings};
 use fulmen_tensor::{Function, MatmulPrecision, Recorded, Runtime, host_reads};
 
-use crate::setting::Setting;
+use crate::step_config::StepConfig;
 use crate::{Goodput, Precision, Result};
 
 /// Padding of fewer of a batch's positions is not worth a line.
@@ -32,7 +32,7 @@ const READS: u64 = 20;
 /// What is worth a line before the first step of a fit on this runtime.
 pub(crate) fn hints(
     runtime: &Runtime,
-    setting: &Setting,
+    setting: &StepConfig,
     train: &DataLoader,
     steps: &[Function],
 ) -> Result<Vec<String>> {
@@ -113,7 +113,7 @@ fn padding(train: &DataLoader) -> Option<String> {
 }
 
 /// What a TPU of this kind (`TPU v5 lite`) loses on a step with so many rows of the batch a device.
-fn of_a_tpu(kind: &str, setting: &Setting, rows: usize, recorded: &[Recorded]) -> Vec<String> {
+fn of_a_tpu(kind: &str, setting: &StepConfig, rows: usize, recorded: &[Recorded]) -> Vec<String> {
     let mut hints = vec![];
     let mut products = warnings::recorded_products(recorded, setting.replicas.devices);
     // A batch of few sequences or pictures has many rows.
@@ -153,8 +153,8 @@ mod tests {
     use fulmen_tensor::{Mesh, Tensor};
 
     use super::*;
-    use crate::program::prepare::prepare;
-    use crate::setting::Choices;
+    use crate::program::trace_fit::prepare;
+    use crate::step_config::Choices;
     use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule};
 
     /// What a run of 100 s with nothing to complain of measures.

@@ -3,7 +3,7 @@
 
 use fulmen_data::{BadSamples, DataLoader};
 
-use crate::say::say;
+use crate::console::print_line;
 
 /// What a loader could not read from now on: it may have been used before, and counts for all that are made from it.
 /// Dropped, it says what was not said yet, so that nothing is kept back where an error ends the run.
@@ -37,7 +37,7 @@ impl BadCount {
         // The list only grows: those that were known before are the first of it, and may be bad again.
         bad.first.iter_mut().zip(&self.before.first).for_each(|(now, before)| now.count -= before.count);
         bad.first.retain(|bad| bad.count > 0);
-        say(&format!("warning: {} data: {bad}", self.what));
+        print_line(&format!("warning: {} data: {bad}", self.what));
     }
 }
 

@@ -9,8 +9,8 @@ use fulmen_tensor::{DeviceArray, Literal, Runtime};
 
 use crate::callbacks::calls::Hooks;
 use crate::hooks::EvaluationProgress;
-use crate::hosts::{self, Hosts};
-use crate::program::prepare::check_shardings;
+use crate::process_group::{self, ProcessGroup};
+use crate::program::trace_fit::check_shardings;
 use crate::program::{self, CompiledStep, StepProgram};
 use crate::run::bad_samples::BadCount;
 use crate::run::executor::Executor;
@@ -96,7 +96,7 @@ impl Evaluation {
     /// As [`Evaluation::run`] over all batches, of which callbacks and the module hear.
     pub(crate) fn run_all<A: Borrow<DeviceArray>>(
         &self,
-        (runtime, hosts, hooks): (&Runtime, Option<&Arc<Hosts>>, &Hooks<'_>),
+        (runtime, hosts, hooks): (&Runtime, Option<&Arc<ProcessGroup>>, &Hooks<'_>),
         at: (u64, u64),
         values: &[A],
         interrupted: impl Fn() -> Result<Option<Signal>>,
@@ -115,7 +115,7 @@ impl Evaluation {
     pub(crate) fn run<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
-        hosts: Option<&Arc<Hosts>>,
+        hosts: Option<&Arc<ProcessGroup>>,
         values: &[A],
         batches: BatchLimit,
         mut each: impl FnMut(u64) -> Result<Option<Signal>>,

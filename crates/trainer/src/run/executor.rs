@@ -11,7 +11,7 @@ use fulmen_tensor::trace::span;
 use fulmen_tensor::{DeviceArray, Done, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
-use crate::hosts::{self, Hosts};
+use crate::process_group::{self, ProcessGroup};
 use crate::program::CompiledStep;
 use crate::run::progress_file::step_finished;
 use crate::state::StepState;
@@ -24,7 +24,7 @@ const MOST: usize = 3;
 pub(crate) struct Executor<T> {
     runtime: Runtime,
     /// The other processes, without which a step may never finish.
-    hosts: Option<Arc<Hosts>>,
+    hosts: Option<Arc<ProcessGroup>>,
     /// While it lives, a signal is a request; the processes stop together.
     interrupt: Option<(fulmen_signals::Guard, Option<CurrentHalt>)>,
     /// Whether this process wants to do something between two steps, and whether all are to do it now.
@@ -52,7 +52,7 @@ struct Read<T> {
 impl<T> Executor<T> {
     pub(crate) fn new(
         runtime: &Runtime,
-        hosts: Option<&Arc<Hosts>>,
+        hosts: Option<&Arc<ProcessGroup>>,
         interrupt: Option<fulmen_signals::Guard>,
     ) -> Executor<T> {
         let (in_flight, reads) = (VecDeque::new(), VecDeque::new());
@@ -67,7 +67,7 @@ impl<T> Executor<T> {
         Executor { runtime: runtime.clone(), hosts: hosts.cloned(), interrupt, asked, agreed, in_flight, reads }
     }
 
-    pub(crate) fn hosts(&self) -> Option<&Arc<Hosts>> {
+    pub(crate) fn hosts(&self) -> Option<&Arc<ProcessGroup>> {
         self.hosts.as_ref()
     }
 
@@ -158,7 +158,7 @@ impl<T> Executor<T> {
         }
     }
 
-    /// Whether all processes are together between the same two steps, because one of them has asked for it. Told once.
+    /// Whether all processes are together between the same two steps, because one of them has asked for it. RunConfig once.
     pub(crate) fn agreed(&self) -> bool {
         self.agreed.take()
     }

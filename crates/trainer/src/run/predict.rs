@@ -7,7 +7,7 @@ use fulmen_tensor::{DeviceArray, Literal, TensorType};
 
 use crate::callbacks::calls::Callbacks;
 use crate::hooks::EvaluationProgress;
-use crate::hosts;
+use crate::process_group;
 use crate::program::CompiledStep;
 use crate::run::evaluate::Evaluation;
 use crate::run::executor::Executor;

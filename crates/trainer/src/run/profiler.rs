@@ -22,7 +22,7 @@ use super::environment::host_name;
 use super::progress_file::finished_steps;
 use super::trace_file;
 use crate::Profiler;
-use crate::say::note;
+use crate::console::note;
 
 /// The file that asks for a profile, and the one in the profile's folder that answers.
 const REQUEST: &str = "profile.request";

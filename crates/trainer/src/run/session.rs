@@ -12,28 +12,28 @@ use fulmen_tensor::{Compiled, Function, Preloaded, Runtime};
 
 use crate::callbacks::calls::Callbacks;
 use crate::checkpoint::OpenStore;
-use crate::checkpoint::told::Told;
+use crate::checkpoint::run_config::RunConfig;
 use crate::checkpoint::weights::load_values;
+use crate::console::{log_line, log_to, note};
 use crate::goodput::{Clock, TimeBucket};
-use crate::hosts::{self, Hosts};
-use crate::program::prepare::set_up;
+use crate::process_group::{self, ProcessGroup};
+use crate::program::trace_fit::set_up;
 use crate::program::{CompiledStep, StepProgram};
 use crate::run::dump::dump;
 use crate::run::environment;
 use crate::run::profiler::RunProfiler;
-use crate::say::{keep, keep_in, note};
-use crate::setting::{Choices, Setting};
+use crate::step_config::{Choices, StepConfig};
 use crate::{Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint};
 
 pub(crate) struct Session {
     pub(crate) choices: Choices,
     pub(crate) runtime: Runtime,
     /// The other processes, if there are any.
-    pub(crate) hosts: Option<Arc<Hosts>>,
+    pub(crate) hosts: Option<Arc<ProcessGroup>>,
     pub(crate) callbacks: Callbacks,
     pub(crate) loggers: Loggers,
     pub(crate) clock: Clock,
-    pub(crate) told: Told,
+    pub(crate) told: RunConfig,
     /// Where checkpoints are written.
     pub(crate) open_store: OpenStore,
     pub(crate) record: Record,
@@ -76,7 +76,7 @@ impl Session {
     }
 
     /// How steps are recorded for these devices.
-    pub(crate) fn setting(&self) -> Result<Setting> {
+    pub(crate) fn setting(&self) -> Result<StepConfig> {
         let replicas = Replicas::of(&self.runtime, &Strategy::batch(self.runtime.mesh()));
         let replicas = replicas.map_err(|e| Error::usage(e.to_string()))?;
         Ok(self.choices.on(self.runtime.mesh().clone(), replicas))
@@ -107,7 +107,7 @@ impl Session {
         self.record.logging = true;
         self.record.compilations.clear();
         if self.writes() {
-            keep_in(&folder.join("run.log"));
+            log_to(&folder.join("run.log"));
             let (environment, runtime) =
                 (environment::environment(&self.runtime, self.processes()), self.runtime.clone());
             let path = folder.join("environment.json");
@@ -209,7 +209,7 @@ impl Session {
     }
 
     /// Compares with the other processes what each is about to run, before any of them waits for another on a device.
-    pub(crate) fn agree(&self, what: &str, facts: impl FnOnce(&mut hosts::Facts) -> Result<()>) -> Result<()> {
+    pub(crate) fn agree(&self, what: &str, facts: impl FnOnce(&mut hosts::RunFingerprint) -> Result<()>) -> Result<()> {
         hosts::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, what, facts)
     }
 
@@ -235,7 +235,7 @@ impl Session {
 
     /// Waits until all that was logged and recorded is written. It comes last in a fit, a validation or a test.
     pub(crate) fn finish_logging(&mut self, status: Status, error: Option<&Error>) {
-        error.iter().for_each(|error| keep(&format!("error: {error}")));
+        error.iter().for_each(|error| log_line(&format!("error: {error}")));
         self.record.profiler = None;
         if std::mem::take(&mut self.record.logging) {
             self.loggers.finish(if error.is_some() { Status::Failed } else { status });

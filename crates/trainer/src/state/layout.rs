@@ -9,9 +9,9 @@ use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable
 
 use super::names::{self, AVERAGE};
 use crate::rules::accumulate;
-use crate::setting::Setting;
-use crate::setting::optimizers::Optimizers;
-use crate::setting::phases::Phases;
+use crate::step_config::StepConfig;
+use crate::step_config::optimizers::Optimizers;
+use crate::step_config::phases::Phases;
 use crate::{Result, WeightAveraging};
 
 /// One tensor of the state: its number among the entries.
@@ -159,7 +159,12 @@ impl Index<EntryId> for StateLayout {
 }
 
 impl StateLayout {
-    pub(crate) fn new(module: &dyn Module, optimizers: &Optimizers, setting: &Setting, phases: Phases) -> StateLayout {
+    pub(crate) fn new(
+        module: &dyn Module,
+        optimizers: &Optimizers,
+        setting: &StepConfig,
+        phases: Phases,
+    ) -> StateLayout {
         let accumulates = setting.accumulation().accumulates();
         let mut entries = Entries(of_module(module, setting));
         let of_module = entries.0.len();
@@ -327,7 +332,7 @@ fn average(entry: &Entry, averaging: &WeightAveraging, trained: bool, is_buffer:
 }
 
 /// How a parameter lies, which the user or else the strategy says, and whether it is gathered where it is used.
-fn lies(parameter: &fulmen_nn::Parameter, setting: &Setting) -> (Sharding, bool) {
+fn lies(parameter: &fulmen_nn::Parameter, setting: &StepConfig) -> (Sharding, bool) {
     match parameter.sharding() {
         // A sharding of the user's own is also how the model computes (tensor parallel).
         Some(own) => (own, false),
@@ -340,7 +345,7 @@ fn lies(parameter: &fulmen_nn::Parameter, setting: &Setting) -> (Sharding, bool)
 }
 
 /// The entries of a module: its parameters and its buffers.
-pub(crate) fn of_module(module: &dyn Module, setting: &Setting) -> Vec<Entry> {
+pub(crate) fn of_module(module: &dyn Module, setting: &StepConfig) -> Vec<Entry> {
     let entry = |name, variable: Variable, (sharding, gathered)| Entry {
         name,
         ty: variable.ty(),

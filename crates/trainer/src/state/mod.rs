@@ -17,11 +17,11 @@ pub(crate) use layout::{
     Average, Entry, EntryId, OptimizerSlots, Origin, ParamSlots, SpikeSlots, StateLayout, of_module,
 };
 
-use crate::setting::Setting;
+use crate::step_config::StepConfig;
 use crate::{Error, ModelSummary, Result};
 
 /// The parts of a module, with how the parameters are split over the devices of the setting.
-pub(crate) fn model_summary(module: &dyn Module, setting: &Setting, max_depth: usize) -> ModelSummary {
+pub(crate) fn model_summary(module: &dyn Module, setting: &StepConfig, max_depth: usize) -> ModelSummary {
     let several = setting.mesh.num_devices() > 1;
     let entries: BTreeMap<_, _> = match several {
         true => of_module(module, setting).into_iter().map(|entry| (entry.name, entry.sharding)).collect(),
@@ -259,7 +259,7 @@ mod tests {
     use fulmen_tensor::Mesh;
 
     use super::*;
-    use crate::setting::Choices;
+    use crate::step_config::Choices;
     use crate::{Strategy, Trainer};
 
     #[derive(Module)]

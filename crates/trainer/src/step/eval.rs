@@ -7,7 +7,7 @@ use fulmen_tensor::DeviceArray;
 
 use super::TrainStep;
 use super::train::Averages;
-use crate::hosts;
+use crate::process_group;
 use crate::program;
 use crate::run::evaluate::{Evaluated, Evaluation, point};
 use crate::stage::Stage;

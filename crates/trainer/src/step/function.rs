@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmen_tensor::{DeviceArray, Jit, Literal, Tensor, autocast, random};
 
 use super::TrainStep;
-use crate::hosts;
+use crate::process_group;
 use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;
 use crate::{Error, Result};

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use fulmen_tensor::{DeviceArray, Literal, PendingLiterals, Runtime};
 
-use crate::hosts::{self, Hosts};
+use crate::console::note;
 use crate::logs::{LogLayout, Over, Sums};
-use crate::say::note;
+use crate::process_group::{self, ProcessGroup};
 use crate::{Error, LogPoint, Result};
 
 /// So many reads in a row, each after one step, are told of.
@@ -26,7 +26,7 @@ pub struct StepLogs {
     layout: LogLayout,
     /// The epoch and the step of the latest of the values.
     at: (u64, u64),
-    hosts: Option<Arc<Hosts>>,
+    hosts: Option<Arc<ProcessGroup>>,
     shared: Arc<Shared>,
 }
 
@@ -116,7 +116,7 @@ impl Reads {
     pub(super) fn start(
         &mut self,
         runtime: &Runtime,
-        hosts: Option<&Arc<Hosts>>,
+        hosts: Option<&Arc<ProcessGroup>>,
         arrays: Vec<DeviceArray>,
         layout: &LogLayout,
         at: (u64, u64),

@@ -11,25 +11,25 @@ use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, TensorType};
 
 use super::StepLogs;
 use super::logs::Reads;
-use crate::checkpoint::resume::Start;
+use crate::checkpoint::resume::ResumePoint;
+use crate::checkpoint::run_config::RunConfig;
 use crate::checkpoint::save::{self, CopyProgram, Job, Outcome, Saved};
-use crate::checkpoint::told::Told;
 use crate::checkpoint::{self, OpenStore, Position};
+use crate::console::note;
 use crate::hooks::actions::{CheckpointRole, Save};
-use crate::hosts::{self, Facts};
 use crate::plan::NO_LIMIT;
-use crate::program::prepare::{Prepared, prepare};
+use crate::process_group::{self, RunFingerprint};
+use crate::program::trace_fit::{TracedFit, prepare};
 use crate::program::{CompiledStep, StepProgram};
 use crate::run::advice::hints;
 use crate::run::bad_samples::BadCount;
 use crate::run::executor::Executor;
 use crate::run::reading::Reading;
 use crate::run::session::Session;
-use crate::say::note;
-use crate::setting::Setting;
-use crate::setting::limits::Limits;
 use crate::stage::Stage;
 use crate::state::{self, EntryId, State, model_summary, names};
+use crate::step_config::StepConfig;
+use crate::step_config::limits::Limits;
 use crate::{Error, EvaluationSets, Plan, Profiler, Progress, Result, Strategy, TrainDuration, TrainingModule};
 
 /// A compiled training step with its state on the devices, for a loop of one's own. [`Trainer::train_step`] makes it.
@@ -81,7 +81,7 @@ use crate::{Error, EvaluationSets, Plan, Profiler, Progress, Result, Strategy, T
 /// [`Trainer::fit`]: crate::Trainer::fit
 pub struct TrainStep<'m> {
     pub(super) module: &'m dyn TrainingModule,
-    pub(crate) setting: Setting,
+    pub(crate) setting: StepConfig,
     pub(crate) runtime: Runtime,
     pub(crate) executor: Executor<Reading>,
     /// The step of each phase that is not over. What is logged is the same in all of them.
@@ -115,9 +115,9 @@ impl<'m> TrainStep<'m> {
     ) -> Result<TrainStep<'m>> {
         check_options(session)?;
         let setting = session.setting()?;
-        let (start, prepared) = Start::find(&setting.options, session.hosts.as_ref(), |start| {
+        let (start, prepared) = ResumePoint::find(&setting.options, session.hosts.as_ref(), |start| {
             let prepared = prepare(module, &setting, start.position.seed, loader, &EvaluationSets::from(None))?;
-            let Prepared { train, layout, program, limits, .. } = &prepared;
+            let TracedFit { train, layout, program, limits, .. } = &prepared;
             start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
             Ok(prepared)
         })?;
@@ -131,13 +131,13 @@ impl<'m> TrainStep<'m> {
     pub(crate) fn new(
         session: &mut Session,
         module: &'m dyn TrainingModule,
-        setting: &Setting,
-        prepared: Prepared,
-        start: Start,
+        setting: &StepConfig,
+        prepared: TracedFit,
+        start: ResumePoint,
         interrupt: Option<fulmen_signals::Guard>,
     ) -> Result<TrainStep<'m>> {
-        let Prepared { plan, limits, train, layout, program, .. } = prepared;
-        let Start { position, values, logs, .. } = start;
+        let TracedFit { plan, limits, train, layout, program, .. } = prepared;
+        let ResumePoint { position, values, logs, .. } = start;
         let runtime = session.runtime.clone();
         let executor = Executor::new(&runtime, session.hosts.as_ref(), interrupt);
         module.initialize(position.seed);
@@ -175,7 +175,7 @@ impl<'m> TrainStep<'m> {
         let position = Position {
             data: train.description(),
             accumulate: setting.accumulation().every(position.epoch),
-            told: Told { config: None, ..session.told.clone() },
+            told: RunConfig { config: None, ..session.told.clone() },
             ..position
         };
         Ok(TrainStep {
@@ -436,14 +436,14 @@ impl<'m> TrainStep<'m> {
     }
 
     fn take(&mut self, path: &Path) -> Result<()> {
-        let mut start = Start::at(path)?;
+        let mut start = ResumePoint::at(path)?;
         let (layout, logs) = (self.state.layout(), self.program().logs());
         start.take_state(&self.train, layout, logs, &self.limits, &self.setting, &self.runtime)?;
         self.agree("load", |facts| {
             facts.extend(start.fingerprint().map(|it| ("checkpoint".into(), it)));
             Ok(())
         })?;
-        let Start { position, values, logs, .. } = start;
+        let ResumePoint { position, values, logs, .. } = start;
         // The outcome of what ran before does not matter any more.
         let _ = self.executor.drain();
         self.state.replace(values.unwrap_or_default(), &self.runtime)?;
@@ -457,7 +457,7 @@ impl<'m> TrainStep<'m> {
     }
 
     /// Compares with the other processes, if there are any, what each is about to do.
-    pub(super) fn agree(&self, what: &str, facts: impl FnOnce(&mut Facts) -> Result<()>) -> Result<()> {
+    pub(super) fn agree(&self, what: &str, facts: impl FnOnce(&mut RunFingerprint) -> Result<()>) -> Result<()> {
         hosts::agree(self.executor.hosts(), &self.setting.options, &self.runtime, what, facts)
     }
 
@@ -491,8 +491,8 @@ pub(crate) fn agree(
     session: &Session,
     what: &str,
     module: &dyn TrainingModule,
-    prepared: &Prepared,
-    start: &Start,
+    prepared: &TracedFit,
+    start: &ResumePoint,
 ) -> Result<()> {
     let (runtime, seed) = (&session.runtime, start.position.seed);
     session.agree(what, |facts| {

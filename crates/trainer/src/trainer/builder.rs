@@ -18,15 +18,15 @@ use crate::callbacks::callback::Callback;
 use crate::callbacks::metrics_endpoint::MetricsEndpoint;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::checkpoint::places;
-use crate::checkpoint::told::Told;
+use crate::checkpoint::run_config::RunConfig;
+use crate::console::note;
 use crate::goodput::Clock;
-use crate::hosts::{Hosts, check_alone};
 use crate::options::environment;
 use crate::options::{TrainerArgs, option_table};
+use crate::process_group::{ProcessGroup, check_alone};
 use crate::run::session::{Record, Session};
-use crate::say::note;
-use crate::setting::Choices;
-use crate::setting::step_part::StepPart;
+use crate::step_config::Choices;
+use crate::step_config::step_part::StepPart;
 use crate::{
     BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, MetricsPort, Options,
     Precision, Profiler, Result, Resume, Strategy, TrainDuration, Trainer, WeightAveraging,
@@ -43,7 +43,7 @@ pub struct TrainerBuilder {
     runtime: Option<Runtime>,
     averaging: Option<WeightAveraging>,
     pub(crate) mesh: Option<Mesh>,
-    pub(crate) told: Told,
+    pub(crate) told: RunConfig,
 }
 
 impl TrainerBuilder {
@@ -186,7 +186,7 @@ impl TrainerBuilder {
     /// that has not joined in time, which is named.
     pub fn build(self) -> Result<Trainer> {
         let choices = self.choices(self.options()?)?;
-        let hosts = Hosts::from_env(&choices.options, self.runtime.as_ref())?;
+        let hosts = ProcessGroup::from_env(&choices.options, self.runtime.as_ref())?;
         let built = self.build_with(choices, hosts.clone());
         if let (Some(hosts), Err(error)) = (&hosts, &built) {
             hosts.fail(error);
@@ -194,7 +194,7 @@ impl TrainerBuilder {
         built
     }
 
-    pub(crate) fn build_with(self, choices: Choices, hosts: Option<Arc<Hosts>>) -> Result<Trainer> {
+    pub(crate) fn build_with(self, choices: Choices, hosts: Option<Arc<ProcessGroup>>) -> Result<Trainer> {
         let mut clock = Clock::new();
         let options = &choices.options;
         let runtime = match (self.runtime, &hosts) {

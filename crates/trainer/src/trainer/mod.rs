@@ -8,11 +8,11 @@ use fulmen_data::DataLoader;
 use fulmen_tensor::{MetricSnapshot, MetricsSnapshot, Runtime, Unit};
 use serde_json::{Map, json};
 
+use crate::console::note;
 use crate::fit::fit;
 use crate::run::evaluate::evaluate;
 use crate::run::predict::{PredictedBatches, predict};
 use crate::run::session::Session;
-use crate::say::note;
 use crate::stage::Stage;
 use crate::step::TrainStep;
 use crate::{

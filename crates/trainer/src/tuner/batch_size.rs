@@ -6,8 +6,8 @@ use fulmen_pjrt::Executable;
 use fulmen_tensor::Runtime;
 
 use super::{attempt, short};
-use crate::program::prepare::prepare;
-use crate::setting::Choices;
+use crate::program::trace_fit::prepare;
+use crate::step_config::Choices;
 use crate::{Error, Result, Trainer, TrainingModule, host_memory};
 
 /// How the next batch size is chosen.

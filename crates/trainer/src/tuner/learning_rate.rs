@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::{attempt, short};
 use crate::callbacks::callback::Callback;
 use crate::hooks::FitStart;
-use crate::setting::step_part::{StepPart, SweepMode};
+use crate::step_config::step_part::{StepPart, SweepMode};
 use crate::{Actions, Error, LogPoint, Result, Trainer, TrainingModule};
 
 /// How much of the running mean of losses is kept each step.

@@ -8,17 +8,17 @@ use fulmen_data::DataLoader;
 pub use batch_size::{BatchSizeFinder, BatchSizeMode, BatchSizes, Trial, Verdict};
 pub use learning_rate::{LearningRateCurve, LearningRateFinder};
 
-pub use crate::setting::step_part::SweepMode;
+pub use crate::step_config::step_part::SweepMode;
 
 use crate::callbacks::callback::Callback;
-use crate::checkpoint::told::Told;
+use crate::checkpoint::run_config::RunConfig;
 use crate::fit::fit;
 use crate::goodput::Clock;
 use crate::options::batch_limit::BatchLimit;
 use crate::plan::NO_LIMIT;
-use crate::program::prepare::set_up;
+use crate::program::trace_fit::set_up;
 use crate::run::session::{Record, Session};
-use crate::setting::Choices;
+use crate::step_config::Choices;
 use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
 
 /// The choices for a fit of so many steps that reads, writes and validates nothing.
@@ -57,7 +57,7 @@ fn attempt(
 ) -> Result<FitSummary> {
     let Session { runtime, hosts, open_store, .. } = &trainer.session;
     let (runtime, hosts, open_store) = (runtime.clone(), hosts.clone(), open_store.clone());
-    let (callbacks, told, record) = (callbacks.into(), Told::default(), Record::default());
+    let (callbacks, told, record) = (callbacks.into(), RunConfig::default(), Record::default());
     let (loggers, clock) = (Session::loggers(vec![])?, Clock::new());
     let mut session = Session { choices, runtime, hosts, callbacks, loggers, clock, told, open_store, record };
     // Before its values are kept, it gets the types that they are to have.

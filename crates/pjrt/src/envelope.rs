@@ -13,7 +13,7 @@ const MAGIC: &[u8; 8] = b"FULMENX2";
 const DIGEST: usize = 32;
 
 /// A stored executable whose checksum and origin have been verified.
-pub(crate) struct Frame(Stored);
+pub(crate) struct Envelope(Stored);
 
 #[derive(Clone, PartialEq, Message)]
 struct Stored {
@@ -36,7 +36,7 @@ struct Stored {
     header: Option<HeaderWithConfig>,
 }
 
-impl Frame {
+impl Envelope {
     /// Wraps the plugin's bytes. The platform may be empty, where no client was there to ask.
     pub(crate) fn seal(
         plugin: &Plugin,

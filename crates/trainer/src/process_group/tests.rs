@@ -31,21 +31,21 @@ const LONG: Duration = Duration::from_secs(600);
 /// Enough for three threads to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-fn join(process: Process, timeout: Duration, on_listening: impl FnOnce(&str) + Send + 'static) -> Hosts {
+fn join(process: Process, timeout: Duration, on_listening: impl FnOnce(&str) + Send + 'static) -> ProcessGroup {
     let timeouts = Timeouts { join: timeout, heartbeat: LONG };
     let joining = Coordination::builder(process).timeouts(timeouts).on_listening(on_listening);
-    Hosts::new(joining.join().unwrap(), |_, _| Ok(()))
+    ProcessGroup::new(joining.join().unwrap(), |_, _| Ok(()))
 }
 
 /// Runs the same in three processes, each a thread, and gives what each of them got.
-fn in_three<T: Send + 'static>(play: impl Fn(&Arc<Hosts>) -> T + Clone + Send + 'static) -> Vec<T> {
+fn in_three<T: Send + 'static>(play: impl Fn(&Arc<ProcessGroup>) -> T + Clone + Send + 'static) -> Vec<T> {
     in_three_within(LONG, play)
 }
 
 /// As [`in_three`], with a time-out to join.
 fn in_three_within<T: Send + 'static>(
     timeout: Duration,
-    play: impl Fn(&Arc<Hosts>) -> T + Clone + Send + 'static,
+    play: impl Fn(&Arc<ProcessGroup>) -> T + Clone + Send + 'static,
 ) -> Vec<T> {
     let (tell, told) = channel();
     let first = play.clone();
@@ -105,7 +105,7 @@ fn who_has_joined_is_waited_for_as_long_as_it_lives() {
 fn processes_that_wait_at_different_places_are_told() {
     let ends = in_three(|hosts| {
         let what = if hosts.process().index() == 1 { "test" } else { "fit" };
-        hosts.agree(what, &Facts::new()).unwrap_err().to_string()
+        hosts.agree(what, &RunFingerprint::new()).unwrap_err().to_string()
     });
     for end in ends {
         assert!(end.contains("at `fit`; process 1 (") && end.contains("at `test`"), "{end}");
@@ -214,11 +214,11 @@ impl Callback for StopAfter {
 }
 
 /// A Trainer of one of several processes, each of which has a device of its own and computes everything.
-fn trainer(hosts: &Arc<Hosts>, folder: &Path, callback: Option<StopAfter>) -> Trainer {
+fn trainer(hosts: &Arc<ProcessGroup>, folder: &Path, callback: Option<StopAfter>) -> Trainer {
     trainer_with(hosts, folder, callback.unwrap_or(StopAfter(u64::MAX, None)))
 }
 
-fn trainer_with(hosts: &Arc<Hosts>, folder: &Path, callback: impl Callback + 'static) -> Trainer {
+fn trainer_with(hosts: &Arc<ProcessGroup>, folder: &Path, callback: impl Callback + 'static) -> Trainer {
     let builder = Trainer::builder()
         .accelerator(Accelerator::Cpu)
         .devices(1)
@@ -257,7 +257,7 @@ fn all_stop_together_and_the_first_process_writes() {
 }
 
 /// A Trainer that unfreezes the weight of a [`Line`] when an epoch has passed, in which one process stops.
-fn unfreezing(hosts: &Arc<Hosts>, folder: &Path, pattern: &str) -> Trainer {
+fn unfreezing(hosts: &Arc<ProcessGroup>, folder: &Path, pattern: &str) -> Trainer {
     let stops = hosts.process().index() == 1;
     let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(50).default_root_dir(folder);
     let builder = builder.callback(StopAfter(if stops { 2 } else { u64::MAX }, None));
@@ -466,7 +466,7 @@ fn all_save_what_the_first_process_asks_for() {
 }
 
 /// Predictions, of data that has a hole in one process, say.
-fn predicted(hosts: &Arc<Hosts>, root: &Path, broken: bool) -> PredictedBatches {
+fn predicted(hosts: &Arc<ProcessGroup>, root: &Path, broken: bool) -> PredictedBatches {
     let mut trainer = trainer(hosts, root, None);
     // Before the processes ask each other for the first time whether Ctrl-C was pressed.
     let hole = if broken { 9 } else { 40 };
@@ -475,7 +475,7 @@ fn predicted(hosts: &Arc<Hosts>, root: &Path, broken: bool) -> PredictedBatches 
 }
 
 /// The first batch, and once the run has failed, how the rest ends.
-fn first_and_end(hosts: &Arc<Hosts>, mut batches: PredictedBatches) -> (usize, Error) {
+fn first_and_end(hosts: &Arc<ProcessGroup>, mut batches: PredictedBatches) -> (usize, Error) {
     let first = batches.next().unwrap().unwrap().num_samples();
     hosts.meet("all have begun").unwrap();
     while hosts.health().is_ok() {

@@ -1,4 +1,4 @@
-//! The other processes of a run, where there are any: [`Hosts`] is what a Trainer asks of them.
+//! The other processes of a run, where there are any: [`ProcessGroup`] is what a Trainer asks of them.
 //!
 //! Not here: how processes find and hear each other (`fulmen-coordination`), and collectives, which are XLA's.
 
@@ -16,10 +16,10 @@ use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
 use facts::of_run;
-pub(crate) use facts::{Facts, add_program};
+pub(crate) use facts::{RunFingerprint, add_program};
 pub(crate) use runtime::check_alone;
 
-use crate::say::{hush, say};
+use crate::console::{print_line, silence};
 use crate::{Error, Options, Result, Signal};
 
 /// How long a fit may go on after another process is gone. A collective that waits for it never ends.
@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(30);
 const WHILE_ALIVE: Duration = Duration::MAX;
 
 /// The processes that train together with this one.
-pub(crate) struct Hosts {
+pub(crate) struct ProcessGroup {
     coordination: Coordination,
     /// Whether programs span the processes; tests let each process run its own.
     spans: fn(&Process, &Runtime) -> Result<()>,
@@ -45,19 +45,19 @@ pub(crate) struct Hosts {
 }
 
 /// The processes that this one has joined, for its next Trainer.
-static JOINED: Mutex<Weak<Hosts>> = Mutex::new(Weak::new());
+static JOINED: Mutex<Weak<ProcessGroup>> = Mutex::new(Weak::new());
 
-impl Hosts {
+impl ProcessGroup {
     /// Joins the other processes that the environment tells of; `None` if it tells of none. Trainers that live at the
     /// same time share the place in the run.
     ///
     /// libtpu's variables count only for a TPU: the hosts of a pod may each train on their own processors.
-    pub(crate) fn from_env(options: &Options, runtime: Option<&Runtime>) -> Result<Option<Arc<Hosts>>> {
+    pub(crate) fn from_env(options: &Options, runtime: Option<&Runtime>) -> Result<Option<Arc<ProcessGroup>>> {
         static WATCHED: Once = Once::new();
         let env = |name: &str| std::env::var_os(name);
         WATCHED.call_once(|| {
             on_preemption(env, |why| {
-                say(why);
+                print_line(why);
                 Signal::Terminate.raise();
             });
         });
@@ -74,24 +74,24 @@ impl Hosts {
             return Ok(Some(hosts));
         }
         if !process.is_coordinator() {
-            hush();
+            silence();
         }
         let timeouts = Timeouts::from_env(env)?;
         let told = process.coordinator().to_owned();
         let join = Coordination::builder(process).timeouts(timeouts).on_listening(move |address| {
             if address != told {
-                say(&format!("the coordinator listens at {address}"));
+                print_line(&format!("the coordinator listens at {address}"));
             }
         });
-        let join = join.on_refused(say);
-        let hosts = Arc::new(Hosts::new(join.join()?, runtime::check));
+        let join = join.on_refused(print_line);
+        let hosts = Arc::new(ProcessGroup::new(join.join()?, runtime::check));
         *joined = Arc::downgrade(&hosts);
         Ok(Some(hosts))
     }
 
-    fn new(coordination: Coordination, spans: fn(&Process, &Runtime) -> Result<()>) -> Hosts {
+    fn new(coordination: Coordination, spans: fn(&Process, &Runtime) -> Result<()>) -> ProcessGroup {
         let (well, alike) = (AtomicBool::new(true), AtomicBool::new(false));
-        Hosts { coordination, spans, turns: AtomicU64::new(0), gathered: AtomicU64::new(0), well, alike }
+        ProcessGroup { coordination, spans, turns: AtomicU64::new(0), gathered: AtomicU64::new(0), well, alike }
     }
 
     pub(crate) fn process(&self) -> &Process {
@@ -112,7 +112,7 @@ impl Hosts {
     }
 
     /// Compares with the other processes what each is about to run.
-    pub(crate) fn agree(&self, what: &str, facts: &Facts) -> Result<()> {
+    pub(crate) fn agree(&self, what: &str, facts: &RunFingerprint) -> Result<()> {
         Ok(self.coordination.agree(what, facts, WHILE_ALIVE)?)
     }
 
@@ -230,7 +230,7 @@ impl Hosts {
         self.coordination.on_failure(move |error| {
             std::thread::sleep(grace);
             if !seen.load(Ordering::SeqCst) {
-                say(&format!("error: {error}\nThe devices still wait for it, so this process ends itself."));
+                print_line(&format!("error: {error}\nThe devices still wait for it, so this process ends itself."));
                 fulmen_signals::exit(1);
             }
         });
@@ -258,11 +258,11 @@ impl Shared for PathBuf {
 /// Compares with the other processes, if there are any, what each is about to run with these options, before any of them
 /// waits for another on a device.
 pub(crate) fn agree(
-    hosts: Option<&Arc<Hosts>>,
+    hosts: Option<&Arc<ProcessGroup>>,
     options: &Options,
     runtime: &Runtime,
     what: &str,
-    facts: impl FnOnce(&mut Facts) -> Result<()>,
+    facts: impl FnOnce(&mut RunFingerprint) -> Result<()>,
 ) -> Result<()> {
     let Some(hosts) = hosts else { return Ok(()) };
     let mut all = of_run(options, runtime)?;
@@ -272,7 +272,7 @@ pub(crate) fn agree(
 }
 
 /// The values that are on their way to the host, unless another process is gone that their computation needs.
-pub(crate) fn arrive(hosts: Option<&Arc<Hosts>>, values: PendingLiterals) -> Result<Vec<Literal>> {
+pub(crate) fn arrive(hosts: Option<&Arc<ProcessGroup>>, values: PendingLiterals) -> Result<Vec<Literal>> {
     if let Some(hosts) = hosts {
         hosts.wait_until(|| values.is_ready())?;
     }
@@ -291,7 +291,7 @@ impl Drop for Guard {
 
 /// The last Trainer of a process is gone: it waits for the others to get there, so that none of them takes this end for
 /// a failure, and none that is still at work loses its coordinator.
-impl Drop for Hosts {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         runtime::leave();
         if std::thread::panicking() {
@@ -300,7 +300,7 @@ impl Drop for Hosts {
             && self.health().is_ok()
             && let Err(error) = self.coordination.shutdown(WHILE_ALIVE)
         {
-            say(&format!("error: {error}"));
+            print_line(&format!("error: {error}"));
         }
     }
 }

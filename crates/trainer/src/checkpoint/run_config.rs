@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json};
 
 /// What a run was told.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct RunConfig {
     pub(crate) hyperparameters: Map<String, Json>,
     /// The program's own arguments, by their flags.
     pub(crate) arguments: Map<String, Json>,
@@ -13,7 +13,7 @@ pub(crate) struct Told {
     pub(crate) config: Option<String>,
 }
 
-impl Told {
+impl RunConfig {
     /// What loggers are told.
     pub(crate) fn for_loggers(&self) -> Map<String, Json> {
         self.arguments.clone().into_iter().chain(self.hyperparameters.clone()).collect()

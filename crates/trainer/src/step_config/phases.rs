@@ -7,9 +7,9 @@ use fulmen_nn::{Module, TrainingMode, Visit, Visitor};
 use fulmen_tensor::{DType, Tensor};
 
 use crate::rules::epoch::counted;
-use crate::setting::Setting;
-use crate::setting::optimizers::Optimizers;
-use crate::setting::step_part::StepPart;
+use crate::step_config::StepConfig;
+use crate::step_config::optimizers::Optimizers;
+use crate::step_config::step_part::StepPart;
 use crate::{Error, Plan, Result, TrainDuration};
 
 /// Finished epochs, and batches of the next one.
@@ -44,7 +44,7 @@ impl Phases {
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Optimizers,
-        setting: &Setting,
+        setting: &StepConfig,
         (plan, batches): (&Plan, u64),
     ) -> Result<Phases> {
         let accumulation = setting.accumulation();
@@ -212,8 +212,8 @@ mod tests {
 
     use super::*;
     use crate::callbacks::BackboneFinetuning;
-    use crate::setting::Choices;
     use crate::state::StateLayout;
+    use crate::step_config::Choices;
     use crate::{Batch, Callback, StepContext, Strategy, Trainer, TrainingModule, program};
 
     #[derive(Module)]

@@ -8,41 +8,41 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 /// Another process says what there is to say once a run.
-static HUSHED: AtomicBool = AtomicBool::new(false);
+static SILENCED: AtomicBool = AtomicBool::new(false);
 
 /// From now on this process only tells its errors.
-pub(crate) fn hush() {
-    HUSHED.store(true, Ordering::Relaxed);
+pub(crate) fn silence() {
+    SILENCED.store(true, Ordering::Relaxed);
     fulmen_tensor::set_note_handler(|_| {});
 }
 
-pub(crate) fn is_hushed() -> bool {
-    HUSHED.load(Ordering::Relaxed)
+pub(crate) fn is_silenced() -> bool {
+    SILENCED.load(Ordering::Relaxed)
 }
 
 /// Writes a line to standard error, unless another process says the same.
 pub(crate) fn note(line: &str) {
-    if !is_hushed() {
-        say(line);
+    if !is_silenced() {
+        print_line(line);
     }
 }
 
 /// Writes a line to standard error, and into the log of the run.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
-    keep(line);
+    log_line(line);
 }
 
 /// The log of the latest run of this process.
 static LOG: Mutex<Option<File>> = Mutex::new(None);
 
 /// From now on lines go into this file too.
-pub(crate) fn keep_in(path: &Path) {
+pub(crate) fn log_to(path: &Path) {
     *LOG.lock() = File::create(path).ok();
 }
 
 /// Writes a line into the log of the run alone.
-pub(crate) fn keep(line: &str) {
+pub(crate) fn log_line(line: &str) {
     if let Some(file) = &mut *LOG.lock() {
         let _ = writeln!(file, "{line}");
     }

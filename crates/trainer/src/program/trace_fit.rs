@@ -7,21 +7,21 @@ use fulmen_data::DataLoader;
 use fulmen_nn::Parameter;
 use fulmen_tensor::{DType, Function};
 
+use crate::console::note;
 use crate::plan::NO_LIMIT;
 use crate::program::evaluation_set::{Cadence, EvaluationSets};
 use crate::program::{self, DeclaredProgram, StepProgram, TrainProgram};
-use crate::say::note;
-use crate::setting::Setting;
-use crate::setting::limits::{EpochSize, Limits};
-use crate::setting::optimizers::Optimizers;
-use crate::setting::phases::Phases;
-use crate::setting::step_part::StepPart;
 use crate::stage::Stage;
 use crate::state::{self, Entry, EntryId, StateLayout};
+use crate::step_config::StepConfig;
+use crate::step_config::limits::{EpochSize, Limits};
+use crate::step_config::optimizers::Optimizers;
+use crate::step_config::phases::Phases;
+use crate::step_config::step_part::StepPart;
 use crate::{Batch, Error, Plan, Result, TrainingModule};
 
 /// A fit before its first value.
-pub(crate) struct Prepared {
+pub(crate) struct TracedFit {
     pub(crate) plan: Plan,
     pub(crate) limits: Limits,
     pub(crate) train: DataLoader,
@@ -33,7 +33,7 @@ pub(crate) struct Prepared {
     pub(crate) declared: Vec<DeclaredProgram>,
 }
 
-impl Prepared {
+impl TracedFit {
     /// The program that converts averages of weights for what a fit does with them beside training, and which those are; none
     /// where it does nothing, or all fit.
     pub(crate) fn averages(&self) -> Option<(Function, Vec<EntryId>)> {
@@ -51,13 +51,13 @@ pub(crate) struct Validation {
 }
 
 /// Records the steps of a module. Nothing is computed, and no device is needed.
-pub(crate) fn prepare(
+pub(crate) fn trace_fit(
     module: &dyn TrainingModule,
-    setting: &Setting,
+    setting: &StepConfig,
     seed: u64,
     train: &DataLoader,
     validation: &EvaluationSets,
-) -> Result<Prepared> {
+) -> Result<TracedFit> {
     let train = setting.training_loader(train)?;
     let batches = train.len() as u64;
     let (limits, plan) = setting.plan(EpochSize::new(&train, setting.options.max_duration)?);
@@ -81,13 +81,13 @@ pub(crate) fn prepare(
         }
     }
     let declared = program::declared(module, &of_module, setting, seed)?;
-    Ok(Prepared { plan, limits, train, layout, program, validation: sets, declared })
+    Ok(TracedFit { plan, limits, train, layout, program, validation: sets, declared })
 }
 
 /// Records the training step on a batch of each shape, of which an epoch has so many, and says what its state is made of.
 pub(crate) fn training_step(
     module: &dyn TrainingModule,
-    setting: &Setting,
+    setting: &StepConfig,
     plan: &Plan,
     (shapes, batches): (&[Batch], u64),
     seed: u64,
@@ -114,7 +114,7 @@ pub(crate) fn training_step(
 
 /// Brings a module into the form that it trains, is tested and predicts in: calls the user's hook, and turns the module to
 /// the element type that it is to be kept in. A second call changes nothing.
-pub(crate) fn set_up(module: &dyn TrainingModule, setting: &Setting) -> Result<()> {
+pub(crate) fn set_up(module: &dyn TrainingModule, setting: &StepConfig) -> Result<()> {
     after_setup(module)?;
     if let Some(dtype) = setting.options.precision.whole() {
         return Ok(module.to_dtype(dtype)?);
@@ -161,7 +161,7 @@ fn after_setup(module: &dyn TrainingModule) -> Result<()> {
 }
 
 /// A sharding of the user's own must fit the mesh. On one device it says nothing.
-pub(crate) fn check_shardings(module: &dyn TrainingModule, setting: &Setting) -> Result<()> {
+pub(crate) fn check_shardings(module: &dyn TrainingModule, setting: &StepConfig) -> Result<()> {
     for (name, parameter) in module.parameters() {
         let Some(sharding) = parameter.sharding().filter(|_| setting.mesh.num_devices() > 1) else { continue };
         if let Err(why) = sharding.shard_shape(&setting.mesh, &parameter.ty().shape) {

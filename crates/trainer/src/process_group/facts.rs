@@ -7,8 +7,8 @@ use fulmen_tensor::{Function, Runtime};
 
 use crate::{Options, Result};
 
-/// Facts by name.
-pub(crate) type Facts = BTreeMap<String, String>;
+/// RunFingerprint by name.
+pub(crate) type RunFingerprint = BTreeMap<String, String>;
 
 /// Options that say nothing about the programs: where files go and what is shown. Devices are a fact of the mesh, and a
 /// checkpoint and a file of programs are compared by what is in them.
@@ -27,10 +27,10 @@ const OWN: [&str; 11] = [
 ];
 
 /// What every run has.
-pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<Facts> {
+pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<RunFingerprint> {
     let client = runtime.client();
     let plugin = client.plugin().api_version();
-    let mut facts = Facts::from([
+    let mut facts = RunFingerprint::from([
         ("fulmen".into(), env!("CARGO_PKG_VERSION").into()),
         ("platform".into(), client.platform_name().into()),
         ("plugin".into(), format!("{} (PJRT {}.{})", client.platform_version(), plugin.major, plugin.minor)),
@@ -44,7 +44,7 @@ pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<Facts> {
 
 /// Adds a program, for each shape of the batches that it runs on, and those.
 pub(crate) fn add_program(
-    facts: &mut Facts,
+    facts: &mut RunFingerprint,
     name: &str,
     functions: &[Function],
     loader: &DataLoader,

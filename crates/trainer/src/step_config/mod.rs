@@ -1,4 +1,4 @@
-//! [`Setting`]: all that decides how a step is recorded besides the model and its data. It holds no device, so that a
+//! [`StepConfig`]: all that decides how a step is recorded besides the model and its data. It holds no device, so that a
 //! step can be recorded for devices that are not there.
 
 pub(crate) mod limits;
@@ -11,9 +11,9 @@ use fulmen_tensor::Mesh;
 
 use crate::rules::accumulate::Accumulation;
 use crate::rules::clip::Clip;
-use crate::setting::limits::{EpochSize, Limits};
-use crate::setting::step_part::StepPart;
 use crate::stage::Stage;
+use crate::step_config::limits::{EpochSize, Limits};
+use crate::step_config::step_part::StepPart;
 use crate::{Error, Options, Plan, Result, WeightAveraging};
 
 /// What a builder says of how steps are recorded.
@@ -35,15 +35,15 @@ impl From<Options> for Choices {
 
 impl Choices {
     /// For a mesh whose devices these replicas are.
-    pub(crate) fn on(&self, mesh: Mesh, replicas: Replicas) -> Setting {
+    pub(crate) fn on(&self, mesh: Mesh, replicas: Replicas) -> StepConfig {
         let Choices { options, averaging, scales_learning_rate, parts } = self.clone();
-        Setting { options, averaging, scales_learning_rate, parts, mesh, replicas }
+        StepConfig { options, averaging, scales_learning_rate, parts, mesh, replicas }
     }
 }
 
 /// How steps are recorded: by which choices, and spread over which mesh.
 #[derive(Clone, Debug)]
-pub(crate) struct Setting {
+pub(crate) struct StepConfig {
     pub(crate) options: Options,
     pub(crate) averaging: Option<WeightAveraging>,
     pub(crate) scales_learning_rate: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Setting {
     pub(crate) replicas: Replicas,
 }
 
-impl Setting {
+impl StepConfig {
     /// What gradients are clipped to, and how.
     pub(crate) fn clip(&self) -> Clip {
         let (algorithm, value) = (self.options.gradient_clip_algorithm, self.options.gradient_clip_val);
@@ -93,7 +93,7 @@ impl Setting {
         self.options.limit_train_batches.apply(self.distribute(loader, "training")?, "limit_train_batches")
     }
 
-    /// As [`training_loader`](Setting::training_loader), of what does not train.
+    /// As [`training_loader`](StepConfig::training_loader), of what does not train.
     pub(crate) fn evaluation_loader(&self, loader: &DataLoader, stage: Stage) -> Result<DataLoader> {
         let (option, limit) = match stage {
             Stage::Validation => ("limit_val_batches", self.options.limit_val_batches),
