@@ -1,4 +1,4 @@
-//! What the compiler reckons of a program: its cost and its memory. Nothing is measured here.
+//! The compiler's estimates for a program: its cost and its memory. Nothing is measured here.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ impl CostAnalysis {
         Self { properties }
     }
 
-    /// Everything that the compiler told.
+    /// Everything that the compiler reported.
     pub fn properties(&self) -> &BTreeMap<String, Value> {
         &self.properties
     }
@@ -50,23 +50,23 @@ impl CostAnalysis {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryAnalysis {
-    /// What it takes.
+    /// Its arguments.
     pub argument_bytes: i64,
     /// What it gives.
     pub output_bytes: i64,
-    /// Outputs that lie in the memory of donated arguments, and so are counted in both of the above.
+    /// Outputs that reuse the memory of donated arguments, and so are counted in both of the above.
     pub alias_bytes: i64,
-    /// What it needs in between.
+    /// Its temporaries.
     pub temp_bytes: i64,
     /// The program itself.
     pub generated_code_bytes: i64,
-    /// The most at any time, as far as the compiler knows.
+    /// The peak, as far as the compiler knows.
     pub peak_bytes: i64,
-    /// What it takes that lies in host memory.
+    /// Its arguments in host memory.
     pub host_argument_bytes: i64,
-    /// What it gives that lies in host memory.
+    /// Its outputs in host memory.
     pub host_output_bytes: i64,
-    /// What it needs of host memory in between.
+    /// Its temporaries in host memory.
     pub host_temp_bytes: i64,
 }
 

@@ -27,7 +27,7 @@ impl Api {
         Self { table: unsafe { &*table } }
     }
 
-    /// Where the table lies, which is within the plugin.
+    /// The address of the table, which is within the plugin.
     pub(crate) fn address(self) -> *const c_void {
         std::ptr::from_ref(self.table).cast()
     }

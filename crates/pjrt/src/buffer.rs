@@ -1,4 +1,4 @@
-//! An array on a device. How it comes there and back is in `transfer`.
+//! An array on a device. Transfers are in `transfer`.
 
 use std::fmt;
 use std::ptr::NonNull;

@@ -1,4 +1,4 @@
-//! What holds wherever a plugin calls us: a panic ends here, and it is known that the thread is not ours.
+//! Callbacks from a plugin: a panic ends here, and the thread is marked as the plugin's.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -54,7 +54,7 @@ impl Client {
         };
         #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
         if inner.is_cpu() {
-            // SAFETY: the table lies in the plugin, which is never unloaded.
+            // SAFETY: the table is part of the plugin, which is never unloaded.
             unsafe { crate::large_blocks::serve(api.address()) };
         }
         let inner = Arc::new(inner);
@@ -152,7 +152,7 @@ impl Plugin {
     /// Opens the plugin's devices.
     ///
     /// The options differ from one plugin to the next. A CPU plugin takes `cpu_device_count` (an integer; left to itself
-    /// it makes 4 devices of any machine). Options whose type is known are checked here, as some plugins end the process
+    /// it makes 4 devices of any machine). Options whose type is known are checked here, because some plugins end the process
     /// on a wrong one.
     ///
     /// On Linux with glibc, a CPU plugin's blocks of 1 MiB and more are kept for the next step when they are freed, which

@@ -1,4 +1,4 @@
-//! Devices: what they are and where they stand. A device here only describes; buffers and programs do the work.
+//! Devices and their descriptions. Buffers and programs do the work.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::client_inner::ClientInner;
 use crate::error::Result;
 use crate::value::{Value, read_named};
 
-/// What can be known of a device without having it; a [`Topology`](crate::Topology) is made of these.
+/// The description of a device, which need not be present; a [`Topology`](crate::Topology) consists of these.
 #[derive(Clone)]
 pub struct DeviceDescription {
     id: i32,
@@ -74,12 +74,12 @@ impl DeviceDescription {
         &self.kind
     }
 
-    /// What else the plugin tells of it, such as `coords` or `device_memory_bytes_limit`.
+    /// Other attributes that the plugin reports, such as `coords` or `device_memory_bytes_limit`.
     pub fn attributes(&self) -> &BTreeMap<String, Value> {
         &self.attributes
     }
 
-    /// Where the chip stands in the torus, where there is one.
+    /// The chip's coordinates in the torus, if it has one.
     pub fn coordinates(&self) -> Option<Vec<i64>> {
         match self.attributes.get("coords") {
             Some(Value::IntList(coordinates)) => Some(coordinates.clone()),
@@ -238,21 +238,21 @@ impl fmt::Display for Device {
     }
 }
 
-/// A device's memory, in bytes. What the plugin does not tell is `None`.
+/// A device's memory, in bytes. Values that the plugin does not report are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
     /// Held by buffers and programs now.
     pub bytes_in_use: i64,
-    /// The most ever held.
+    /// The peak.
     pub peak_bytes_in_use: Option<i64>,
-    /// As much as may be held.
+    /// The limit.
     pub bytes_limit: Option<i64>,
     /// Set aside.
     pub bytes_reserved: Option<i64>,
-    /// The most ever set aside.
+    /// The peak of what was set aside.
     pub peak_bytes_reserved: Option<i64>,
-    /// As much as may be set aside.
+    /// The limit of what may be set aside.
     pub bytes_reservable_limit: Option<i64>,
     /// The largest array that would fit now.
     pub largest_free_block_bytes: Option<i64>,
@@ -262,6 +262,6 @@ pub struct MemoryStats {
     pub num_allocs: Option<i64>,
     /// Held by the allocator's pool.
     pub pool_bytes: Option<i64>,
-    /// The most that the pool ever held.
+    /// The pool's peak.
     pub peak_pool_bytes: Option<i64>,
 }

@@ -158,7 +158,7 @@ mod tests {
             assert_eq!(ElementType::from_raw(element.to_raw()).unwrap(), element);
         }
         for raw in [0, 23, 99, -1] {
-            assert!(ElementType::from_raw(raw).is_err(), "{raw} is no type that a user can hold");
+            assert!(ElementType::from_raw(raw).is_err(), "{raw} is not a type that a user can hold");
         }
     }
 

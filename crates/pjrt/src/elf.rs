@@ -39,7 +39,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     let size = metadata.len();
     let cut = || refuse(format!("it is cut off: it has {size} bytes and should have more"));
     let fits = |start: u64, length: u64| start.checked_add(length).is_some_and(|end| end <= size);
-    // The section table stands last in the files that linkers write, but a stripped file may have none.
+    // Linkers write the section table last, but a stripped file may have none.
     if !fits(long(&head, 40), short(&head, 58) * short(&head, 60)) {
         return Err(cut());
     }

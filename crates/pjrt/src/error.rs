@@ -100,7 +100,7 @@ impl Error {
         matches!(self.kind(), Kind::NotFound | Kind::Plugin(PJRT_Error_Code::NOT_FOUND))
     }
 
-    /// The file is no PJRT plugin, or one of a version that this crate cannot talk to.
+    /// The file is not a PJRT plugin, or its version is not supported.
     pub fn is_not_a_plugin(&self) -> bool {
         self.kind() == Kind::NotAPlugin
     }

@@ -1,4 +1,4 @@
-//! Something that the device will have done: wait for it, ask for it, or be told.
+//! A completion event of a device: wait for it, query it, or get a callback.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -9,7 +9,7 @@ use crate::client_inner::ClientInner;
 use crate::error::Result;
 use crate::raw_event::RawEvent;
 
-/// Something that the device will have done. Clones are the same event.
+/// A completion event of a device. Clones are the same event.
 ///
 /// ```
 /// # use fulmen_pjrt::{Plugin, ElementType, locate::{Platform, locate}};
@@ -37,7 +37,7 @@ impl Event {
         &self.raw
     }
 
-    /// Blocks until it has happened, and tells how it went.
+    /// Blocks until it has happened, and returns its result.
     pub fn wait(&self) -> Result<()> {
         self.raw.wait()
     }
@@ -47,7 +47,7 @@ impl Event {
         self.raw.is_ready()
     }
 
-    /// How it went, or `None` if it has not happened yet.
+    /// Its result, or `None` if it has not happened yet.
     pub fn outcome(&self) -> Result<Option<Result<()>>> {
         self.raw.outcome()
     }

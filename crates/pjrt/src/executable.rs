@@ -1,4 +1,4 @@
-//! A compiled program and what can be known of it without running it.
+//! A compiled program, to inspect without running it.
 
 use std::fmt;
 use std::ptr::NonNull;

@@ -66,7 +66,7 @@ impl LoadedExecutable {
     /// arguments are freed.
     ///
     /// On CPU a run over several devices waits for the one before it on this client, because two that wait in each other's
-    /// collectives would stand still for ever. So does a run of a program with 64 MiB of temporaries or more, because a
+    /// collectives would hang forever. So does a run of a program with 64 MiB of temporaries or more, because a
     /// run that is queued holds its temporaries already.
     ///
     /// ```

@@ -27,7 +27,7 @@ struct Dynamic {
     value: u64,
 }
 
-/// Where the loaded object that holds an address lies.
+/// The address at which the loaded object that holds an address begins.
 struct Object {
     address: usize,
     base: usize,

@@ -42,7 +42,7 @@ const RECENT: u64 = 256;
 const WORTH_A_WAIT: usize = 64 << 20;
 const WAIT: Duration = Duration::from_millis(2);
 
-/// Leads the allocations of the plugin that `address` lies in here. Later calls for the same plugin change nothing.
+/// Redirects the allocations of the plugin that contains `address` to this module. Later calls for the same plugin change nothing.
 ///
 /// # Safety
 /// `address` must be within a shared object that stays loaded.
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_given_back() {
+    fn unused_blocks_are_given_back() {
         let mut pool = Pool::default();
         request(&mut pool, 300 * MB, 1);
         request(&mut pool, 2 * MB, 2);

@@ -27,8 +27,8 @@
 //! A plugin can also compile for a [`Topology`] of devices that are elsewhere; [`hlo`] reads what it made of a program,
 //! and [`diagnosis`] says why there is no device.
 //!
-//! The C API trusts its caller: wrong shapes are read as they lie, a wrong option ends the process. What is known to do
-//! harm is refused here, as an [`Error`], before the plugin sees it. A plugin that throws a C++ exception instead of giving
+//! The C API trusts its caller: it reads past arrays of a wrong shape, and ends the process on a wrong option. This crate
+//! refuses what is known to do harm, with an [`Error`], before the plugin sees it. A plugin that throws a C++ exception instead of giving
 //! an error ends the process, with a message.
 //!
 //! Not checked: the targets of `stablehlo.custom_call` (a program can call any function that the plugin has registered, so

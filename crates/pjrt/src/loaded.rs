@@ -80,7 +80,7 @@ impl LoadedExecutable {
     /// Whether a launch waits until the one before has ended.
     ///
     /// A CPU plugin takes a launch's temporaries when it is queued, so each launch that waits would hold them a second
-    /// time; a program that needs so many runs for so long that the wait costs nothing. And over several devices the
+    /// time; a program that needs this much memory runs for so long that the wait costs nothing. And over several devices the
     /// plugin's threads would each wait in a collective of another launch, and after 40 seconds end the process.
     pub(crate) fn runs_alone(&self) -> bool {
         self.runs_alone

@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn a_profile_is_created_started_stopped_collected_and_destroyed() {
         let bytes = Profile::start(table(Some(start))).unwrap().finish().unwrap();
-        assert_eq!(bytes, DATA[..4], "the zero at the end is no part of it");
+        assert_eq!(bytes, DATA[..4], "the zero at the end is not part of it");
         let calls = std::mem::take(&mut *CALLS.lock());
         assert_eq!(calls, ["create [16, 2, 24, 1, 40, 1, 56, 1]", "start", "stop", "collect", "destroy"]);
 

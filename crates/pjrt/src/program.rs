@@ -1,4 +1,4 @@
-//! A look at a program's text for what is known to end a plugin's process. It is no parser and judges nothing else: what
+//! A look at a program's text for what is known to end a plugin's process. It is not a parser and judges nothing else: what
 //! is merely wrong, the plugin answers with an error and the place.
 
 use crate::abi::PJRT_Program;
@@ -17,7 +17,7 @@ pub(crate) fn as_mlir(mlir: &str) -> PJRT_Program {
     program
 }
 
-/// How deep brackets may stand in each other. Plugins' parsers use the stack for each; programs use a dozen.
+/// How deep brackets may nest. Plugins' parsers use the stack for each; programs use a dozen.
 const DEEPEST: usize = 256;
 
 /// Refuses what would end the process of one plugin or another, or stop it for ever: bytecode, NUL bytes, unbounded
@@ -33,7 +33,7 @@ pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
     // A `&str` cannot hold the magic number itself, but it may hold what a lossy conversion made of it.
     if mlir.starts_with("ML\u{fffd}R") || mlir.starts_with("MLïR") {
         return Err(Error::invalid(
-            "the program is MLIR bytecode, of which a damaged one would end the process; give it as text",
+            "the program is MLIR bytecode, and damaged bytecode would end the process; pass the program as text",
         ));
     }
     let devices = options.device_count().unwrap_or(usize::MAX) as u64;
@@ -134,7 +134,7 @@ fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
         ))
     };
     let groups = name == "replica_groups";
-    // An id may stand in quotes as raw bytes; then only the type can be looked at.
+    // An id may be raw bytes in quotes; then only its type can be checked.
     if !values.contains('"') {
         let ids = values.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter_map(number);
         // -1 fills up groups of unequal size.
@@ -184,9 +184,9 @@ fn line(text: &str, at: usize) -> usize {
 }
 
 enum Text<'a> {
-    /// A name that is no value's, symbol's, type's, attribute's or block's.
+    /// A name other than a value's, symbol's, type's, attribute's or block's.
     Bare(&'a str),
-    /// What stands between quotation marks.
+    /// The text between quotation marks.
     Quoted(&'a str),
     /// No word, but a bracket too many.
     TooDeep,
@@ -195,7 +195,7 @@ enum Text<'a> {
 struct Word<'a> {
     text: Text<'a>,
     start: usize,
-    /// The last character before it that is no blank.
+    /// The last character before it that is not a blank.
     before: u8,
     /// What follows it after blanks and comments.
     after: &'a str,
@@ -245,7 +245,7 @@ impl<'a> Scanner<'a> {
                         found = Some(Text::TooDeep);
                     }
                 }
-                // The arrow is no bracket.
+                // The arrow is not a bracket.
                 b'>' if bytes[..start].ends_with(b"-") => {}
                 b']' | b')' | b'}' | b'>' => self.depth = self.depth.saturating_sub(1),
                 b'a'..=b'z' | b'A'..=b'Z' | b'_' => {

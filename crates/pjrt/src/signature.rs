@@ -13,7 +13,7 @@ use crate::hlo::proto::{HeaderWithConfig, Shape, TUPLE};
 /// What a compiled program takes and gives on each device. A program that is split over devices takes and gives parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// What it takes.
+    /// Its arguments.
     pub parameters: Vec<ArrayType>,
     /// What it gives.
     pub outputs: Vec<ArrayType>,

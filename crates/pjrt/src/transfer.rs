@@ -46,7 +46,7 @@ impl Client {
         Ok(buffer)
     }
 
-    /// Lets a device read an array where it lies in `host`, from byte `offset` on. A CPU takes it without a copy if the
+    /// Lets a device read an array in place from `host`, starting at byte `offset`. A CPU takes it without a copy if the
     /// offset is a multiple of 64; other devices copy it in the background.
     ///
     /// `host` is held until the plugin needs it no more, so it cannot be freed or written to early.

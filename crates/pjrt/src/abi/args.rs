@@ -1,4 +1,4 @@
-//! The argument struct of each function that is called here. What the plugin fills in stands after what it is given.
+//! The argument struct of each function that is called here. The fields that the plugin fills in come last.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,7 +12,7 @@ macro_rules! functions {
                 $args { $($field: $type,)* }
             }
 
-            // SAFETY: the table below names each function beside its own arguments, as the header does.
+            // SAFETY: the table below pairs each function with its own arguments, as the header does.
             unsafe impl Args for $args {
                 const SLOT: Slot = Slot::$function;
             }

@@ -187,7 +187,7 @@ sized_struct! {
 }
 
 sized_struct! {
-    /// A layout. The header has a union here of which the tiled form is the larger and the only one used.
+    /// A layout. The header has a union here; the tiled form is the larger member and the only one used.
     PJRT_Buffer_MemoryLayout { tiled: PJRT_Buffer_MemoryLayout_Tiled, kind: c_int }
 }
 

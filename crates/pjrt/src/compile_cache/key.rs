@@ -100,7 +100,7 @@ impl ProgramKey {
     }
 }
 
-/// What of the devices, the plugin and this machine decides what the compiler makes of a program.
+/// The facts of the devices, the plugin and this machine that change what the compiler makes of a program.
 pub(super) fn of_machine(topology: &Topology) -> Result<Vec<Fact>> {
     let mut facts = vec![];
     let mut fact = |name: &str, value: String| facts.push(Fact { name: name.to_owned(), value, machine: true });
@@ -125,7 +125,7 @@ pub(super) fn part(facts: &[Fact], machine: bool) -> Vec<Fact> {
     facts.iter().filter(|fact| fact.machine == machine).cloned().collect()
 }
 
-/// What a stored program has otherwise, a line a difference.
+/// How a stored program differs, one difference a line.
 pub(super) fn differences(now: &[Fact], stored: &[Fact]) -> Vec<String> {
     let find = |facts: &[Fact], name: &str| facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.clone());
     let gone = stored.iter().filter(|fact| find(now, &fact.name).is_none());

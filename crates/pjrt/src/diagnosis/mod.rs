@@ -165,7 +165,7 @@ impl Diagnosis {
         Self { platform, device_files, plugin, obsolete_variables, notes }
     }
 
-    /// Stands before the error, unless it says what the error does.
+    /// Put before the error, unless it says the same.
     fn before(&self, error: Error) -> Error {
         let said = match &self.plugin {
             PluginState::Missing(why) | PluginState::Unusable { why, .. } => *why == error.to_string(),

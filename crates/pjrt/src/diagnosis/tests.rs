@@ -1,4 +1,4 @@
-//! Diagnoses of file trees that stand in for the system's own.
+//! Diagnoses of made-up file trees.
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -164,7 +164,7 @@ fn this_process_is_told_apart_and_a_file_of_the_same_name_is_another() {
     drop(open);
 }
 
-/// A device may have a second name, as in a container; the real `/dev/null` stands for one.
+/// A device may have a second name, as in a container; the real `/dev/null` plays the device.
 #[test]
 fn devices_are_compared_by_number() {
     let holder = HolderProcess::of("/dev/null".as_ref());

@@ -2,7 +2,7 @@
 //! GPUs when they are asked for. It fetches nothing else, and loads nothing.
 //!
 //! Each package's version and SHA-256 are pinned. The file appears in the cache folder whole or not at all: it is
-//! downloaded and unpacked beside its place, under a lock, and then renamed ([`fulmen_durable`]). A file that was damaged
+//! downloaded and unpacked next to its final path, under a lock, and then renamed ([`fulmen_durable`]). A file that was damaged
 //! later is fetched again, once something makes it suspect: it cannot be loaded, or it ended a process (`starting` notices).
 
 mod package;

@@ -49,7 +49,7 @@ impl Stage {
     fn pip(&self, body: &str) -> Vec<OsString> {
         let script = self.folder.path().join("pip");
         let folder = self.folder.path().display();
-        // The folder stands after `--dest`.
+        // The folder follows `--dest`.
         let text = format!(
             "#!/bin/sh\nwheel='{folder}/fake-1.whl'; log='{folder}/log'; all=\"$*\"\n\
              while [ $# -gt 1 ]; do [ \"$1\" = --dest ] && dest=\"$2\"; shift; done\n{body}\n"
@@ -204,7 +204,7 @@ fn offline_runs_nothing_and_says_what_to_do() {
 #[test]
 fn an_unwritable_cache_folder_is_an_error() {
     let stage = Stage::new();
-    // A file stands where the folder should be; root could write to any folder.
+    // A file takes the folder's name; root could write to any folder.
     fs::write(stage.cache(), b"").unwrap();
     let error = stage.fetcher(stage.pip("exit 0")).get().unwrap_err();
     assert!(error.to_string().contains("set XDG_CACHE_HOME to another"), "{error}");

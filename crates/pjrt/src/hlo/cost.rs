@@ -124,7 +124,7 @@ impl Module {
                 .first()
                 .map(|&inner| self.moved_by_fusion(&self.computations[inner], &instruction.shape))
                 .unwrap_or_default(),
-            // The first half of a collective gives what it is given besides the result.
+            // The first half of a collective returns its operands in addition to the result.
             opcode if opcode.ends_with("-start") => {
                 let non_null = read();
                 non_null + non_null
@@ -156,7 +156,7 @@ impl Module {
                 .sum();
             total = total + Moved { all: read.all.min(whole.all), main: read.main.min(whole.main) };
         }
-        // Where a result lies, the fusion's own shape says.
+        // The fusion's own shape says which memory holds a result.
         let written = |i: &Instruction, shape: &Shape| match i.opcode.as_str() {
             "dynamic-update-slice" => {
                 fused.operands(i).nth(1).map(|update| Moved::like(&update.shape, shape)).unwrap_or_default()
@@ -189,7 +189,7 @@ fn slices_its_parameter(fused: &Computation) -> bool {
 /// Bytes that are read or written.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Moved {
-    /// Wherever they lie, without padding, which is how the compiler counts.
+    /// In any memory, without padding, as the compiler counts.
     all: f64,
     /// In the main memory, with padding.
     main: f64,
@@ -203,7 +203,7 @@ impl Moved {
         })
     }
 
-    /// As much as `shape` has, out of or into where `place` lies.
+    /// The bytes of `shape`, read from or written to the memory of `place`.
     fn like(shape: &Shape, place: &Shape) -> Self {
         let all = shape.bytes() as f64;
         let is_main = place.arrays().first().is_some_and(|array| array.memory_space == 0);

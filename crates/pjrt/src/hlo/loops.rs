@@ -207,7 +207,7 @@ impl Times {
         let mut runs = vec![0_u64; module.computations.len()];
         let mut scheduled = vec![false; module.computations.len()];
         (runs[module.entry], scheduled[module.entry]) = (1, true);
-        // Callers stand after what they call.
+        // Callers come after what they call.
         for (i, computation) in module.computations.iter().enumerate().rev() {
             if runs[i] == 0 {
                 continue;

@@ -21,7 +21,7 @@ pub struct Product {
     pub inner: u64,
     /// The columns of the result. For a convolution: the output features.
     pub columns: u64,
-    /// Of `inner`, what lies along the features; the rest are positions within a window.
+    /// The part of `inner` that runs along the features; the rest are positions within a window.
     pub features: u64,
     /// The element type of the operands, the wider one.
     pub operands: ElementType,
@@ -162,7 +162,7 @@ fn positions(dim: &proto::WindowDimension, input: u64, output: u64, kernel: u64)
     met
 }
 
-/// A matrix product where it stands in the program.
+/// A matrix product and its place in the program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedProduct {
     /// The product.

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 pub struct Module {
     /// The program's name.
     pub name: String,
-    /// The computations. One that is called stands before those that call it.
+    /// The computations. A computation comes before those that call it.
     pub computations: Vec<Computation>,
     /// Which computation is the program.
     pub entry: usize,
@@ -24,12 +24,12 @@ pub struct Module {
     pub(super) num_devices: usize,
 }
 
-/// A list of instructions, of which the root is the result.
+/// A list of instructions. The root is the result.
 #[derive(Clone, Debug)]
 pub struct Computation {
     /// Its name.
     pub name: String,
-    /// The instructions. An operand stands before those that use it.
+    /// The instructions. An operand comes before its users.
     pub instructions: Vec<Instruction>,
     /// Which instruction is the result.
     pub root: usize,
@@ -86,7 +86,7 @@ impl fmt::Display for Source {
 }
 
 impl Module {
-    /// From a `HloModuleProtoWithConfig` of a program for so many devices.
+    /// From a `HloModuleProtoWithConfig` of a program for this number of devices.
     pub(crate) fn decode(bytes: &[u8], num_devices: usize) -> Result<Self> {
         let module = proto::ModuleWithConfig::decode(bytes)
             .map_err(|error| Error::broken(format!("the plugin's optimized program cannot be read: {error}")))?
@@ -100,7 +100,7 @@ impl Module {
         let mut places = HashMap::new();
         let mut computations = Vec::with_capacity(module.computations.len());
         for computation in &module.computations {
-            // Only computations that stand before can be called, so nothing calls itself.
+            // A computation can only call those before it, so nothing calls itself.
             computations.push(Computation::read(computation, &places, &sources)?);
             places.insert(computation.id, computations.len() - 1);
         }
@@ -238,7 +238,7 @@ fn integer(literal: &proto::Literal) -> Option<i64> {
     }
 }
 
-/// The compilers for CPUs and GPUs write `{"known_trip_count":{"n":"12"}}` beside a loop; libtpu does not.
+/// The compilers for CPUs and GPUs write `{"known_trip_count":{"n":"12"}}` next to a loop; libtpu does not.
 fn known_trip_count(backend_config: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(backend_config).ok()?;
     let (_, rest) = text.split_once("\"known_trip_count\"")?;

@@ -15,7 +15,7 @@ pub(crate) struct ModuleWithConfig {
     pub(crate) hlo_module: Option<Module>,
 }
 
-/// The same bytes, of which only what a program takes and gives is read: the instructions are skipped.
+/// The same bytes. Only the program's signature is read; the instructions are skipped.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HeaderWithConfig {
     #[prost(message, optional, tag = "1")]

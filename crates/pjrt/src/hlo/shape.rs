@@ -1,4 +1,4 @@
-//! Shapes as a compiled program has them: element type, dimensions, and where and how an array lies in memory.
+//! Shapes as a compiled program has them: element type, dimensions, and the layout and memory of an array.
 
 use std::fmt;
 

@@ -31,7 +31,7 @@ use crate::callback;
 ///         let values = self.0.lock().map_err(|_| "the store is broken")?;
 ///         let missing = |values: &mut HashMap<_, _>| !values.contains_key(key);
 ///         let (values, _) = self.1.wait_timeout_while(values, timeout, missing).map_err(|_| "the store is broken")?;
-///         values.get(key).cloned().ok_or_else(|| KeyValueError::timed_out(format!("nobody has set {key}")))
+///         values.get(key).cloned().ok_or_else(|| KeyValueError::timed_out(format!("the key {key} is not set")))
 ///     }
 ///     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, KeyValueError> {
 ///         Ok(self.0.lock().map_err(|_| "the store is broken")?.get(key).cloned())

@@ -1,4 +1,4 @@
-//! Programs over several devices: the launches never stand still, whoever makes them.
+//! Programs over several devices: launches never hang, on any thread.
 
 use crate::common::*;
 use fulmen_pjrt::{Argument, Buffer, Client, CompileOptions, LoadedExecutable};
@@ -17,7 +17,7 @@ fn borrow(inputs: &[Buffer]) -> Vec<Vec<Argument<'_>>> {
     inputs.iter().map(|buffer| vec![Argument::Borrow(buffer)]).collect()
 }
 
-/// The plugin by itself would stand still after a hundred or so, and after 40 seconds end the process.
+/// Without the limit, the plugin would hang after about a hundred, and end the process after 40 seconds.
 #[test]
 fn ten_thousand_launches_without_a_wait() {
     let client = client(DEVICES as i64);

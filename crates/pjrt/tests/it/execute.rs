@@ -21,7 +21,7 @@ fn arguments_that_do_not_fit_are_refused() {
     check(vec![vec![]], &["takes 1 arguments, but 0 were given", "(f32[4]) -> (f32[4])"]);
     check(vec![vec![(&x).into(), (&x).into()]], &["takes 1 arguments, but 2 were given"]);
 
-    // As many bytes, which a plugin would run on as they lie.
+    // The same number of bytes, which a plugin would accept.
     let square = client.buffer_from_host(&[0; 16], ElementType::F32, &[2, 2], device).unwrap();
     check(vec![vec![(&square).into()]], &["argument 0 of", "must be f32[4], but is f32[2,2]"]);
     let whole = client.buffer_from_host(&[0; 16], ElementType::S32, &[4], device).unwrap();

@@ -66,7 +66,7 @@ fn a_path_that_is_no_plugin_is_refused() {
 
     let folder = folder.path().canonicalize().unwrap();
     let text = folder.join("text.so");
-    fs::write(&text, "this is no shared object, but it is long enough to have held a header of one").unwrap();
+    fs::write(&text, "this is not a shared object, but it is long enough to have held a header of one").unwrap();
     refused(&text, &["is not a PJRT plugin: it is not a shared object"]);
     let empty = folder.join("empty.so");
     fs::write(&empty, "").unwrap();
@@ -261,7 +261,7 @@ fn damage(plugin: &Path) {
     let header = (0..count).map(|i| start + i * each).find(|&at| number(at, 4) == 1 && number(at + 4, 4) & 1 == 1);
     let header = header.unwrap();
     let (offset, size) = (number(header + 8, 8), number(header + 32, 8));
-    // `hlt` on x86, which only the kernel may; what is no instruction elsewhere.
+    // `hlt` on x86, which only the kernel may; elsewhere, an illegal instruction.
     bytes[offset..offset + size].fill(if cfg!(target_arch = "x86_64") { 0xf4 } else { 0 });
     fs::write(plugin, bytes).unwrap();
 }
