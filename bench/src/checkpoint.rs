@@ -1,5 +1,5 @@
 //! `checkpoint`: how long training waits for a checkpoint of a large state, how long steps take while it is written, and how
-//! many bytes a second are written, beside `dd` on the same disk.
+//! many bytes a second are written, against `dd` on the same disk.
 //!
 //! In each round a fit that saves once, a fit of as many steps that saves nothing, a copy of such a state to the host, a
 //! checkpoint without training, and `dd` take turns. Most of the state is weights that no step changes, so that steps stay as
@@ -23,7 +23,7 @@ use crate::workload::{Visit, Workload};
 /// The step after which a checkpoint is saved.
 const SAVED: usize = 50;
 
-/// So many steps after it, the device again has as many steps waiting as before.
+/// After this number of steps, the device again has as many steps queued as before.
 const SETTLED: usize = SAVED + 4;
 
 /// Steps that are counted at least.
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     workload.with_model(Turns { args, workload })
 }
 
-/// A model with weights beside it that no step changes.
+/// A model, and weights that no step changes.
 struct Large<'a, M> {
     model: &'a M,
     weights: Vec<Parameter>,
@@ -154,7 +154,7 @@ impl Visit for Turns<'_> {
             }
         }
         let Measured { lost, ratio, copy, save, dd } = measured;
-        let name = format!("{:.2} GB beside {}", bytes as f64 / 1e9, workload.name);
+        let name = format!("{:.2} GB with {}", bytes as f64 / 1e9, workload.name);
         let row = |quantity, unit| Row::new("checkpoint", &name, quantity, unit);
         let milliseconds = |times: &[f64]| times.iter().map(|time| time * 1e3).collect::<Vec<_>>();
         let rates = |times: &[f64]| times.iter().map(|time| bytes as f64 / 1e6 / time).collect::<Vec<_>>();
@@ -174,7 +174,7 @@ impl Visit for Turns<'_> {
     }
 }
 
-/// Copies what lies on the device as the weights do to the host, and says how long that took.
+/// Copies an array of the weights' size from the device to the host, and returns the time.
 fn copy<M: Module>(runtime: &Runtime, module: &M) -> Result<f64, Box<dyn Error>> {
     let mut arrays = vec![];
     for (_, parameter) in module.parameters() {

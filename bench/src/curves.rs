@@ -1,4 +1,4 @@
-//! `curves`: the losses of 200 steps of training in f32 beside PyTorch's, from the same weights and batches, which the peer
+//! `curves`: the losses of 200 steps of training in f32 against PyTorch's, from the same weights and batches, which the peer
 //! writes. How far PyTorch's own f32 is from its f64 says what rounding alone does.
 
 use std::collections::BTreeMap;

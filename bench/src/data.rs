@@ -141,7 +141,7 @@ fn files(args: &Args, python: &Python) -> Result<PathBuf, Box<dyn Error>> {
     let script = Path::new(PEERS).join("make_jpegs.py");
     let status = Command::new(found(python)?).arg(script).arg(&making).arg(args.count.to_string()).status()?;
     if !status.success() {
-        return Err("make_jpegs.py failed; what it said stands above".into());
+        return Err("make_jpegs.py failed; see its output above".into());
     }
     fs::rename(&making, &folder)?;
     Ok(folder)
@@ -194,7 +194,7 @@ impl Contender {
     fn line(&mut self) -> Result<String, Box<dyn Error>> {
         let mut line = String::new();
         match self.output.read_line(&mut line)? {
-            0 => Err(format!("{} ended early; what it said stands above", self.way).into()),
+            0 => Err(format!("{} ended early; see its output above", self.way).into()),
             _ => Ok(line),
         }
     }

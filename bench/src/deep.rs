@@ -51,7 +51,7 @@ fn model(layers: usize, scan: bool) -> Result<LanguageModel, Box<dyn Error>> {
     Ok(LanguageModel(decoder))
 }
 
-/// Seconds to record and compile the step, of which so many the compiler took, and bytes of HBM.
+/// Seconds to record and compile the step, seconds of the compiler alone, and bytes of HBM.
 fn cost(layers: usize, scan: bool, args: &Args) -> Result<[f64; 3], Box<dyn Error>> {
     let (start, batch) = (Instant::now(), 8 * args.topology.num_devices());
     let cost = judge(&model(layers, scan)?, &words(batch, LENGTH)?, Strategy::Ddp, &args.topology)?;

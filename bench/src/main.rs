@@ -57,7 +57,7 @@ enum Command {
     Scaling(scaling::Args),
     /// The most memory that training takes on the CPU, against the peers of `steps`.
     Memory(memory::Args),
-    /// What a checkpoint of a large state costs training, and how fast it is written, beside `dd`.
+    /// What a checkpoint of a large state costs training, and how fast it is written, against `dd`.
     Checkpoint(checkpoint::Args),
     /// What libtpu's compiler says of training steps, against JAX's; needs libtpu, and no TPU.
     Preflight(preflight::Args),
@@ -71,7 +71,7 @@ enum Command {
     Deep(deep::Args),
     /// What the examples learn, against the targets of their READMEs.
     Learn(learn::Args),
-    /// Cached datasets: beside decoding, beside copying memory, and in a training that is input-bound.
+    /// Cached datasets: against decoding, against copying memory, and in a training that is input-bound.
     Cache(cache::Args),
 }
 

@@ -88,7 +88,7 @@ fn ours(workload: &str, devices: usize, epochs: u64) -> Result<Taken, Box<dyn Er
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {
-        return Err(format!("training {workload} on {devices} failed; what it said stands above").into());
+        return Err(format!("training {workload} on {devices} failed; see its output above").into());
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Everything that a user can turn on, with a log point every so many steps.
+/// Everything that a user can turn on, with a log point every `every` steps.
 fn everything(builder: TrainerBuilder, log_every: u64) -> TrainerBuilder {
     builder
         .log_every_n_steps(log_every)
@@ -108,7 +108,7 @@ impl Visit for Turns {
     }
 }
 
-/// What the thread of the loop and the process looked like after so many steps.
+/// The counters of the loop's thread and of the process after a number of steps.
 #[derive(Clone, Copy)]
 struct Reading {
     step: u64,

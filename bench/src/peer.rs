@@ -44,7 +44,7 @@ pub(crate) struct Peer {
     pub(crate) ready: Ready,
 }
 
-/// Says which of these names are no peers.
+/// Fails on names that are not peers.
 pub(crate) fn check(names: &[String]) -> Result<(), String> {
     match names.iter().find(|name| !NAMES.contains(&name.as_str())) {
         Some(unknown) => Err(format!("there is no peer {unknown}; there are {}", NAMES.join(", "))),
@@ -152,7 +152,7 @@ fn build(name: &str) -> Result<PathBuf, Box<dyn Error>> {
 fn read<T: for<'de> Deserialize<'de>>(output: &mut impl std::io::BufRead) -> Result<T, Box<dyn Error>> {
     let mut line = String::new();
     if output.read_line(&mut line)? == 0 {
-        return Err("the peer ended early; what it said stands above".into());
+        return Err("the peer ended early; see its output above".into());
     }
     serde_json::from_str(&line).map_err(|e| format!("the peer said `{}`: {e}", line.trim()).into())
 }
@@ -176,7 +176,7 @@ fn torch() -> Result<PathBuf, Box<dyn Error>> {
     python_with("torch_requirements.txt", "bench-torch-venv", "PyTorch, torch_xla and Lightning, several GB", 12)
 }
 
-/// The Python of a virtual environment in the cache folder, with what a file beside the peers names. It is made of the newest
+/// The Python of a virtual environment in the cache folder, with the packages that a file next to the peers names. It is made of the newest
 /// Python up to 3.`newest`.
 pub(crate) fn python_with(requirements: &str, name: &str, what: &str, newest: u32) -> Result<PathBuf, Box<dyn Error>> {
     let environment = cache()?.join(name);

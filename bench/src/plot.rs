@@ -9,7 +9,7 @@ use fulmen_report::html::{Html, element};
 /// A name, and points by their steps.
 pub(crate) type Curve = (String, Vec<(f64, f64)>);
 
-/// Columns of a run's `metrics.csv`; a row without a value is no point.
+/// Columns of a run's `metrics.csv`; a row without a value is left out.
 pub(crate) fn read(file: &Path, columns: &[&str]) -> Result<Vec<Curve>, Box<dyn Error>> {
     let mut reader = csv::Reader::from_path(file)?;
     let header = reader.headers()?.clone();

@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             true => (None, None),
             false => match peer(workload, &slice) {
                 Ok(peer) => (peer, None),
-                // A book with half a table helps nobody.
+                // Half a table is of no use in the book.
                 Err(why) if args.book.is_some() => return Err(why),
                 Err(why) => (None, Some(why.to_string())),
             },

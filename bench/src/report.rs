@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_chapter_is_replaced_and_the_picture_lies_beside_it() {
+    fn a_part_of_a_chapter_is_replaced_and_the_picture_is_next_to_it() {
         let folder = tempfile::tempdir().unwrap();
         let (book, file) = (folder.path().join("book.md"), folder.path().join("lines"));
         fs::write(&book, "a `<!-- bench steps -->` line\n<!-- bench steps -->\nold\n<!-- end of bench steps -->\nb\n")

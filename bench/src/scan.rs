@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// The slice to compile for.
     #[arg(long, default_value = "v5e:1x1")]
     topology: String,
-    /// Give up the layers one after the other when they have taken so many times as long as the scan.
+    /// Give up the layers one after the other when they have taken this many times as long as the scan.
     #[arg(long, default_value_t = 20.0)]
     limit: f64,
     /// End with one line of JSON.
@@ -86,7 +86,7 @@ fn layer(x: &Tensor, w: &[Tensor]) -> Tensor {
     &x + hidden.matmul(&w[10]) + &w[11]
 }
 
-/// A step of gradient descent, forward and back. The weights of a scan lie stacked, the others' each for itself.
+/// A step of gradient descent, forward and back. The weights of a scan are stacked, the others are separate.
 fn step(layers: usize, scanned: bool) -> Function {
     let mut types = vec![TensorType::new(DType::F32, [BATCH, TIME, WIDTH]); 2];
     for _ in 0..if scanned { 1 } else { layers } {

@@ -12,7 +12,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// None of no values, or of values that are no numbers.
+    /// `None` without values, or if one of them is NaN.
     pub(crate) fn new(values: &[f64]) -> Option<Spread> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

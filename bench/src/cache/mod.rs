@@ -1,4 +1,4 @@
-//! `cache`: what a cached dataset gains: pictures a second beside decoding them, bytes a second beside copying memory,
+//! `cache`: what a cached dataset gains: images a second against decoding them, bytes a second against copying memory,
 //! many small samples, and how long a training waits for data.
 //!
 //! Everything that is compared runs in turns. Pictures come from a folder of classes, such as `bench/peers/make_jpegs.py`

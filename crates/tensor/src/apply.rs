@@ -59,7 +59,7 @@ impl Tensor {
         finish(name, Err(refusal))
     }
 
-    /// Records an operation. There is no other way to make one.
+    /// Records an operation. Operations are made only here.
     #[track_caller]
     pub(crate) fn apply(operation: impl Operation, inputs: &[&Tensor]) -> Tensor {
         let name = operation.name();
@@ -94,7 +94,7 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn apply_many<const N: usize>(operation: impl Operation, inputs: &[&Tensor]) -> [Tensor; N] {
         let node = Tensor::apply(operation, inputs).node;
-        // A poisoned one has one result, which stands for all.
+        // A poisoned one has one result, which is used for all.
         let last = node.outputs.len() - 1;
         std::array::from_fn(|output| Tensor { node: node.clone(), output: output.min(last) })
     }

@@ -200,10 +200,10 @@ mod tests {
         };
         let both: &[usize] = &[0, 1];
         assert_eq!(keepers(&[(8, both), (4, both), (4, both), (0, both)]), [0, 1, 1, 0]);
-        // What one process alone has counts, wherever it stands.
+        // Values of one process alone count, at any position.
         assert_eq!(keepers(&[(4, both), (4, both), (8, &[0])]), [1, 1, 0]);
         assert_eq!(keepers(&[(1, &[5]), (1, &[3, 5]), (1, &[3, 5])]), [5, 3, 3]);
-        // Many parts: nobody keeps more than its share and one part.
+        // Many parts: no process keeps more than its share and one part.
         let all: Vec<usize> = (0..7).collect();
         let parts: Vec<(usize, &[usize])> = (0..500).map(|part| (part * 7919 % 1000, &all[..])).collect();
         let mut kept = [0; 7];

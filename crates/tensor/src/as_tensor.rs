@@ -1,4 +1,4 @@
-//! [`AsTensor`]: what may stand where a tensor is read.
+//! [`AsTensor`]: what can be used where a tensor is read.
 
 use crate::Tensor;
 

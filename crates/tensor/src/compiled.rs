@@ -158,10 +158,10 @@ impl Compiled {
             }
             if array.sharding() != sharding {
                 let is = array.sharding();
-                return wrong(format!("argument {i}, {ty}, must lie over the devices as {sharding}, but lies as {is}"));
+                return wrong(format!("argument {i}, {ty}, must have the sharding {sharding}, but has {is}"));
             }
             if !Arc::ptr_eq(array.places(), &face.places) && array.places() != &face.places {
-                return wrong(format!("argument {i}, {array:?}, lies on other devices than those of the program"));
+                return wrong(format!("argument {i}, {array:?}, is on other devices than the program"));
             }
         }
         Ok(())

@@ -93,7 +93,7 @@ impl Devices {
                         return there(format!("there is no device with the index {index}"));
                     };
                     if chosen.contains(&index) {
-                        return there(format!("the index {index} stands twice"));
+                        return there(format!("the index {index} is given twice"));
                     }
                     chosen.push(index);
                 }

@@ -144,7 +144,7 @@ impl DType {
     /// - A complex dtype and another meet in a complex one, c128 if either is c128 or f64, else c64.
     ///
     /// This is the lattice of JAX, but that JAX makes f64 of u64 and a signed integer. Here f64 comes of f64 (or c128)
-    /// alone. A plain number beside a tensor takes the tensor's dtype.
+    /// alone. A plain number takes the dtype of the tensor that it is combined with.
     ///
     /// ```
     /// use fulmen_tensor::DType;
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_stands_in_the_order_of_the_enumeration() {
+    fn the_table_has_the_order_of_the_enumeration() {
         for (i, dtype) in DType::all().enumerate() {
             assert_eq!(dtype as usize, i);
             assert_eq!(DType::from_element_type(dtype.element_type()), Some(dtype));

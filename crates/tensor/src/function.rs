@@ -91,7 +91,7 @@ impl Function {
         Ok(self)
     }
 
-    /// Says how parameter number `parameter` lies over the devices; without, each has the whole of it. Nothing happens
+    /// Sets the sharding of parameter number `parameter`; without, each has the whole of it. Nothing happens
     /// where there is no such parameter.
     pub fn shard_parameter(mut self, parameter: usize, sharding: Sharding) -> Function {
         if let Some(place) = self.parameter_shardings.get_mut(parameter) {
@@ -100,7 +100,7 @@ impl Function {
         self
     }
 
-    /// Says how result number `result` is to lie over the devices; without, each gets the whole of it. Nothing happens
+    /// Sets the sharding of result number `result`; without, each gets the whole of it. Nothing happens
     /// where there is no such result.
     pub fn shard_result(mut self, result: usize, sharding: Sharding) -> Function {
         if let Some(place) = self.result_shardings.get_mut(result) {
@@ -128,7 +128,7 @@ impl Function {
     /// of the program, so that the same expression of other values is the same program. Without this, values of up to 1,024
     /// bytes are part of the program, where the compiler can compute with them. [`Tensor::eval`] does this; it is for
     /// programs that run once, since the values go to the devices each time that the function is compiled. Numbers that
-    /// stand in the expression (`x * 2.0`, [`Tensor::full`]) remain part of the program.
+    /// are part of the expression (`x * 2.0`, [`Tensor::full`]) remain part of the program.
     ///
     /// ```
     /// use fulmen_tensor::{Function, Mesh, Tensor};
@@ -173,12 +173,12 @@ impl Function {
         &self.aliases
     }
 
-    /// How each parameter lies over the devices.
+    /// The sharding of each parameter.
     pub fn parameter_shardings(&self) -> &[Sharding] {
         &self.parameter_shardings
     }
 
-    /// How each result lies over the devices.
+    /// The sharding of each result.
     pub fn result_shardings(&self) -> &[Sharding] {
         &self.result_shardings
     }

@@ -1,4 +1,4 @@
-//! Reverse-mode differentiation: a function from graph to graph. What each operation contributes stands with it.
+//! Reverse-mode differentiation: a function from graph to graph. The derivative of each operation is in the operation's file.
 
 use std::collections::{HashMap, HashSet};
 

@@ -114,7 +114,7 @@ fn again(name: &str, before: &[(TensorType, Sharding)], now: &[TensorType]) -> S
     let changed = before.iter().zip(now).enumerate().find(|(_, (before, now))| before.0 != **now);
     let why = match changed {
         Some((i, (before, now))) => format!("input {i} was {}, then {now}", before.0),
-        None => "its inputs lie otherwise over the devices".to_owned(),
+        None => "its inputs have another sharding".to_owned(),
     };
     format!(
         "`{name}` was compiled again: {why}. Each combination of shapes and dtypes is a program of its own, which is \

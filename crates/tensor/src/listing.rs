@@ -1,6 +1,6 @@
 //! The statements of an expression, in the body of the program or of a region within it.
 //!
-//! Not here: the program's face and its text as a whole; see `lower.rs`. How one operation is spelled stands with the
+//! Not here: the program's face and its text as a whole; see `lower.rs`. How one operation is written is with the
 //! operation.
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,7 @@ pub(crate) struct Program {
     constants_are: Constants,
     /// The number of parameters that the function declares; captured values come after them.
     pub(crate) declared: usize,
-    /// Values that the expression holds, and how they are to lie over the devices.
+    /// Values that the expression holds, and how they are sharded over the devices.
     pub(crate) captured: Vec<(Captured, Sharding)>,
     /// The parameter that each captured value became, by its address.
     known: HashMap<usize, String>,
@@ -43,13 +43,13 @@ pub(crate) struct Program {
 #[derive(Default)]
 pub(crate) struct Body {
     pub(crate) lines: Vec<Line>,
-    /// The names of scalar constants that stand in this block.
+    /// The names of scalar constants in this block.
     constants: HashMap<String, String>,
 }
 
 pub(crate) struct Line {
     text: String,
-    /// What stands in the statement's regions, each with what comes after it.
+    /// The contents of the statement's regions, each with what comes after it.
     blocks: Vec<(Vec<Line>, String)>,
     /// The operation's name and the user's line.
     location: Option<(&'static str, &'static Location<'static>)>,
@@ -170,7 +170,7 @@ impl Program {
                     None => return Err(leaked(of, name, node.location).into()),
                 },
                 Kind::Array(array) => {
-                    // What lies over another mesh is brought here whole.
+                    // A value on another mesh is copied here whole.
                     let whole = Sharding::replicated();
                     let sharding = if *array.mesh() == self.mesh { array.sharding() } else { &whole };
                     self.capture(Arc::as_ptr(array).addr(), Captured::Device(array.clone()), sharding.clone())

@@ -87,7 +87,7 @@ impl Literal {
             DType::U32 => read::<u32>(bytes, f64::from),
             DType::U64 => read::<u64>(bytes, |v| v as f64),
             DType::Bool => read::<bool>(bytes, |v| f64::from(u8::from(v))),
-            // Two floats that stand beside each other.
+            // Two adjacent floats.
             DType::C64 => read::<f32>(bytes, f64::from),
             DType::C128 => read::<f64>(bytes, |v| v),
         }

@@ -1,6 +1,6 @@
 //! From a function to StableHLO text, with a `loc()` of the user's line on each statement.
 //!
-//! How one operation is spelled stands with the operation, and how their statements come one after another in
+//! How one operation is written is in the operation's file, and how their statements come one after another in
 //! `listing.rs`; here is what surrounds them.
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub(crate) struct Lowered {
     pub(crate) key: String,
     /// The type with the most elements, and the line that recorded it.
     pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
-    /// Values that the expression holds, parameters after those that the function declares, and how they are to lie over
+    /// Values that the expression holds, parameters after those that the function declares, and how they are sharded over
     /// the devices.
     pub(crate) captured: Vec<(Captured, Sharding)>,
 }
@@ -53,7 +53,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
         if let Some(result) = function.aliases()[i] {
             if function.result_shardings()[result] != *sharding {
                 return Err(Error::usage(format!(
-                    "`{name}`: parameter {i}, `{called}`, is donated to result {result}, which lies otherwise over the \
+                    "`{name}`: parameter {i}, `{called}`, is donated to result {result}, which is sharded otherwise over the \
                      devices: {sharding} and {}",
                     function.result_shardings()[result]
                 )));

@@ -22,7 +22,7 @@ impl Mesh {
     /// A mesh of these axes.
     ///
     /// # Errors
-    /// No axis at all, one of size 0, a name that is empty, stands twice or has other characters than letters, digits,
+    /// No axis at all, one of size 0, a name that is empty, given twice or has other characters than letters, digits,
     /// `_` and `-`, or more devices than a `usize` counts.
     pub fn new<N: Into<String>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
         let axes: Vec<(String, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();

@@ -15,7 +15,7 @@ pub struct Recorded {
     pub parameter: Option<usize>,
     /// For a parameter, its name.
     pub name: Option<String>,
-    /// What it is computed from, as indices into the list that this stands in.
+    /// What it is computed from, as indices into the same list.
     pub operands: Vec<usize>,
     /// What it gives.
     pub types: Vec<TensorType>,

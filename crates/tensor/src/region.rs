@@ -2,7 +2,7 @@
 //!
 //! A region is closed: everything in it is computed from its parameters and from constants. What a user's closure takes
 //! from outside becomes one more parameter, and one more input of the operation, so that nothing that walks an expression
-//! needs to look into bodies. How a body is written into a program stands in `listing.rs`, its derivative with each
+//! needs to look into bodies. How a body is written into a program is in `listing.rs`, its derivative with each
 //! operation.
 
 use std::collections::{HashMap, HashSet};
@@ -102,7 +102,7 @@ fn is_since(start: u64, t: &Tensor) -> bool {
     t.node.id >= start && matches!(t.node.kind, Kind::Operation(_))
 }
 
-/// Whether nobody can ask for the gradient of a tensor that stands in a body again, be it a view or a constant: it was
+/// Whether the gradient of a tensor in a body can no longer be asked for, as a view or a constant: it was
 /// recorded in the body, or has none. What was recorded before, a user may hold.
 fn is_own(start: u64, t: &Tensor) -> bool {
     t.node.id >= start || !t.dtype().is_float()

@@ -1,6 +1,6 @@
 //! [`Runtime`]: opens devices, compiles functions for them, and remembers what it compiled.
 //!
-//! Running a program stands in `compiled`, moving values in `transfer`.
+//! Running a program is in `compiled`, moving values in `transfer`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@
 //! 2. **The outermost scope wins.** While a scope is open, all that this thread records carries its line: in helpers, in
 //!    closures, through trait objects. A scope that is opened within it changes nothing.
 //! 3. **The user's own code leaves the scope.** A function that calls a closure of its user (the body of a loop, a branch,
-//!    a step) runs it with [`Scope::leave`] in force: what stands there carries the lines where it stands.
+//!    a step) runs it with [`Scope::leave`] in force: what is recorded there carries its own lines.
 //! 4. A derivative rule records under [`Scope::at`] the line of the node that it differentiates.
 //!
 //! A scope is a value of this thread that is put back when its guard is dropped, by a panic too. To open one writes a
@@ -26,8 +26,8 @@
 //!
 //! A library of layers has one difficulty more: it calls layers through trait objects, which do not tell their caller's
 //! line, and those layers are its own or its user's. So it names its source folder once, as a [`Library`], and opens its
-//! scopes with that. After [`Scope::leave`], lines in that folder, and in this crate's, still stand for the line of the
-//! scope that was left; only other lines, the user's, stand for themselves.
+//! scopes with that. After [`Scope::leave`], lines in that folder, and in this crate's, still map to the line of the
+//! scope that was left; only other lines, the user's, stay as they are.
 
 use std::cell::Cell;
 use std::fmt;
@@ -151,7 +151,7 @@ impl Drop for Scope {
 /// }
 ///
 /// let x = Tensor::scalar(1.0f32);
-/// // This closure stands in a file of the library, so that what it records carries the line of the call.
+/// // This closure is in a file of the library, so that what it records carries the line of the call.
 /// let layer = |x: &Tensor| x.exp();
 /// let (y, line) = (call(&layer, &x), line!());
 /// assert_eq!(y.location().line(), line);
@@ -162,7 +162,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// A library whose sources lie beside the file `root`, or in folders there: `Library::new(file!())` in its `lib.rs`.
+    /// A library whose sources are next to the file `root`, or in folders there: `Library::new(file!())` in its `lib.rs`.
     pub const fn new(root: &'static str) -> Library {
         Library { root }
     }

@@ -1,4 +1,4 @@
-//! [`Sharding`]: how the axes of a value lie over the axes of a mesh, and which part of it each device has.
+//! [`Sharding`]: how the axes of a value are split over the axes of a mesh, and which part of it each device has.
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Sharding {
         self.0.is_empty()
     }
 
-    /// How values that lie so lie when they are stacked along a new first axis.
+    /// The sharding of values of this sharding when they are stacked along a new first axis.
     ///
     /// ```
     /// use fulmen_tensor::Sharding;
@@ -63,7 +63,7 @@ impl Sharding {
         Sharding(std::iter::once(&vec![]).chain(&*self.0).cloned().collect())
     }
 
-    /// How a value lies whose axis `i` is axis `permutation[i]` of one that lies so.
+    /// The sharding of a value whose axis `i` is axis `permutation[i]` of one of this sharding.
     pub(crate) fn permuted(&self, permutation: &[usize]) -> Sharding {
         let names = |&axis: &usize| self.0.get(axis).into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
         Sharding::over(permutation.iter().map(names))
@@ -154,7 +154,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Calls `copy(offset in the whole, offset in the block, length)`, in elements, for each stretch that lies together in
+    /// Calls `copy(offset in the whole, offset in the block, length)`, in elements, for each run that is contiguous in
     /// both.
     pub(crate) fn stretches(&self, shape: &Shape, mut copy: impl FnMut(usize, usize, usize)) {
         if self.size.contains(&0) {

@@ -58,9 +58,9 @@ pub(crate) enum Kind {
         of: &'static str,
         name: String,
     },
-    /// A value that lies on the devices.
+    /// A value on the devices.
     Array(Arc<DeviceArray>),
-    /// The elements of a value in host memory that is too large to stand in a program's text.
+    /// The elements of a value in host memory that is too large for a program's text.
     Host(Arc<[u8]>),
     Poison(Fault),
 }
@@ -112,7 +112,7 @@ impl Tensor {
         Tensor::poisoned(Fault::new(operation, message, here()))
     }
 
-    /// A tensor that is poisoned with a mistake made before; it stands at the line of the mistake.
+    /// A tensor that is poisoned with an earlier mistake; it carries the line of the mistake.
     pub(crate) fn poisoned(fault: Fault) -> Tensor {
         let location = fault.location();
         let outputs = vec![TensorType::scalar(DType::F32)];
@@ -137,7 +137,7 @@ impl Tensor {
         Tensor::from_parts(Kind::Parameter { of, name: name.into() }, vec![], vec![ty])
     }
 
-    /// A tensor whose value already lies on the devices.
+    /// A tensor whose value is already on the devices.
     #[track_caller]
     pub fn from_array(array: Arc<DeviceArray>) -> Tensor {
         let _scope = Scope::open();
@@ -212,7 +212,7 @@ impl Tensor {
         }
     }
 
-    /// The value, if it lies in host memory and is no expression and no small constant.
+    /// The value, if it is in host memory and neither an expression nor a small constant.
     pub fn literal(&self) -> Option<crate::Literal> {
         match &self.node.kind {
             Kind::Host(elements) => crate::Literal::from_bytes(self.ty().clone(), elements).ok(),
@@ -220,7 +220,7 @@ impl Tensor {
         }
     }
 
-    /// The value, if it was given and lies in host memory.
+    /// The value, if it was given and is in host memory.
     pub(crate) fn given(&self) -> Option<crate::Literal> {
         match &self.node.kind {
             Kind::Operation(operation) => crate::Literal::from_bytes(self.ty().clone(), operation.given()?).ok(),

@@ -1,6 +1,6 @@
 //! The file of `--config`: TOML whose keys are the names of flags.
 //!
-//! A key stands at the top or in the section that `--help` shows its flag in, `[trainer]` for the Trainer's options, and
+//! A key is at the top or in the section that `--help` shows its flag in, `[trainer]` for the Trainer's options, and
 //! is written with dashes or underscores. What is wrong is told with file, line and key.
 
 use std::ffi::OsString;
@@ -22,7 +22,7 @@ pub(crate) struct FileKey {
     /// The argument's name in clap.
     pub(crate) id: String,
     pub(crate) flags: Vec<OsString>,
-    /// Where it stands.
+    /// Its place in the file.
     pub(crate) source: String,
 }
 
@@ -73,7 +73,7 @@ fn read_text(path: &Path, text: &str, command: &Command, subcommand: Option<&str
     Ok(reader.settings)
 }
 
-/// The arguments that a checkpoint was written with, as flags; what is none of this command's is left out.
+/// The arguments that a checkpoint was written with, as flags; those of other commands are left out.
 pub(crate) fn saved(
     path: &Path,
     arguments: &Map<String, Json>,
@@ -170,7 +170,7 @@ pub(crate) fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(settable)
 }
 
-/// The section that a flag stands in: its heading in `--help`.
+/// The section of a flag: its heading in `--help`.
 pub(crate) fn section_of(arg: &Arg) -> Option<String> {
     arg.get_help_heading().map(|heading| heading.to_lowercase().replace(' ', "-"))
 }
@@ -222,7 +222,7 @@ fn to_flags(arg: &Arg, long: &str, item: &Item) -> Result<Vec<OsString>, String>
     }
 }
 
-/// A value as text; an array as it stands in TOML.
+/// A value as text; an array as TOML.
 fn text(value: &Value) -> Result<String, String> {
     match value {
         Value::String(value) => Ok(value.value().clone()),

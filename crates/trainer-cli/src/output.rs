@@ -9,7 +9,7 @@ pub(crate) fn line_of(trainer: &Trainer, text: impl std::fmt::Display) -> io::Re
     if trainer.process_index() == 0 { line(text) } else { Ok(()) }
 }
 
-/// Writes a line to standard output. A reader that has gone (`| head`) is no failure; a full disk is one.
+/// Writes a line to standard output. A reader that has gone (`| head`) is not a failure; a full disk is.
 pub(crate) fn line(text: impl std::fmt::Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {

@@ -159,7 +159,7 @@ fn refuse_old_names(args: &[OsString], command: &Command) -> Result<(), Failure>
     Ok(())
 }
 
-/// The subcommand, and the flags that stand behind it.
+/// The subcommand, and the flags after it.
 fn leaf(matches: &ArgMatches) -> (Option<&str>, &ArgMatches) {
     match matches.subcommand() {
         Some((name, matches)) => (Some(name), matches),

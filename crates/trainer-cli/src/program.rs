@@ -37,7 +37,7 @@ pub trait Program: clap::Args {
         Ok(())
     }
 
-    /// Opens the data to predict for, in the order in which the predictions are to stand.
+    /// Opens the data to predict for, in the order of the predictions.
     fn predict_data(&self, options: &Options) -> Result<Option<DataLoader>> {
         let _ = options;
         Ok(None)

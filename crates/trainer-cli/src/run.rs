@@ -192,7 +192,7 @@ impl<P: Program> Job<P> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What stands at the end of every output.
+    /// The end of every output.
     fn finish(&self, trainer: &Trainer, json: impl FnOnce() -> serde_json::Value) -> Result<ExitCode, Failure> {
         // A program with loggers of its own may have no such file.
         if let Some(file) = trainer.run_dir().map(|folder| folder.join("metrics.csv")).filter(|file| file.is_file()) {

@@ -169,7 +169,7 @@ impl Error {
         Error { kind: Kind::Interrupted { signal }, message, source: None }
     }
 
-    /// Whether it was Ctrl-C, SIGTERM or SIGHUP that ended what was done. An interrupted fit is no error; its
+    /// Whether it was Ctrl-C, SIGTERM or SIGHUP that ended what was done. An interrupted fit is not an error; its
     /// [summary](crate::FitSummary::interrupted) says so.
     pub fn is_interrupted(&self) -> bool {
         self.signal().is_some()

@@ -12,7 +12,7 @@ pub(crate) fn available() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
 }
 
-/// Bytes of this process that lie in memory.
+/// Resident memory of this process, in bytes.
 pub fn resident() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
 }

@@ -60,7 +60,7 @@ mod step;
 
 mod fit;
 
-// The public face, and what stands on it.
+// The public interface, and what is built on it.
 mod trainer;
 
 pub mod preflight;

@@ -11,6 +11,6 @@ pub struct Plan {
     /// Epochs, the last of which may not be whole; `u64::MAX` where only `max_time` ends training.
     pub max_epochs: u64,
     /// Optimizer steps in all (Lightning's `estimated_stepping_batches`); `u64::MAX` where only `max_time` ends training. A
-    /// schedule over so many stays where it begins.
+    /// schedule over this number of steps stays where it begins.
     pub total_steps: u64,
 }

@@ -165,7 +165,7 @@ impl TrainerBuilder {
     }
 }
 
-/// The mesh that was chosen, or else one of so many devices.
+/// The mesh that was chosen, or else one of `devices` devices.
 fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
     match mesh {
         Some(mesh) if mesh.num_devices() == devices => Ok(mesh.clone()),
@@ -180,7 +180,7 @@ fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
     }
 }
 
-/// The training step for so many devices.
+/// The training step for this number of devices.
 fn record<M: TrainingModule>(
     choices: &Choices,
     mesh: Option<&Mesh>,
@@ -224,7 +224,7 @@ fn record<M: TrainingModule>(
 /// The batch size and the steps of an epoch where these devices share a batch, and what is to be said of it.
 fn batch_for(train: &DataLoader, replicas: Replicas) -> (usize, u64, Option<String>) {
     let parts = replicas.devices;
-    // A loader with so many samples a device has a larger batch where there are more devices.
+    // A loader with a batch size per device has larger batches on more devices.
     if let Ok(loader) = train.distributed(replicas) {
         return (loader.batch_size(), loader.len() as u64, None);
     }

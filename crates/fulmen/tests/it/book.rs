@@ -64,7 +64,7 @@ fn the_table_of_options_is_the_codes() {
     assert_eq!(
         std::env::var("UPDATE_EXPECT").as_deref(),
         Ok("1"),
-        "the table is not the code's; UPDATE_EXPECT=1 writes it anew. Expected:\n{expected}\nfound:\n{table}"
+        "the table is not the code's; UPDATE_EXPECT=1 writes it again. Expected:\n{expected}\nfound:\n{table}"
     );
     let updated = [&lines[..start].concat(), &expected, &lines[start + rows..].concat()].map(String::as_str).concat();
     fs::write(&path, updated).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 /// An optimizer that treats some parameters differently, by patterns over their dotted names: PyTorch's parameter groups.
 ///
-/// In a pattern `*` stands for any text, dots included, and `?` for one character; it must fit the whole name. Of two
+/// In a pattern `*` matches any text, dots included, and `?` one character; it must fit the whole name. Of two
 /// settings of one kind that fit a parameter, the later holds. A pattern that fits no parameter is refused before
 /// training begins.
 ///

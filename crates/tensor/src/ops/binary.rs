@@ -10,10 +10,10 @@ use crate::autocast::for_method;
 use crate::scope::Refusal;
 use crate::{AsTensor, Tensor};
 
-/// What stands on the right of a binary operation: a tensor, or a number that takes the tensor's dtype.
+/// The right operand of a binary operation: a tensor, or a number that takes the tensor's dtype.
 ///
-/// A number is rounded to a floating-point dtype, and is the real part beside a complex one. Beside integers or booleans it must be one of their values: `0.5`
-/// beside i32, or `300` beside u8, is a mistake that poisons.
+/// A number is rounded to a floating-point dtype, and is the real part of a complex one. For integers or booleans it must be one of their values: `0.5`
+/// with i32, or `300` with u8, is a mistake that poisons.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a tensor nor an `f64`",
     label = "expected a tensor, as `x` or `&x`, or a number with a point, as `2.0`"

@@ -46,7 +46,7 @@ pub(super) fn square(a: &Tensor) -> Result<Tensor, Refusal> {
 }
 
 methods! {
-    /// The lower triangular matrices `L` with `L·Lᵀ = A`, for the matrices `A` on the last two axes, of which the symmetric
+    /// The lower triangular matrices `L` with `L·Lᵀ = A`, for the matrices `A` on the last two axes; the symmetric
     /// part `(A + Aᵀ)/2` counts (`torch.linalg.cholesky`, `jax.numpy.linalg.cholesky`). Of a matrix that is not positive
     /// definite the result is NaN. 16-bit floats are computed as f32.
     ///
@@ -61,7 +61,7 @@ methods! {
     cholesky() -> Tensor, |x| {
         let a = square(x)?;
         let factor = Tensor::try_apply(Cholesky, &[&((&a + a.transpose(-1, -2)) * 0.5)])?;
-        // What stands above the diagonal is unspecified.
+        // Elements above the diagonal are unspecified.
         Ok(factor.tril(0).to_dtype(x.dtype()))
     };
 

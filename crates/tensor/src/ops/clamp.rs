@@ -34,7 +34,7 @@ impl Operation for Clamp {
 
 impl Tensor {
     /// `min(max(x, low), high)`, elementwise, the bounds numbers or tensors that broadcast with `x`; NaN stays NaN. The
-    /// gradient flows to `x` where it lies strictly between the bounds, else to the bound that it passed, and at a tie
+    /// gradient flows to `x` where it is strictly between the bounds, else to the bound that it passed, and at a tie
     /// nowhere, as in JAX.
     ///
     /// For one bound alone use [`Tensor::maximum`] or [`Tensor::minimum`].

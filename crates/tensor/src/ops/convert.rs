@@ -141,7 +141,7 @@ impl Tensor {
         })
     }
 
-    /// What these are other bits of, and whether only floats lie between, through which a gradient would flow.
+    /// What these are other bits of, and whether only floats are between, so that a gradient would flow.
     ///
     /// XLA makes one operation of two that follow each other, and where both change the width, its type is wrong and the
     /// compiler fails: so they are one from the start.

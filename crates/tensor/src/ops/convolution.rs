@@ -10,7 +10,7 @@ use crate::operation::{Operation, Vjp, one};
 use crate::shape::{LARGEST, within_reach};
 use crate::{AsTensor, DType, Tensor, TensorType};
 
-/// Where the axes of one operand stand: the two that have a role, then the spatial ones.
+/// The positions of one operand's axes: the two that have a role, then the spatial ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Axes {
     /// Batch of input and result; output features of the kernel.
@@ -179,7 +179,7 @@ fn move_groups(t: &Tensor, from: usize, to: usize, groups: usize) -> Tensor {
     let mut result = split.clone();
     result[to] *= groups;
     split.insert(from, groups);
-    // The group axis now stands at `from`; it moves directly before `to`.
+    // The group axis is now at `from`; it moves directly before `to`.
     let to = if to > from { to + 1 } else { to };
     let mut order: Vec<usize> = (0..split.len()).filter(|&a| a != from).collect();
     let at = order.iter().position(|&a| a == to).unwrap_or(0);

@@ -2,7 +2,7 @@
 //!
 //! Each is one `reduce_window`, whose windows reach to the beginning of the axis: XLA makes a tree of it. The derivative
 //! of a sum is a sum that runs the other way. Those of the others are scans in log₂(n) steps, each of which combines
-//! every element with the one that lies a power of two before it.
+//! every element with the one a power of two before it.
 
 use super::reduce::Reducer;
 use super::takes::Takes;
@@ -29,7 +29,7 @@ impl How {
         }
     }
 
-    /// The statements, by generic names so that they may stand in any region, that make `%r` of `%a` and `%b`.
+    /// The statements, by generic names so that they fit into any region, that make `%r` of `%a` and `%b`.
     fn combine(self, scalar: &str) -> String {
         match self {
             How::Reduce(reducer) => format!("%r = {} %a, %b : {scalar}", reducer.stablehlo()),
@@ -46,7 +46,7 @@ impl How {
     }
 }
 
-/// Two floating-point tensors combined by operations that have a derivative; `after` stands after `before`.
+/// Two floating-point tensors combined by operations that have a derivative; `after` follows `before`.
 fn combined(reducer: Reducer, before: &Tensor, after: &Tensor) -> Tensor {
     match reducer {
         Reducer::Prod => before * after,
@@ -72,8 +72,8 @@ struct Cumulative {
 }
 
 impl Cumulative {
-    /// What lies `distance` before each element along the axis, in the direction of the operation, and where there is
-    /// something; zeros elsewhere. Not by `pad`, which XLA gets wrong where the axis lies split over devices: see `lower`.
+    /// The element `distance` before each element along the axis, in the direction of the operation, and where there is
+    /// something; zeros elsewhere. Not by `pad`, which XLA gets wrong where the axis is sharded: see `lower`.
     fn before(&self, y: &Tensor, distance: usize, reverse: bool) -> (Tensor, Tensor) {
         let (size, axis) = (y.shape()[self.axis], self.axis as isize);
         let mut edge = y.shape().to_vec();
@@ -167,8 +167,8 @@ impl Operation for Cumulative {
             let start = cx.constant(ty.dtype, &self.how.identity(ty.dtype));
             return self.windows(cx.operand(0), &start, &ty);
         }
-        // XLA's partitioner pads an axis that lies split once for all windows of one size, with what the first of them
-        // pads with: the product of a tensor beside its maximum would begin with −∞. So here the axis is not split.
+        // XLA's partitioner pads a sharded axis once for all windows of one size, with what the first of them
+        // pads with: next to its maximum, the product of a tensor would begin with −∞. So here the axis is not split.
         let axes: Vec<&str> = (0..rank).map(|a| if a == self.axis { "{}" } else { "{?}" }).collect();
         let whole = format!("<@mesh, [{}]>", axes.join(", "));
         let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();

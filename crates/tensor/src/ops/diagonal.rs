@@ -1,4 +1,4 @@
-//! Diagonals: taken out of matrices, put into them, summed. By masks, which a matrix that lies split over devices allows.
+//! Diagonals: taken out of matrices, put into them, summed. By masks, which work on a matrix that is sharded.
 
 use super::reduce::Reducer;
 use super::unary::methods;
@@ -108,7 +108,7 @@ impl Tensor {
             )
             .into());
         }
-        // Above the main diagonal the elements stand in the first rows, below it in the first columns.
+        // Above the main diagonal the elements are in the first rows, below it in the first columns.
         let (mut high, none) = (vec![0; self.rank()], vec![0; self.rank()]);
         high[self.rank() - 1] = skipped as i64;
         let padded = self.pad(&zero, &vec![0; self.rank()], &high, &none);

@@ -80,7 +80,7 @@ fn starts_in(of: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec<Tens
         .into());
     }
     if (0..shape.rank()).any(|a| sizes[a] > shape[a]) {
-        return Err(format!("a box of {} does not lie within {}", Shape::from(sizes), of.ty()).into());
+        return Err(format!("a box of {} is not within {}", Shape::from(sizes), of.ty()).into());
     }
     let narrow = shape.iter().all(|&size| i32::try_from(size).is_ok());
     let dtype = if narrow { DType::I32 } else { DType::I64 };

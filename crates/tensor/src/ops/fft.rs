@@ -82,7 +82,7 @@ impl Operation for Fft {
                 let whole = g.pad(&Tensor::zeros(g.dtype(), []), &vec![0; rank], &high, &vec![0; rank]);
                 again(Kind::Fft, &whole).real()
             }
-            // All but the first number, and the last of an even size, stand for themselves and for their conjugates.
+            // All but the first number, and the last of an even size, count for themselves and for their conjugates.
             Kind::Irfft => {
                 let count: f64 = self.lengths.iter().map(|&n| n as f64).product();
                 let half = last / 2 + 1;

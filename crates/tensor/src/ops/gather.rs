@@ -14,7 +14,7 @@ use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 /// How the axes of an operand, of indices and of what is taken (or written) belong together. Each index names an element
-/// along the axes `mapped`, which do not stand in what is taken; along all other axes it is the whole axis.
+/// along the axes `mapped`, which the result does not have; along all other axes it is the whole axis.
 #[derive(Clone, Debug)]
 pub(super) struct Dimensions {
     /// The axes of what is taken that stem from the operand.
@@ -146,7 +146,7 @@ impl Operation for Gather {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         if cx.result().shape.num_elements() == 0 {
-            // Windows of size 1 do not lie within an axis of size 0.
+            // Windows of size 1 are not within an axis of size 0.
             return format!("stablehlo.constant dense<> : {}", cx.result().stablehlo());
         }
         format!(
@@ -231,7 +231,7 @@ impl Tensor {
         })
     }
 
-    /// One element an index: `y[i, j, …] = x[i, j, …]` but that `index[i, j, …]` stands for the place along `axis`
+    /// One element an index: `y[i, j, …] = x[i, j, …]` except that `index[i, j, …]` replaces the position along `axis`
     /// (PyTorch's `gather`). `indices` has the rank of this tensor, and along the other axes at most its sizes; the
     /// result has the shape of `indices`.
     ///
@@ -325,7 +325,7 @@ impl Tensor {
     }
 }
 
-/// Whether `part` has the rank of `whole` and lies within it along all axes but `axis`.
+/// Whether `part` has the rank of `whole` and is within it along all axes except `axis`.
 pub(super) fn fits_into(what: &str, part: &Tensor, whole: &Tensor, axis: usize) -> Result<(), String> {
     let (small, large) = (part.shape(), whole.shape());
     if small.rank() == large.rank() && (0..small.rank()).all(|a| a == axis || small[a] <= large[a]) {

@@ -1,4 +1,4 @@
-//! Images, or what else lies on a grid, on a finer or coarser grid. PyTorch's `nn.functional.interpolate`.
+//! Images and other grids, resampled to a finer or coarser grid. PyTorch's `nn.functional.interpolate`.
 //!
 //! Axes are treated one after the other. A nearest element that is a copy or a step is a broadcast or a slice, and a gather
 //! elsewhere; weighted sums: `resample.rs`.
@@ -33,7 +33,7 @@ pub enum Interpolation {
 /// Sizes that are listed while recording.
 const MOST: usize = 1 << 20;
 
-/// Where the new elements of an axis lie between the old: `step` old ones for each new one.
+/// The positions of an axis' new elements between the old: `step` old ones for each new one.
 struct Grid {
     from: usize,
     to: usize,
@@ -49,7 +49,7 @@ impl Grid {
             .collect()
     }
 
-    /// The old element that each new one copies. In f32, as PyTorch computes it: where both lie on an edge, rounding
+    /// The old element that each new one copies. In f32, as PyTorch computes it: where both are on an edge, rounding
     /// decides.
     fn nearest(&self, exact: bool) -> Vec<usize> {
         let shift = if exact { 0.5f32 } else { 0.0 };

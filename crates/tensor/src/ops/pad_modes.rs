@@ -5,7 +5,7 @@
 use crate::Tensor;
 use crate::shape::within_reach;
 
-/// What stands in padding; PyTorch's modes.
+/// The values of padding; PyTorch's modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum PadMode {
     /// This number.
@@ -37,7 +37,7 @@ impl PadMode {
 }
 
 impl Tensor {
-    /// This tensor with `padding[i]`, so many elements before and after, along its last `padding.len()` axes, in their
+    /// This tensor with `padding[i]` elements before and after, along its last `padding.len()` axes, in their
     /// order (PyTorch's `nn.functional.pad`, which lists the last axis first). Negative amounts cut elements off.
     ///
     /// Poisoned where there are too few elements for the mode.
@@ -88,7 +88,7 @@ impl Tensor {
                 return Ok(padded);
             }
             let value = match mode {
-                // A number that is none of the dtype is refused as beside an operator.
+                // A number that the dtype does not have is refused, as it is by an operator.
                 PadMode::Constant(value) => crate::Operand::beside(&value, self),
                 _ => Tensor::full(self.dtype(), [], 0.0),
             };

@@ -1,4 +1,4 @@
-//! Indices that a program is given: checked for their dtype, and made safe where they lie outside, since a device cannot
+//! Indices that a program is given: checked for their dtype, and made safe where they are out of range, since a device cannot
 //! refuse one.
 //!
 //! The rule is one for all operations by index. `0..size` are the indices of an axis; negative ones do not count from the
@@ -9,7 +9,7 @@ use super::constant::holds;
 use super::takes::Takes;
 use crate::{DType, Shape, Tensor};
 
-/// Where an index that lies outside is moved to.
+/// Where an index out of range is moved to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outside {
     /// To 0, for what is read; the caller masks the result.
@@ -25,7 +25,7 @@ pub(super) struct Places {
     pub(super) inside: Tensor,
 }
 
-/// Refuses what cannot be indices of these axes. An axis without elements can be written to, since all that lies outside
+/// Refuses what cannot be indices of these axes. An axis without elements can be written to, since all writes out of range
 /// is dropped, but has nothing to read.
 fn check(of: &Shape, axes: &[usize], indices: &Tensor, outside: Outside) -> Result<(), String> {
     Takes::Integers.check(indices.dtype()).map_err(|message| format!("as indices {message}"))?;
@@ -43,7 +43,7 @@ fn dtype_for(of: &Shape, axes: &[usize]) -> DType {
 
 fn safe(size: usize, indices: &Tensor, outside: Outside, dtype: DType) -> Places {
     let mut inside = indices.ge(0.0);
-    // No index of a dtype that does not reach the size lies beyond it.
+    // A dtype whose maximum is below the size has no index out of range.
     if holds(indices.dtype(), size as f64) {
         inside = inside.and(indices.lt(size as f64));
     }

@@ -320,7 +320,7 @@ impl Pooling {
             let (size, padding) = (over.shape()[i + 2] as f64, self.padding[i] as f64);
             let (low, high) = if self.count_include_pad { (-padding, size + padding) } else { (0.0, size) };
             let dilation = self.dilation[i] as f64;
-            // Element `t` of a window that begins at `start` lies at `start + t·dilation`: the first that counts, and the
+            // Element `t` of a window that begins at `start` is at `start + t·dilation`: the first that counts, and the
             // first that counts no more.
             let start = Tensor::arange(DType::I64, result.shape()[i + 2]) * self.stride[i] as f64 - padding;
             let first = ((-&start + low).maximum(0.0) + (dilation - 1.0)) / dilation;
@@ -338,7 +338,7 @@ methods! {
     /// largest.
     max_pool(how: &Pooling) -> Tensor, |x| x.pool("max_pool", Reducer::Max, how);
 
-    /// The largest element of each window over `[batch, channels, spatial…]`, and where it lies (PyTorch's
+    /// The largest element of each window over `[batch, channels, spatial…]`, and its position (PyTorch's
     /// `return_indices`): an i32 that counts the elements of one channel, row by row; the first of several.
     ///
     /// ```

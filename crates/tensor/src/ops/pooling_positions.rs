@@ -1,4 +1,4 @@
-//! Where the largest element of each window lies: `reduce_window` of numbers together with their places.
+//! The position of the largest element of each window: `reduce_window` of numbers together with their positions.
 //!
 //! Not here: the maximum alone, and its derivative by `select_and_scatter`, which TPUs have an instruction for
 //! (`pooling.rs`).

@@ -16,7 +16,7 @@ pub(super) fn common_dtype(a: &Tensor, b: &Tensor) -> Result<DType, Refusal> {
 
 /// The dtype in which all tensors meet, none of which is poisoned.
 pub(super) fn common_dtype_of_all(tensors: &[&Tensor]) -> Result<DType, String> {
-    // Floats first: beside one, u64 and a signed integer meet in it.
+    // Floats first: with one, u64 and a signed integer are promoted to it.
     let mut sorted = tensors.to_vec();
     sorted.sort_by_key(|t| !t.dtype().is_inexact());
     let mut dtype = sorted.first().map_or(DType::F32, |t| t.dtype());

@@ -260,7 +260,7 @@ reductions! {
     /// summed as f32, integers in their own dtype. Of booleans it is the number of those that are true, an i32, or an i64
     /// where an i32 may be too small.
     ///
-    /// Poisoned if an axis is named twice or is none of the tensor's; so is every reduction here by such an axis.
+    /// Poisoned if an axis is named twice or out of range, as is every reduction here.
     sum, sum_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| Ok(x.countable().reduce("sum", Reducer::Sum, axes, keepdim));
 
     /// The product along `axes`, which vanish. The product of nothing is 1. 16-bit

@@ -1,6 +1,6 @@
 //! Writing by index: elements set, added, multiplied, or kept if they are larger or smaller.
 //!
-//! [`Scatter`] is StableHLO's `scatter` for windows that span whole axes, of which it drops what lies outside. Not here:
+//! [`Scatter`] is StableHLO's `scatter` for windows that span whole axes, and drops updates out of range. Not here:
 //! reading by index (`gather.rs`), a box whose place a program computes (`dynamic_slice.rs`).
 
 use super::gather::{Dimensions, Gather, check_points, fits_into, indexed_axis};
@@ -241,11 +241,11 @@ impl Tensor {
         places: &Places,
         updates: &Tensor,
     ) -> Result<Tensor, Refusal> {
-        // Every index lies outside. XLA has no windows of size 1 within an axis of size 0.
+        // Every index is out of range. XLA has no windows of size 1 within an axis of size 0.
         if self.shape().num_elements() == 0 {
             return Ok(self.clone());
         }
-        // What lies outside is dropped by the operation; the mask drops its gradient.
+        // The operation drops updates out of range; the mask drops their gradient.
         let mask = dimensions.spread(&places.inside, updates.shape());
         let kept = mask.select(updates, &updates.zeros_like());
         Tensor::try_apply(Scatter { method, combine, dimensions }, &[self, &places.indices, &kept])
@@ -287,7 +287,7 @@ impl Tensor {
         let places = places::along(self.shape(), axis, indices, Outside::Beyond)?;
         let (none, step) = (vec![0; part.rank()], vec![1; part.rank()]);
         let updates = updates.slice(&none, part, &step);
-        // Along the other axes the indices are to be as long as this tensor: what is added to them lies outside.
+        // Along the other axes the indices are to be as long as this tensor: added elements are out of range.
         let low = vec![0; part.rank()];
         let high: Vec<i64> = (0..part.rank())
             .map(|a| if a == axis { 0 } else { self.shape()[a].saturating_sub(part[a]) as i64 })

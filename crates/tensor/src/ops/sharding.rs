@@ -1,4 +1,4 @@
-//! A value that is to lie over the devices in a certain way.
+//! The sharding of a value.
 
 use super::unary::methods;
 use crate::lower::Lowering;
@@ -27,7 +27,7 @@ impl Operation for ShardingConstraint {
     }
 }
 
-/// Whole on every device, of parts that lie so.
+/// All-gather: whole on every device, from shards of this sharding.
 #[derive(Debug)]
 struct AllGather(Sharding);
 
@@ -73,7 +73,7 @@ fn lower(sharding: &Sharding, cx: &Lowering<'_>) -> String {
 
 methods! {
     /// The same value, split over the devices as `sharding` says (JAX's `with_sharding_constraint`); so is its gradient.
-    /// It changes where the value lies and never what it is. On one device it does nothing.
+    /// It changes where the shards of a value are, never the value. On one device it does nothing.
     ///
     /// A sharding with more axes than the tensor poisons; one that the mesh does not fit is an error when the program is
     /// compiled for that mesh.
@@ -86,7 +86,7 @@ methods! {
     /// ```
     with_sharding(sharding: &Sharding) -> Tensor, |x| Tensor::try_apply(ShardingConstraint(sharding.clone()), &[x]);
 
-    /// The same value, whole on every device, of parts that lie as `sharding` says; its gradient is split in the same way. So
+    /// The same value, whole on every device, gathered from shards of `sharding`; its gradient is sharded in the same way. So
     /// fully sharded training (FSDP) sees a parameter. A transposed or narrower copy is made of the parts and gathered then:
     /// in mixed precision devices send 16-bit numbers. On one device it does nothing.
     ///
@@ -106,7 +106,7 @@ methods! {
 }
 
 impl Tensor {
-    /// What [`Tensor::all_gather`] made this of, and how that lies. A loop over stacked values uses it to gather one slice at
+    /// The operand of [`Tensor::all_gather`], and its sharding. A loop over stacked values uses it to gather one slice at
     /// a time.
     pub fn gathered_from(&self) -> Option<(&Tensor, &Sharding)> {
         let Kind::Operation(operation) = &self.node.kind else { return None };

@@ -34,7 +34,7 @@ impl Operation for Slice {
         for axis in 0..rank {
             let (start, limit, stride) = (self.start[axis], self.limit[axis], self.stride[axis]);
             if start > limit || limit > from[axis] || stride == 0 {
-                return Err(format!("{start}..{limit} in steps of {stride} does not lie within axis {axis} of {from}"));
+                return Err(format!("{start}..{limit} in steps of {stride} is not within axis {axis} of {from}"));
             }
             within_reach("stride", axis, stride as i128)?;
         }
@@ -83,7 +83,7 @@ impl Tensor {
             limit[axis] = start.saturating_add(length);
             if limit[axis] > size {
                 return Err(format!(
-                    "{length} elements from {start} on do not lie within axis {axis} of {}",
+                    "{length} elements from {start} on are not within axis {axis} of {}",
                     self.shape()
                 )
                 .into());
@@ -93,7 +93,7 @@ impl Tensor {
     }
 
     /// Every `step`-th element of a range along one axis, as Python's `x[start:end:step]`: negative ends count from the end
-    /// of the axis, and what lies beyond it is left out.
+    /// of the axis, and elements beyond it are left out.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};

@@ -1,6 +1,6 @@
 //! The Threefry-2×32 block function with 20 rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
 //! as 1, 2, 3", SC 2011): a keyed hash of two words, elementwise, so that every element of a random tensor is computed
-//! from its own index, on whatever device it lies.
+//! from its own index, on any device.
 
 use std::fmt::Write as _;
 

@@ -20,7 +20,7 @@ impl Tensor {
             let rank = self.rank().max(copies.len());
             let aligned = |sizes: &[usize]| [vec![1; rank - sizes.len()], sizes.to_vec()].concat();
             let (sizes, copies) = (aligned(self.shape()), aligned(copies));
-            // Each axis becomes two, [1, size], of which the first repeats.
+            // Each axis becomes two, [1, size]; the first repeats.
             let pairs =
                 |first: &dyn Fn(usize) -> usize| (0..rank).flat_map(|a| [first(a), sizes[a]]).collect::<Vec<_>>();
             let result: Vec<usize> = (0..rank).map(|a| product(&[copies[a], sizes[a]])).collect();
@@ -29,7 +29,7 @@ impl Tensor {
     }
 
     /// As many copies of this tensor along each axis (PyTorch's `repeat`), of which there must be at least as many as the
-    /// tensor has; those more stand in front. As [`Tensor::tile`] else.
+    /// tensor has; further ones are new leading axes. As [`Tensor::tile`] else.
     #[track_caller]
     pub fn repeat(&self, copies: &[usize]) -> Tensor {
         Tensor::record("repeat", || {

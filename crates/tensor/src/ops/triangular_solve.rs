@@ -7,7 +7,7 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{AsTensor, Shape, Tensor, TensorType};
 
-/// What [`Tensor::triangular_solve`] solves: which triangle holds the matrix, and how it stands in the equation.
+/// What [`Tensor::triangular_solve`] solves: which triangle holds the matrix, and its side of the equation.
 ///
 /// ```
 /// use fulmen_tensor::TriangularSolve;
@@ -23,12 +23,12 @@ pub struct TriangularSolve {
 }
 
 impl TriangularSolve {
-    /// `A·X = B`, where `A` is the lower triangle; what stands above the diagonal is not read.
+    /// `A·X = B`, where `A` is the lower triangle; elements above the diagonal are not read.
     pub fn lower() -> TriangularSolve {
         TriangularSolve { lower: true, transpose: false, right: false, unit_diagonal: false }
     }
 
-    /// `A·X = B`, where `A` is the upper triangle; what stands below the diagonal is not read.
+    /// `A·X = B`, where `A` is the upper triangle; elements below the diagonal are not read.
     pub fn upper() -> TriangularSolve {
         TriangularSolve { lower: false, ..TriangularSolve::lower() }
     }
@@ -62,7 +62,7 @@ impl Operation for TriangularSolve {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (a, x, g) = (cx.input(0), cx.output(), cx.cotangent());
         let b = Tensor::apply(self.clone().transpose(), &[a, &g]);
-        // With respect to the matrix as it stands in the equation.
+        // With respect to the matrix as the equation has it.
         let (left, right) = if self.right { (x, &b) } else { (&b, x) };
         let product = match self.right {
             true => left.transpose(-1, -2).matmul(right),

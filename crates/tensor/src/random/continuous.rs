@@ -106,7 +106,7 @@ pub fn truncated_normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape
 }
 
 /// Numbers from the standard Gumbel distribution: `−log(−log(u))` of uniform `u` in (0, 1). The largest of several
-/// `x + gumbel` stands at each place with probability `softmax(x)`: see [`categorical`](super::categorical).
+/// `x + gumbel` is largest at each index with probability `softmax(x)`: see [`categorical`](super::categorical).
 ///
 /// Poisoned if `dtype` is not a floating-point type.
 #[track_caller]

@@ -33,7 +33,7 @@ pub fn bernoulli(key: impl AsTensor, p: impl Operand, shape: impl Into<Shape>) -
 }
 
 /// Integers drawn evenly from `low` to `high`, which does not come out (JAX's `randint`): the remainder of twice as many
-/// random bits as `dtype` has, but at least 64, by `high − low`: as even as the numbers are few beside that.
+/// random bits as `dtype` has, but at least 64, by `high − low`: nearly even, as the numbers are few compared with 2^64.
 ///
 /// Poisoned if `dtype` is not an integer type, if `low` is not below `high`, or if `dtype` does not hold `low` and `high − 1`.
 ///

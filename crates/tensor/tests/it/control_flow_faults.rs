@@ -163,7 +163,7 @@ fn derivatives_that_there_are_none_of_are_refused() {
     let fault = gradients[0].fault().unwrap();
     assert!(fault.message().contains("use scan(), or fori_loop()"), "{fault}");
     assert_eq!(fault.location().line(), line);
-    // Where nobody asks for it, nothing is missing.
+    // Without a request for it, nothing is missing.
     let (sum, _) = scan(&[&x], &[&zeros(&[3])], |c, _| {
         let n = while_loop(&[&Tensor::scalar(0i32)], |n| n[0].lt(2.0), |n| vec![&n[0] + 1.0]);
         (vec![&c[0] * n[0].to_dtype(DType::F32)], vec![])

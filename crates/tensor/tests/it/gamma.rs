@@ -21,7 +21,7 @@ const BETA: [(f64, f64, [f64; 5]); 3] = [
     (3.0, 0.5, [0.500526487, 0.787255027, 0.920967233, 0.98178491, 0.999288214]),
 ];
 
-/// The parts of what was drawn that lie below the quantiles are those of the distribution; so are mean and variance.
+/// The parts of what was drawn below the quantiles are those of the distribution; so are mean and variance.
 fn check(name: &str, drawn: &Tensor, quantiles: [f64; 5], mean: f64, variance: f64) {
     let drawn: Vec<f64> = drawn.eval().unwrap().to_f64();
     assert!(drawn.iter().all(|x| x.is_finite() && *x >= 0.0), "{name}");

@@ -47,7 +47,7 @@ fn an_index_outside_gives_what_no_element_is_and_adds_nothing() {
             assert_eq!(added, [0.0, 2.0, 0.0], "{dtype}");
         }
     }
-    // The loss is NaN, so nobody takes it for a good one; the gradient of the other rows is what it is.
+    // The loss is NaN, so it is not mistaken for a good one; the gradient of the other rows is what it is.
     let table = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
     let loss = table.take(0, &outside).sum_all();
     assert!(loss.eval().unwrap().to_f64()[0].is_nan());

@@ -1,4 +1,4 @@
-//! Whose line a node carries: that of the user's call, whatever lies between; and the user's own within a closure.
+//! Whose line a node carries: that of the user's call, whatever is between; and the user's own within a closure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -109,7 +109,7 @@ fn a_panic_ends_the_scopes_it_leaves() {
 }
 
 #[test]
-fn every_call_and_its_derivative_stand_in_the_callers_file() {
+fn every_call_and_its_derivative_carry_the_callers_file() {
     for (name, call) in CALLS.iter().copied().flatten() {
         for seed in 0..8u8 {
             let bytes: Vec<u8> =

@@ -93,7 +93,7 @@ fn every_statement_of_composed_operations_carries_the_users_line() {
 }
 
 #[test]
-fn a_derivative_that_nobody_needs_need_not_exist() {
+fn a_derivative_that_is_not_needed_need_not_exist() {
     let x = Tensor::from_slice(&[1.0f32, 4.0, 3.0, 2.0], [1, 1, 2, 2]);
     let pooled = x.max_pool(&Pooling::new([2, 2])).sum_all();
     let d = grad(&pooled, &[&x]).remove(0);

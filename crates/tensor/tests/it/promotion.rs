@@ -65,10 +65,10 @@ fn the_values_are_those_of_the_dtype_in_which_both_meet() {
     let half = Tensor::full(DType::Bf16, [1], 1.0 / 3.0);
     let difference = (&third - &half).eval().unwrap().to_vec::<f32>().unwrap()[0];
     assert_eq!(difference, 1.0 / 3.0 - half::bf16::from_f32(1.0 / 3.0).to_f32());
-    // 257 is no bf16; f16 and bf16 meet where both are exact.
+    // 257 is not a bf16; f16 and bf16 meet where both are exact.
     let sum = Tensor::full(DType::F16, [1], 257.0) + Tensor::full(DType::Bf16, [1], 1024.0);
     assert_eq!(sum.eval().unwrap().to_vec::<f32>().unwrap(), [1281.0]);
-    // 200 is no i8, −1 no u32.
+    // 200 is not an i8, and −1 is not a u32.
     let sum = Tensor::full(DType::U8, [1], 200.0) + Tensor::full(DType::I8, [1], -1.0);
     assert_eq!(sum.eval().unwrap().to_vec::<i16>().unwrap(), [199]);
     let sum = Tensor::full(DType::U32, [1], 4e9) + Tensor::full(DType::I32, [1], -1.0);

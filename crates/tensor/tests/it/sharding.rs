@@ -1,4 +1,4 @@
-//! Programs on several CPU devices: what lies where, and that it computes what one device computes.
+//! Programs on several CPU devices: the sharding of values, and that they compute what one device computes.
 
 use fulmen_tensor::{
     Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, grad, random,
@@ -43,7 +43,7 @@ fn a_value_is_split_as_its_sharding_says_and_read_back_whole() {
 }
 
 #[test]
-fn what_is_gathered_has_a_gradient_that_lies_in_parts() {
+fn what_is_gathered_has_a_sharded_gradient() {
     let runtime = cpu(8).with_mesh(&Mesh::new([("data", 8)]).unwrap()).unwrap();
     let step = Function::trace("step", &[f32s([16, 3])], |w| {
         let whole = w[0].all_gather(&rows());
@@ -132,13 +132,13 @@ fn a_value_of_other_devices_is_brought_over() {
 }
 
 #[test]
-fn arguments_that_lie_otherwise_are_refused() {
+fn arguments_of_another_sharding_are_refused() {
     let runtime = cpu(2);
     let function = Function::trace("f", &[f32s([4])], |x| vec![x[0].sum_all()]).shard_parameter(0, rows());
     let function = runtime.compile(&function).unwrap();
     let whole = runtime.to_device(&numbers([4])).unwrap();
     let message = function.call(vec![Argument::Borrow(&whole)]).err().unwrap().to_string();
-    assert!(message.contains("must lie over the devices as [data], but lies as []"), "{message}");
+    assert!(message.contains("must have the sharding [data], but has []"), "{message}");
     let elsewhere = cpu(4).to_devices(&numbers([4]), &rows()).unwrap();
     let message = function.call(vec![Argument::Borrow(&elsewhere)]).err().unwrap().to_string();
     assert!(message.contains("other devices"), "{message}");
@@ -156,7 +156,7 @@ fn a_sharding_that_the_mesh_does_not_fit_is_an_error_with_the_users_line() {
     assert!(error.contains("there are 2"), "{error}");
     let donated = Function::trace("f", &[f32s([4])], |x| vec![&x[0] + 1.0]).donate(0, 0).unwrap();
     let error = donated.shard_parameter(0, rows()).stablehlo().unwrap_err().to_string();
-    assert!(error.contains("donated to result 0, which lies otherwise"), "{error}");
+    assert!(error.contains("donated to result 0, which is sharded otherwise"), "{error}");
 }
 
 #[test]

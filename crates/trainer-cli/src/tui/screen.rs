@@ -22,7 +22,7 @@ const MOST_LINES: usize = 500;
 const MOST_RATES: usize = 300;
 /// Time over which a rate is taken.
 const STRETCH: Duration = Duration::from_secs(1);
-/// Columns from which on there is a side beside the chart.
+/// The least width for a column next to the chart.
 const WIDE: u16 = 90;
 
 /// Queues and memory at one moment.
@@ -273,7 +273,7 @@ impl Screen {
         charts.iter().position(|name| *name == wanted).unwrap_or(0)
     }
 
-    /// Draws it, beside each other or, where that is narrow, below each other.
+    /// Draws them side by side or, if that is narrow, below each other.
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
         let wide = area.width >= WIDE;
@@ -416,7 +416,7 @@ mod tests {
         assert!(steps.len() > MOST_POINTS / 3 && steps[0] == 1.0 && steps[steps.len() - 1] > 99_000.0);
         let distances: Vec<f64> = steps.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(distances.iter().all(|distance| *distance == distances[0]), "{distances:?}");
-        // A later value of the same step replaces the one before; what is not finite is no point.
+        // A later value of the same step replaces the one before; values that are not finite are left out.
         let points = curve.points.len();
         curve.points.push((200_000.0, 1.0));
         curve.push(200_000, 2.0);

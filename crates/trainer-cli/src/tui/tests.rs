@@ -299,7 +299,7 @@ impl Tmux {
         self.call(&["send-keys", key]);
     }
 
-    /// Waits until this stands on the terminal, and gives what does.
+    /// Waits until the terminal shows this, and returns the screen.
     fn wait(&self, expected: &str) -> String {
         self.wait_until(expected, |text| text.contains(expected))
     }
@@ -316,7 +316,7 @@ impl Tmux {
         }
     }
 
-    /// Waits until the program has ended, and gives what stands on the terminal, whose mode is as before.
+    /// Waits until the program has ended, and returns the screen of the terminal, whose mode is as before.
     fn ended(&self) -> String {
         let text = self.wait_until("the end", |_| self.folder.path().join("end").exists());
         assert_eq!(self.read("after"), self.read("before"), "{text}");

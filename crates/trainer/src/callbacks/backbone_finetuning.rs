@@ -6,11 +6,11 @@ use crate::hooks::{FitStart, Progress};
 use crate::{StepPart, TrainDuration};
 
 /// Leaves the parameters that fit a pattern as they are at first, and trains them from some epoch or step on. In a pattern
-/// `*` stands for any text, dots included, and `?` for one character; it must fit the whole dotted name.
+/// `*` matches any text, dots included, and `?` one character; the pattern must match the whole dotted name.
 ///
 /// Each phase has a program of its own. All are compiled before the first step, except those that a resumed run has behind
 /// it. What is frozen has no gradient in the program of its phase and is not written by it. Schedules, counters, moments
-/// and the order of the data go on across the change. What the optimizer remembers of frozen parameters lies on the device
+/// and the order of the data go on across the change. The optimizer's state of frozen parameters is on the device
 /// from the beginning, as zeros: it needs its memory in all phases. Bias corrections count the steps since the parameter
 /// was unfrozen, as PyTorch does.
 ///
@@ -43,7 +43,7 @@ pub struct BackboneFinetuning {
 }
 
 impl BackboneFinetuning {
-    /// Trains the parameters that fit the pattern after so many epochs or optimizer steps.
+    /// Trains the parameters that match the pattern after this number of epochs or optimizer steps.
     pub fn new(pattern: impl Into<String>, unfreeze_at: TrainDuration) -> BackboneFinetuning {
         BackboneFinetuning {
             pattern: pattern.into(),

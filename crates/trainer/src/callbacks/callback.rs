@@ -19,7 +19,7 @@ macro_rules! callback_methods {
     )*};
 }
 
-/// Code that runs at the turns of a training run. All methods have a default that does nothing; they stand in the order in
+/// Code that runs at the turns of a training run. All methods have a default that does nothing; they are in the order in
 /// which they are called. Callbacks are called in the order in which they were added, then the module's own hook.
 pub trait Callback: Send {
     /// The name that the callback's state has in checkpoints, and that messages use.

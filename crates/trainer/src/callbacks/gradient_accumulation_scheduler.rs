@@ -6,7 +6,7 @@ use crate::callbacks::callback::Callback;
 /// Accumulates gradients over another number of batches from some epochs on: pairs of an epoch, counted from 0, and the
 /// batches for which the optimizer steps once. Before the first of these epochs it steps for each batch.
 ///
-/// The step takes the number from the epoch, on the device: nothing is compiled for it. The sums of gradients lie in the
+/// The step takes the number from the epoch, on the device: nothing is compiled for it. The sums of gradients are in the
 /// training state from the beginning. [`Plan::total_steps`](crate::Plan::total_steps), schedules and checkpoints know the
 /// steps of all epochs. It takes the place of the option `accumulate_grad_batches`.
 ///
@@ -21,7 +21,7 @@ pub struct GradientAccumulationScheduler {
 }
 
 impl GradientAccumulationScheduler {
-    /// From each of these epochs on, so many batches a step.
+    /// The number of batches a step, from each of these epochs on.
     pub fn new(scheduling: impl IntoIterator<Item = (u64, u64)>) -> GradientAccumulationScheduler {
         let mut scheduling: Vec<_> = scheduling.into_iter().collect();
         scheduling.sort_unstable();

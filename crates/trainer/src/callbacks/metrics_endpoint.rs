@@ -38,7 +38,7 @@ pub(crate) struct MetricsEndpoint {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where training stands, and what it has logged last.
+/// The progress of training, and its last logged values.
 #[derive(Debug, Default)]
 struct Latest {
     epoch: u64,

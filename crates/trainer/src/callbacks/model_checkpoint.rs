@@ -110,7 +110,7 @@ impl ModelCheckpoint {
         self
     }
 
-    /// Also saves after so many optimizer steps of the run, each time.
+    /// Also saves each time after this number of optimizer steps.
     pub fn every_n_train_steps(mut self, steps: u64) -> ModelCheckpoint {
         self.every_n_steps = Some(steps);
         self

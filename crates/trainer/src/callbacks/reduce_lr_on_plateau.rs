@@ -21,7 +21,7 @@ pub enum ThresholdMode {
 /// Multiplies the learning rate by a factor when a metric has not become better for some epochs: PyTorch's
 /// `ReduceLROnPlateau`, with its rules and defaults.
 ///
-/// The factor is an input of the compiled step, which is not compiled anew. It multiplies whatever the optimizer's
+/// The factor is an input of the compiled step, which is not compiled again. It multiplies whatever the optimizer's
 /// schedule gives, in all parameter groups, and what other callbacks do; `min_lr` is about the rate that is logged.
 ///
 /// ```

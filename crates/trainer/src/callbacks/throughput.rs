@@ -27,7 +27,7 @@ pub(super) struct Throughput {
     batches: u64,
     /// Operations of these batches.
     operations: f64,
-    /// Time that is no training.
+    /// Time without training.
     paused: Duration,
     paused_since: Option<Instant>,
     /// The steps whose log points may still come, the one of the latest log point first.
@@ -90,7 +90,7 @@ impl Throughput {
         }
     }
 
-    /// From now until the next batch is no training.
+    /// From now until the next batch, time does not count as training.
     pub(super) fn pause(&mut self) {
         self.paused_since.get_or_insert_with(Instant::now);
     }

@@ -1,6 +1,6 @@
 //! Checkpoints: folders of `fulmen-checkpoint` with the whole training state, and where training stood.
 //!
-//! The module's tensors have their own names (`conv1.weight`); optimizer state and counters stand beside them under
+//! The module's tensors have their own names (`conv1.weight`); optimizer state and counters are under
 //! `optimizer/…` and `trainer/…`.
 
 pub(crate) mod newest;
@@ -26,7 +26,7 @@ use crate::checkpoint::run_config::RunConfig;
 use crate::logs::Sums;
 use crate::{Error, Options, Result};
 
-/// Where checkpoints lie that have a path: gives the store of a folder.
+/// The store of a folder of checkpoints.
 pub(crate) type OpenStore = Arc<dyn Fn(&Path) -> Arc<dyn Store> + Send + Sync>;
 
 /// The store of a folder of this machine, or one that it mounts.
@@ -83,7 +83,7 @@ pub(crate) struct Position {
 
 impl Position {
     /// The best checkpoint so far, by the metadata of the one at `path`. Their folder may have been moved: then the best lies
-    /// beside it.
+    /// next to it.
     pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
         let named = self.best_checkpoint.as_ref()?;
         let beside = path.with_file_name(named.file_name()?);
@@ -136,7 +136,7 @@ fn bits(sum: &[f64]) -> Vec<u64> {
     sum.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Opens a checkpoint, of which the values are not read yet.
+/// Opens a checkpoint, without reading its values.
 pub(crate) fn open(path: &Path) -> Result<(Checkpoint, Position)> {
     let checkpoint = Checkpoint::at(path).map_err(Error::checkpoint_file)?;
     let position = position(&checkpoint.manifest().run).map_err(|why| Error::unreadable(path, why))?;
@@ -294,7 +294,7 @@ pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     Err(Error::checkpoint(root, "there is no free number for a version folder"))
 }
 
-/// Removes what a killed run left half written. What stays, in a folder of another user say, is in nobody's way but the disk's.
+/// Removes what a killed run left half written. What stays, in a folder of another user say, only takes room on the disk.
 fn clean(run: &Path) {
     let checkpoints = run.join("checkpoints");
     let entries = || std::fs::read_dir(&checkpoints).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -1,4 +1,4 @@
-//! Where checkpoints lie: in the folder of the run, or where `checkpoint_dir` and `checkpoint_local` say.
+//! Where checkpoints are: in the folder of the run, or where `checkpoint_dir` and `checkpoint_local` say.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -262,7 +262,7 @@ fn check_group(position: &Position, setting: &StepConfig) -> Result<()> {
 }
 
 /// Makes what the Trainer itself had in the state of a run with other options fit this one: what is not needed goes, and
-/// what is missing begins anew, but for the number of steps.
+/// what is missing starts from zero, except the number of steps.
 fn adapt(
     tensors: &mut BTreeMap<String, Value>,
     layout: &StateLayout,

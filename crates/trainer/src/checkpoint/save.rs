@@ -21,7 +21,7 @@ use crate::state::names::is_of_training;
 use crate::state::{EntryId, State};
 use crate::{Error, Result};
 
-/// That of the thread that writes: beside a thread of the usual niceness it gets a seventieth of a core.
+/// That of the thread that writes: next to a thread of the usual niceness it gets a seventieth of a core.
 const NICENESS: i32 = 19;
 
 /// A tensor of the state, as far as this process saves it.

@@ -32,7 +32,7 @@ pub(super) fn check(module: &dyn TrainingModule, setting: &StepConfig, train: &D
     }
 }
 
-/// The program and the schedule were made for such batches, and so many of them.
+/// The program and the schedule were made for these batches and their number.
 fn check_same(before: &DataLoader, loader: &DataLoader, epoch: u64) -> Result<()> {
     let what = |loader: &DataLoader| {
         let padded = if loader.pads() { ", the last one padded" } else { "" };

@@ -292,6 +292,6 @@ mod tests {
         assert_eq!(picture.pixels[1], (255.0 / 19.0) as u8);
         let large = first([2, 1, 100, 49], vec![0.5; 2 * 4900]).unwrap();
         assert_eq!(large.shape, [2, 1, 34, 17]);
-        assert_eq!(first([2, 5, 4, 7], vec![0.0; 280]), None, "five channels are no picture");
+        assert_eq!(first([2, 5, 4, 7], vec![0.0; 280]), None, "five channels are not an image");
     }
 }

@@ -160,7 +160,7 @@ impl Actions {
 
     /// Multiplies the learning rate of the steps to come by this instead of the factor before. One of several callbacks that
     /// change the rate multiplies [`Actions::learning_rate_factor`]. The step takes the factor as an input, so that nothing
-    /// is compiled anew. Only for a callback that [says so](crate::Callback::changes_learning_rate).
+    /// is compiled again. Only for a callback that [says so](crate::Callback::changes_learning_rate).
     pub fn set_learning_rate_factor(&mut self, factor: f64) {
         self.asked.learning_rate_factor = Some(factor);
     }

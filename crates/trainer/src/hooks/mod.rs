@@ -52,7 +52,7 @@ pub struct FitStart {
     pub validates: bool,
 }
 
-/// Where training stands; no value of the device is part of it.
+/// The progress of training; no value of the device is part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The running epoch, counted from 0.
@@ -65,7 +65,7 @@ pub struct Progress {
     pub global_step: u64,
 }
 
-/// Where a validation, a test or a prediction stands.
+/// The progress of a validation, a test or a prediction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvaluationProgress {
     /// The name of the set; empty where the loader has none, and in a prediction.

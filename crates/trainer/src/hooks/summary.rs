@@ -50,7 +50,7 @@ pub struct FitSummary {
     /// Where the wall time went, that of the runs included that this one goes on with.
     pub goodput: Goodput,
     /// Where the time of the training loader went in this fit, by its stages and queues; the report of the loader itself
-    /// begins anew with each fit. Its
+    /// restarts with each fit. Its
     /// [verdict](fulmen_data::LoaderReport::verdict) names what is slow.
     pub loader: Option<LoaderReport>,
     /// How often a training sample could not be read in this fit and was skipped or replaced

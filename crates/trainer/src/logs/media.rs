@@ -28,7 +28,7 @@ impl fmt::Debug for MediaKind {
     }
 }
 
-/// Numbers that stand before the counts of a histogram: low, high, sum and sum of squares by their bits, and a count.
+/// Numbers before the counts of a histogram: low, high, sum and sum of squares by their bits, and a count.
 const HEAD: usize = 5;
 /// More would be no histogram.
 const MOST_BINS: usize = 4096;

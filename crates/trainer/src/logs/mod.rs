@@ -1,6 +1,6 @@
 //! Logged values on the device: sums in one small tensor that goes through every step and is read as one.
 //!
-//! It is an `i32` vector. Counters are exact in it: 64 bits, in two words. Floats lie in it by their bits, each sum beside
+//! It is an `i32` vector. Counters are exact in it: 64 bits, in two words. Floats are stored by their bits, each sum next to
 //! what rounding has lost of it, so that an epoch of many steps is as exact as its steps. Which sums a metric needs, and
 //! what is made of them, is the metric's own affair (`fulmen_nn::metrics`).
 
@@ -17,11 +17,11 @@ use crate::logs::media::MediaKind;
 use crate::stage::Stage;
 use crate::{Batch, Error, LogPoint, Media, ReduceFx, Result, Sink};
 
-/// Where in the vector what stands, for one kind of step.
+/// The place of each value in the vector, for one kind of step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogLayout {
     entries: Vec<Entry>,
-    /// Elements of all sums that are floats, of all that are counters, and of all that are no sums.
+    /// Elements of all sums that are floats, of all that are counters, and of all others.
     floats: usize,
     counters: usize,
     latest: usize,
@@ -75,12 +75,12 @@ struct Sum {
     len: usize,
 }
 
-/// How an element stands in the vector.
+/// How the vector stores an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Float,
     Counter,
-    /// A float that is no sum: the largest, the smallest or the latest.
+    /// A float other than a sum: the largest, the smallest or the latest.
     Latest,
 }
 
@@ -91,13 +91,13 @@ pub(crate) enum Over<'a> {
     Steps,
     /// A training epoch, or what there is of it.
     Epoch,
-    /// A pass over a loader that does not train; what stands behind the names.
+    /// A pass over a loader that does not train; the values of the names.
     Pass(&'a str),
 }
 
 // The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), for each optimizer the
 // latest learning rate and the latest length of the gradients, and what callbacks monitor of the latest step, or NONE. Then
-// come the sums of floats, what they have lost, the lower and the higher words of counters, floats that are no sums, or NONE,
+// come the sums of floats, what they have lost, the lower and the higher words of counters, other floats, or NONE,
 // and what is watched for NaN.
 
 /// Stands for a number that there is not yet: as a float a NaN that no computation gives.
@@ -272,7 +272,7 @@ impl LogLayout {
         self.anomalies.as_ref().map_or(0, |anomalies| anomalies.levels().size(0))
     }
 
-    /// What stands in the vector, in words: vectors with the same words can go on one from the other.
+    /// The vector's layout as text: vectors with the same text can continue each other.
     pub(crate) fn keys(&self) -> Vec<String> {
         let monitored = self.monitored.iter().map(|monitored| monitored.0.clone());
         self.entries.iter().map(|entry| entry.key.clone()).chain(monitored).collect()
@@ -308,7 +308,7 @@ impl LogLayout {
         1 + 2 * self.optimizers.len() + self.monitored.len()
     }
 
-    /// Where the floats begin that are no sums.
+    /// Where the floats other than sums begin.
     fn latest_at(&self) -> usize {
         self.head() + 2 * (self.floats + self.counters)
     }

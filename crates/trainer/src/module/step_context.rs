@@ -33,9 +33,9 @@ impl StepContext {
     /// `train_loss`, unless it is one of these losses.
     ///
     /// What is recorded within `loss` belongs to this optimizer. With [`every`](crate::Optimizers::every) it is a branch of
-    /// the program: a step that the optimizer skips does not compute it. What the branch alone needs should stand in it.
+    /// the program: a step that the optimizer skips does not compute it. Compute within the closure what the branch alone needs.
     ///
-    /// The loss is logged as `loss-NAME`, and what `loss` logs beside it, as means over the steps that the optimizer made.
+    /// The loss is logged as `loss-NAME`, and what `loss` logs besides, as means over the steps that the optimizer made.
     /// Returned is the loss of this step, or of the latest that the optimizer made; no gradient flows through it.
     ///
     /// ```
@@ -56,7 +56,7 @@ impl StepContext {
     ///
     /// # Errors
     /// A mistake ends the fit before it begins, with this line: an optimizer that is not there, is a single one without a
-    /// name or was minimized before, a call outside of `training_step` or within another, a loss that is no scalar or
+    /// name or was minimized before, a call outside of `training_step` or within another, a loss that is not a scalar or
     /// depends on none of the optimizer's parameters. The tensor that is returned is poisoned then.
     #[track_caller]
     pub fn minimize(&mut self, optimizer: &str, loss: impl FnOnce(&mut StepContext) -> Tensor) -> Tensor {
@@ -73,7 +73,7 @@ impl StepContext {
             }
             (None, within) => Err(Error::usage(match within {
                 Some(other) => format!(
-                    "minimize(\"{optimizer}\"): it stands within minimize(\"{other}\"); put it before or after\n  at {at}"
+                    "minimize(\"{optimizer}\"): it is called within minimize(\"{other}\"); put it before or after\n  at {at}"
                 ),
                 None => format!("minimize(\"{optimizer}\"): only training_step can minimize\n  at {at}"),
             })),
@@ -199,7 +199,7 @@ impl StepContext {
     }
 
     /// Logs a picture, `[C, H, W]`, or several, `[N, C, H, W]`, with 1, 3 or 4 channels: u8, or floating-point numbers from
-    /// 0 to 1 (what lies outside is clamped). Loggers and callbacks get those of the step at each log point; in validation
+    /// 0 to 1 (values outside are clamped). Loggers and callbacks get those of the step at each log point; in validation
     /// and test, those of the first batch. The other steps compute and transfer nothing for it.
     ///
     /// ```
@@ -215,7 +215,7 @@ impl StepContext {
         self.push(name, value, Location::caller());
     }
 
-    /// Logs how the elements of a tensor are distributed: how many lie in each of `bins` parts of the same width between
+    /// Logs how the elements of a tensor are distributed: how many fall into each of `bins` parts of the same width between
     /// the smallest and the largest (NumPy's `histogram`). What is not finite is counted apart. Padding is left out of a
     /// tensor with the batch axis first. When it is computed: as [`StepContext::log_image`].
     ///

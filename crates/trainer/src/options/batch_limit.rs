@@ -22,7 +22,7 @@ use crate::{Error, Result};
 pub enum BatchLimit {
     /// This share of an epoch, from 0.0 to 1.0.
     Share(f64),
-    /// So many.
+
     Count(u64),
 }
 
@@ -37,7 +37,7 @@ impl BatchLimit {
     /// What is expected instead of a share that is none.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         let wrong = matches!(self, BatchLimit::Share(share) if !(0.0..=1.0).contains(share));
-        wrong.then_some("a share must lie between 0.0 and 1.0; a number of batches has no point")
+        wrong.then_some("a share must be between 0.0 and 1.0; a number of batches has no decimal point")
     }
 
     /// As [`refusal`](BatchLimit::refusal), of what must be more than nothing.

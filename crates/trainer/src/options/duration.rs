@@ -86,7 +86,8 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
         let mut rest = text.trim();
         loop {
             let (number, unit, next) = first(rest).ok_or_else(|| format!("`{rest}` begins with no number"))?;
-            sum += number * seconds(&unit).ok_or_else(|| format!("`{unit}` is no unit of time (d, h, m, s or ms)"))?;
+            sum +=
+                number * seconds(&unit).ok_or_else(|| format!("`{unit}` is not a unit of time (d, h, m, s or ms)"))?;
             if next.is_empty() {
                 break;
             }
@@ -126,13 +127,13 @@ fn parse(text: &str) -> Result<TrainDuration, String> {
                 "it has no unit; write {text}ba for steps, {text}ep for epochs or {text}s for seconds"
             ));
         }
-        _ => return Err(format!("`{unit}` is no unit")),
+        _ => return Err(format!("`{unit}` is not a unit")),
     };
     if !rest.is_empty() {
         return Err(format!("`{rest}` is too much; only times are added up"));
     }
     let whole = number.fract() == 0.0 && number < 9e15;
-    if whole { Ok(kind(number as u64)) } else { Err("it is no whole number that can be counted".into()) }
+    if whole { Ok(kind(number as u64)) } else { Err("it is not a whole number".into()) }
 }
 
 impl FromStr for TrainDuration {
@@ -141,7 +142,7 @@ impl FromStr for TrainDuration {
         parse(text.trim()).map_err(|why| {
             let there =
                 "a duration is one of 10ep (epochs), 500ba (steps), 1e6sa (samples), 1e9tok (tokens), 2h30m or none";
-            Error::usage(format!("`{text}` is no duration: {why}; {there}"))
+            Error::usage(format!("`{text}` is not a duration: {why}; {there}"))
         })
     }
 }
@@ -218,14 +219,14 @@ mod tests {
             ("1e99ep", "no whole number"),
             ("1e99h", "longer than any run"),
             ("1ep3ba", "only times are added up"),
-            ("1h3ba", "`ba` is no unit of time"),
-            ("1h3", "`` is no unit of time"),
-            ("3x", "`x` is no unit"),
+            ("1h3ba", "`ba` is not a unit of time"),
+            ("1h3", "`` is not a unit of time"),
+            ("3x", "`x` is not a unit"),
             ("1.5tok", "no whole number"),
             ("1:00", "days, hours, minutes and seconds"),
         ] {
             let message = text.parse::<TrainDuration>().unwrap_err().to_string();
-            assert!(message.contains(why) && message.contains(&format!("`{text}` is no duration")), "{message}");
+            assert!(message.contains(why) && message.contains(&format!("`{text}` is not a duration")), "{message}");
         }
     }
 }

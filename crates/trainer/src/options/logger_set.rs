@@ -36,7 +36,7 @@ impl FromStr for LoggerSet {
         let mut names = vec![];
         for name in text.trim().trim_matches(['[', ']']).split(',').map(str::trim) {
             let known = NAMES.iter().find(|known| **known == name).ok_or_else(|| {
-                Error::usage(format!("`{name}` is no logger; there are: {}; or give auto or none", NAMES.join(", ")))
+                Error::usage(format!("`{name}` is not a logger; there are: {}; or give auto or none", NAMES.join(", ")))
             })?;
             if !names.contains(known) {
                 names.push(*known);
@@ -81,6 +81,6 @@ mod tests {
             assert_eq!(text.parse::<LoggerSet>().unwrap().to_string(), shown);
         }
         let error = "csv,wandb".parse::<LoggerSet>().unwrap_err().to_string();
-        assert_eq!(error, "`wandb` is no logger; there are: csv, jsonl, tensorboard, mlflow; or give auto or none");
+        assert_eq!(error, "`wandb` is not a logger; there are: csv, jsonl, tensorboard, mlflow; or give auto or none");
     }
 }

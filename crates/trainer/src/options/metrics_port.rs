@@ -45,7 +45,7 @@ impl FromStr for MetricsPort {
         }
         text.parse().map(|address| MetricsPort(Some(address))).map_err(|_| {
             Error::usage(format!(
-                "`{text}` is no port; give one from 0 to 65535, which this machine alone can reach, an address with a port \
+                "`{text}` is not a port; give one from 0 to 65535, which this machine alone can reach, an address with a port \
                  (0.0.0.0:9090) for other machines too, or none"
             ))
         })

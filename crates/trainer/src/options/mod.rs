@@ -88,7 +88,7 @@ macro_rules! options {
             /// ```
             ///
             /// # Errors
-            /// A variable whose value is none of the option's.
+            /// A variable whose value is not valid for the option.
             pub fn or_env(mut self, env: impl Fn(&str) -> Option<OsString>) -> Result<TrainerArgs> {
                 $(if self.$name.is_none() {
                     if let Some(text) = env($env).filter(|text| !text.is_empty()) {
@@ -365,7 +365,7 @@ macro_rules! option_table {
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             fast_dev_run: FastDevRun = FastDevRun::default(), "FULMEN_FAST_DEV_RUN", |_| None;
 
-            /// When a fit validates: each time after this share of an epoch (0.25), or after so many optimizer steps of the run
+            /// When a fit validates: each time after this share of an epoch (0.25), or after this number of optimizer steps of the run
             /// (500).
             val_check_interval: BatchLimit = BatchLimit::ALL, "FULMEN_VAL_CHECK_INTERVAL", BatchLimit::refusal_of_some;
 
@@ -400,11 +400,11 @@ macro_rules! option_table {
             /// in the background. All processes must see it.
             checkpoint_local: PathBuf = PathBuf::new(), "FULMEN_CHECKPOINT_LOCAL", |_| None;
 
-            /// A checkpoint to resume from; `last` or `best` for the newest run's under default_root_dir; empty to start anew.
+            /// A checkpoint to resume from; `last` or `best` for the newest run's under default_root_dir; empty to start from the beginning.
             ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
 
             /// Whether a fit goes on with the newest whole checkpoint of this program under default_root_dir, if there is one
-            /// (auto), or starts anew unless ckpt_path names one (never).
+            /// (auto), or starts from the beginning unless ckpt_path names one (never).
             resume: Resume = Resume::Never, "FULMEN_RESUME", |_| None;
 
             /// A file of compiled programs, which `preflight --save` wrote; what is not in it is compiled. Empty for none.

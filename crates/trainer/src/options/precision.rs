@@ -71,7 +71,7 @@ impl Precision {
         self == Precision::F16Mixed
     }
 
-    /// What a bare number of bits stands for; the others as they are.
+    /// Turns a bare number of bits into a precision; the others stay as they are.
     pub fn resolved(self) -> Precision {
         match self {
             Precision::Bits(16) => Precision::Bf16Mixed,
@@ -110,7 +110,7 @@ impl FromStr for Precision {
         }
         NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
             let known: Vec<_> = NAMES[..4].iter().map(|row| row.0).collect();
-            Error::usage(format!("`{name}` is no precision; there are: {}, 16 and 32", known.join(", ")))
+            Error::usage(format!("`{name}` is not a precision; there are: {}, 16 and 32", known.join(", ")))
         })
     }
 }

@@ -11,7 +11,7 @@ use crate::options::named::named;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Resume {
-    /// It starts anew, unless `ckpt_path` names a checkpoint.
+    /// It starts from the beginning, unless `ckpt_path` names a checkpoint.
     #[default]
     Never,
     /// It goes on with the newest whole checkpoint of this program's runs, if there is one.

@@ -74,7 +74,7 @@ impl Options {
         }
     }
 
-    /// With `overfit_batches`: so many batches for training and validation.
+    /// With `overfit_batches`: this number of batches for training and validation.
     fn overfit(&mut self, given: &TrainerArgs) -> Result<()> {
         let overfit = self.overfit_batches;
         if overfit.is_zero() {

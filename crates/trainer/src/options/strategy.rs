@@ -57,7 +57,7 @@ impl Strategy {
         Replicas { devices, ..Replicas::default() }
     }
 
-    /// How a trained tensor of this type lies while it is not used: under FSDP split along its largest axis that the
+    /// How a trained tensor of this type is sharded while it is not used: under FSDP split along its largest axis that the
     /// devices divide, over the mesh axis `fsdp`, or `data` where there is none such; else whole.
     pub(crate) fn parameter(self, ty: &TensorType, mesh: &Mesh) -> Sharding {
         let axis = if mesh.size("fsdp").is_some() { "fsdp" } else { "data" };

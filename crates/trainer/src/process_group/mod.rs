@@ -133,7 +133,7 @@ impl ProcessGroup {
     }
 
     /// Gathers a text or a failure of each process in process 0, and gives all what it makes of the texts. One failure is
-    /// that of all. It may run beside the loop, but only once at a time.
+    /// that of all. It may run in parallel to the loop, but only once at a time.
     pub(crate) fn gather(
         &self,
         what: &str,
@@ -174,15 +174,16 @@ impl ProcessGroup {
         if wanted {
             self.coordination.put(&key, "yes")?;
         }
-        // Whoever wanted it has said so before coming here.
+        // A process that wants it has said so before this point.
         self.meet(what)?;
         Ok(self.coordination.try_get(&key)?.is_some())
     }
 
     /// The least of the numbers of all processes. All ask at the same point.
     pub(crate) fn least(&self, what: &str, own: u64) -> Result<u64> {
-        let number =
-            |text: &str| text.parse::<u64>().map_err(|_| format!("`{text}` is no number; use one build for all"));
+        let number = |text: &str| {
+            text.parse::<u64>().map_err(|_| format!("`{text}` is not a number; run the same build in all processes"))
+        };
         let least = self.gather(what, Ok(own.to_string()), |all| {
             let numbers = all.iter().map(|text| number(text)).collect::<Result<Vec<_>, _>>()?;
             Ok(numbers.into_iter().fold(own, u64::min).to_string())

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::{Error, Result};
 
 /// Opens the devices. A CUDA client is told which process it is and where the processes find each other; libtpu knows
-/// from its own environment, and a CPU client has nobody to find.
+/// from its own environment, and a CPU client has no peers.
 pub(super) fn open(coordination: &Coordination, accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
     if accelerator.candidates().first() != Some(&Platform::Cuda) {
         return Ok(Runtime::open(accelerator, devices)?);
@@ -160,7 +160,7 @@ mod tests {
     fn a_plugin_finds_the_coordinations_values() {
         let slot = Slot::default();
         let store = Store(slot.clone());
-        assert!(store.try_get("cuda:gpus").is_err(), "nobody has joined");
+        assert!(store.try_get("cuda:gpus").is_err(), "no process has joined");
         slot.set(Some(Coordination::builder(Process::single()).join().unwrap()));
         let soon = Duration::from_millis(20);
         assert_eq!(store.try_get("cuda:gpus").unwrap(), None);

@@ -71,7 +71,7 @@ fn what_the_first_process_made_is_everybodys() {
 }
 
 #[test]
-fn all_get_the_same_answer_whoever_wants_it() {
+fn all_get_the_same_answer_whichever_process_asks() {
     let answers = in_three(|hosts| {
         let mine = hosts.process().index();
         (0..5).map(|step| hosts.any("interrupt", mine == 1 && step == 3).unwrap()).collect::<Vec<_>>()
@@ -241,7 +241,7 @@ fn all_stop_together_and_the_first_process_writes() {
         let line = Line(Linear::new(1, 1));
         let summary = trainer.fit(&line, &loader, None).unwrap();
         assert_eq!(trainer.process_index(), index);
-        // Whoever wrote it, it is there for all.
+        // All processes can read it.
         trainer.session.load(&line, Weights::Last).unwrap();
         let stopped = summary.stopped.unwrap();
         assert!(if index == 1 { stopped == "enough" } else { stopped.contains("another process") }, "{stopped}");
@@ -380,7 +380,7 @@ impl Callback for AskAfter {
                     actions.validate();
                     actions.set_learning_rate_factor(0.0);
                 }
-                // Nobody asks for what process 2 alone wants.
+                // No process asks for what process 2 alone wants.
                 (2, 2) => actions.validate(),
                 (1 | 2, 3) => actions.stop("enough"),
                 _ => {}

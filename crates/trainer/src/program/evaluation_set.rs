@@ -40,7 +40,7 @@ impl EvaluationSet {
         EvaluationSet { name: name.into(), loader: loader.clone(), interval: None, every_n_epochs: None, refused: None }
     }
 
-    /// When a fit validates on it: each time after this share of an epoch (0.25), or after so many optimizer steps of the run
+    /// When a fit validates on it: each time after this share of an epoch (0.25), or after this number of optimizer steps of the run
     /// (500), instead of the option of that name.
     pub fn val_check_interval(mut self, interval: impl TryInto<BatchLimit, Error: fmt::Display>) -> EvaluationSet {
         match interval.try_into() {

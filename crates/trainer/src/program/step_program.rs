@@ -41,7 +41,7 @@ struct Signature {
     entries: usize,
     /// Those that it changes, in the order of the results. Their memory is donated.
     changes: Vec<EntryId>,
-    /// What stands in the sums of logged values; nothing where it has none.
+    /// The layout of the sums of logged values, if there are any.
     logs: LogLayout,
     /// The names of what else it gives.
     outputs: Vec<String>,

@@ -34,7 +34,7 @@ pub(crate) struct TracedFit {
 }
 
 impl TracedFit {
-    /// The program that converts averages of weights for what a fit does with them beside training, and which those are; none
+    /// The program that converts averages of weights for what a fit does with them besides training, and which entries those are; none
     /// where it does nothing, or all fit.
     pub(crate) fn averages(&self) -> Option<(Function, Vec<EntryId>)> {
         let uses_weights = !self.validation.is_empty() || !self.declared.is_empty();
@@ -184,7 +184,7 @@ fn check_entries(entries: &[Entry]) -> Result<()> {
     }
 }
 
-/// In the row of an epoch, means of training and values of validation stand side by side.
+/// In the row of an epoch, means of training and values of validation are next to each other.
 fn check_names(train: &TrainProgram, validation: &StepProgram) -> Result<()> {
     let clash = |name: &&str| train.logs().names().any(|n| **name == format!("{n}_epoch"));
     match validation.logs().names().find(clash) {

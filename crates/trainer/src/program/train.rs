@@ -32,7 +32,7 @@ impl TrainProgram {
     }
 }
 
-/// Records the training step of each phase on a batch of each shape; an epoch has so many of all of them together.
+/// Records the training step of each phase on a batch of each shape; an epoch has `batches` of all shapes together.
 pub(crate) fn train(
     module: &dyn TrainingModule,
     optimizers: &Arc<Optimizers>,

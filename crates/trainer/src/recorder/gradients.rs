@@ -63,7 +63,7 @@ impl Gradients<'_> {
         clip::clip(self.clip, &mean, norm)
     }
 
-    /// The length that clipping needs, if it does. Recorded where it is used too: within a group nobody needs it.
+    /// The length that clipping needs, if it does. Recorded where it is used too: within a group it is not needed.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
         clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(|| self.norm_of(&self.of)))
     }
@@ -74,7 +74,7 @@ impl Gradients<'_> {
     }
 }
 
-/// The length of gradients together, which are sums over so many samples.
+/// The global norm of gradients that are sums over this number of samples.
 fn norm<'a>(of: impl IntoIterator<Item = &'a Gradient<'a>>, samples: Option<&Tensor>) -> Tensor {
     let norm = clip::norm(of.into_iter().map(|gradient| &gradient.sum));
     match samples {

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_computed_for_a_skipped_optimizer_stands_in_the_branch() {
+    fn what_is_computed_for_a_skipped_optimizer_is_in_the_branch() {
         // Outside of branches, whose operations are not listed.
         let operations = |minimizes_b: bool, operation: &str| {
             let module = Two { a: Linear::new(4, 4), b: Linear::new(4, 4), minimizes_b };

@@ -16,11 +16,11 @@ struct Cell {
     variable: Variable,
     before: Tensor,
     placeholder: Tensor,
-    /// How it lies between steps, if it lies split.
+    /// Its sharding between steps, if it is sharded.
     parts: Option<Sharding>,
     /// The placeholder or a later value.
     value: Tensor,
-    /// What the model sees of it: the value, gathered if it lies split.
+    /// What the model sees of it: the value, gathered if it is sharded.
     used: Tensor,
 }
 
@@ -78,7 +78,7 @@ impl Placeholders {
         self.cells[id.index()].show(&value.detach());
     }
 
-    /// Gathers again what lies split, of these values: in a branch, so that only what runs it gathers. Gives what the model
+    /// Gathers again those of these values that are sharded: in a branch, so that only what runs it gathers. Gives what the model
     /// saw before, and the values of that.
     pub(crate) fn gather_again(&mut self, values: &[Tensor]) -> Vec<[Tensor; 2]> {
         let before = self.cells.iter().map(|cell| [cell.value.clone(), cell.used.clone()]).collect();

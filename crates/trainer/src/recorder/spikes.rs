@@ -7,7 +7,7 @@ use super::values::Values;
 use crate::logs::Monitored;
 use crate::state::{EntryId, SpikeSlots};
 
-/// The least deviation, as a share of the mean: a loss that stays the same has none, and rounding is no spike.
+/// The least deviation, as a share of the mean: a loss that stays the same has none, and rounding is not a spike.
 const LEAST_DEVIATION: f64 = 1e-3;
 
 /// What a step is compared with.
@@ -24,7 +24,7 @@ impl<'a> Spikes<'a> {
 
     /// Decides whether the step of this number is skipped, by its loss and the length of its gradients, f32 scalars, of
     /// which there are as many as windows.
-    /// `updates` says whether it is a step of the optimizer otherwise. Gives that anew, and what is logged.
+    /// `updates` says whether it is a step of the optimizer otherwise. Returns the new answer, and what is logged.
     pub(super) fn skip(
         &self,
         values: &mut Values,
@@ -69,7 +69,7 @@ impl<'a> Spikes<'a> {
         (within(spike.not()), latest.into())
     }
 
-    /// The largest value that is no spike: the mean of a window of which so many were seen, plus deviations.
+    /// The largest value that is not a spike: the mean of a window with `seen` values, plus deviations.
     fn most(&self, window: &Tensor, seen: &Tensor) -> Tensor {
         let length = window.size(0);
         let there = Tensor::arange(DType::I32, length).lt(seen);

@@ -1,5 +1,5 @@
 //! Gradient accumulation: the optimizer steps once for several batches, with the gradient of all their samples. Sums of
-//! gradients lie in the training state, so that each batch runs the same program and a run can end within a group.
+//! gradients are part of the training state, so that each batch runs the same program and a run can end within a group.
 //!
 //! A group ends after `accumulate_grad_batches` batches and with the epoch, as Lightning's do. A batch counts by its real
 //! samples, so that a group is worth one batch as large, also the short one at the end of an epoch; Lightning divides
@@ -42,12 +42,12 @@ impl Accumulation {
         self.0.iter().any(|(_, every)| *every > 1)
     }
 
-    /// Optimizer steps of an epoch of so many batches, or of its first ones.
+    /// Optimizer steps of an epoch of `batches` batches, or of its first ones.
     pub(crate) fn steps_of(&self, epoch: u64, batches: u64) -> u64 {
         batches.div_ceil(self.every(epoch))
     }
 
-    /// Optimizer steps of the first epochs, of so many batches each.
+    /// Optimizer steps of the first epochs, of `batches` batches each.
     pub(crate) fn steps(&self, epochs: u64, batches: u64) -> u64 {
         let ends = self.0.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
         let each =
@@ -57,7 +57,7 @@ impl Accumulation {
         each.fold(0, u64::saturating_add)
     }
 
-    /// The epoch and the batches of it after which so many optimizer steps were made.
+    /// The epoch, and the batches of it, after which this number of optimizer steps were made.
     pub(crate) fn position(&self, steps: u64, batches: u64) -> (u64, u64) {
         let mut left = steps;
         let ends = self.0.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);

@@ -1,4 +1,4 @@
-//! [`WeightAveraging`]: a second set of weights, the average of those that training has gone through. It lies in the
+//! [`WeightAveraging`]: a second set of weights, the average of those that training has gone through. It is part of the
 //! training state, a step of the program keeps it up, and it is what is validated, tested and saved.
 
 use std::panic::Location;
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 ///
 /// The average is of the parameters that are trained and, unless [`WeightAveraging::use_buffers`] is turned off, of
 /// floating-point buffers, such as running statistics. It is what a fit validates with, what the module has when the fit
-/// is over, and what a checkpoint has under the module's names; the weights that training goes on with stand beside it
+/// is over, and what a checkpoint has under the module's names; the weights that training continues with are stored next to it
 /// under `trainer/current/`. Until the first step that is averaged it follows the weights.
 ///
 /// ```
@@ -89,14 +89,14 @@ impl WeightAveraging {
         self
     }
 
-    /// Averages after every so many optimizer steps, counted from [`WeightAveraging::start_step`]: with a start of 4 and
-    /// every 2 after steps 6, 8, … (counted from 1), with a start in epochs after every so many steps of the training.
+    /// Averages after every `n` optimizer steps, counted from [`WeightAveraging::start_step`]: with a start of 4 and
+    /// every 2 after steps 6, 8, … (counted from 1), with a start in epochs after every `n` steps of the training.
     pub fn every_n_steps(mut self, steps: u64) -> WeightAveraging {
         self.every = Time::Steps(steps);
         self
     }
 
-    /// Averages at the end of every so many epochs, counted from [`WeightAveraging::start_epoch`]: with a start of 4 and
+    /// Averages at the end of every `n` epochs, counted from [`WeightAveraging::start_epoch`]: with a start of 4 and
     /// every 2 at the end of epochs 5, 7, … (counted from 0).
     pub fn every_n_epochs(mut self, epochs: u64) -> WeightAveraging {
         self.every = Time::Epochs(epochs);

@@ -11,7 +11,7 @@ pub(crate) fn needs_norm(clip: Clip) -> bool {
     matches!(clip, Some((GradientClipAlgorithm::Norm, _)))
 }
 
-/// The Euclidean length of all gradients together, an f32 scalar. Gradients that lie split are summed over the devices,
+/// The Euclidean length of all gradients together, an f32 scalar. Gradients that are sharded are summed over the devices,
 /// as any sum over a tensor is.
 pub(crate) fn norm<'a>(gradients: impl Iterator<Item = &'a Tensor>) -> Tensor {
     let squares = gradients.map(|gradient| {

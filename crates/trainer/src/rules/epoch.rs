@@ -4,7 +4,7 @@
 
 use fulmen_tensor::Tensor;
 
-/// A count as a number beside an i32 counter; more than it can count is never reached.
+/// A count as a number to compare with an i32 counter; more than it can count is never reached.
 pub(crate) fn counted(count: u64) -> f64 {
     count.min(i32::MAX as u64) as f64
 }
@@ -19,7 +19,7 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// Of the batch within its epoch and the epochs that have ended; an epoch has so many batches.
+    /// Of the batch within its epoch and the epochs that have ended; an epoch has `batches` batches.
     pub(crate) fn new([batch, epochs]: [Tensor; 2], batches: u64) -> Epoch {
         let done = batch + 1.0;
         Epoch { epochs, ends: done.ge(counted(batches)), done }

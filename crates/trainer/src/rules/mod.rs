@@ -1,4 +1,4 @@
-//! What a step computes beside the user's step and the optimizer's, each rule by itself: accumulation of gradients, clipping,
+//! What a step computes besides the user's step and the optimizer's, one rule a file: accumulation of gradients, clipping,
 //! averages of weights, and the count of batches that they share.
 
 pub(crate) mod accumulate;

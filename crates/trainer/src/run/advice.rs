@@ -112,7 +112,7 @@ fn padding(train: &DataLoader) -> Option<String> {
     })
 }
 
-/// What a TPU of this kind (`TPU v5 lite`) loses on a step with so many rows of the batch a device.
+/// What a TPU of this kind (`TPU v5 lite`) loses on a step with `rows` rows of the batch a device.
 fn of_a_tpu(kind: &str, setting: &StepConfig, rows: usize, recorded: &[Recorded]) -> Vec<String> {
     let mut hints = vec![];
     let mut products = warnings::recorded_products(recorded, setting.replicas.devices);

@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 
 /// Beginnings of the names of variables that change what a run does.
 const PREFIXES: [&str; 6] = ["FULMEN_", "XLA_", "TPU_", "LIBTPU_", "PJRT_", "CUDA_"];
-/// What stands in the names of variables and flags whose values are nobody's business.
+/// Parts of names of variables and flags whose values are secret.
 const SECRET: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY"];
 
 /// What there is to say of a run by this process.

@@ -55,10 +55,10 @@ impl Request {
         let request: Request = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         if request.id.is_empty() || !request.id.chars().all(is_plain) {
-            return Err(format!("`{}` is no name for its folder; give letters, digits, - and _", request.id));
+            return Err(format!("`{}` is not a valid name of a folder; give letters, digits, - and _", request.id));
         }
         if !(0.0..=LONGEST).contains(&request.seconds) {
-            return Err(format!("{} is no time to record; give seconds from 0 to {LONGEST}", request.seconds));
+            return Err(format!("{} is not a time to record; give seconds from 0 to {LONGEST}", request.seconds));
         }
         Ok(request)
     }

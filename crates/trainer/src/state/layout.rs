@@ -1,4 +1,4 @@
-//! [`StateLayout`]: which tensors a training state has, what each is for, and how it lies over the devices.
+//! [`StateLayout`]: which tensors a training state has, what each is for, and how it is sharded.
 
 use std::cmp::Reverse;
 use std::ops::Index;
@@ -30,14 +30,14 @@ pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) ty: TensorType,
     pub(crate) origin: Origin,
-    /// How it lies over the devices between steps.
+    /// Its sharding between steps.
     pub(crate) sharding: Sharding,
 }
 
 /// Where the value before the first step comes from.
 #[derive(Clone)]
 pub(crate) enum Origin {
-    /// A parameter or buffer of the module. It is gathered where it is used, or else used as it lies.
+    /// A parameter or buffer of the module. It is gathered where it is used, or else used as it is sharded.
     Module { variable: Variable, gathered: bool },
     /// The average of a value of the module, which begins as that value.
     Average(Variable),
@@ -177,7 +177,7 @@ impl StateLayout {
                 continue;
             };
             let slot = |(slot, first): (&str, Tensor)| {
-                // What is remembered of each element lies where the element lies.
+                // Elementwise state is sharded like the parameter.
                 let alike = parameter.sharding().filter(|_| *first.shape() == ty.shape);
                 let sharding = alike.unwrap_or_else(|| setting.options.strategy.parameter(first.ty(), &setting.mesh));
                 entries.own(names::slot(slot, name), first, sharding)
@@ -266,7 +266,7 @@ impl StateLayout {
         ids.into_iter().map(|id| bytes(&self[id]) as u64).sum()
     }
 
-    /// The entries that fit together into so many bytes on each device, the largest first.
+    /// The entries that together fit into `bytes` bytes on each device, the largest first.
     pub(crate) fn fitting(&self, room: u64, mesh: &Mesh) -> Vec<EntryId> {
         let mut left = room;
         let mut ids: Vec<_> = self.ids().map(|id| (self.device_bytes([id], mesh), id)).collect();
@@ -331,7 +331,7 @@ fn average(entry: &Entry, averaging: &WeightAveraging, trained: bool, is_buffer:
     })
 }
 
-/// How a parameter lies, which the user or else the strategy says, and whether it is gathered where it is used.
+/// A parameter's sharding, from the user or else the strategy, and whether it is gathered where it is used.
 fn lies(parameter: &fulmen_nn::Parameter, setting: &StepConfig) -> (Sharding, bool) {
     match parameter.sharding() {
         // A sharding of the user's own is also how the model computes (tensor parallel).

@@ -30,7 +30,7 @@ pub(crate) fn model_summary(module: &dyn Module, setting: &StepConfig, max_depth
     ModelSummary::with_shardings(module, max_depth, |name| entries.get(name).cloned())
 }
 
-/// The program that computes the values that entries have now, each to lie over the devices as it is to.
+/// The program that computes the values that entries have now, each with its sharding.
 pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Function {
     let entries: Vec<&Entry> = entries.into_iter().collect();
     let mut function = Function::new("eval", vec![], entries.iter().map(|entry| entry.value()).collect());
@@ -46,7 +46,7 @@ pub(crate) fn to_initialize(entries: &[Entry]) -> Function {
     to_compute(entries.iter().filter(|entry| entry.value().literal().is_none()))
 }
 
-/// Computes them. A value that lies on the host goes to each device as far as the device keeps it.
+/// Computes them. Of a value on the host, each device gets its shard.
 pub(crate) fn compute(runtime: &Runtime, entries: &[Entry]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
     compute_with(runtime, entries, |function| runtime.compile(function))
 }
@@ -69,7 +69,7 @@ fn compute_with(
     Ok(arrays)
 }
 
-/// Where the values lie that a step takes.
+/// The values that a step takes.
 pub(crate) trait StepState {
     /// Adds an argument for each entry; what the step changes is donated.
     fn arguments<'a>(&'a mut self, changes: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()>;
@@ -133,7 +133,7 @@ impl State {
         Ok(())
     }
 
-    /// The bytes that lie in the memory of each device of this process.
+    /// The bytes in the memory of each device of this process.
     pub(crate) fn bytes(&self) -> Vec<usize> {
         let mut bytes = vec![];
         for array in self.arrays.iter().flatten() {

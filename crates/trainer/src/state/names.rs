@@ -1,5 +1,5 @@
 //! What the tensors of a training state are called: in a program, in messages and in a checkpoint. A module's tensors
-//! have their own names; everything else stands beside them under `optimizer/` and `trainer/`.
+//! have their own names; everything else is under `optimizer/` and `trainer/`.
 
 use fulmen_checkpoint::OPTIMIZER;
 pub(crate) use fulmen_checkpoint::{TRAINER as OWN, is_of_training};

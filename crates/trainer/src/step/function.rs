@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// A function of values of your own and of the weights that are being trained, called often: actions by a policy in
 /// reinforcement learning, samples of a generator. [`TrainStep::function`] makes it.
 ///
-/// It is compiled at the first call, and again for inputs of other shapes or dtypes, of which the first is told of; new
+/// It is compiled at the first call, and again for inputs of other shapes or dtypes, and the first recompilation is reported; new
 /// numbers are the same program. The closure runs only when it is recorded: what changes must be an input. For random
 /// numbers give it a key.
 ///

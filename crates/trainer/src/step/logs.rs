@@ -13,7 +13,7 @@ use crate::logs::{LogLayout, Over, Sums};
 use crate::process_group::{self, ProcessGroup};
 use crate::{Error, LogPoint, Result};
 
-/// So many reads in a row, each after one step, are told of.
+/// After this number of reads in a row, each after one step, a note tells of them.
 const TOLD_AT: u32 = 20;
 
 /// What was logged, on its way to the host.

@@ -250,7 +250,7 @@ impl<'m> TrainStep<'m> {
         Ok(DeviceBatch { arrays, valid: self.train.local_batch_size(), epoch, index: batch as usize, bucket })
     }
 
-    /// Trains on a batch, and says where training stands now. It returns as soon as the work is queued; values of the step
+    /// Trains on a batch, and says the progress of training. It returns as soon as the work is queued; values of the step
     /// come with [`logs`](TrainStep::logs).
     ///
     /// Epochs are counted by the batches that were run, whatever batches they are.
@@ -327,7 +327,7 @@ impl<'m> TrainStep<'m> {
         )))
     }
 
-    /// Where training stands.
+    /// The progress of training.
     pub fn progress(&self) -> Progress {
         let Position { epoch, batch, global_step, .. } = self.position;
         Progress { epoch, batch, batches: self.train.len() as u64, global_step }

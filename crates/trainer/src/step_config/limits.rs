@@ -17,7 +17,7 @@ pub(crate) struct EpochSize {
     pub(crate) batches: u64,
     pub(crate) samples: u64,
     pub(crate) batch_size: u64,
-    /// Tokens of a sample; 0 where nobody asks.
+    /// Tokens of a sample; 0 if they are not counted.
     pub(crate) tokens: u64,
 }
 
@@ -81,7 +81,7 @@ impl Limits {
         Limits { epochs, steps, time, min_epochs, min_steps }
     }
 
-    /// How long training is, with epochs of so many batches.
+    /// How long training is, with epochs of `batches` batches.
     pub(crate) fn plan(&self, batches: u64, accumulation: &Accumulation) -> Plan {
         let total_steps = accumulation.steps(self.epochs, batches).min(self.steps);
         // An epoch without an end is as long as the run.
@@ -95,7 +95,7 @@ impl Limits {
         Plan { steps_per_epoch, max_epochs, total_steps }
     }
 
-    /// After how many batches a run ends, with epochs of so many; time aside.
+    /// After how many batches a run ends, with epochs of `batches` batches; limits of time are left out.
     pub(crate) fn batches(&self, batches: u64, accumulation: &Accumulation) -> u64 {
         let of_epochs = self.epochs.saturating_mul(batches);
         let of_steps = match self.steps {

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// Several optimizers for one module, as a GAN needs them. Each has a name, by which
 /// [`StepContext::minimize`](crate::StepContext::minimize) steps it, and the parameters that fit one of its patterns.
 ///
-/// In a pattern `*` stands for any text, dots included, and `?` for one character; it must fit the whole dotted name. A
+/// In a pattern `*` matches any text, dots included, and `?` one character; it must fit the whole dotted name. A
 /// parameter belongs to one optimizer. One that belongs to none must be frozen with
 /// [`set_requires_grad`](fulmen_nn::Parameter::set_requires_grad).
 ///
@@ -137,7 +137,10 @@ impl Optimizers {
         for (i, member) in self.members.iter().enumerate() {
             let name = &member.name;
             if name.is_empty() || name.contains('/') {
-                return Err(wrong(member.at, format!("`{name}` is no name: it must not be empty and have no `/`")));
+                return Err(wrong(
+                    member.at,
+                    format!("`{name}` is not a valid name: a name must not be empty or contain `/`"),
+                ));
             }
             if self.position(name) != Some(i) {
                 return Err(wrong(member.at, format!("there are two with the name `{name}`; rename one")));

@@ -37,7 +37,7 @@ pub(crate) struct Unfreezing {
 }
 
 impl Phases {
-    /// Those of a fit whose epochs have so many batches.
+    /// The phases of a fit whose epochs have `batches` batches.
     ///
     /// # Errors
     /// A pattern that fits no parameter; an optimizer that has nothing to train in a phase.
@@ -127,7 +127,7 @@ impl Phases {
         self.begins.len()
     }
 
-    /// The one that the next batch belongs to, after so many epochs and batches.
+    /// The phase of the next batch, after this number of epochs and batches.
     pub(crate) fn at(&self, epoch: u64, batch: u64) -> usize {
         self.begins.iter().rposition(|&begins| begins <= (epoch, batch)).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! [`StepPart`]: what the compiled step does for a callback, beside the user's step.
+//! [`StepPart`]: what the compiled step does for a callback, in addition to the user's step.
 
 use crate::TrainDuration;
 
@@ -33,7 +33,7 @@ pub enum StepPart {
         /// How many standard deviations above the mean are too many.
         deviations: f64,
     },
-    /// Train with learning rates that rise from `min` to `max` over so many steps, instead of the optimizer's.
+    /// Train with learning rates that rise from `min` to `max` over `steps` steps, instead of the optimizer's.
     Sweep {
         /// The rate of the first step.
         min: f64,

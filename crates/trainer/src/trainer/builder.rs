@@ -342,7 +342,7 @@ macro_rules! setters {
 
 option_table!(setters);
 
-/// Whoever has a TPU and lets the Trainer choose expects the TPU.
+/// A user who has a TPU and lets the Trainer choose expects the TPU.
 fn say_if_a_tpu_is_idle(options: &Options, runtime: &Runtime) {
     let on_cpu = runtime.client().platform_name() == Platform::Cpu.name();
     if options.accelerator == Accelerator::Auto && on_cpu && !device_files(Platform::Tpu).is_empty() {

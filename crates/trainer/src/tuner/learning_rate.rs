@@ -76,7 +76,7 @@ impl LearningRateFinder {
         self
     }
 
-    /// The curve ends where the loss is more than so many times its least value (4 by default); `None` for not at all.
+    /// The curve ends where the loss is more than this many times its smallest value (4 by default); `None` for not at all.
     pub fn early_stop_threshold(mut self, threshold: Option<f64>) -> LearningRateFinder {
         self.early_stop_threshold = threshold;
         self

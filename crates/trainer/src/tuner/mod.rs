@@ -21,7 +21,7 @@ use crate::run::session::{Record, Session};
 use crate::step_config::Choices;
 use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
 
-/// The choices for a fit of so many steps that reads, writes and validates nothing.
+/// The choices for a fit of `steps` steps that reads, writes and validates nothing.
 fn short(choices: &Choices, steps: u64) -> Choices {
     let options = Options {
         max_epochs: NO_LIMIT,

@@ -164,14 +164,14 @@ fn a_run_goes_on_with_other_groups_or_another_rule() {
         let tensors = crate::common::tensors(&checkpoint);
         (weights, tensors["trainer/averaged"].to_f64()[0], checkpoint)
     };
-    // Ends of epochs are ends of epochs, however many steps of the optimizer lie between them.
+    // Ends of epochs are ends of epochs, however many steps of the optimizer are between them.
     let swa = WeightAveraging::swa(0);
     let (_, count, first) = averaged(&swa, 1, 1, None);
     assert_eq!(count, 1.0);
     assert_eq!(averaged(&swa, 4, 2, Some(&first)).1, 4.0);
     assert_eq!(averaged(&WeightAveraging::swa(1).every_n_epochs(2), 5, 2, None).1, 2.0);
 
-    // Another rule begins anew from the weights; the same one, made on another line, goes on.
+    // Another rule starts again from the weights; the same one, made on another line, goes on.
     let (_, count, ema) = averaged(&WeightAveraging::ema(0.9), 2, 1, None);
     assert_eq!(count, 10.0);
     assert_eq!(averaged(&WeightAveraging::ema(0.9), 3, 1, Some(&ema)).1, 15.0);

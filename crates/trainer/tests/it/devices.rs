@@ -165,7 +165,7 @@ fn agrees_on_all_devices<M: TrainingModule>(make: impl Fn() -> M) {
     train_alike(&make(), on);
 }
 
-/// Checks that modules on so many devices have the losses and values of one that is trained on one device.
+/// Checks that modules on this number of devices have the losses and values of one that is trained on one device.
 fn train_alike<M: TrainingModule>(one: &M, others: impl IntoIterator<Item = (M, usize, Strategy)>) {
     let (losses, values) = train(one, 1, Strategy::Ddp);
     assert_eq!(losses.len(), STEPS);
@@ -246,7 +246,7 @@ fn where_it_lies<M: Module>(module: &M) -> (BTreeSet<i32>, BTreeMap<i32, usize>)
     let (mut ids, mut bytes) = (BTreeSet::new(), BTreeMap::new());
     for (name, variable) in module.state() {
         let value = variable.get();
-        let array = value.array().unwrap_or_else(|| panic!("`{name}` lies on no device"));
+        let array = value.array().unwrap_or_else(|| panic!("`{name}` is on no device"));
         for shard in array.shards() {
             ids.insert(shard.device().id());
             *bytes.entry(shard.device().id()).or_default() += shard.size_in_bytes();
@@ -272,7 +272,7 @@ fn devices_that_are_not_there_are_refused_with_what_is() {
         trainer.err().unwrap().to_string()
     };
     assert!(build(Devices::from(0)).contains("at least one device is needed"), "{}", build(Devices::from(0)));
-    assert!(build(Devices::from([1, 1])).contains("the index 1 stands twice"));
+    assert!(build(Devices::from([1, 1])).contains("the index 1 is given twice"));
     assert!(build(Devices::from([-1])).contains("no device with the index -1"));
     assert!(build(Devices::from(Vec::<i32>::new())).contains("the list is empty"));
     assert!(build(Devices::from("eight")).contains("devices: `eight` names no devices"));

@@ -56,7 +56,7 @@ fn the_old_checkpoint_survives_a_full_disk() {
             .unwrap()
     };
     let (dir, from) = (small.display(), checkpoint.display());
-    // Room for the old checkpoint and a page: another beside it does not fit.
+    // Room for the old checkpoint and a page: a second one does not fit.
     let namespaced = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|s| s.success());
     let output = if namespaced {
         let room = bytes.next_multiple_of(4096) + 4096;

@@ -104,7 +104,7 @@ fn assert_close(found: &[f64], expected: &[f64], within: f64) {
 #[test]
 fn a_group_of_batches_is_worth_one_as_large() {
     let folder = tempfile::tempdir().unwrap();
-    // 44 samples: two groups of 16 and one of 12, of which the last batch is half padding.
+    // 44 samples: two groups of 16 and one of 12, whose last batch is half padding.
     let whole = fit(folder.path(), How::AdamW, &loader(44, 16, LastBatch::Pad), |b| b);
     let groups = fit(folder.path(), How::AdamW, &loader(44, 8, LastBatch::Pad), |b| b.accumulate_grad_batches(2));
     assert_eq!((whole.1.global_step, groups.1.global_step), (9, 9));
@@ -262,5 +262,5 @@ fn what_cannot_be_is_said_before_training() {
         assert!(error.to_string().contains(expected), "{error}");
     }
     let error = "most".parse::<GradientClipAlgorithm>().unwrap_err().to_string();
-    assert!(error.contains("`most` is no way to clip gradients; there are: norm, value"), "{error}");
+    assert!(error.contains("`most` is not a way to clip gradients; there are: norm, value"), "{error}");
 }

@@ -51,7 +51,7 @@ fn module(train: Log, evaluate: Log) -> Logs {
     Logs { linear: Linear::new(1, 1), train, evaluate }
 }
 
-/// Numbers whose largest and smallest stand in the middle.
+/// Numbers whose largest and smallest are in the middle.
 fn values() -> Vec<f32> {
     (0..SAMPLES).map(|i| ((i * i * 7) % 31) as f32 - 12.5).collect()
 }
@@ -142,7 +142,7 @@ fn a_resume_within_an_epoch_goes_on_with_each_reduction() {
         let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
         let run = |record: &Record| builder(folder.path(), record).log_every_n_steps(every);
         let module = || module(log_all, |_, _| {});
-        // The largest value lies before the end, the latest after it.
+        // The largest value is before the end, the latest after it.
         let ended = run(&Record::default()).max_steps(2).build().unwrap().fit(&module(), &loader(), None).unwrap();
         let checkpoint = ended.last_checkpoint.unwrap();
         let resumed = run(&record).ckpt_path(checkpoint).build().unwrap().fit(&module(), &loader(), None).unwrap();
@@ -312,7 +312,11 @@ fn pictures_texts_and_histograms_are_those_of_the_step_at_the_log_point() {
         let info = reader.next_frame(&mut pixels).unwrap();
         // Validation's pictures of the same step and name have taken the place of training's.
         assert_eq!((info.width, info.height), (6, 6));
-        assert_eq!((pixels[1], pixels[4 + 1], pixels[4 * 6 + 1]), (0, 1, 2), "the samples beside and under each other");
+        assert_eq!(
+            (pixels[1], pixels[4 + 1], pixels[4 * 6 + 1]),
+            (0, 1, 2),
+            "the samples side by side and below each other"
+        );
         assert_eq!(std::fs::read_to_string(media.join("texts/6.txt")).unwrap(), "Ha\n\nHb\n");
         assert!(std::fs::read_to_string(media.join("values/6.csv")).unwrap().starts_with("low,high,count\n-12.5,"));
         assert!(media.join("a_b/6.png").is_file());
@@ -401,7 +405,7 @@ fn a_histogram_counts_what_is_not_finite_apart_and_no_padding() {
     assert_eq!((&found[2].counts[..], found[2].non_finite, found[2].sum), (&[0, 0][..], 8, 0.0));
 }
 
-/// Two lines, of which the second is trained in every second step.
+/// Two lines; the second is trained in every second step.
 #[derive(Module)]
 struct Two {
     a: Linear,
@@ -493,7 +497,7 @@ fn hyperparameters_go_into_checkpoints_and_to_loggers() {
     let checkpoint = summary.last_checkpoint.unwrap();
     assert_eq!(fulmen_trainer::load_hyperparameters::<Config>(&checkpoint).unwrap(), config);
 
-    // The options of the run stand beside its checkpoints, as `--config` reads them.
+    // The options of the run are next to its checkpoints, as `--config` reads them.
     let options = std::fs::read_to_string(fitted.run_dir().unwrap().join("config.toml")).unwrap();
     assert!(
         options.starts_with("[trainer]\n") && options.contains("\nmax-epochs = 1  # the program\nmax-steps = 0\n"),

@@ -41,7 +41,7 @@ fn log(stage: &str, batch: &Batch, cx: &mut StepContext) {
     // The second token of a class 0 is none.
     let real = Tensor::iota(DType::I32, [batch.size(), TOKENS], 1).eq(0.0).or(tokens.ne(0.0));
     cx.log_metric(format!("{stage}_perplexity"), Perplexity::new().update(&logits, &tokens).masked(&real));
-    // As rows of all tokens, which are no rows of the batch: the mask has to come along.
+    // As rows of all tokens, which are not rows of the batch: the mask has to come along.
     let mask = batch.mask().reshape([batch.size(), 1]).broadcast_to([batch.size(), TOKENS]);
     let rows = [batch.size() * TOKENS];
     let flat = Accuracy::new(CLASSES).update(&logits.reshape([rows[0], CLASSES]), &tokens.reshape(rows));
@@ -258,7 +258,7 @@ impl Metric for Many {
 
 #[test]
 fn counters_and_sums_do_not_end_with_32_bits() {
-    // One large number, and then small ones that an f32 beside it would not notice.
+    // One large number, and then small ones that an f32 sum would lose.
     let values: Vec<f32> = [1e8].into_iter().chain((1..600).map(|_| 1.0)).collect();
     let point = validated(values, LastBatch::Pad, |batch, cx| {
         cx.log("mean", &batch.get("x"));

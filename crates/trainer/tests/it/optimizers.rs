@@ -172,7 +172,7 @@ fn the_losses_of_a_gan_are_those_of_pytorch_and_of_two_programs_of_our_own() {
     assert_eq!((summary.global_step, summary.train_compilations), (STEPS as u64, 1));
     assert_close(&logged(&record, "loss-discriminator"), &discriminator, 1e-4);
     assert_close(&logged(&record, "loss-generator"), &generator, 1e-4);
-    // The step returns the loss of the discriminator, whose name stands for this one.
+    // The step returns the loss of the discriminator, under whose name this one is logged.
     assert!(logged(&record, "train_loss").is_empty() && summary.train_loss.unwrap() < discriminator[0]);
     let steps: Vec<u64> = {
         let logs = record.logs.lock().unwrap();
@@ -443,7 +443,7 @@ fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
 }
 
 #[test]
-fn statistics_move_only_where_the_branch_that_they_stand_in_runs() {
+fn statistics_move_only_where_their_branch_runs() {
     let folder = tempfile::tempdir().unwrap();
     let configure = || -> Box<dyn Optimizer> { Box::new(a_and_b().every("a", 3)) };
     let after = |steps: u64| {
@@ -529,8 +529,8 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
             (|| Box::new(Optimizers::new())) as fn() -> Box<dyn Optimizer>,
             "Optimizers: there is none; add one with add()",
         ),
-        (|| Box::new(a_and_b().add("", ["c.*"], Sgd::new(0.1))), "Optimizers: `` is no name"),
-        (|| Box::new(a_and_b().add("a/b", ["b.*"], Sgd::new(0.1))), "Optimizers: `a/b` is no name"),
+        (|| Box::new(a_and_b().add("", ["c.*"], Sgd::new(0.1))), "Optimizers: `` is not a valid name"),
+        (|| Box::new(a_and_b().add("a/b", ["b.*"], Sgd::new(0.1))), "Optimizers: `a/b` is not a valid name"),
         (|| Box::new(a_and_b().add("a", ["b.*"], Sgd::new(0.1))), "Optimizers: there are two with the name `a`"),
         (
             || Box::new(a_and_b().add("c", ["d.*"], Sgd::new(0.1))),
@@ -576,7 +576,7 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
         check(
             configure,
             |m, batch, cx| cx.minimize("b", |cx| cx.minimize("a", |_| batch.mean(m.losses(batch)))),
-            "minimize(\"a\"): it stands within minimize(\"b\"); put it before or after",
+            "minimize(\"a\"): it is called within minimize(\"b\"); put it before or after",
         );
         check(
             configure,

@@ -57,7 +57,7 @@ fn a_run_resumes_from_the_place_that_its_checkpoints_were_copied_to() {
 
 #[cfg(feature = "cloud")]
 #[test]
-#[ignore = "run by a_run_resumes_from_a_bucket_of_a_real_server, in whose environment the server stands"]
+#[ignore = "run by a_run_resumes_from_a_bucket_of_a_real_server, which sets the server's address in the environment"]
 fn a_run_resumes_from_a_bucket() {
     if std::env::var_os("AWS_ENDPOINT_URL").is_some() {
         resumes_from(|folder| Path::new("s3://models").join(folder.file_name().unwrap()));

@@ -151,7 +151,7 @@ fn what_is_no_prediction_is_refused() {
     refused(|_, batch| batch.get("z").into(), "there is no field `z`");
 }
 
-/// Six samples, of which the fifth cannot be read.
+/// Six samples; the fifth cannot be read.
 struct Broken;
 
 impl Dataset for Broken {

@@ -97,7 +97,7 @@ fn a_group_of_batches_goes_on_where_it_was_interrupted() {
     assert!(rates[6].1 < rates[5].1, "the plateau has been seen");
     assert_eq!([before.bits("lr"), after.bits("lr")].concat(), rates);
 
-    // A sum of gradients that overflowed is no reason against a checkpoint.
+    // A sum of gradients that overflowed does not prevent a checkpoint.
     let loud = builder(folder.path(), 20, &Record::default()).precision(Precision::F16Mixed).detect_nan(true);
     let mut trainer = loud.callback(Interrupt(4)).build().unwrap();
     let summary = trainer.fit(&Loud(Net::new()), &train(), None).unwrap();

@@ -181,7 +181,7 @@ fn a_sampler_of_the_users_own_is_respected() {
     }
 }
 
-/// The numbers of so many samples, one after another.
+/// The indices of this number of samples, one after another.
 struct Numbers(usize);
 
 impl Stream for Numbers {

@@ -116,7 +116,7 @@ fn spikes_are_skipped_as_numpy_says() {
     }
 }
 
-/// Two lines, of which the second learns of every second batch.
+/// Two lines; the second learns from every second batch.
 #[derive(Module)]
 struct Lines {
     a: Line,
@@ -161,7 +161,7 @@ fn each_of_several_optimizers_is_guarded_and_watched_by_itself() {
             assert!(value("param_norm") > 0.0 && (value("momentum") - 0.9).abs() < 1e-6, "{point}");
             assert!(value("grad_norm") > 0.0 || value("grad_norm").is_nan(), "{point}");
         }
-        // The step of the training, of which the optimizer makes every second.
+        // The step of the training; the optimizer makes every second one.
         let expected = case["skipped"].as_array().unwrap().iter().map(|n| (n.as_u64().unwrap() - 1) * every + 1);
         assert_eq!(numbers, expected.collect::<Vec<_>>(), "{of}");
         for (found, expected) in line.weights().iter().zip(case["weights"].as_array().unwrap()) {
@@ -220,7 +220,7 @@ fn an_overflow_in_f16_is_no_spike() {
     let (module, record, summary) = fit(folder.path(), &steady, |b| b.precision(Precision::F16Mixed));
     assert_eq!((skipped(&record), summary.global_step), (vec![], 40));
     assert!(module.weights()[0] < 1.0, "steps were made after the overflows");
-    // What is no number is never let through, whatever the scale becomes.
+    // NaN is never let through, whatever the scale becomes.
     let (module, _, _) = fit(folder.path(), &loader(&reference), |b| b.precision(Precision::F16Mixed));
     assert!(module.weights().iter().all(|w| w.is_finite()), "{:?}", module.weights());
 }

@@ -73,7 +73,7 @@ fn a_timer_ends_a_fit_after_a_step_or_an_epoch() {
     let summary = fit(folder.path(), false, |b| b.min_steps(3).callback(short.clone())).unwrap();
     assert_eq!(summary.global_step, 3);
 
-    // The time goes on after a resume, and stands still when the fit is over.
+    // The time goes on after a resume, and stops when the fit is over.
     let (timer, resumed) = (Timer::new(), Timer::new());
     let first = fit(folder.path(), false, |b| b.max_epochs(2).callback(timer.clone())).unwrap();
     assert_eq!((timer.time_elapsed(), timer.time_remaining()), (timer.time_elapsed(), None));

@@ -48,7 +48,7 @@ fn run(step: &mut TrainStep<'_>) -> Vec<Vec<(String, u64)>> {
     points
 }
 
-/// Runs so many steps, and reads nothing.
+/// Runs this number of steps, and reads nothing.
 fn advance(step: &mut TrainStep<'_>, steps: usize) {
     for batch in step.batches().take(steps) {
         step.run(&batch.unwrap()).unwrap();
@@ -260,7 +260,7 @@ fn a_function_sees_the_weights_of_now_and_compiles_for_each_shape_once() {
     }
 }
 
-/// Policy gradients on a machine with three levers, of which the third pays: batches that no loader has read.
+/// Policy gradients on a machine with three levers; the third pays: batches that no loader has read.
 #[test]
 fn a_policy_learns_from_what_it_has_played() {
     let folder = tempfile::tempdir().unwrap();

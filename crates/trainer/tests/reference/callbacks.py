@@ -1,4 +1,4 @@
-"""Reference values for the callbacks, by NumPy: `python callbacks.py` writes callbacks.json beside this file."""
+"""Reference values for the callbacks, by NumPy: `python callbacks.py` writes callbacks.json next to this file."""
 
 import json
 import math

@@ -25,7 +25,7 @@ struct Derivative {
     outside: Vec<Tensor>,
 }
 
-/// Input 0 says which branch: a bool for two, of which the first runs on true, or an i32 within bounds.
+/// Input 0 says which branch: a bool for two (the first runs on true), or an i32 within bounds.
 struct Branch(Arc<Branches>);
 
 impl Branches {

@@ -52,7 +52,7 @@ impl Operation for Checkpoint {
         Some(&self.0)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        // It never stands in a list of instructions.
+        // It is never in a list of instructions.
         format!("stablehlo.optimization_barrier {} : {}", cx.operands(), cx.result().stablehlo())
     }
 }
@@ -63,7 +63,7 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
-/// `f(inputs)`, of which the backward pass keeps only the inputs, and what `f` uses from outside; what lies between it
+/// `f(inputs)`; the backward pass keeps only the inputs, and what `f` uses from outside; what is between it
 /// computes again (PyTorch's `torch.utils.checkpoint`, JAX's `jax.checkpoint`). The values and gradients are the same, for
 /// about a third more time and, in a model of many such blocks, a fraction of the memory.
 ///

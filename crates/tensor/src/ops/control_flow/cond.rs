@@ -1,4 +1,4 @@
-//! Branches: [`cond`] and [`switch`]. What is recorded, and its derivative, stand in `branches.rs`.
+//! Branches: [`cond`] and [`switch`]. What is recorded, and its derivative, are in `branches.rs`.
 
 use super::branches::close;
 use super::owned;

@@ -35,7 +35,7 @@ impl Operation for CustomGradient {
         Some(&self.region)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        // It never stands in a list of instructions.
+        // It is never in a list of instructions.
         format!("stablehlo.optimization_barrier {} : {}", cx.operands(), cx.result().stablehlo())
     }
 }

@@ -1,4 +1,4 @@
-//! Loops with a known number of steps: [`scan`]. Its derivative stands in `scan_derivative.rs`.
+//! Loops with a known number of steps: [`scan`]. Its derivative is in `scan_derivative.rs`.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -201,7 +201,7 @@ impl Scan {
         Scan { length: Some(length), ..self }
     }
 
-    /// Whether to go from the last slice to the first. The ys lie where their xs do.
+    /// Whether to go from the last slice to the first. Each y is at the index of its x.
     pub fn reverse(self, reverse: bool) -> Scan {
         Scan { reverse, ..self }
     }
@@ -261,7 +261,7 @@ impl Scan {
             return Ok((vec![], vec![]));
         }
         let results: Vec<Tensor> = carry.into_iter().chain(ys).collect();
-        // What no step uses is no input, so that nothing depends on it.
+        // What no step uses is not an input, so that nothing depends on it.
         let is_used = |slice: &Tensor| results.iter().any(|result| result.depends_on(slice));
         let (carries, slices) = parameters.split_at(init.len());
         let (xs, slices): (Vec<&Tensor>, Vec<&Tensor>) =

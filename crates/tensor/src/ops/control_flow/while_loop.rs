@@ -64,7 +64,7 @@ impl fmt::Debug for WhileLoop {
 /// Both are called once, with stand-ins. `cond` gives a bool scalar; `body` gives a carry of the same types. Both may use
 /// tensors from outside.
 ///
-/// There is no derivative: [`grad`](crate::grad()) through it is poisoned. Poisoned, too, when the types do not stay.
+/// There is no derivative: [`grad`](crate::grad()) through it is poisoned. Poisoned, too, if the types change.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, while_loop};

@@ -21,7 +21,7 @@ pub(super) struct Equation {
 #[derive(Default)]
 struct Term {
     letters: Vec<(char, usize)>,
-    /// How many letters stand before `...`, and where that is.
+    /// How many letters are before `...`, and its position.
     ellipsis: Option<(usize, usize)>,
     /// Where the term ends.
     end: usize,
@@ -62,7 +62,7 @@ fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
                 i += 2;
             }
             c if c.is_ascii_alphabetic() => term.letters.push((c, i)),
-            c => return Err(pointing(text, i, format!("{c:?} is none of letters, `,`, `...` and `->`"))),
+            c => return Err(pointing(text, i, format!("{c:?} is not a letter, `,`, `...` or `->`"))),
         }
         i += 1;
     }
@@ -215,7 +215,7 @@ mod tests {
             the equation names 2 operands, 1 were given
               ij,jk->ik
                    ^
-            '1' is none of letters, `,`, `...` and `->`
+            '1' is not a letter, `,`, `...` or `->`
               i1->i
                ^
             operand 0 has 2 axes, [2, 3], and the equation names 3 of it
@@ -233,7 +233,7 @@ mod tests {
             there is one result, this is a second
               ij->i,j
                    ^
-            'é' is none of letters, `,`, `...` and `->`
+            'é' is not a letter, `,`, `...` or `->`
               é
               ^"#]]
         .assert_eq(&faults.join("\n"));

@@ -89,7 +89,7 @@ impl Tensor {
     ///
     /// - A label is an axis. Axes with one label run together, and a label that the result lacks is summed over.
     /// - A label twice in one operand is its diagonal.
-    /// - `...` stands for the axes that have no label, which broadcast from the last; it may be left out of the result,
+    /// - `...` are the axes without a label, which broadcast from the last; it may be left out of the result,
     ///   which sums them.
     /// - Without `->` the result has the axes of `...` and then each label that occurs once, in alphabetical order.
     /// - An axis of size 1 broadcasts. Blanks mean nothing.

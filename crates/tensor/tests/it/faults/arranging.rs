@@ -65,7 +65,7 @@ fn parts_and_copies() {
             split: axis 3 is not one of the 3 axes of [2, 3, 4]
             chunk: 0 is not a number of chunks from 1 to 65536
             unbind: axis 3 is not one of the 3 axes of [2, 3, 4]
-            slice: 0..3 in steps of 0 does not lie within axis 1 of [2, 3, 4]
+            slice: 0..3 in steps of 0 is not within axis 1 of [2, 3, 4]
             index: there is no index 3 along axis 1 of [2, 3, 4]
             index: there is no index -4 along axis 1 of [2, 3, 4]
             repeat: [2] names fewer axes than [2, 3, 4] has

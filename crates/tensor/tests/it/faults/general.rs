@@ -148,7 +148,7 @@ fn shape_operations_say_what_they_expected() {
     check(&zeros([2, 3]).sum(&[2]), "sum: axis 2 is not one of the 2 axes of [2, 3]");
     check(&zeros([2, 3]).permute(&[0, 0]), "permute: [0, 0] does not name each of the 2 axes of [2, 3] once");
     check(&zeros([2, 3]).squeeze(0), "squeeze: axis 0 of [2, 3] has size 2, not 1");
-    check(&zeros([3]).slice(&[2], &[4], &[1]), "slice: 2..4 in steps of 1 does not lie within axis 0 of [3]");
+    check(&zeros([3]).slice(&[2], &[4], &[1]), "slice: 2..4 in steps of 1 is not within axis 0 of [3]");
     check(&zeros([3]).broadcast_to([2]), "broadcast_to: [3] cannot be broadcast to [2] along the axes [0]");
     check(&Tensor::concatenate(&[], 0), "concatenate: there is nothing to join: the list of tensors is empty");
     check(&Tensor::from_slice(&[1.0f32, 2.0], [3]), "from_slice: 2 elements were given for the shape [3], which has 3");
@@ -314,7 +314,7 @@ fn a_number_that_the_dtype_does_not_hold_is_refused() {
     assert_eq!(i64s.eq(-9_223_372_036_854_775_808.0).eval().unwrap().to_f64(), [0.0]);
     check(
         &Tensor::ones(DType::U8, [1, 1, 16, 16]).avg_pool(&Pooling::new([16, 16])),
-        "avg_pool: a window has 256 elements, which is no u8; convert with to_dtype() first",
+        "avg_pool: a window has 256 elements, which does not fit u8; convert with to_dtype() first",
     );
 }
 
@@ -340,7 +340,7 @@ fn faults_carry_the_name_of_the_method_that_was_called() {
         check(&of_complex, &format!("{name}: {real}"));
         check(&of_axis, &format!("{name}: {axis}"));
     }
-    check(&x.narrow(1, 2, 2), "narrow: 2 elements from 2 on do not lie within axis 1 of [2, 3]");
+    check(&x.narrow(1, 2, 2), "narrow: 2 elements from 2 on are not within axis 1 of [2, 3]");
     check(
         &Tensor::stack(&[&x, &zeros([2])], 0),
         "stack: tensor 1 is f32[2] and the first is f32[2, 3]: their shapes must agree",
@@ -364,7 +364,7 @@ fn faults_carry_the_name_of_the_method_that_was_called() {
 }
 
 #[test]
-fn the_bounds_of_a_draw_must_differ_as_f32_and_lie_within_its_reach() {
+fn the_bounds_of_a_draw_must_differ_as_f32_and_be_within_its_range() {
     let draw = |low, high| random::uniform(&random::key(0), DType::F32, [2], low, high);
     assert_eq!(
         draw(1.0, 1.0 + 1e-12).fault().unwrap().message(),

@@ -90,11 +90,11 @@ fn boxes_at_computed_places() {
         ],
         expect![[r#"
             dynamic_slice: 1 starts and 2 sizes were given; f32[3, 4] has 2 axes
-            dynamic_slice: a box of [4, 1] does not lie within f32[3, 4]
+            dynamic_slice: a box of [4, 1] is not within f32[3, 4]
             dynamic_slice: 2 starts and 1 sizes were given; f32[3, 4] has 2 axes
             dynamic_slice: the start of axis 1 must be an integer scalar, it is f32[]
             dynamic_slice: the start of axis 1 must be an integer scalar, it is i32[1]
-            dynamic_update_slice: a box of [4, 1] does not lie within f32[3, 4]
+            dynamic_update_slice: a box of [4, 1] is not within f32[3, 4]
             dynamic_update_slice: 2 starts and 1 sizes were given; f32[3, 4] has 2 axes
             dynamic_update_slice: the dtypes differ: f32[3, 4] and i32[1, 1]; convert one with to_dtype()
         "#]],
@@ -117,5 +117,5 @@ fn indices_that_do_not_fit_are_refused() {
         &x.dynamic_slice(&[Tensor::scalar(0i32), Tensor::scalar(0.0f32)], &[1, 1]),
         "must be an integer scalar",
     );
-    check_words(&x.dynamic_slice(&[Tensor::scalar(0i32), Tensor::scalar(0i32)], &[1, 4]), "does not lie within");
+    check_words(&x.dynamic_slice(&[Tensor::scalar(0i32), Tensor::scalar(0i32)], &[1, 4]), "is not within");
 }

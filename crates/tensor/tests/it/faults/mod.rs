@@ -26,7 +26,7 @@ fn integers<const N: usize>(shape: [usize; N]) -> Tensor {
     Tensor::zeros(DType::I32, shape)
 }
 
-/// Checks the whole message of each refused call, a line each. The calls stand on lines of this folder.
+/// Checks the whole message of each refused call, a line each. The calls are on lines of this folder.
 #[track_caller]
 fn check_all(refused: impl IntoIterator<Item = Tensor>, expected: Expect) {
     let mut text = String::new();
@@ -42,7 +42,7 @@ fn check_all(refused: impl IntoIterator<Item = Tensor>, expected: Expect) {
     expected.assert_eq(&text);
 }
 
-/// Checks that the message has these words. The call stands on a line of this folder.
+/// Checks that the message has these words. The call is on a line of this folder.
 #[track_caller]
 fn check_words(refused: &Tensor, words: &str) {
     let fault = refused.fault().expect("the operation must be refused");
@@ -50,7 +50,7 @@ fn check_words(refused: &Tensor, words: &str) {
     assert!(fault.location().file().contains("tests/it/faults/"), "{fault}");
 }
 
-/// Checks what each fault begins with. The calls stand on lines of this folder.
+/// Checks what each fault begins with. The calls are on lines of this folder.
 #[track_caller]
 fn check_starts(rows: &[(Tensor, &str)]) {
     for (refused, expected) in rows {

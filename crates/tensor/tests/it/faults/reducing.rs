@@ -113,7 +113,7 @@ fn products() {
             einsum: the equation names 1 operands, 2 were given
               ij->j
                 ^
-            einsum: '1' is none of letters, `,`, `...` and `->`
+            einsum: '1' is not a letter, `,`, `...` or `->`
               i1->i
                ^
             tensordot: cannot multiply [2, 3] by [2, 3]: the contracted axes 0 and 1 have 2 and 3 elements

@@ -24,7 +24,7 @@ pub(crate) struct Case {
     pub(crate) cotangents: Vec<Option<Array>>,
     /// One an input.
     pub(crate) gradients: Vec<Option<Array>>,
-    /// Why the derivative at this point is no limit of differences.
+    /// Why the derivative at this point is not a limit of differences.
     pub(crate) kink: Option<String>,
 }
 
@@ -98,7 +98,7 @@ fn encode(dtype: &str, data: &[Value]) -> Vec<u8> {
     }
 }
 
-/// How far from JAX a number may lie: (of itself, of the largest of the tensor). Zero for what is no float.
+/// How far from JAX a number may be: (of itself, of the largest of the tensor). Zero except for floats.
 fn tolerance(dtype: &str) -> (f64, f64) {
     match dtype {
         "f32" | "c64" => (1e-5, 1e-6),

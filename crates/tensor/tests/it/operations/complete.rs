@@ -133,10 +133,10 @@ fn every_public_operation_has_a_row_or_a_reason_to_have_none() {
         found.iter().filter(|n| !rows.contains(n.as_str()) && !exceptions.contains_key(n.as_str())).collect();
     assert!(missing.is_empty(), "these have no row in catalogue/ and no reason in complete.rs: {missing:?}");
     let unknown: Vec<&&str> = rows.iter().filter(|name| !found.contains(**name)).collect();
-    assert!(unknown.is_empty(), "these rows stand for no public function: {unknown:?}");
+    assert!(unknown.is_empty(), "these rows name no public function: {unknown:?}");
     for (name, reason) in exceptions {
-        assert!(found.contains(name), "{name} is no function any more ({reason})");
-        assert!(!rows.contains(name), "{name} has a row, so that it is no exception ({reason})");
+        assert!(found.contains(name), "{name} is no longer a function ({reason})");
+        assert!(!rows.contains(name), "{name} has a row, so it is not an exception ({reason})");
     }
 }
 

@@ -6,7 +6,7 @@ use fulmen_tensor::{
 
 use crate::operations::differences::{Input, Point, run};
 
-/// Numbers in (0.3, 1.7) that no two elements share and that lie on no tie.
+/// Distinct numbers in (0.3, 1.7), without ties.
 fn input(shape: &[usize]) -> Input {
     let number = |n: usize| 0.3 + 1.4 * ((n + 1) as f64 * 0.618_033_988_749_895).fract();
     Input::Floats { shape: shape.to_vec(), values: (0..shape.iter().product()).map(number).collect(), complex: false }

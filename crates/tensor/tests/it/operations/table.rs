@@ -276,6 +276,6 @@ fn the_table_in_the_book_is_what_compiles() {
     let lines: BTreeSet<&str> = chapter[start..end].lines().collect();
     let new: Vec<&str> = expected.lines().filter(|line| !lines.contains(line)).collect();
     let update = std::env::var("UPDATE_EXPECT").as_deref() == Ok("1");
-    assert!(update, "the table is not the code's; UPDATE_EXPECT=1 writes it anew. New lines:\n{}", new.join("\n"));
+    assert!(update, "the table is not the code's; UPDATE_EXPECT=1 writes it again. New lines:\n{}", new.join("\n"));
     fs::write(&path, [&chapter[..start], &expected, &chapter[end..]].concat()).unwrap();
 }

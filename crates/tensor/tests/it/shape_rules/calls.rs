@@ -7,7 +7,7 @@ use fulmen_tensor::{
 
 use super::choices::Choices;
 
-/// Records an operation on some of the tensors, of which there is at least one.
+/// Records an operation on some of the tensors; there is at least one.
 pub(crate) type Call = fn(&mut Choices<'_>, &[Tensor]) -> Vec<Tensor>;
 
 /// Operations of one tensor and no attribute.

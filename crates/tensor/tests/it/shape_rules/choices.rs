@@ -1,4 +1,4 @@
-//! Choices made by a string of bytes, for tests that try what nobody thought of: the same bytes make the same choices, and
+//! Choices made by a string of bytes, for tests of random cases: the same bytes make the same choices, and
 //! where they end everything is small and plain.
 
 use fulmen_tensor::{DType, Tensor, TensorType};

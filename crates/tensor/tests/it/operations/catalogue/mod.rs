@@ -16,7 +16,7 @@ macro_rules! keepdim {
 pub(crate) struct Row {
     /// The name that its reference cases carry.
     pub(crate) op: &'static str,
-    /// The public functions it stands for: the name of a method of `Tensor`, else the path within the crate
+    /// The public functions that it covers: the name of a method of `Tensor`, else the path within the crate
     /// (`random::bits`). Empty where it is a composition that users write themselves.
     pub(crate) methods: &'static [&'static str],
     record: Record,

@@ -1,4 +1,4 @@
-//! Reductions over axes, averages and norms among them, and where the largest and the smallest element stand.
+//! Reductions over axes, averages and norms among them, and the positions of the largest and the smallest element.
 
 use super::{Row, row};
 
