@@ -365,7 +365,7 @@ impl Tensor {
             let dtype = self.dtype();
             if !holds(dtype, count) {
                 return Err(format!(
-                    "a window has {count} elements, which is no {dtype}; convert with to_dtype() first"
+                    "a window has {count} elements, which does not fit {dtype}; convert with to_dtype() first"
                 )
                 .into());
             }
