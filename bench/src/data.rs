@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use fulmen::data::images::{ImageFolder, Pictures};
-use fulmen::data::{DataLoader, LastBatch, Source};
+use fulmen::data::images::{ImageFolder, ImagePipeline};
+use fulmen::data::{DataLoader, Source};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -256,7 +256,7 @@ fn serve(way: &str, folder: &Path, workers: usize) -> Result<(), Box<dyn Error>>
         #[cfg(feature = "turbojpeg")]
         "libjpeg-turbo" => Box::new(move |_| decode(&files, workers, libjpeg_turbo)),
         _ => {
-            let pictures = Pictures::rgb().random_resized_crop(224).horizontal_flip(0.5);
+            let pictures = ImagePipeline::rgb().random_resized_crop(224).horizontal_flip(0.5);
             let pictures = match way {
                 "f32" => pictures.normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
                 _ => pictures,
@@ -264,7 +264,7 @@ fn serve(way: &str, folder: &Path, workers: usize) -> Result<(), Box<dyn Error>>
             let loader = DataLoader::builder(files.decode(pictures)?)
                 .batch_size(BATCH)
                 .shuffle(true)
-                .last_batch(LastBatch::Drop)
+                .drop_last(true)
                 .num_workers(workers)
                 .build()?;
             Box::new(move |epoch| batches(&loader, epoch))

@@ -206,7 +206,7 @@ pub(crate) fn words(batch: usize, length: usize) -> Result<DataLoader, Box<dyn E
 }
 
 fn loader(data: TensorDataset, batch: usize) -> Result<DataLoader, Box<dyn Error>> {
-    Ok(DataLoader::builder(data).batch_size(batch).last_batch(LastBatch::Drop).build()?)
+    Ok(DataLoader::builder(data).batch_size(batch).drop_last(true).build()?)
 }
 
 /// Judges the step on the batches of a loader. Nothing, with a report, if it does not fit.

@@ -55,7 +55,7 @@ impl Workload {
             .batch_size(self.batch)
             .shuffle(true)
             .num_workers(num_workers)
-            .last_batch(LastBatch::Drop)
+            .drop_last(true)
             .build()?)
     }
 

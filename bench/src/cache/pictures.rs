@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fulmen::data::Dataset;
 use fulmen::data::cache::{CacheExt, CachedDataset};
-use fulmen::data::images::{ImageFolder, Pictures};
+use fulmen::data::images::{ImageFolder, ImagePipeline};
 use serde_json::{Value, json};
 
 use super::{Args, copy_rate, epoch_rate, loader};
@@ -15,7 +15,7 @@ use crate::stats::median;
 const BATCH: usize = 64;
 
 pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Box<dyn Error>> {
-    let pictures = Pictures::rgb().random_resized_crop(args.size).horizontal_flip(0.5);
+    let pictures = ImagePipeline::rgb().random_resized_crop(args.size).horizontal_flip(0.5);
     let data = || ImageFolder::open(images).and_then(|folder| folder.decode(pictures.clone()));
     let start = Instant::now();
     let made = data()?.cache(folder).workers(args.workers).open()?;

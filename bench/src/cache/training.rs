@@ -8,7 +8,7 @@ use std::error::Error;
 use std::path::Path;
 
 use fulmen::data::cache::CacheExt;
-use fulmen::data::images::{ImageFolder, Pictures};
+use fulmen::data::images::{ImageFolder, ImagePipeline};
 use fulmen::data::{DataLoader, Dataset, Subset};
 use fulmen::models::resnet::Config;
 use fulmen::prelude::*;
@@ -21,7 +21,7 @@ use crate::models::ResNetClassifier;
 const BATCH: usize = 32;
 
 pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Box<dyn Error>> {
-    let pictures = Pictures::rgb().random_resized_crop(args.training_size).horizontal_flip(0.5);
+    let pictures = ImagePipeline::rgb().random_resized_crop(args.training_size).horizontal_flip(0.5);
     let data = || ImageFolder::open(images).and_then(|folder| folder.decode(pictures.clone()));
     let classes = ImageFolder::open(images)?.classes().len();
     let cached = data()?.cache(folder).workers(args.workers).open()?;
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
         let (rate, share) = (fit.samples_per_second, fit.data_wait_share);
         println!("ResNet-18, {name}: {rate:.1} images/s, at most {:.2} % of step time waits for data", 100.0 * share);
         if let Some(loader) = &fit.loader {
-            println!("  {}", loader.verdict());
+            println!("  {}", loader.bottleneck());
         }
         lines.push(json!({ "data": name, "steps": fit.global_step, "images_per_s": rate, "waiting_share": share }));
     }

@@ -19,8 +19,8 @@ use super::arrow::Frame;
 use super::atomic_file::{Disk, NewFile};
 use super::event::CacheEvent;
 use super::manifest::{self, BadRow, PartEntry, Plan, part_name};
-use fulmen_data::internal::Draw;
 use fulmen_data::internal::Layout;
+use fulmen_data::internal::SampleKey;
 use fulmen_data::internal::panicked;
 use fulmen_data::{Dataset, Error, Result, Sample};
 
@@ -30,7 +30,7 @@ const MOST_OPEN: usize = 2;
 const PIECE_BYTES: usize = 1 << 20;
 const MOST_PIECE_ROWS: usize = 4096;
 /// How often someone is told how far it is.
-const TELLING: Duration = Duration::from_millis(100);
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What is to be done.
 pub(crate) struct Build<'a> {
@@ -51,7 +51,7 @@ struct Open {
 }
 
 /// Some rows of a part.
-struct Piece {
+struct Chunk {
     open: Arc<Open>,
     first: usize,
     rows: usize,
@@ -104,7 +104,7 @@ impl Build<'_> {
         let frozen = plan.clone();
         let shared =
             Shared { build: self, plan: &frozen, piece_rows, state: Mutex::new(state), changed: Condvar::new() };
-        let mut teller = Teller { tell, total: plan.rows, sample_bytes: sample_bytes as u64, last: None };
+        let mut teller = ProgressReporter { tell, total: plan.rows, sample_bytes: sample_bytes as u64, last: None };
         std::thread::scope(|scope| {
             for i in 0..self.workers {
                 let thread = std::thread::Builder::new().name(format!("fulmen-cache-{i}"));
@@ -126,16 +126,16 @@ impl Build<'_> {
 }
 
 /// Tells how far it is, not too often.
-struct Teller<'a> {
+struct ProgressReporter<'a> {
     tell: &'a mut dyn FnMut(CacheEvent),
     total: usize,
     sample_bytes: u64,
     last: Option<Instant>,
 }
 
-impl Teller<'_> {
+impl ProgressReporter<'_> {
     fn maybe(&mut self, done: usize) {
-        if self.last.is_none_or(|last| last.elapsed() >= TELLING) {
+        if self.last.is_none_or(|last| last.elapsed() >= REPORT_INTERVAL) {
             self.now(done);
         }
     }
@@ -166,7 +166,7 @@ impl Shared<'_> {
     }
 
     /// The first thread: it renames full parts, reports progress, and reads where there are no workers.
-    fn coordinate(&self, plan: &mut Plan, teller: &mut Teller<'_>) {
+    fn coordinate(&self, plan: &mut Plan, teller: &mut ProgressReporter<'_>) {
         let _failing = FailIfPanicking(self);
         let mut reader = match self.build.workers {
             0 => match Reader::new(self) {
@@ -203,7 +203,7 @@ impl Shared<'_> {
                         reader.fill(self, piece);
                     }
                 }
-                None => drop(self.changed.wait_for(&mut state, TELLING)),
+                None => drop(self.changed.wait_for(&mut state, REPORT_INTERVAL)),
             }
         }
     }
@@ -236,7 +236,7 @@ impl Shared<'_> {
     }
 
     /// The next rows to read; `None` when there are none left, after an error, and, without `wait`, when none are free now.
-    fn next_piece(&self, wait: bool) -> Option<Piece> {
+    fn next_piece(&self, wait: bool) -> Option<Chunk> {
         let mut state = self.state.lock();
         loop {
             if state.error.is_some() {
@@ -247,7 +247,7 @@ impl Shared<'_> {
                 if first + rows < open.rows {
                     state.current = Some((Arc::clone(&open), first + rows));
                 }
-                return Some(Piece { open, first, rows });
+                return Some(Chunk { open, first, rows });
             }
             if state.open < MOST_OPEN
                 && let Some(part) = state.todo.pop_front()
@@ -297,9 +297,9 @@ impl Reader {
     }
 
     /// Reads some rows and writes them to their places.
-    fn fill(&mut self, shared: &Shared<'_>, piece: Piece) {
+    fn fill(&mut self, shared: &Shared<'_>, piece: Chunk) {
         let result = self.read(shared, &piece).and_then(|bad| self.write(shared, &piece).map(|()| bad));
-        let Piece { open, rows, .. } = piece;
+        let Chunk { open, rows, .. } = piece;
         let mut state = shared.state.lock();
         match result {
             Ok(bad) => state.bad.extend(bad),
@@ -324,15 +324,15 @@ impl Reader {
     }
 
     /// The rows that could not be read and may stay empty.
-    fn read(&mut self, shared: &Shared<'_>, piece: &Piece) -> Result<Vec<BadRow>> {
+    fn read(&mut self, shared: &Shared<'_>, piece: &Chunk) -> Result<Vec<BadRow>> {
         let manifest = &shared.plan.manifest;
         let mut bad = Vec::new();
         for at in 0..piece.rows {
             let row = piece.open.part * manifest.rows_per_part + piece.first + at;
             let (variant, index) = (row / manifest.samples, row % manifest.samples);
             let (epoch, number) = (variant as u64, index as u64);
-            let draw = Draw { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
-            let mut sample = Sample::new(&self.layout, &mut self.memory, at, &mut self.written, draw);
+            let key = SampleKey { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
+            let mut sample = Sample::new(&self.layout, &mut self.memory, at, &mut self.written, key);
             let dataset = shared.build.dataset;
             // A panic leaves at most a half-written row behind, which is emptied or thrown away.
             let read = catch_unwind(AssertUnwindSafe(|| dataset.read(index, &mut sample)))
@@ -353,7 +353,7 @@ impl Reader {
         Ok(bad)
     }
 
-    fn write(&self, shared: &Shared<'_>, piece: &Piece) -> Result<()> {
+    fn write(&self, shared: &Shared<'_>, piece: &Chunk) -> Result<()> {
         for (field, column) in piece.open.frame.columns.iter().enumerate() {
             let bytes = self.layout.row(field, 0).len();
             let start = self.layout.row(field, 0).start;

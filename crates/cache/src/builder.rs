@@ -11,7 +11,7 @@ use super::dataset::CachedDataset;
 use super::event::{CacheEstimate, CacheEvent};
 use super::key::{Key, Options};
 use super::maintenance;
-use super::manifest::{self, FORMAT, FieldEntry, Found, MOST_PARTS, Manifest, Plan};
+use super::manifest::{self, CacheEntry, FORMAT, FieldEntry, MOST_PARTS, Manifest, Plan};
 use fulmen_data::internal::differences;
 use fulmen_data::{Dataset, Error, Field, Result};
 use fulmen_files::{self as store, Lock};
@@ -117,7 +117,7 @@ impl CacheBuilder {
     /// Those of [`open`](CacheBuilder::open) that are known before anything is written.
     pub fn estimate(&self) -> Result<CacheEstimate> {
         let fields = self.check()?;
-        let key = Key::of(&*self.dataset, &fields, &self.options)?;
+        let key = Key::new(&*self.dataset, &fields, &self.options)?;
         let plan = match manifest::load(&self.path.join(key.folder()))? {
             Some(plan) if plan.manifest.key == key.hash => plan,
             _ => self.plan(&fields, &key)?,
@@ -135,7 +135,7 @@ impl CacheBuilder {
     /// read. What was finished stays, and the next run goes on from there.
     pub fn open(mut self) -> Result<CachedDataset> {
         let fields = self.check()?;
-        let key = Key::of(&*self.dataset, &fields, &self.options)?;
+        let key = Key::new(&*self.dataset, &fields, &self.options)?;
         let dir = self.path.join(key.folder());
         if let Some(plan) = manifest::load(&dir)?
             && plan.manifest.key == key.hash
@@ -150,11 +150,11 @@ impl CacheBuilder {
             on_event(CacheEvent::Waiting { holder: holder.to_owned() });
         })?;
         if waited {
-            let now = Key::of(&*self.dataset, &fields, &self.options)?;
+            let now = Key::new(&*self.dataset, &fields, &self.options)?;
             if now.hash != key.hash {
                 return Err(Error::usage(format!(
                     "what the samples depend on changed while another process made the cache: {}; open the dataset again",
-                    differences(&key.notes, &now.notes).join("; ")
+                    differences(&key.key_parts, &now.key_parts).join("; ")
                 )));
             }
         }
@@ -165,13 +165,13 @@ impl CacheBuilder {
         };
         if !plan.is_complete() {
             self.fill(&dir, &mut plan)?;
-            let after = Key::of(&*self.dataset, &fields, &self.options)?;
+            let after = Key::new(&*self.dataset, &fields, &self.options)?;
             if after.hash != key.hash {
                 maintenance::remove_files(&dir)?;
                 return Err(Error::usage(format!(
                     "what the samples depend on changed while the cache was made, so some of it is of the old and some of \
                      the new: {}; it was removed; make it again",
-                    differences(&key.notes, &after.notes).join("; ")
+                    differences(&key.key_parts, &after.key_parts).join("; ")
                 )));
             }
         }
@@ -226,11 +226,11 @@ impl CacheBuilder {
             samples,
             variants,
             seed: self.options.seed,
-            fields: fields.iter().map(FieldEntry::of).collect(),
+            fields: fields.iter().map(FieldEntry::new).collect(),
             rows_per_part,
             parts: Vec::new(),
             bad: Vec::new(),
-            notes: key.notes.clone(),
+            key_parts: key.key_parts.clone(),
         };
         Plan::new(manifest).map_err(|message| Error::usage(format!("this dataset cannot be cached: {message}")))
     }
@@ -242,10 +242,10 @@ impl CacheBuilder {
         }
         let mut nearest: Option<(PathBuf, Vec<String>)> = None;
         // Other files at the path do no harm.
-        for Found { dir, plan } in manifest::find(&self.path).unwrap_or_default() {
+        for CacheEntry { dir, plan } in manifest::find(&self.path).unwrap_or_default() {
             // A cache that cannot be read is passed over here: `verify` reports it.
             let Ok(Some(other)) = plan else { continue };
-            let lines = differences(&other.manifest.notes, &key.notes);
+            let lines = differences(&other.manifest.key_parts, &key.key_parts);
             if nearest.as_ref().is_none_or(|(_, fewest)| lines.len() < fewest.len()) {
                 nearest = Some((dir, lines));
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::builder::CacheBuilder;
 use super::maintenance;
-use super::manifest::{self, BadRow, Found, Plan, part_name};
+use super::manifest::{self, BadRow, CacheEntry, Plan, part_name};
 use super::mmap::{Access, Mapped};
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample};
 
@@ -104,8 +104,10 @@ impl CachedDataset {
         let mut found = manifest::find(path)?;
         // A folder without a manifest has nothing to open.
         found.retain(|found| !matches!(found.plan, Ok(None)));
-        match <[Found; 1]>::try_from(found) {
-            Ok([Found { dir, plan }]) => CachedDataset::from_plan(&dir, plan?.ok_or_else(|| maintenance::none(path))?),
+        match <[CacheEntry; 1]>::try_from(found) {
+            Ok([CacheEntry { dir, plan }]) => {
+                CachedDataset::from_plan(&dir, plan?.ok_or_else(|| maintenance::none(path))?)
+            }
             Err(none) if none.is_empty() => Err(maintenance::none(path)),
             Err(several) => Err(Error::usage(format!(
                 "{} has {} caches; name one of them: {}",

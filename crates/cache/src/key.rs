@@ -3,7 +3,7 @@
 //! Not here: what a dataset's own fingerprint is made of.
 
 use super::manifest::{FOLDER_DIGITS, FORMAT};
-use fulmen_data::internal::Note;
+use fulmen_data::internal::KeyPart;
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result};
 
 /// The options that the content of a cache depends on.
@@ -18,12 +18,12 @@ pub(crate) struct Options {
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) hash: String,
-    pub(crate) notes: Vec<Note>,
+    pub(crate) key_parts: Vec<KeyPart>,
 }
 
 impl Key {
     pub(crate) fn of(dataset: &dyn Dataset, fields: &[Field], options: &Options) -> Result<Key> {
-        let mut fingerprint = Fingerprint::noting();
+        let mut fingerprint = Fingerprint::recording_parts();
         fingerprint.add("cache format", FORMAT.to_le_bytes());
         fingerprint.add("byte order", if cfg!(target_endian = "big") { "big" } else { "little" });
         fingerprint.add("version", &options.version);
@@ -43,7 +43,7 @@ impl Key {
             )));
         }
         let hash = fingerprint.to_string();
-        Ok(Key { hash, notes: fingerprint.into_notes().finish() })
+        Ok(Key { hash, key_parts: fingerprint.into_parts().finish() })
     }
 
     /// The name of the cache's folder.

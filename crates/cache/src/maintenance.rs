@@ -12,7 +12,7 @@ use super::atomic_file::sha256;
 use super::builder::estimate;
 use super::dataset::read_at;
 use super::event::CacheEstimate;
-use super::manifest::{self, Found, MANIFEST, PartEntry, Plan, Unusable, part_name};
+use super::manifest::{self, CacheEntry, MANIFEST, PartEntry, Plan, Unusable, part_name};
 use fulmen_data::{Error, Field, Result};
 use fulmen_files::{LOCK, Lock};
 
@@ -54,7 +54,7 @@ impl CacheInfo {
 /// No cache there; the only one is damaged.
 pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
     let (mut infos, mut failed) = (Vec::new(), None);
-    for Found { dir, plan } in find(path.as_ref())? {
+    for CacheEntry { dir, plan } in find(path.as_ref())? {
         match plan {
             Ok(Some(plan)) => infos.push(info(dir, &plan)?),
             Ok(None) => {}
@@ -70,9 +70,9 @@ pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
 
 fn info(path: PathBuf, plan: &Plan) -> Result<CacheInfo> {
     let manifest = &plan.manifest;
-    let depends_on = manifest.notes.iter().map(|note| match note.count {
-        1 => format!("{}: {}", note.name, note.first),
-        count => format!("{}: {count} values, the first {}", note.name, note.first),
+    let depends_on = manifest.key_parts.iter().map(|part| match part.count {
+        1 => format!("{}: {}", part.name, part.first),
+        count => format!("{}: {count} values, the first {}", part.name, part.first),
     });
     Ok(CacheInfo {
         key: manifest.key.clone(),
@@ -88,17 +88,17 @@ fn info(path: PathBuf, plan: &Plan) -> Result<CacheInfo> {
 }
 
 /// The caches at a path, of which there is at least one.
-fn find(path: &Path) -> Result<Vec<Found>> {
+fn find(path: &Path) -> Result<Vec<CacheEntry>> {
     let found = manifest::find(path)?;
     if found.is_empty() { Err(none(path)) } else { Ok(found) }
 }
 
 /// Those of them that this release made; where there are only others, an error.
-fn find_own(path: &Path) -> Result<Vec<Found>> {
-    let is_other = |found: &Found| matches!(found.plan, Err(Unusable::OtherFormat(_)));
+fn find_own(path: &Path) -> Result<Vec<CacheEntry>> {
+    let is_other = |found: &CacheEntry| matches!(found.plan, Err(Unusable::OtherFormat(_)));
     let (others, own): (Vec<_>, Vec<_>) = find(path)?.into_iter().partition(is_other);
     match others.into_iter().next() {
-        Some(Found { plan: Err(other), .. }) if own.is_empty() => Err(other.into()),
+        Some(CacheEntry { plan: Err(other), .. }) if own.is_empty() => Err(other.into()),
         _ => Ok(own),
     }
 }
@@ -116,7 +116,7 @@ pub(crate) fn none(path: &Path) -> Error {
 /// read; no cache there that this release made.
 pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
     let (mut plans, mut wrong) = (Vec::new(), Vec::new());
-    for Found { dir, plan } in find_own(path.as_ref())? {
+    for CacheEntry { dir, plan } in find_own(path.as_ref())? {
         match plan {
             Ok(Some(plan)) => plans.push((dir, plan)),
             Ok(None) => {}
@@ -158,7 +158,7 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
 pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     // First all is looked at, then something is removed.
     let mut damaged = Vec::new();
-    for Found { dir, .. } in find_own(path.as_ref())? {
+    for CacheEntry { dir, .. } in find_own(path.as_ref())? {
         let lock = Lock::take(&dir, LOCK)?;
         // What was found before the lock was taken may have changed.
         match manifest::load(&dir) {
@@ -205,7 +205,7 @@ pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
 pub fn clear_cache(path: impl AsRef<Path>) -> Result<u64> {
     let path = path.as_ref();
     let mut freed = 0;
-    for Found { dir, .. } in find(path)? {
+    for CacheEntry { dir, .. } in find(path)? {
         let lock = Lock::take(&dir, LOCK)?;
         freed += remove_files(&dir)?;
         drop(lock);
@@ -221,7 +221,7 @@ pub(crate) fn remove_files(dir: &Path) -> Result<u64> {
     let entries = fs::read_dir(dir).map_err(|source| Error::io(dir, "cannot list the cache", source))?;
     let names = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
     let mut ours: Vec<PathBuf> = names.map_err(|source| Error::io(dir, "cannot list the cache", source))?;
-    ours.retain(|path| is_ours(path));
+    ours.retain(|path| is_cache_file(path));
     // The manifest goes first: a kill leaves a folder without one, which the next cache of its name fills anew. By the
     // lock, which goes last, it is still known for a cache's.
     ours.sort_by_key(|path| (!path.ends_with(MANIFEST), path.ends_with(LOCK)));
@@ -233,7 +233,7 @@ pub(crate) fn remove_files(dir: &Path) -> Result<u64> {
     Ok(freed)
 }
 
-fn is_ours(path: &Path) -> bool {
+fn is_cache_file(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
     name == MANIFEST
         || name == LOCK

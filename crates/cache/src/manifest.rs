@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arrow::{Frame, Identity};
 use super::atomic_file::write_whole;
-use fulmen_data::internal::Note;
+use fulmen_data::internal::KeyPart;
 use fulmen_data::{Error, Field, Result};
 use fulmen_files::LOCK;
 
@@ -18,7 +18,7 @@ pub(crate) const MANIFEST: &str = "cache.json";
 /// How many digits of the key are the name of the cache's folder.
 pub(crate) const FOLDER_DIGITS: usize = 16;
 /// Of the layout of files that this describes. It goes into the key, so that another layout is another cache.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 /// More files than this are no few files, and a manifest that claims them is damaged.
 pub(crate) const MOST_PARTS: usize = 10_000;
 /// A manifest of a cache of a thousand terabytes is smaller.
@@ -41,7 +41,7 @@ pub(crate) struct Manifest {
     /// Samples that could not be read and were allowed to fail, by their row.
     pub(crate) bad: Vec<BadRow>,
     /// What the key was made of.
-    pub(crate) notes: Vec<Note>,
+    pub(crate) key_parts: Vec<KeyPart>,
 }
 
 /// A field, as JSON.
@@ -250,18 +250,18 @@ pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
 }
 
 /// A folder of a cache, and what its manifest says; no plan where the cache is only begun, or its removal was ended.
-pub(crate) struct Found {
+pub(crate) struct CacheEntry {
     pub(crate) dir: PathBuf,
     pub(crate) plan: Result<Option<Plan>, Unusable>,
 }
 
-impl Found {
+impl CacheEntry {
     /// The cache in a folder, if it is one: if it has a cache's manifest, or a cache's name and lock. Other programs' files
     /// may have the manifest's name.
-    fn at(dir: PathBuf) -> Option<Found> {
+    fn at(dir: PathBuf) -> Option<CacheEntry> {
         let plan = load(&dir);
         let is_cache = matches!(plan, Ok(Some(_))) || is_key(&dir) && dir.join(LOCK).is_file();
-        is_cache.then_some(Found { dir, plan })
+        is_cache.then_some(CacheEntry { dir, plan })
     }
 }
 
@@ -272,8 +272,8 @@ fn is_key(dir: &Path) -> bool {
 }
 
 /// The caches at `path`: the one whose folder it is, or those in it; sorted.
-pub(crate) fn find(path: &Path) -> Result<Vec<Found>> {
-    if let Some(found) = Found::at(path.to_owned()) {
+pub(crate) fn find(path: &Path) -> Result<Vec<CacheEntry>> {
+    if let Some(found) = CacheEntry::at(path.to_owned()) {
         return Ok(vec![found]);
     }
     let entries = match std::fs::read_dir(path) {
@@ -284,7 +284,7 @@ pub(crate) fn find(path: &Path) -> Result<Vec<Found>> {
     let mut all = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|source| Error::io(path, "cannot list the caches", source))?;
-        all.extend(Found::at(entry.path()));
+        all.extend(CacheEntry::at(entry.path()));
     }
     all.sort_by(|a, b| a.dir.cmp(&b.dir));
     match all.is_empty() {

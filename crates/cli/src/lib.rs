@@ -1,5 +1,5 @@
 //! What the command `fulmen` does, for programs: well-known datasets downloaded ([`fetch`](mod@fetch)), archives made
-//! into shards ([`prepare`]), pictures resized ahead of training ([`Presize`]), and the screen of `fulmen top` ([`top`]).
+//! into shards ([`prepare`]), images resized ahead of training ([`Presize`]), and the screen of `fulmen top` ([`top`]).
 //!
 //! Not here: training.
 

@@ -1,6 +1,6 @@
-//! Pre-sizing: the pictures of a folder, made smaller once and written into a few tar shards.
+//! Pre-sizing: the images of a folder, made smaller once and written into a few tar shards.
 //!
-//! Pictures are read in rounds, decoded by several threads, and written in order, so the shards come out the same for any
+//! Images are read in rounds, decoded by several threads, and written in order, so the shards come out the same for any
 //! number of threads.
 //!
 //! Not here: the tar files (`tar_shards`), and samples that are kept decoded (`cache`).
@@ -12,24 +12,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::prepare::{Progress, shards_info};
 use fulmen_data::internal::panicked;
-use fulmen_data::{Error, Fingerprint, Result, SampleRandom, Source};
+use fulmen_data::{Error, Fingerprint, Result, SampleRng, Source};
 use fulmen_data::{internal::Purpose, internal::permutation};
 use fulmen_data::{internal::cores, internal::in_parallel};
 use fulmen_files as store;
 use fulmen_files::Lock;
-use fulmen_images::{Encoding, ImageFolder, Pictures, encode_picture};
+use fulmen_images::{Encoding, ImageFolder, ImagePipeline, encode_image};
 use fulmen_shards::{TarShardWriter, WrittenShard};
 
 /// The file beside the shards that says what they were made of.
 const MADE_OF: &str = "presize.json";
 /// The file that keeps two runs apart.
 const LOCK: &str = ".presize.lock";
-/// Pictures that are in memory at a time, for each thread.
+/// Images that are in memory at a time, for each thread.
 const ROUND: usize = 32;
 /// Threads beyond this are a mistake, not a wish.
 const MOST_THREADS: usize = 1024;
 
-/// How pictures are made smaller, and where they go.
+/// How images are made smaller, and where they go.
 ///
 /// ```no_run
 /// use fulmen_images::ImageFolder;
@@ -45,7 +45,7 @@ pub struct Presize {
     side: usize,
     quality: u8,
     /// How the files are decoded.
-    pictures: Pictures,
+    pipeline: ImagePipeline,
     seed: u64,
     max_samples: u64,
     max_bytes: u64,
@@ -54,10 +54,10 @@ pub struct Presize {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct MadeOf {
+struct PresizeInputs {
     options: String,
-    pictures: String,
-    /// Pictures in the order of the shards that could not be read, by their index, with the reason.
+    images: String,
+    /// Images in the order of the shards that could not be read, by their index, with the reason.
     left_out: Vec<(usize, String)>,
 }
 
@@ -68,7 +68,7 @@ impl Presize {
             folder: folder.into(),
             side: 256,
             quality: 95,
-            pictures: Pictures::rgb(),
+            pipeline: ImagePipeline::rgb(),
             seed: 0,
             max_samples: 100_000,
             max_bytes: 1 << 30,
@@ -77,7 +77,7 @@ impl Presize {
         }
     }
 
-    /// The shorter side of the pictures, in pixels. Pictures whose shorter side is no longer are copied as they are, byte
+    /// The shorter side of the images, in pixels. Images whose shorter side is no longer are copied as they are, byte
     /// by byte.
     pub fn shorter_side(mut self, pixels: usize) -> Presize {
         self.side = pixels;
@@ -90,39 +90,39 @@ impl Presize {
         self
     }
 
-    /// Turns the pictures that are made smaller as their EXIF data say, which they lose. Off unless set: a training that
+    /// Turns the images that are made smaller as their EXIF data say, which they lose. Off unless set: a training that
     /// does not look at EXIF data either sees the same.
     pub fn exif_orientation(mut self, turn: bool) -> Presize {
-        self.pictures = self.pictures.exif_orientation(turn);
+        self.pipeline = self.pipeline.exif_orientation(turn);
         self
     }
 
-    /// The most pixels of a picture, as [`Pictures::max_pixels`] has it.
+    /// The most pixels of an image, as [`ImagePipeline::max_pixels`] has it.
     pub fn max_pixels(mut self, pixels: u64) -> Presize {
-        self.pictures = self.pictures.max_pixels(pixels);
+        self.pipeline = self.pipeline.max_pixels(pixels);
         self
     }
 
     /// Accepts JPEGs in which some data make no sense, with wrong pixels there. A training needs
-    /// [`Pictures::keep_damaged`] for those of them that are copied as they are.
+    /// [`ImagePipeline::keep_damaged`] for those of them that are copied as they are.
     pub fn keep_damaged(mut self) -> Presize {
-        self.pictures = self.pictures.keep_damaged();
+        self.pipeline = self.pipeline.keep_damaged();
         self
     }
 
-    /// Decides the order of the pictures, which are shuffled, so that a shard has pictures of all classes.
+    /// Decides the order of the images, which are shuffled, so that a shard has images of all classes.
     pub fn seed(mut self, seed: u64) -> Presize {
         self.seed = seed;
         self
     }
 
-    /// No shard gets more pictures.
+    /// No shard gets more images.
     pub fn max_samples(mut self, samples: u64) -> Presize {
         self.max_samples = samples;
         self
     }
 
-    /// No shard gets larger, but for one picture that is.
+    /// No shard gets larger, but for one image that is.
     pub fn max_bytes(mut self, bytes: u64) -> Presize {
         self.max_bytes = bytes;
         self
@@ -134,20 +134,20 @@ impl Presize {
         self
     }
 
-    /// How many pictures may be left out because they cannot be decoded; none unless set. A file that cannot be read ends
+    /// How many images may be left out because they cannot be decoded; none unless set. A file that cannot be read ends
     /// the run all the same: the next one may well read it.
-    pub fn allow_bad(mut self, pictures: usize) -> Presize {
-        self.allow_bad = pictures;
+    pub fn allow_bad(mut self, images: usize) -> Presize {
+        self.allow_bad = images;
         self
     }
 
-    /// Writes the shards: samples of a picture (`.jpg`, or as it was), its class's number (`.cls`), and its class and its path
-    /// within the folder of pictures (`.json`). Where an earlier run ended, this one goes on after the last whole shard.
+    /// Writes the shards: samples of an image (`.jpg`, or as it was), its class's number (`.cls`), and its class and its path
+    /// within the folder of images (`.json`). Where an earlier run ended, this one goes on after the last whole shard.
     ///
     /// # Errors
-    /// Options that make no sense; shards of other pictures or options in the folder, or a run that is at work there; a
-    /// file that cannot be read, a picture that cannot be decoded; a full disk.
-    pub fn run(&self, pictures: &ImageFolder, progress: &dyn Progress) -> Result<Vec<WrittenShard>> {
+    /// Options that make no sense; shards of other images or options in the folder, or a run that is at work there; a
+    /// file that cannot be read, an image that cannot be decoded; a full disk.
+    pub fn run(&self, images: &ImageFolder, progress: &dyn Progress) -> Result<Vec<WrittenShard>> {
         if self.side == 0 || !(1..=100).contains(&self.quality) {
             return Err(Error::usage(format!(
                 "a shorter side of {} pixels and a quality of {}: expected at least 1, and 1 to 100",
@@ -161,41 +161,41 @@ impl Presize {
             )));
         }
         let _lock = Lock::take(&self.folder, LOCK)?;
-        let mut made_of = self.made_of(pictures)?;
-        let (skip, mut shards) = self.resume(&mut made_of)?;
+        let mut inputs = self.inputs(images)?;
+        let (skip, mut shards) = self.resume(&mut inputs)?;
         store::remove_leftovers(&self.folder)?;
-        let order = permutation(Purpose::Split, self.seed, 0, pictures.len());
+        let order = permutation(Purpose::Split, self.seed, 0, images.len());
         // Those that were left out are in no shard.
-        let bad = |index: &usize| made_of.left_out.iter().any(|(left_out, _)| left_out == index);
+        let bad = |index: &usize| inputs.left_out.iter().any(|(left_out, _)| left_out == index);
         let rest: Vec<usize> = order.into_iter().filter(|index| !bad(index)).skip(skip).collect();
         let mut writer = TarShardWriter::builder(&self.folder)
             .max_samples(self.max_samples)
             .max_bytes(self.max_bytes)
             .first_shard(shards.len() as u64)
             .build()?;
-        let bytes = rest.iter().filter_map(|&index| pictures.path(index).metadata().ok()).map(|file| file.len()).sum();
+        let bytes = rest.iter().filter_map(|&index| images.path(index).metadata().ok()).map(|file| file.len()).sum();
         progress.begin("pre-sizing", bytes);
         for round in rest.chunks(ROUND * threads.max(1)) {
             let done = in_parallel(round, threads, |&index| {
-                let at = |error: Error| error.at_sample(index as u64, Some(pictures.origin(index)));
-                let file = pictures.get(index).map_err(at)?.bytes;
+                let at = |error: Error| error.at_sample(index as u64, Some(images.origin(index)));
+                let file = images.get(index).map_err(at)?.bytes;
                 let small = catch_unwind(AssertUnwindSafe(|| self.shrink(file)));
-                let small = small.unwrap_or_else(|payload| Err(panicked("decoding the picture panicked", payload)));
+                let small = small.unwrap_or_else(|payload| Err(panicked("decoding the image panicked", payload)));
                 Ok(small.map_err(at))
             })?;
             for (&index, done) in round.iter().zip(done) {
                 match done {
                     Ok(Small { extension, bytes, read }) => {
-                        write(&mut writer, pictures, index, extension, &bytes)?;
+                        write(&mut writer, images, index, extension, &bytes)?;
                         progress.advance(read);
                     }
                     Err(error) => {
-                        if made_of.left_out.len() >= self.allow_bad {
+                        if inputs.left_out.len() >= self.allow_bad {
                             return Err(error);
                         }
                         progress.note(&error.to_string());
-                        made_of.left_out.push((index, error.to_string()));
-                        self.save(&made_of)?;
+                        inputs.left_out.push((index, error.to_string()));
+                        self.save(&inputs)?;
                     }
                 }
             }
@@ -204,42 +204,42 @@ impl Presize {
         Ok(shards)
     }
 
-    fn made_of(&self, pictures: &ImageFolder) -> Result<MadeOf> {
+    fn inputs(&self, images: &ImageFolder) -> Result<PresizeInputs> {
         let mut fingerprint = Fingerprint::new();
-        pictures.fingerprint(&mut fingerprint)?;
+        images.fingerprint(&mut fingerprint)?;
         let Presize { side, quality, seed, max_samples, max_bytes, .. } = self;
-        let (decoding, decoder) = (self.pictures.to_string(), fulmen_images::jpeg_decoder());
+        let (decoding, decoder) = (self.pipeline.to_string(), fulmen_images::jpeg_decoder());
         let options = format!(
             "shorter side {side}, quality {quality}, decoded by {decoding} with {decoder}, seed {seed}, at most {max_samples} samples and {max_bytes} bytes a shard"
         );
-        Ok(MadeOf { options, pictures: fingerprint.to_string(), left_out: Vec::new() })
+        Ok(PresizeInputs { options, images: fingerprint.to_string(), left_out: Vec::new() })
     }
 
-    fn save(&self, made_of: &MadeOf) -> Result<()> {
-        let text = serde_json::to_vec_pretty(made_of).map_err(|why| Error::runtime("writing presize.json", why))?;
+    fn save(&self, inputs: &PresizeInputs) -> Result<()> {
+        let text = serde_json::to_vec_pretty(inputs).map_err(|why| Error::runtime("writing presize.json", why))?;
         let path = self.folder.join(MADE_OF);
         store::write_whole(&path, &text).map_err(|source| Error::io(&path, "cannot write the file", source))
     }
 
-    /// How many pictures are in whole shards, and these.
-    fn resume(&self, made_of: &mut MadeOf) -> Result<(usize, Vec<WrittenShard>)> {
+    /// How many images are in whole shards, and these.
+    fn resume(&self, inputs: &mut PresizeInputs) -> Result<(usize, Vec<WrittenShard>)> {
         let path = self.folder.join(MADE_OF);
         match std::fs::read(&path) {
             Ok(text) => {
-                let earlier: MadeOf = serde_json::from_slice(&text)
+                let earlier: PresizeInputs = serde_json::from_slice(&text)
                     .map_err(|why| Error::file(&path, format!("it is damaged: {why}; remove the folder")))?;
-                if earlier.options != made_of.options || earlier.pictures != made_of.pictures {
-                    let what = if earlier.options == made_of.options {
+                if earlier.options != inputs.options || earlier.images != inputs.images {
+                    let what = if earlier.options == inputs.options {
                         "their files have changed".to_owned()
                     } else {
-                        format!("with {}, now it is {}", earlier.options, made_of.options)
+                        format!("with {}, now it is {}", earlier.options, inputs.options)
                     };
                     return Err(Error::file(
                         &path,
-                        format!("there are shards of other pictures here: {what}; choose another folder"),
+                        format!("there are shards of other images here: {what}; choose another folder"),
                     ));
                 }
-                made_of.left_out = earlier.left_out;
+                inputs.left_out = earlier.left_out;
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let first = self.shard(0);
@@ -251,7 +251,7 @@ impl Presize {
                         ),
                     ));
                 }
-                self.save(made_of)?;
+                self.save(inputs)?;
             }
             Err(source) => return Err(Error::io(&path, "cannot read the file", source)),
         }
@@ -272,25 +272,25 @@ impl Presize {
         self.folder.join(format!("shard-{number:06}.tar"))
     }
 
-    fn shrink(&self, file: Vec<u8>) -> Result<Small> {
+    fn shrink(&self, file: Vec<u8>) -> Result<ResizedImage> {
         let read = file.len() as u64;
-        let header = self.pictures.header(&file)?;
+        let header = self.pipeline.header(&file)?;
         let (extension, side) = (header.extension, header.size.width.min(header.size.height));
-        let pictures = self.pictures.clone();
+        let pipeline = self.pipeline.clone();
         // None of the steps draws.
-        let mut random = SampleRandom::new(0, 0, 0);
+        let mut random = SampleRng::new(0, 0, 0);
         if side <= self.side {
             // Decoded all the same: what makes no sense is to be known now.
-            pictures.decode(&file, &mut random)?;
+            pipeline.decode(&file, &mut random)?;
             return Ok(Small { extension, bytes: file, read });
         }
-        let small = pictures.resize(self.side).decode(&file, &mut random)?;
-        let bytes = encode_picture(&small, Encoding::Jpeg { quality: self.quality })?;
+        let small = pipeline.resize(self.side).decode(&file, &mut random)?;
+        let bytes = encode_image(&small, Encoding::Jpeg { quality: self.quality })?;
         Ok(Small { extension: "jpg", bytes, read })
     }
 }
 
-/// A picture that is small enough.
+/// An image that is small enough.
 struct Small {
     extension: &'static str,
     bytes: Vec<u8>,
@@ -298,16 +298,10 @@ struct Small {
     read: u64,
 }
 
-fn write(
-    writer: &mut TarShardWriter,
-    pictures: &ImageFolder,
-    index: usize,
-    extension: &str,
-    bytes: &[u8],
-) -> Result<()> {
-    let label = pictures.label(index);
-    let class = usize::try_from(label).ok().and_then(|label| pictures.classes().get(label));
-    let about = serde_json::json!({ "class": class, "path": pictures.name(index).to_string_lossy() }).to_string();
+fn write(writer: &mut TarShardWriter, images: &ImageFolder, index: usize, extension: &str, bytes: &[u8]) -> Result<()> {
+    let label = images.label(index);
+    let class = usize::try_from(label).ok().and_then(|label| images.classes().get(label));
+    let about = serde_json::json!({ "class": class, "path": images.name(index).to_string_lossy() }).to_string();
     let label = label.to_string();
     writer.write(&format!("{index:08}"), &[(extension, bytes), ("cls", label.as_bytes()), ("json", about.as_bytes())])
 }

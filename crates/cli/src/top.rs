@@ -17,7 +17,7 @@ const HISTORY: usize = 200;
 
 /// The numbers of one moment.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct Snapshot {
     /// What libtpu tells of each device, or why it does not.
     pub metrics: Result<Vec<DeviceMetrics>, String>,
     /// What a training tells of itself, or why it does not, if it was asked.
@@ -31,12 +31,12 @@ pub struct Look {
 /// The screen.
 ///
 /// ```
-/// use fulmen_cli::top::{Look, Screen};
+/// use fulmen_cli::top::{Snapshot, Screen};
 /// use fulmen_machine::Level;
 /// use ratatui::{Terminal, backend::TestBackend};
 ///
 /// let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
-/// screen.update(Look { metrics: Err("nobody serves metrics".into()), run: None, processes: vec![], unseen: 0 });
+/// screen.update(Snapshot { metrics: Err("nobody serves metrics".into()), run: None, processes: vec![], unseen: 0 });
 /// let mut terminal = Terminal::new(TestBackend::new(60, 12))?;
 /// terminal.draw(|frame| screen.draw(frame))?;
 /// assert!(terminal.backend().to_string().contains("nobody serves metrics"));
@@ -48,7 +48,7 @@ pub struct Screen {
     level: Level,
     /// The mean duty cycle of all devices in percent, the newest last.
     history: VecDeque<u64>,
-    look: Option<Look>,
+    look: Option<Snapshot>,
 }
 
 impl Screen {
@@ -58,7 +58,7 @@ impl Screen {
     }
 
     /// Shows this from now on.
-    pub fn update(&mut self, look: Look) {
+    pub fn update(&mut self, look: Snapshot) {
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -136,7 +136,7 @@ impl Screen {
     }
 }
 
-fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Look) {
+fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Snapshot) {
     let rows = look.processes.iter().map(|it| {
         Row::new([it.process.pid.to_string(), it.process.user.clone(), it.progress(), it.process.command.clone()])
     });
@@ -149,7 +149,7 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Look) {
     frame.render_widget(table.block(panel(&title)), area);
 }
 
-impl Look {
+impl Snapshot {
     /// The same without a terminal, a line for each device, the training and each process.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = match &self.metrics {

@@ -1,13 +1,13 @@
 //! What the crates that read formats share with this one. Nothing here is promised to anyone else.
 
 pub use crate::checksum::{checksum, hex};
-pub use crate::dataset::notes::{Note, Notes, differences};
+pub use crate::dataset::key_parts::{KeyPart, KeyParts, differences};
 pub use crate::dataset::random::{Purpose, below, generator, permutation, shuffle, unit};
-pub use crate::dataset::sample::Draw;
+pub use crate::dataset::sample::SampleKey;
 pub use crate::error::panicked;
 pub use crate::loader::layout::Layout;
+pub use crate::offsets::Offsets;
+pub use crate::panics::catch_quietly;
 pub use crate::parallel::{cores, in_parallel};
-pub use crate::quiet::catch_quietly;
 pub use crate::read::fill;
-pub use crate::starts::Starts;
 pub use crate::stream::make;

@@ -1,13 +1,13 @@
 //! Datasets, read in batches by threads and brought to the device ahead of time.
 //!
 //! ```
-//! use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+//! use fulmen_data::{DataLoader, TensorDataset};
 //!
 //! let data = TensorDataset::builder()
 //!     .array("x", [5, 2], [0.0f32, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5])
 //!     .array("y", [5], [0i32, 1, 0, 1, 0])
 //!     .build()?;
-//! let loader = DataLoader::builder(data).batch_size(2).shuffle(true).seed(1).last_batch(LastBatch::Pad).build()?;
+//! let loader = DataLoader::builder(data).batch_size(2).shuffle(true).seed(1).drop_last(false).build()?;
 //! assert_eq!(loader.len(), 3);
 //!
 //! let mut seen = 0;
@@ -24,7 +24,7 @@
 //! A [`Dataset`] reads one sample by index and writes it straight into the memory of the batch. A [`DataLoader`] decides
 //! which samples make up which batch ([`Sampler`]), lets threads fill them, and hands them out in order as
 //! [`HostBatch`]es or, moved to a device, as [`DeviceBatch`]es. All batches have one shape: a short last one is padded
-//! and masked, or dropped ([`LastBatch`]), so that it never makes a program compile again.
+//! and masked, or dropped ([`drop_last`](DataLoaderBuilder::drop_last)), so that it never makes a program compile again.
 //!
 //! Nothing about a batch depends on the number of threads, devices or processes: order and content are a function of
 //! dataset, sampler, batch size and epoch. Several processes divide the rows of each batch among them
@@ -46,25 +46,25 @@ pub mod fuzzing;
 #[doc(hidden)]
 pub mod internal;
 mod loader;
+mod offsets;
+mod panics;
 mod parallel;
-mod quiet;
 mod read;
 mod sampler;
 mod shorten;
-mod starts;
 mod stream;
 mod vision;
 
 pub use dataset::{
-    ConcatDataset, Dataset, FakeDataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRandom, Source,
-    SourceDataset, Stage, Subset, TensorDataset, TensorDatasetBuilder, group_k_fold, group_split, k_fold, random_split,
+    ConcatDataset, Dataset, FakeDataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRng, Source, SourceDataset,
+    Stage, Subset, TensorDataset, TensorDatasetBuilder, group_k_fold, group_split, k_fold, random_split,
     stratified_k_fold, stratified_split,
 };
 pub use error::{Error, Result};
 pub use fulmen_tensor::{DType, Element};
 pub use loader::{
     BadSample, BadSamples, Buckets, DataLoader, DataLoaderBuilder, DeviceBatch, DeviceBatches, HostBatch, HostBatches,
-    LastBatch, LoaderBench, LoaderReport, OnError, QueueDepth, Replica, Replicas, TransferReport, bench_loader,
+    LoaderBench, LoaderReport, OnError, QueueDepth, Replica, Replicas, TransferReport, bench_loader,
 };
 pub use sampler::{MixSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler};
 #[doc(hidden)]

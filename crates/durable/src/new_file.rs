@@ -66,7 +66,7 @@ impl NewFile {
     /// # Errors
     /// The disk fails or is full; the target is a folder. The target is as it was, unless only the last sync failed.
     pub fn keep(&self) -> io::Result<()> {
-        self.give_name(|| fs::rename(&self.temporary, &self.to))
+        self.rename_with(|| fs::rename(&self.temporary, &self.to))
     }
 
     /// As [`NewFile::keep`], without waiting for the disk: a power cut may leave a file without its content. For files that
@@ -74,7 +74,7 @@ impl NewFile {
     ///
     /// # Errors
     /// The target is a folder. It is as it was.
-    pub fn keep_unsynced(&self) -> io::Result<()> {
+    pub fn persist_unsynced(&self) -> io::Result<()> {
         fs::rename(&self.temporary, &self.to)?;
         self.kept.store(true, Ordering::Relaxed);
         Ok(())
@@ -84,19 +84,19 @@ impl NewFile {
     ///
     /// # Errors
     /// Those of [`NewFile::keep`]; a file of that name, which is left as it is.
-    pub fn keep_new(&self) -> io::Result<()> {
-        self.give_name(|| match fs::hard_link(&self.temporary, &self.to) {
+    pub fn persist_noclobber(&self) -> io::Result<()> {
+        self.rename_with(|| match fs::hard_link(&self.temporary, &self.to) {
             Ok(()) => {
                 // It has its name. If its other one stays, the next process that writes here removes it.
                 let _ = fs::remove_file(&self.temporary);
                 Ok(())
             }
-            Err(error) => self.name_if_free(error),
+            Err(error) => self.rename_if_free(error),
         })
     }
 
     /// Mounts of object stores cannot link. There the name is looked up just before the rename.
-    fn name_if_free(&self, refused: io::Error) -> io::Result<()> {
+    fn rename_if_free(&self, refused: io::Error) -> io::Result<()> {
         let free = || fs::symlink_metadata(&self.to).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         match refused.kind() != io::ErrorKind::AlreadyExists && free() {
             true => fs::rename(&self.temporary, &self.to),
@@ -104,7 +104,7 @@ impl NewFile {
         }
     }
 
-    fn give_name(&self, name: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    fn rename_with(&self, name: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.file.sync_all()?;
         name()?;
         self.kept.store(true, Ordering::Relaxed);
@@ -167,7 +167,7 @@ pub fn write(
     write_and(to, bytes, fill, NewFile::keep)
 }
 
-/// As [`write()`], but kept by [`NewFile::keep_unsynced`].
+/// As [`write()`], but kept by [`NewFile::persist_unsynced`].
 ///
 /// # Errors
 /// Those of [`write()`].
@@ -186,7 +186,7 @@ pub fn write_unsynced(
     bytes: Option<u64>,
     fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> io::Result<()> {
-    write_and(to, bytes, fill, NewFile::keep_unsynced)
+    write_and(to, bytes, fill, NewFile::persist_unsynced)
 }
 
 fn write_and(
@@ -222,7 +222,7 @@ mod tests {
         let name = |to: &Path, kind: io::ErrorKind| {
             let mut file = NewFile::create(to).unwrap();
             file.write_all(b"new").unwrap();
-            file.give_name(|| file.name_if_free(kind.into()))
+            file.rename_with(|| file.rename_if_free(kind.into()))
         };
         assert!(name(&free, io::ErrorKind::AlreadyExists).is_err());
         assert!(name(&free, io::ErrorKind::Unsupported).is_ok());

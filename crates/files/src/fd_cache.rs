@@ -13,16 +13,16 @@ const KEPT_OPEN: usize = 256;
 
 /// A file of a collection, which is opened when it is first read.
 #[derive(Debug)]
-pub struct KeptFile {
+pub struct CachedFile {
     path: PathBuf,
     file: OnceLock<File>,
     stays_open: bool,
 }
 
-impl KeptFile {
+impl CachedFile {
     /// The file with this number in its collection. One far behind is opened for each reading.
-    pub fn new(path: &Path, number: usize) -> KeptFile {
-        KeptFile { path: path.to_owned(), file: OnceLock::new(), stays_open: number < KEPT_OPEN }
+    pub fn new(path: &Path, number: usize) -> CachedFile {
+        CachedFile { path: path.to_owned(), file: OnceLock::new(), stays_open: number < KEPT_OPEN }
     }
 
     /// Where it is.

@@ -30,9 +30,9 @@ pub use upload::ObjectWriter;
 #[doc(hidden)]
 pub use decompress::{explain, gunzip, open_unpacked};
 #[doc(hidden)]
-pub use fd_cache::KeptFile;
+pub use fd_cache::CachedFile;
 #[doc(hidden)]
-pub use local::{keep, keep_new, remove_leftovers, temporary_file, write_whole};
+pub use local::{keep, persist_noclobber, remove_leftovers, temporary_file, write_whole};
 pub use location::Location;
 #[doc(hidden)]
 pub use location::{MOST_ASKING, fingerprint_all};

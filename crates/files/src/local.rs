@@ -177,8 +177,8 @@ pub fn keep(file: NewFile, to: &Path) -> Result<()> {
 }
 
 /// The same where there is no such file yet; one that is there is left as it is.
-pub fn keep_new(file: NewFile, to: &Path) -> Result<()> {
-    file.keep_new().map_err(|error| Error::io(to, "cannot write the file", error))
+pub fn persist_noclobber(file: NewFile, to: &Path) -> Result<()> {
+    file.persist_noclobber().map_err(|error| Error::io(to, "cannot write the file", error))
 }
 
 /// Writes a small file, whole or not at all.

@@ -113,7 +113,7 @@ impl ObjectWriter {
             let previous = state.retry(|| found(&connection)).await?;
             let state = connection.retry_state("beginning an upload in parts");
             let begin = || {
-                let options = PutMultipartOptions::default().with_retry_policy(Arc::new(OnceMore));
+                let options = PutMultipartOptions::default().with_retry_policy(Arc::new(RetryOnce));
                 connection.store.put_multipart_opts(&connection.key, options)
             };
             Ok((previous, WriteMultipart::new_with_chunk_size(state.retry(begin).await?, part)))
@@ -183,9 +183,9 @@ async fn found(connection: &Connection) -> object_store::Result<Option<ObjectMet
 
 /// Sends a part once more if the connection broke when the time for retries was over.
 #[derive(Debug)]
-struct OnceMore;
+struct RetryOnce;
 
-impl RetryPolicy for OnceMore {
+impl RetryPolicy for RetryOnce {
     fn retry<'a, 'b>(&'a self, context: RetryContext) -> Pin<Box<dyn Future<Output = bool> + Send + 'b>>
     where
         'a: 'b,

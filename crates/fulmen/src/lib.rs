@@ -105,7 +105,7 @@ pub mod data {
 pub mod prelude {
     #[cfg(feature = "cache")]
     pub use fulmen_cache::CacheExt;
-    pub use fulmen_data::{DataLoader, Dataset, LastBatch, TensorDataset, random_split};
+    pub use fulmen_data::{DataLoader, Dataset, TensorDataset, random_split};
     pub use fulmen_nn::layers::*;
     pub use fulmen_nn::loss::Reduction;
     pub use fulmen_nn::optim::Optimizer;

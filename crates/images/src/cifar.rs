@@ -1,4 +1,4 @@
-//! CIFAR-10 and CIFAR-100 in their binary versions: 32 x 32 pictures in a few files.
+//! CIFAR-10 and CIFAR-100 in their binary versions: 32 x 32 images in a few files.
 //!
 //! Not here: fetching the files (<https://www.cs.toronto.edu/~kriz/cifar.html>), and their Python and Matlab versions.
 
@@ -7,14 +7,14 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::{Picture, Pictures};
+use crate::{Image, ImagePipeline};
 use fulmen_data::{DType, Dataset, Error, Field, Fingerprint, Result, Sample, Split, Stage};
 
-/// Bytes of a picture: three planes.
-const PICTURE: usize = 3 * SIDE * SIDE;
+/// Bytes of an image: three planes.
+const IMAGE_BYTES: usize = 3 * SIDE * SIDE;
 const SIDE: usize = 32;
 
-/// Which labels stand before each picture.
+/// Which labels stand before each image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     /// One, of 10 classes.
@@ -29,11 +29,11 @@ enum Kind {
 /// `train.bin` and `test.bin`. All pixels stay in memory (150 MB).
 ///
 /// ```no_run
-/// use fulmen_images::{Cifar, Pictures};
+/// use fulmen_images::{Cifar, ImagePipeline};
 /// use fulmen_data::{DataLoader, Split};
 ///
 /// let train = Cifar::cifar10("cifar-10-batches-bin", Split::Train)?
-///     .augment(Pictures::rgb().random_crop(32, 4).horizontal_flip(0.5))?;
+///     .augment(ImagePipeline::rgb().random_crop(32, 4).horizontal_flip(0.5))?;
 /// let loader = DataLoader::builder(train).batch_size(128).shuffle(true).num_workers(4).build()?;
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
@@ -43,7 +43,7 @@ pub struct Cifar {
     files: Vec<PathBuf>,
     /// Labels and planes, record after record, as in the files.
     records: Arc<Vec<u8>>,
-    pictures: Option<Pictures>,
+    pipeline: Option<ImagePipeline>,
     fields: Vec<Field>,
 }
 
@@ -88,7 +88,7 @@ impl Cifar {
 
     fn open(folder: &Path, names: &[&str], each: usize, kind: Kind) -> Result<Cifar> {
         let files: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
-        let record = kind.labels() + PICTURE;
+        let record = kind.labels() + IMAGE_BYTES;
         let mut records = Vec::new();
         for file in &files {
             read(file, each, record, &mut records)?;
@@ -98,17 +98,17 @@ impl Cifar {
             }
         }
         let fields = vec![Field::new("image", DType::U8, [3, SIDE, SIDE]), Field::new("label", DType::I32, [])];
-        Ok(Cifar { kind, files, records: Arc::new(records), pictures: None, fields })
+        Ok(Cifar { kind, files, records: Arc::new(records), pipeline: None, fields })
     }
 
-    /// The pictures as a pipeline makes them.
+    /// The images as a pipeline makes them.
     ///
     /// # Errors
     /// Options that make no sense.
-    pub fn augment(mut self, pictures: Pictures) -> Result<Cifar> {
-        let pictures = pictures.source_size(SIDE);
-        self.fields[0] = pictures.field("image")?;
-        self.pictures = Some(pictures);
+    pub fn augment(mut self, pipeline: ImagePipeline) -> Result<Cifar> {
+        let pipeline = pipeline.source_size(SIDE);
+        self.fields[0] = pipeline.field("image")?;
+        self.pipeline = Some(pipeline);
         Ok(self)
     }
 
@@ -117,26 +117,26 @@ impl Cifar {
         self.kind.classes()
     }
 
-    /// The classes of all pictures.
+    /// The classes of all images.
     pub(crate) fn labels(&self) -> Vec<i32> {
         (0..self.len()).map_while(|index| Some(self.record(index).ok()?.0)).collect()
     }
 
     fn record(&self, index: usize) -> Result<(i32, &[u8])> {
-        let size = self.kind.labels() + PICTURE;
+        let size = self.kind.labels() + IMAGE_BYTES;
         let record = index.checked_mul(size).and_then(|start| self.records.get(start..start.checked_add(size)?));
         let record = record.ok_or_else(|| Error::usage(format!("there is no sample {index}")))?;
-        let (labels, picture) = record.split_at(self.kind.labels());
+        let (labels, image) = record.split_at(self.kind.labels());
         let label = match self.kind {
             Kind::Ten | Kind::Hundred { coarse: true } => labels[0],
             Kind::Hundred { coarse: false } => labels[1],
         };
-        Ok((i32::from(label), picture))
+        Ok((i32::from(label), image))
     }
 }
 
 impl Kind {
-    /// Bytes before a picture.
+    /// Bytes before an image.
     fn labels(self) -> usize {
         match self {
             Kind::Ten => 1,
@@ -197,7 +197,7 @@ fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Resul
 
 impl Dataset for Cifar {
     fn len(&self) -> usize {
-        self.records.len() / (self.kind.labels() + PICTURE)
+        self.records.len() / (self.kind.labels() + IMAGE_BYTES)
     }
 
     fn fields(&self) -> Vec<Field> {
@@ -206,14 +206,14 @@ impl Dataset for Cifar {
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         let (label, planes) = self.record(index)?;
-        match &self.pictures {
+        match &self.pipeline {
             None => sample.write(0, planes)?,
-            Some(pictures) => {
+            Some(pipeline) => {
                 let (red, rest) = planes.split_at(SIDE * SIDE);
                 let (green, blue) = rest.split_at(SIDE * SIDE);
                 let colours = red.iter().zip(green).zip(blue);
                 let pixels = sample.timed(Stage::Decode, || colours.flat_map(|((r, g), b)| [*r, *g, *b]).collect());
-                pictures.write_picture(Picture::new(SIDE, SIDE, 3, pixels)?, sample, 0)?;
+                pipeline.write_image(Image::new(SIDE, SIDE, 3, pixels)?, sample, 0)?;
             }
         }
         sample.write_value(1, label)
@@ -227,8 +227,8 @@ impl Dataset for Cifar {
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("labels", format!("{:?}", self.kind));
-        if let Some(pictures) = &self.pictures {
-            fingerprint.add("pictures", pictures.to_string());
+        if let Some(pipeline) = &self.pipeline {
+            fingerprint.add("images", pipeline.to_string());
         }
         self.files.iter().try_for_each(|file| fingerprint.add_file(file))
     }

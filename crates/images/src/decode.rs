@@ -4,7 +4,7 @@
 //!
 //! Not here: what is needed (`geometry`), and what is done with it (`resize`).
 
-use super::geometry::{Orientation, PictureSize, Rect};
+use super::geometry::{ImageSize, Orientation, Rect};
 use super::resize::Pixels;
 use super::{jpeg, png, webp};
 use fulmen_data::{Error, Result};
@@ -12,7 +12,7 @@ use fulmen_data::{Error, Result};
 /// What may be decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Limits {
-    /// The greatest picture.
+    /// The greatest image.
     pub(crate) pixels: u64,
     /// Whether JPEG data that make no sense are passed over.
     pub(crate) keep_damaged: bool,
@@ -57,7 +57,7 @@ pub(crate) fn lengthen(buffer: &mut Vec<u8>, bytes: usize) -> Result<()> {
 #[non_exhaustive]
 pub struct Header {
     /// Height and width as stored, before any orientation in EXIF data is applied.
-    pub size: PictureSize,
+    pub size: ImageSize,
     /// The usual extension of such files: `jpg`, `png` or `webp`.
     pub extension: &'static str,
 }
@@ -86,19 +86,19 @@ pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, l
         }
         _ => return Err(Error::content(unknown(file))),
     };
-    let PictureSize { width, height } = encoded.size();
+    let ImageSize { width, height } = encoded.size();
     let pixels = width as u64 * height as u64;
     if pixels > limits.pixels {
         return Err(Error::content(format!(
             "the header claims {width} x {height} pixels, over the limit of {}: it may be a decompression bomb; if it is \
-             not, raise the limit with Pictures::max_pixels",
+             not, raise the limit with Images::max_pixels",
             limits.pixels
         )));
     }
     if pixels == 0 {
         return Err(Error::content(format!("the header claims {width} x {height} pixels; the file is damaged")));
     }
-    if let Some(most) = encoded.most_pixels(file.len()).filter(|&most| pixels > most) {
+    if let Some(most) = encoded.max_pixels_for(file.len()).filter(|&most| pixels > most) {
         return Err(Error::content(format!(
             "the file is cut short: the header claims {width} x {height} pixels, but {} bytes hold no more than {most}",
             file.len()
@@ -136,7 +136,7 @@ impl Encoded<'_> {
     }
 
     /// Height and width as stored.
-    pub(crate) fn size(&self) -> PictureSize {
+    pub(crate) fn size(&self) -> ImageSize {
         match self {
             Encoded::Jpeg(jpeg) => jpeg.size(),
             Encoded::Png(png) => png.size(),
@@ -144,7 +144,7 @@ impl Encoded<'_> {
         }
     }
 
-    /// How its EXIF data say that the picture is to be turned.
+    /// How its EXIF data say that the image is to be turned.
     pub(crate) fn orientation(&mut self) -> Orientation {
         match self {
             Encoded::Jpeg(jpeg) => jpeg.orientation(),
@@ -159,7 +159,7 @@ impl Encoded<'_> {
     }
 
     /// The most pixels that so many bytes can stand for, where the format has such a bound.
-    fn most_pixels(&self, bytes: usize) -> Option<u64> {
+    fn max_pixels_for(&self, bytes: usize) -> Option<u64> {
         let bytes = bytes as u64;
         match self {
             // No block of 64 pixels takes less than a bit.
@@ -187,8 +187,8 @@ impl Encoded<'_> {
     }
 }
 
-/// Whole pictures with other channels than those wanted: `raw` becomes `pixels`.
-pub(crate) fn whole<'b>(size: PictureSize, stored: usize, channels: usize, buffers: &'b mut Buffers) -> Pixels<'b> {
+/// Whole images with other channels than those wanted: `raw` becomes `pixels`.
+pub(crate) fn whole<'b>(size: ImageSize, stored: usize, channels: usize, buffers: &'b mut Buffers) -> Pixels<'b> {
     let bytes = size.width * size.height * stored;
     let Buffers { raw, pixels } = buffers;
     let bytes: &[u8] = match stored == channels {
@@ -196,9 +196,9 @@ pub(crate) fn whole<'b>(size: PictureSize, stored: usize, channels: usize, buffe
         false => {
             pixels.clear();
             match stored {
-                // Grey with alpha, which no picture has: the alpha is kept only where it is wanted.
+                // Grey with alpha, which no image has: the alpha is kept only where it is wanted.
                 2 => gray_alpha(&raw[..bytes], pixels, channels),
-                _ => super::picture::convert(&raw[..bytes], stored, pixels, channels),
+                _ => super::image::convert(&raw[..bytes], stored, pixels, channels),
             }
             pixels
         }

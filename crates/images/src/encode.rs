@@ -1,11 +1,11 @@
-//! From a picture to the bytes of a file.
+//! From an image to the bytes of a file.
 //!
-//! Not here: the way back (`decode`), and which pictures are kept so (`presize`).
+//! Not here: the way back (`decode`), and which images are kept so (`presize`).
 
-use crate::{Picture, jpeg};
+use crate::{Image, jpeg};
 use fulmen_data::{Error, Result};
 
-/// In which format a picture is kept.
+/// In which format an image is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// JPEG of a quality from 1 to 100, with colour at half the resolution. With the feature `turbojpeg` libjpeg-turbo encodes;
@@ -18,47 +18,47 @@ pub enum Encoding {
     Png,
 }
 
-/// A file's bytes of a picture. JPEG drops alpha.
+/// A file's bytes of an image. JPEG drops alpha.
 ///
 /// ```
-/// use fulmen_images::{Encoding, Picture, Pictures, encode_picture};
-/// use fulmen_data::SampleRandom;
+/// use fulmen_images::{Encoding, Image, ImagePipeline, encode_image};
+/// use fulmen_data::SampleRng;
 ///
-/// let photo = Picture::new(60, 40, 3, vec![120; 60 * 40 * 3])?;
-/// let file = encode_picture(&photo, Encoding::Png)?;
-/// assert_eq!(Pictures::rgb().decode(&file, &mut SampleRandom::new(0, 0, 0))?, photo);
-/// assert!(encode_picture(&photo, Encoding::Jpeg { quality: 0 }).is_err());
+/// let photo = Image::new(60, 40, 3, vec![120; 60 * 40 * 3])?;
+/// let file = encode_image(&photo, Encoding::Png)?;
+/// assert_eq!(ImagePipeline::rgb().decode(&file, &mut SampleRng::new(0, 0, 0))?, photo);
+/// assert!(encode_image(&photo, Encoding::Jpeg { quality: 0 }).is_err());
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 ///
 /// # Errors
-/// A quality that is not between 1 and 100, and a picture without pixels or greater than the format allows.
-pub fn encode_picture(picture: &Picture, encoding: Encoding) -> Result<Vec<u8>> {
+/// A quality that is not between 1 and 100, and an image without pixels or greater than the format allows.
+pub fn encode_image(image: &Image, encoding: Encoding) -> Result<Vec<u8>> {
     match encoding {
-        Encoding::Jpeg { quality } => jpeg(picture, quality),
-        Encoding::Png => png(picture),
+        Encoding::Jpeg { quality } => jpeg(image, quality),
+        Encoding::Png => png(image),
     }
 }
 
-fn jpeg(picture: &Picture, quality: u8) -> Result<Vec<u8>> {
+fn jpeg(image: &Image, quality: u8) -> Result<Vec<u8>> {
     match quality {
-        1..=100 => jpeg::encode(picture, quality),
+        1..=100 => jpeg::encode(image, quality),
         _ => Err(Error::usage(format!("a JPEG's quality is between 1 and 100, not {quality}"))),
     }
 }
 
-fn png(picture: &Picture) -> Result<Vec<u8>> {
-    let refuse = |why: ::png::EncodingError| Error::usage(format!("cannot encode {picture:?} as PNG: {why}"));
+fn png(image: &Image) -> Result<Vec<u8>> {
+    let refuse = |why: ::png::EncodingError| Error::usage(format!("cannot encode {image:?} as PNG: {why}"));
     let side = |pixels: usize| u32::try_from(pixels).unwrap_or(u32::MAX);
     let mut bytes = Vec::new();
-    let mut encoder = ::png::Encoder::new(&mut bytes, side(picture.width()), side(picture.height()));
-    encoder.set_color(match picture.channels() {
+    let mut encoder = ::png::Encoder::new(&mut bytes, side(image.width()), side(image.height()));
+    encoder.set_color(match image.channels() {
         1 => ::png::ColorType::Grayscale,
         3 => ::png::ColorType::Rgb,
         _ => ::png::ColorType::Rgba,
     });
     let mut writer = encoder.write_header().map_err(refuse)?;
-    writer.write_image_data(picture.pixels()).map_err(refuse)?;
+    writer.write_image_data(image.pixels()).map_err(refuse)?;
     writer.finish().map_err(refuse)?;
     Ok(bytes)
 }

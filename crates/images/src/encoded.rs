@@ -1,11 +1,11 @@
-//! Files of pictures that are still encoded, and the dataset that decodes them.
+//! Files of images that are still encoded, and the dataset that decodes them.
 //!
-//! Not here: where the files come from, and the pipeline (`pictures`).
+//! Not here: where the files come from, and the pipeline (`pipeline`).
 
-use super::pictures::Pictures;
+use super::pipeline::ImagePipeline;
 use fulmen_data::{DType, Dataset, Field, Fingerprint, Result, Sample, Source};
 
-/// The bytes of a picture's file, and its class.
+/// The bytes of an image's file, and its class.
 #[derive(Clone, Debug)]
 pub struct EncodedImage {
     /// A JPEG, PNG or WebP file.
@@ -14,31 +14,31 @@ pub struct EncodedImage {
     pub label: i32,
 }
 
-/// Pictures of a source, decoded and augmented: the fields `image`, `u8[channels, height, width]`, and `label`, `i32[]`.
+/// Images of a source, decoded and augmented: the fields `image`, `u8[channels, height, width]`, and `label`, `i32[]`.
 ///
 /// ```no_run
 /// use fulmen_data::DataLoader;
-/// use fulmen_images::{ImageFolder, Pictures};
+/// use fulmen_images::{ImageFolder, ImagePipeline};
 ///
-/// let train = ImageFolder::open("imagenet/train")?.decode(Pictures::rgb().random_resized_crop(224).horizontal_flip(0.5))?;
+/// let train = ImageFolder::open("imagenet/train")?.decode(ImagePipeline::rgb().random_resized_crop(224).horizontal_flip(0.5))?;
 /// let loader = DataLoader::builder(train).batch_size(64).shuffle(true).num_workers(8).build()?;
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct PictureDataset<S> {
+pub struct ImageDataset<S> {
     source: S,
-    pictures: Pictures,
+    pipeline: ImagePipeline,
     fields: Vec<Field>,
 }
 
-impl<S: Source<Item = EncodedImage>> PictureDataset<S> {
-    /// The pictures of a source as a pipeline makes them.
+impl<S: Source<Item = EncodedImage>> ImageDataset<S> {
+    /// The images of a source as a pipeline makes them.
     ///
     /// # Errors
-    /// As [`Pictures::field`].
-    pub fn new(source: S, pictures: Pictures) -> Result<PictureDataset<S>> {
-        let fields = vec![pictures.field("image")?, Field::new("label", DType::I32, [])];
-        Ok(PictureDataset { source, pictures, fields })
+    /// As [`ImagePipeline::field`].
+    pub fn new(source: S, pipeline: ImagePipeline) -> Result<ImageDataset<S>> {
+        let fields = vec![pipeline.field("image")?, Field::new("label", DType::I32, [])];
+        Ok(ImageDataset { source, pipeline, fields })
     }
 
     /// Where the files come from.
@@ -47,7 +47,7 @@ impl<S: Source<Item = EncodedImage>> PictureDataset<S> {
     }
 }
 
-impl<S: Source<Item = EncodedImage>> Dataset for PictureDataset<S> {
+impl<S: Source<Item = EncodedImage>> Dataset for ImageDataset<S> {
     fn len(&self) -> usize {
         self.source.len()
     }
@@ -58,7 +58,7 @@ impl<S: Source<Item = EncodedImage>> Dataset for PictureDataset<S> {
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         let image = sample.timed(fulmen_data::Stage::Read, || self.source.get(index))?;
-        self.pictures.write(&image.bytes, sample, 0)?;
+        self.pipeline.write(&image.bytes, sample, 0)?;
         sample.write_value(1, image.label)
     }
 
@@ -67,7 +67,7 @@ impl<S: Source<Item = EncodedImage>> Dataset for PictureDataset<S> {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("pictures", self.pictures.to_string());
+        fingerprint.add("images", self.pipeline.to_string());
         fingerprint.add("JPEG decoder", super::jpeg_decoder());
         self.source.fingerprint(fingerprint)
     }

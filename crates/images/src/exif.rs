@@ -20,7 +20,7 @@ fn orientation(value: u16) -> Orientation {
 }
 
 /// The orientation that EXIF data state, which begin with a TIFF header. Data that make no sense state none.
-pub(crate) fn of_exif(exif: &[u8]) -> Orientation {
+pub(crate) fn from_exif(exif: &[u8]) -> Orientation {
     find(exif).map(orientation).unwrap_or_default()
 }
 
@@ -48,7 +48,7 @@ fn find(exif: &[u8]) -> Option<u16> {
 }
 
 /// The orientation of a JPEG file, from its APP1 segment.
-pub(crate) fn of_jpeg(file: &[u8]) -> Orientation {
+pub(crate) fn from_jpeg(file: &[u8]) -> Orientation {
     let mut rest = file.get(2..).unwrap_or_default();
     while let [0xff, marker, tail @ ..] = rest {
         match marker {
@@ -61,7 +61,7 @@ pub(crate) fn of_jpeg(file: &[u8]) -> Orientation {
                 let length = usize::from(u16::from_be_bytes([*high, *low]));
                 let (Some(segment), Some(after)) = (tail.get(2..length), tail.get(length..)) else { break };
                 if *marker == 0xe1 && segment.starts_with(b"Exif\0\0") {
-                    return of_exif(segment);
+                    return from_exif(segment);
                 }
                 rest = after;
             }

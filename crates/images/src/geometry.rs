@@ -6,38 +6,38 @@
 
 use std::fmt;
 
-use fulmen_data::{Error, Result, SampleRandom};
+use fulmen_data::{Error, Result, SampleRng};
 
 /// Height and width. A single number is both.
 ///
 /// ```
-/// use fulmen_images::PictureSize;
+/// use fulmen_images::ImageSize;
 ///
-/// assert_eq!(PictureSize::from(224), PictureSize::from((224, 224)));
-/// assert_eq!(PictureSize::from((2, 3)).height, 2);
+/// assert_eq!(ImageSize::from(224), ImageSize::from((224, 224)));
+/// assert_eq!(ImageSize::from((2, 3)).height, 2);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PictureSize {
+pub struct ImageSize {
     /// Rows.
     pub height: usize,
     /// Columns.
     pub width: usize,
 }
 
-impl From<usize> for PictureSize {
-    fn from(side: usize) -> PictureSize {
-        PictureSize { height: side, width: side }
+impl From<usize> for ImageSize {
+    fn from(side: usize) -> ImageSize {
+        ImageSize { height: side, width: side }
     }
 }
 
-impl From<(usize, usize)> for PictureSize {
+impl From<(usize, usize)> for ImageSize {
     /// From height and width.
-    fn from((height, width): (usize, usize)) -> PictureSize {
-        PictureSize { height, width }
+    fn from((height, width): (usize, usize)) -> ImageSize {
+        ImageSize { height, width }
     }
 }
 
-impl fmt::Display for PictureSize {
+impl fmt::Display for ImageSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({}, {})", self.height, self.width)
     }
@@ -47,16 +47,16 @@ impl fmt::Display for PictureSize {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Geometric {
     RandomResizedCrop {
-        size: PictureSize,
+        size: ImageSize,
         scale: (f64, f64),
         ratio: (f64, f64),
     },
     /// The shorter side to this length.
     Resize(usize),
-    ResizeExact(PictureSize),
-    CenterCrop(PictureSize),
+    ResizeExact(ImageSize),
+    CenterCrop(ImageSize),
     RandomCrop {
-        size: PictureSize,
+        size: ImageSize,
         padding: usize,
     },
     HorizontalFlip(f64),
@@ -69,7 +69,7 @@ const MOST: usize = 1 << 16;
 impl Geometric {
     /// Finds options that make no sense.
     pub(crate) fn check(&self) -> Result<()> {
-        let size = |size: PictureSize| match (1..=MOST).contains(&size.height) && (1..=MOST).contains(&size.width) {
+        let size = |size: ImageSize| match (1..=MOST).contains(&size.height) && (1..=MOST).contains(&size.width) {
             true => Ok(()),
             false => Err(Error::usage(format!("{self}: a side is not between 1 and {MOST} pixels"))),
         };
@@ -100,7 +100,7 @@ impl Geometric {
     }
 
     /// The size that comes out, from the one that goes in.
-    pub(crate) fn output_size(&self, input: Option<PictureSize>) -> Option<PictureSize> {
+    pub(crate) fn output_size(&self, input: Option<ImageSize>) -> Option<ImageSize> {
         match *self {
             Geometric::RandomResizedCrop { size, .. } | Geometric::RandomCrop { size, .. } => Some(size),
             Geometric::ResizeExact(size) | Geometric::CenterCrop(size) => Some(size),
@@ -127,17 +127,17 @@ impl fmt::Display for Geometric {
 }
 
 /// The size at which the shorter side has a length; the longer one is rounded down, as torchvision does.
-pub(crate) fn shorter_side(size: PictureSize, side: usize) -> PictureSize {
-    let PictureSize { height, width } = size;
+pub(crate) fn shorter_side(size: ImageSize, side: usize) -> ImageSize {
+    let ImageSize { height, width } = size;
     // Sides are below 2^32, so that the product is exact.
     let longer = |long: usize, short: usize| (side as u64 * long as u64 / short.max(1) as u64).max(1) as usize;
     match width <= height {
-        true => PictureSize { height: longer(height, width), width: side },
-        false => PictureSize { height: side, width: longer(width, height) },
+        true => ImageSize { height: longer(height, width), width: side },
+        false => ImageSize { height: side, width: longer(width, height) },
     }
 }
 
-/// A rectangle of pixels. Outside of the picture there are none, which is black.
+/// A rectangle of pixels. Outside of the image there are none, which is black.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rect {
     pub(crate) x: isize,
@@ -147,12 +147,12 @@ pub(crate) struct Rect {
 }
 
 impl Rect {
-    pub(crate) fn all(size: PictureSize) -> Rect {
+    pub(crate) fn all(size: ImageSize) -> Rect {
         Rect { x: 0, y: 0, width: size.width, height: size.height }
     }
 
-    pub(crate) fn size(&self) -> PictureSize {
-        PictureSize { height: self.height, width: self.width }
+    pub(crate) fn size(&self) -> ImageSize {
+        ImageSize { height: self.height, width: self.width }
     }
 
     pub(crate) fn right(&self) -> isize {
@@ -170,12 +170,12 @@ impl Rect {
         (x < right && y < bottom).then(|| Rect { x, y, width: (right - x) as usize, height: (bottom - y) as usize })
     }
 
-    fn is_inside(&self, size: PictureSize) -> bool {
+    fn is_inside(&self, size: ImageSize) -> bool {
         self.x >= 0 && self.y >= 0 && self.right() <= size.width as isize && self.bottom() <= size.height as isize
     }
 }
 
-/// How the pixels of a picture lie in another: first transposed, then mirrored.
+/// How the pixels of an image lie in another: first transposed, then mirrored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Orientation {
     pub(crate) transpose: bool,
@@ -186,16 +186,16 @@ pub(crate) struct Orientation {
 }
 
 impl Orientation {
-    /// The size of a picture that lies so.
-    pub(crate) fn size(&self, size: PictureSize) -> PictureSize {
+    /// The size of an image that lies so.
+    pub(crate) fn size(&self, size: ImageSize) -> ImageSize {
         match self.transpose {
-            true => PictureSize { height: size.width, width: size.height },
+            true => ImageSize { height: size.width, width: size.height },
             false => size,
         }
     }
 
-    /// Where a rectangle of the picture that lies so is in the one of this size from which it was made.
-    fn back(&self, rect: Rect, size: PictureSize) -> Rect {
+    /// Where a rectangle of the image that lies so is in the one of this size from which it was made.
+    fn back(&self, rect: Rect, size: ImageSize) -> Rect {
         let seen = self.size(size);
         let Rect { mut x, mut y, width, height } = rect;
         if self.flip_x {
@@ -217,19 +217,19 @@ impl Orientation {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct View {
     pub(crate) crop: Rect,
-    pub(crate) size: PictureSize,
+    pub(crate) size: ImageSize,
     pub(crate) window: Rect,
     pub(crate) orientation: Orientation,
 }
 
 impl View {
     /// All of a source of this size, as it is.
-    pub(crate) fn all(size: PictureSize) -> View {
+    pub(crate) fn all(size: ImageSize) -> View {
         View { crop: Rect::all(size), size, window: Rect::all(size), orientation: Orientation::default() }
     }
 
     /// The size of what is seen.
-    pub(crate) fn output(&self) -> PictureSize {
+    pub(crate) fn output(&self) -> ImageSize {
         self.orientation.size(self.window.size())
     }
 
@@ -238,7 +238,7 @@ impl View {
     }
 
     /// The same view of a source whose pixels lie otherwise: this one was made as if they had been oriented first.
-    pub(crate) fn of_oriented(&self, orientation: Orientation, source: PictureSize) -> View {
+    pub(crate) fn reorient(&self, orientation: Orientation, source: ImageSize) -> View {
         let crop = orientation.back(self.crop, source);
         // Its own inverse but for the order of the axes: transposing swaps them.
         let size = orientation.size(self.size);
@@ -254,7 +254,7 @@ impl View {
 
     /// Takes in one more step. False, with nothing drawn and changed, for one that needs pixels first: a second resize, or one
     /// of what a window shows.
-    pub(crate) fn push(&mut self, step: &Geometric, random: &mut SampleRandom) -> Result<bool> {
+    pub(crate) fn push(&mut self, step: &Geometric, random: &mut SampleRng) -> Result<bool> {
         let resizes = match step {
             Geometric::RandomResizedCrop { .. } => true,
             Geometric::Resize(side) => shorter_side(self.output(), *side) != self.output(),
@@ -278,8 +278,8 @@ impl View {
                 let crop = random_crop(self.output(), size, padding, random)?;
                 self.cut(crop);
             }
-            Geometric::HorizontalFlip(probability) => self.orientation.flip_x ^= random.chance(probability),
-            Geometric::VerticalFlip(probability) => self.orientation.flip_y ^= random.chance(probability),
+            Geometric::HorizontalFlip(probability) => self.orientation.flip_x ^= random.bernoulli(probability),
+            Geometric::VerticalFlip(probability) => self.orientation.flip_y ^= random.bernoulli(probability),
         }
         Ok(true)
     }
@@ -291,7 +291,7 @@ impl View {
     }
 
     /// Resizes what is seen, which has not been resized and is inside.
-    fn resize(&mut self, size: PictureSize) {
+    fn resize(&mut self, size: ImageSize) {
         let Rect { x, y, width, height } = self.window;
         self.crop = Rect { x: self.crop.x + x, y: self.crop.y + y, width, height };
         self.size = self.orientation.size(size);
@@ -302,10 +302,10 @@ impl View {
 /// torchvision's rule: ten tries to find a part with this share of the area and this ratio of width to height, then the
 /// greatest part in the middle whose ratio is allowed.
 fn random_resized_crop(
-    PictureSize { height, width }: PictureSize,
+    ImageSize { height, width }: ImageSize,
     scale: (f64, f64),
     ratio: (f64, f64),
-    random: &mut SampleRandom,
+    random: &mut SampleRng,
 ) -> Rect {
     let area = height as f64 * width as f64;
     for _ in 0..10 {
@@ -331,8 +331,8 @@ fn random_resized_crop(
     Rect { x: ((width - w) / 2) as isize, y: ((height - h) / 2) as isize, width: w, height: h }
 }
 
-/// torchvision's middle: half a pixel goes to the even side, and where the picture is smaller, to the right and the bottom.
-fn center(of: PictureSize, size: PictureSize) -> Rect {
+/// torchvision's middle: half a pixel goes to the even side, and where the image is smaller, to the right and the bottom.
+fn center(of: ImageSize, size: ImageSize) -> Rect {
     let start = |all: usize, part: usize| match part > all {
         true => -(((part - all) / 2) as isize),
         false => ((all - part) as f64 / 2.0).round_ties_even() as isize,
@@ -340,11 +340,11 @@ fn center(of: PictureSize, size: PictureSize) -> Rect {
     Rect { x: start(of.width, size.width), y: start(of.height, size.height), width: size.width, height: size.height }
 }
 
-fn random_crop(of: PictureSize, size: PictureSize, padding: usize, random: &mut SampleRandom) -> Result<Rect> {
+fn random_crop(of: ImageSize, size: ImageSize, padding: usize, random: &mut SampleRng) -> Result<Rect> {
     let room = |all: usize, part: usize| (all + 2 * padding).checked_sub(part);
     let (Some(rows), Some(columns)) = (room(of.height, size.height), room(of.width, size.width)) else {
         return Err(Error::content(format!(
-            "RandomCrop(size={size}, padding={padding}) does not fit into a picture of {} x {} pixels; resize before it, or \
+            "RandomCrop(size={size}, padding={padding}) does not fit into an image of {} x {} pixels; resize before it, or \
              pad more",
             of.width, of.height
         )));

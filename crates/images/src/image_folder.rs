@@ -1,4 +1,4 @@
-//! Folders of pictures by class, as ImageNet lies on a disk: `root/class/file`.
+//! Folders of images by class, as ImageNet lies on a disk: `root/class/file`.
 //!
 //! Not here: decoding (`images`).
 
@@ -7,25 +7,25 @@ use std::{fs, io};
 
 use walkdir::{DirEntry, WalkDir};
 
-use crate::{EncodedImage, PictureDataset, Pictures};
+use crate::{EncodedImage, ImageDataset, ImagePipeline};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// What the names of pictures end in, whatever the case. What a file really is, its content tells.
+/// What the names of images end in, whatever the case. What a file really is, its content tells.
 const EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "jpe", "png", "webp"];
 
-/// The pictures under a folder that has one folder for each class, as torchvision's `ImageFolder`.
+/// The images under a folder that has one folder for each class, as torchvision's `ImageFolder`.
 ///
 /// Classes are numbered in the order of their names' bytes, and so are the files of a class. Files may lie in folders within that
 /// of their class. Names may be any bytes the system allows. Links are followed. Files and folders whose names begin with
 /// a dot are left out, as are files with other extensions than jpg, jpeg, jpe, png and webp (in any case).
 ///
 /// ```no_run
-/// use fulmen_images::{ImageFolder, Pictures};
+/// use fulmen_images::{ImageFolder, ImagePipeline};
 /// use fulmen_data::Source;
 ///
 /// let folder = ImageFolder::open("imagenet/val")?;
-/// println!("{} pictures of {} classes", folder.len(), folder.classes().len());
-/// let eval = folder.decode(Pictures::rgb().resize(256).center_crop(224))?;
+/// println!("{} images of {} classes", folder.len(), folder.classes().len());
+/// let eval = folder.decode(ImagePipeline::rgb().resize(256).center_crop(224))?;
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -37,18 +37,18 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Lists the pictures under a folder.
+    /// Lists the images under a folder.
     ///
     /// # Errors
-    /// A folder that cannot be listed, one without folders of classes or without any picture, and a class without pictures.
+    /// A folder that cannot be listed, one without folders of classes or without any image, and a class without images.
     pub fn open(root: impl AsRef<Path>) -> Result<ImageFolder> {
         ImageFolder::list(root.as_ref(), false)
     }
 
-    /// The same, where a class may have no pictures; it has its number all the same.
+    /// The same, where a class may have no images; it has its number all the same.
     ///
     /// # Errors
-    /// As [`open`](ImageFolder::open), but for the class without pictures.
+    /// As [`open`](ImageFolder::open), but for the class without images.
     pub fn open_allowing_empty(root: impl AsRef<Path>) -> Result<ImageFolder> {
         ImageFolder::list(root.as_ref(), true)
     }
@@ -61,7 +61,7 @@ impl ImageFolder {
         for entry in walk(root, 1) {
             let entry = entry?;
             if !entry.file_type().is_dir() {
-                beside += usize::from(is_picture(entry.path()));
+                beside += usize::from(is_image(entry.path()));
                 continue;
             }
             let class = i32::try_from(classes.len())
@@ -69,7 +69,7 @@ impl ImageFolder {
             let before = files.len();
             for file in walk(entry.path(), usize::MAX) {
                 let file = file?;
-                if !file.file_type().is_dir() && is_picture(file.path()) {
+                if !file.file_type().is_dir() && is_image(file.path()) {
                     files.push((file.path().strip_prefix(root).unwrap_or(file.path()).to_owned(), class));
                 }
             }
@@ -82,17 +82,17 @@ impl ImageFolder {
         }
         if files.is_empty() {
             let hint = match (classes.len(), beside) {
-                (0, 0) => "it has no folders; each class takes one (root/class/picture.jpg)".into(),
-                (0, _) => format!("its {beside} pictures lie in no folder of a class (root/class/picture.jpg)"),
+                (0, 0) => "it has no folders; each class takes one (root/class/image.jpg)".into(),
+                (0, _) => format!("its {beside} images lie in no folder of a class (root/class/image.jpg)"),
                 (count, _) => format!("none of its {count} folders has a file that ends in {}", EXTENSIONS.join(", ")),
             };
-            return Err(Error::file(root, format!("there are no pictures in it: {hint}")));
+            return Err(Error::file(root, format!("there are no images in it: {hint}")));
         }
         if let Some(first) = empty.first().filter(|_| !allow_empty) {
             return Err(Error::file(
                 root,
                 format!(
-                    "{} of {} classes have no pictures, the first of them {first:?}; fill or remove their folders, or \
+                    "{} of {} classes have no images, the first of them {first:?}; fill or remove their folders, or \
                      keep them with ImageFolder::open_allowing_empty",
                     empty.len(),
                     classes.len()
@@ -112,32 +112,32 @@ impl ImageFolder {
         &self.classes
     }
 
-    /// The class of picture `index`, without reading the picture. Below [`len`](Source::len).
+    /// The class of image `index`, without reading the image. Below [`len`](Source::len).
     pub fn label(&self, index: usize) -> i32 {
         self.files[index].1
     }
 
-    /// The classes of all pictures.
+    /// The classes of all images.
     pub(crate) fn labels(&self) -> Vec<i32> {
         self.files.iter().map(|(_, label)| *label).collect()
     }
 
-    /// The path of picture `index`, which is below [`len`](Source::len).
+    /// The path of image `index`, which is below [`len`](Source::len).
     pub fn path(&self, index: usize) -> PathBuf {
         self.root.join(&self.files[index].0)
     }
 
-    /// The path of picture `index` within the folder.
+    /// The path of image `index` within the folder.
     pub fn name(&self, index: usize) -> &Path {
         &self.files[index].0
     }
 
-    /// The pictures as a pipeline makes them: the fields `image` and `label`.
+    /// The images as a pipeline makes them: the fields `image` and `label`.
     ///
     /// # Errors
-    /// As [`Pictures::field`].
-    pub fn decode(self, pictures: Pictures) -> Result<PictureDataset<ImageFolder>> {
-        PictureDataset::new(self, pictures)
+    /// As [`ImagePipeline::field`].
+    pub fn decode(self, pipeline: ImagePipeline) -> Result<ImageDataset<ImageFolder>> {
+        ImageDataset::new(self, pipeline)
     }
 }
 
@@ -152,7 +152,7 @@ impl Source for ImageFolder {
         let path = self.path(index);
         let bytes = fs::read(&path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => Error::io(&path, "the file was there when the folder was listed", source),
-            _ => Error::io(&path, "reading the picture", source),
+            _ => Error::io(&path, "reading the image", source),
         })?;
         Ok(EncodedImage { bytes, label: self.files[index].1 })
     }
@@ -199,6 +199,6 @@ fn walk(folder: &Path, deepest: usize) -> impl Iterator<Item = Result<DirEntry>>
     })
 }
 
-fn is_picture(path: &Path) -> bool {
+fn is_image(path: &Path) -> bool {
     path.extension().is_some_and(|found| EXTENSIONS.iter().any(|known| found.eq_ignore_ascii_case(known)))
 }

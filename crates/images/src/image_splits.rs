@@ -1,15 +1,15 @@
-//! [`ImageSplits`]: a folder of pictures with classes, divided into training, validation and test.
+//! [`ImageSplits`]: a folder of images with classes, divided into training, validation and test.
 //!
 //! Not here: reading each kind of folder (`image_folder`, `cifar`, `mnist`).
 
 use std::path::{Path, PathBuf};
 
 use crate::image_folder::class_names;
-use crate::mnist::MnistPictures;
-use crate::{Cifar, ImageFolder, PictureSize, Pictures};
+use crate::mnist::MnistImages;
+use crate::{Cifar, ImageFolder, ImagePipeline, ImageSize};
 use fulmen_data::{Dataset, Error, Fold, Mnist, Result, Split, Subset, stratified_split};
 
-/// Pictures with classes in a folder, divided into those to train on, to validate with and to test with.
+/// Images with classes in a folder, divided into those to train on, to validate with and to test with.
 ///
 /// What the folder holds tells what it is:
 ///
@@ -18,28 +18,28 @@ use fulmen_data::{Dataset, Error, Fold, Mnist, Result, Split, Subset, stratified
 /// | `data_batch_1.bin` … | CIFAR-10, the binary version |
 /// | `train.bin`, `test.bin` | CIFAR-100, the binary version |
 /// | `train-images-idx3-ubyte`, `.gz` too, … | MNIST or a dataset in its form |
-/// | `train/CLASS/…`, perhaps `val` (or `valid`, `validation`) and `test` | pictures by class, already divided |
-/// | `CLASS/…` | pictures by class |
+/// | `train/CLASS/…`, perhaps `val` (or `valid`, `validation`) and `test` | images by class, already divided |
+/// | `CLASS/…` | images by class |
 ///
-/// A folder that has nothing to validate with gives a tenth of each class of its training pictures for that, always the
+/// A folder that has nothing to validate with gives a tenth of each class of its training images for that, always the
 /// same ones. `CLASS/…` gives another tenth for the test. `train` and `val` without `test` are tested with `val`.
 ///
 /// ```
 /// use fulmen_data::Dataset;
-/// use fulmen_images::{Encoding, ImageSplits, Picture, Pictures, encode_picture};
+/// use fulmen_images::{Encoding, ImageSplits, Image, ImagePipeline, encode_image};
 ///
 /// let folder = tempfile::tempdir()?;
 /// for class in ["cat", "dog"] {
 ///     std::fs::create_dir(folder.path().join(class))?;
 ///     for n in 0..10 {
-///         let picture = encode_picture(&Picture::black(12, 8, 3)?, Encoding::Png)?;
-///         std::fs::write(folder.path().join(class).join(format!("{n}.png")), picture)?;
+///         let image = encode_image(&Image::black(12, 8, 3)?, Encoding::Png)?;
+///         std::fs::write(folder.path().join(class).join(format!("{n}.png")), image)?;
 ///     }
 /// }
 /// let pets = ImageSplits::open(folder.path())?;
 /// assert_eq!(pets.classes(), ["cat", "dog"]);
-/// let train = pets.train(Pictures::rgb().random_resized_crop(8).horizontal_flip(0.5))?;
-/// let eval = Pictures::rgb().resize(10).center_crop(8);
+/// let train = pets.train(ImagePipeline::rgb().random_resized_crop(8).horizontal_flip(0.5))?;
+/// let eval = ImagePipeline::rgb().resize(10).center_crop(8);
 /// let [validation, test] = [pets.validation(eval.clone())?, pets.test(eval)?];
 /// assert_eq!((train.len(), validation.len(), test.len()), (16, 2, 2));
 /// assert_eq!(train.fields()[0].to_string(), "image u8[3, 8, 8]");
@@ -58,7 +58,7 @@ enum Layout {
     Cifar100,
     Mnist,
     /// Folders of classes in the folder `train` and in others.
-    Divided {
+    PreSplit {
         validation: Option<PathBuf>,
         test: Option<PathBuf>,
     },
@@ -73,7 +73,7 @@ enum Part {
 }
 
 /// The files that tell a dataset by its name.
-const MARKS: [(&str, Layout); 6] = [
+const MARKER_FILES: [(&str, Layout); 6] = [
     ("data_batch_1.bin", Layout::Cifar10),
     ("train.bin", Layout::Cifar100),
     ("train-images-idx3-ubyte", Layout::Mnist),
@@ -83,7 +83,7 @@ const MARKS: [(&str, Layout); 6] = [
 ];
 
 impl ImageSplits {
-    /// Looks at what a folder holds. Pictures are listed and read by the methods that give them.
+    /// Looks at what a folder holds. Images are listed and read by the methods that give them.
     ///
     /// # Errors
     /// A folder that cannot be listed or has nothing of what is named above; `val` or `test` with other classes than
@@ -91,7 +91,7 @@ impl ImageSplits {
     pub fn open(root: impl AsRef<Path>) -> Result<ImageSplits> {
         let root = root.as_ref().to_owned();
         let numbers = |count: usize| (0..count).map(|class| class.to_string()).collect();
-        if let Some((_, layout)) = MARKS.into_iter().find(|(mark, _)| root.join(mark).is_file()) {
+        if let Some((_, layout)) = MARKER_FILES.into_iter().find(|(mark, _)| root.join(mark).is_file()) {
             let classes = numbers(if matches!(layout, Layout::Cifar100) { 100 } else { 10 });
             return Ok(ImageSplits { root, layout, classes });
         }
@@ -99,11 +99,11 @@ impl ImageSplits {
         let Some(train) = folder(&["train"]) else {
             let classes = class_names(&root)?;
             if classes.is_empty() {
-                let marks: Vec<&str> = MARKS.iter().take(3).map(|(mark, _)| *mark).collect();
+                let marks: Vec<&str> = MARKER_FILES.iter().take(3).map(|(mark, _)| *mark).collect();
                 return Err(Error::file(
                     &root,
                     format!(
-                        "it has no folders of classes (CLASS/picture.jpg or train/CLASS/picture.jpg), and none of the files \
+                        "it has no folders of classes (CLASS/image.jpg or train/CLASS/image.jpg), and none of the files \
                          {} of CIFAR and MNIST",
                         marks.join(", ")
                     ),
@@ -123,7 +123,7 @@ impl ImageSplits {
             };
             return Err(Error::file(other, format!("{difference}; the classes of both must be the same")));
         }
-        Ok(ImageSplits { root, layout: Layout::Divided { validation, test }, classes })
+        Ok(ImageSplits { root, layout: Layout::PreSplit { validation, test }, classes })
     }
 
     /// The names of the classes; a label is a place in them. Those of CIFAR and MNIST are numbers.
@@ -131,51 +131,51 @@ impl ImageSplits {
         &self.classes
     }
 
-    /// The size of all pictures, of CIFAR and MNIST; none where each file has its own.
-    pub fn picture_size(&self) -> Option<PictureSize> {
+    /// The size of all images, of CIFAR and MNIST; none where each file has its own.
+    pub fn image_size(&self) -> Option<ImageSize> {
         match self.layout {
-            Layout::Cifar10 | Layout::Cifar100 => Some(PictureSize::from(32)),
-            Layout::Mnist => Some(PictureSize::from(28)),
-            Layout::Divided { .. } | Layout::Classes => None,
+            Layout::Cifar10 | Layout::Cifar100 => Some(ImageSize::from(32)),
+            Layout::Mnist => Some(ImageSize::from(28)),
+            Layout::PreSplit { .. } | Layout::Classes => None,
         }
     }
 
-    /// Whether all pictures are grey: MNIST's.
+    /// Whether all images are grey: MNIST's.
     pub fn is_gray(&self) -> bool {
         matches!(self.layout, Layout::Mnist)
     }
 
-    /// The pictures to train on, as a pipeline makes them: the fields `image` and `label`.
+    /// The images to train on, as a pipeline makes them: the fields `image` and `label`.
     ///
     /// # Errors
-    /// Pictures that are not there or cannot be listed; options of the pipeline that make no sense, and one that does not say
-    /// which size pictures of folders get; too few pictures to hold a tenth of each class back.
-    pub fn train(&self, pictures: Pictures) -> Result<Box<dyn Dataset>> {
-        self.part(Part::Train, pictures)
+    /// Images that are not there or cannot be listed; options of the pipeline that make no sense, and one that does not say
+    /// which size images of folders get; too few images to hold a tenth of each class back.
+    pub fn train(&self, pipeline: ImagePipeline) -> Result<Box<dyn Dataset>> {
+        self.part(Part::Train, pipeline)
     }
 
-    /// The pictures to validate with.
-    ///
-    /// # Errors
-    /// As [`train`](ImageSplits::train).
-    pub fn validation(&self, pictures: Pictures) -> Result<Box<dyn Dataset>> {
-        self.part(Part::Validation, pictures)
-    }
-
-    /// The pictures to test with.
+    /// The images to validate with.
     ///
     /// # Errors
     /// As [`train`](ImageSplits::train).
-    pub fn test(&self, pictures: Pictures) -> Result<Box<dyn Dataset>> {
-        self.part(Part::Test, pictures)
+    pub fn validation(&self, pipeline: ImagePipeline) -> Result<Box<dyn Dataset>> {
+        self.part(Part::Validation, pipeline)
     }
 
-    fn part(&self, part: Part, pictures: Pictures) -> Result<Box<dyn Dataset>> {
+    /// The images to test with.
+    ///
+    /// # Errors
+    /// As [`train`](ImageSplits::train).
+    pub fn test(&self, pipeline: ImagePipeline) -> Result<Box<dyn Dataset>> {
+        self.part(Part::Test, pipeline)
+    }
+
+    fn part(&self, part: Part, pipeline: ImagePipeline) -> Result<Box<dyn Dataset>> {
         let files = if part == Part::Test { Split::Test } else { Split::Train };
-        let folder = |folder: &Path, part, held_back| {
+        let folder = |folder: &Path, part, held_out| {
             let folder = ImageFolder::open(folder)?;
             let labels = folder.labels();
-            self.divide(folder.decode(pictures.clone())?, &labels, part, held_back)
+            self.divide(folder.decode(pipeline.clone())?, &labels, part, held_out)
         };
         match &self.layout {
             Layout::Cifar10 | Layout::Cifar100 => {
@@ -184,75 +184,69 @@ impl ImageSplits {
                     _ => Cifar::cifar100(&self.root, files)?,
                 };
                 let labels = cifar.labels();
-                self.divide(cifar.augment(pictures)?, &labels, part, HeldBack::of(part))
+                self.divide(cifar.augment(pipeline)?, &labels, part, HeldOut::of(part))
             }
             Layout::Mnist => {
                 let mnist = Mnist::open(&self.root, files)?;
                 let labels = mnist.labels().to_vec();
-                self.divide(MnistPictures::new(mnist, pictures)?, &labels, part, HeldBack::of(part))
+                self.divide(MnistImages::new(mnist, pipeline)?, &labels, part, HeldOut::of(part))
             }
-            Layout::Divided { validation, test } => {
+            Layout::PreSplit { validation, test } => {
                 let own = match part {
                     Part::Train => None,
                     Part::Validation => validation.as_ref(),
                     Part::Test => test.as_ref().or(validation.as_ref()),
                 };
                 match (own, validation) {
-                    (Some(own), _) => folder(own, part, HeldBack::Nothing),
-                    (None, Some(_)) => folder(&self.root.join("train"), part, HeldBack::Nothing),
+                    (Some(own), _) => folder(own, part, HeldOut::Nothing),
+                    (None, Some(_)) => folder(&self.root.join("train"), part, HeldOut::Nothing),
                     // Without a test of its own, it is tested with what is held back.
                     (None, None) if part == Part::Test => {
-                        folder(&self.root.join("train"), Part::Validation, HeldBack::Validation)
+                        folder(&self.root.join("train"), Part::Validation, HeldOut::Validation)
                     }
-                    (None, None) => folder(&self.root.join("train"), part, HeldBack::Validation),
+                    (None, None) => folder(&self.root.join("train"), part, HeldOut::Validation),
                 }
             }
-            Layout::Classes => folder(&self.root, part, HeldBack::ValidationAndTest),
+            Layout::Classes => folder(&self.root, part, HeldOut::ValidationAndTest),
         }
     }
 
     /// A part of samples that are not divided yet.
-    fn divide(
-        &self,
-        dataset: impl Dataset,
-        labels: &[i32],
-        part: Part,
-        held_back: HeldBack,
-    ) -> Result<Box<dyn Dataset>> {
-        let share = match held_back {
-            HeldBack::Nothing => return Ok(Box::new(dataset)),
-            HeldBack::Validation => 0.1,
-            HeldBack::ValidationAndTest => 0.2,
+    fn divide(&self, dataset: impl Dataset, labels: &[i32], part: Part, held_out: HeldOut) -> Result<Box<dyn Dataset>> {
+        let share = match held_out {
+            HeldOut::Nothing => return Ok(Box::new(dataset)),
+            HeldOut::Validation => 0.1,
+            HeldOut::ValidationAndTest => 0.2,
         };
         let Fold { train, validation: mut held } = stratified_split(labels, share, 0).map_err(|error| {
             let advice = "lay them out as train/CLASS/… and val/CLASS/…";
-            Error::file(&self.root, format!("a tenth of its pictures cannot be held back ({error}); {advice}"))
+            Error::file(&self.root, format!("a tenth of its images cannot be held back ({error}); {advice}"))
         })?;
         // Dealt out in turns, so that both have their share of each class.
         held.sort_by_key(|&index| labels[index]);
         let every_second = |first| held.iter().copied().skip(first).step_by(2).collect();
-        let indices = match (part, held_back) {
+        let indices = match (part, held_out) {
             (Part::Train, _) => train,
-            (Part::Validation, HeldBack::ValidationAndTest) => every_second(0),
-            (Part::Test, HeldBack::ValidationAndTest) => every_second(1),
+            (Part::Validation, HeldOut::ValidationAndTest) => every_second(0),
+            (Part::Test, HeldOut::ValidationAndTest) => every_second(1),
             (Part::Validation | Part::Test, _) => held,
         };
         Ok(Box::new(Subset::new(dataset, indices)?))
     }
 }
 
-/// What is taken from the pictures to train on.
+/// What is taken from the images to train on.
 #[derive(Clone, Copy)]
-enum HeldBack {
+enum HeldOut {
     Nothing,
     Validation,
     ValidationAndTest,
 }
 
-impl HeldBack {
+impl HeldOut {
     /// Of a dataset that has files of its own for the test.
-    fn of(part: Part) -> HeldBack {
-        if part == Part::Test { HeldBack::Nothing } else { HeldBack::Validation }
+    fn of(part: Part) -> HeldOut {
+        if part == Part::Test { HeldOut::Nothing } else { HeldOut::Validation }
     }
 }
 
@@ -264,19 +258,19 @@ mod tests {
     use fulmen_data::HostBatch;
 
     use super::*;
-    use crate::{Encoding, Picture, encode_picture};
+    use crate::{Encoding, Image, encode_image};
 
-    /// Pictures of `count` shades of grey, each once over all calls.
+    /// Images of `count` shades of grey, each once over all calls.
     fn fill(folder: &Path, first: u8, count: u8) {
         fs::create_dir_all(folder).unwrap();
         for shade in first..first + count {
-            let picture = Picture::new(4, 4, 1, vec![shade; 16]).unwrap();
-            let file = encode_picture(&picture, Encoding::Png).unwrap();
+            let image = Image::new(4, 4, 1, vec![shade; 16]).unwrap();
+            let file = encode_image(&image, Encoding::Png).unwrap();
             fs::write(folder.join(format!("{shade}.png")), file).unwrap();
         }
     }
 
-    /// The shades of the pictures with this label.
+    /// The shades of the images with this label.
     fn shades(dataset: &dyn Dataset, label: i32) -> BTreeSet<u8> {
         let all: Vec<usize> = (0..dataset.len()).collect();
         let batch = HostBatch::collate(dataset, &all).unwrap();
@@ -285,8 +279,8 @@ mod tests {
     }
 
     fn parts(splits: &ImageSplits) -> [Box<dyn Dataset>; 3] {
-        let pictures = || Pictures::gray().resize(4).center_crop(4);
-        [splits.train(pictures()), splits.validation(pictures()), splits.test(pictures())].map(Result::unwrap)
+        let pipeline = || ImagePipeline::gray().resize(4).center_crop(4);
+        [splits.train(pipeline()), splits.validation(pipeline()), splits.test(pipeline())].map(Result::unwrap)
     }
 
     #[test]
@@ -295,12 +289,12 @@ mod tests {
         fill(&root.path().join("ash"), 0, 30);
         fill(&root.path().join("oak"), 100, 10);
         let splits = ImageSplits::open(root.path()).unwrap();
-        assert_eq!((splits.classes(), splits.picture_size()), (&["ash".to_owned(), "oak".to_owned()][..], None));
+        assert_eq!((splits.classes(), splits.image_size()), (&["ash".to_owned(), "oak".to_owned()][..], None));
         let all = parts(&splits);
         for (label, expected) in [(0, [24, 3, 3]), (1, [8, 1, 1])] {
             let shades: Vec<_> = all.iter().map(|part| shades(&**part, label)).collect();
             assert_eq!([0, 1, 2].map(|part| shades[part].len()), expected, "{shades:?}");
-            // No picture is in two of them.
+            // No image is in two of them.
             let union: BTreeSet<_> = shades.iter().flatten().collect();
             assert_eq!(union.len(), expected.iter().sum::<usize>());
         }
@@ -336,7 +330,7 @@ mod tests {
         assert!(error.contains("no folders of classes") && error.contains("data_batch_1.bin"), "{error}");
         fill(&root.path().join("ash"), 0, 1);
         fill(&root.path().join("oak"), 100, 9);
-        let error = ImageSplits::open(root.path()).unwrap().train(Pictures::gray().center_crop(4)).err().unwrap();
+        let error = ImageSplits::open(root.path()).unwrap().train(ImagePipeline::gray().center_crop(4)).err().unwrap();
         assert!(error.to_string().contains("lay them out as train/CLASS"), "{error}");
         assert!(ImageSplits::open(root.path().join("none")).is_err());
     }
@@ -345,10 +339,10 @@ mod tests {
     fn digits_go_through_a_pipeline() {
         let splits = ImageSplits::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/mnist/data")).unwrap();
         assert_eq!((splits.classes().len(), splits.is_gray()), (10, true));
-        let plain = splits.validation(Pictures::gray()).unwrap();
-        let turned = splits.validation(Pictures::rgb().horizontal_flip(1.0)).unwrap();
-        let lengths = [splits.train(Pictures::gray()).unwrap().len(), plain.len()];
-        assert_eq!((lengths, splits.test(Pictures::gray()).unwrap().len()), ([8100, 900], 1000));
+        let plain = splits.validation(ImagePipeline::gray()).unwrap();
+        let turned = splits.validation(ImagePipeline::rgb().horizontal_flip(1.0)).unwrap();
+        let lengths = [splits.train(ImagePipeline::gray()).unwrap().len(), plain.len()];
+        assert_eq!((lengths, splits.test(ImagePipeline::gray()).unwrap().len()), ([8100, 900], 1000));
         let [plain, turned] = [&plain, &turned].map(|set| HostBatch::collate(&**set, &[7]).unwrap());
         let (plain, turned) = (plain.values::<u8>(0).unwrap(), turned.values::<u8>(0).unwrap());
         let expected: Vec<u8> = plain.chunks(28).flat_map(|row| row.iter().rev().copied()).collect();

@@ -1,10 +1,10 @@
-//! How a picture is sampled where the old pixels are not the new ones.
+//! How an image is sampled where the old pixels are not the new ones.
 //!
 //! Not here: the sampling.
 
 use std::fmt;
 
-/// The kernel with which pictures are resized. When a picture gets smaller, every kernel but the nearest is widened by the
+/// The kernel with which images are resized. When an image gets smaller, every kernel but the nearest is widened by the
 /// same factor ("antialias"), as Pillow does and torchvision on request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Interpolation {

@@ -1,7 +1,7 @@
-//! Pictures: from the bytes of files to `u8` values in a batch.
+//! Images: from the bytes of files to `u8` values in a batch.
 //!
-//! A [`Pictures`] pipeline has a geometric head (crop, resize, flip), which the decoder is told, so that it decodes no more
-//! than is needed, and after it any [`PictureTransform`]s.
+//! A [`ImagePipeline`] pipeline has a geometric head (crop, resize, flip), which the decoder is told, so that it decodes no more
+//! than is needed, and after it any [`ImageTransform`]s.
 //!
 //! Not here: where the bytes come from (`image_folder`, tar shards, tables), and what is done on the device.
 
@@ -13,37 +13,37 @@ mod encoded;
 mod exif;
 pub mod functional;
 mod geometry;
+mod image;
 mod image_folder;
 mod image_splits;
 mod interpolation;
 mod jpeg;
 mod mnist;
-mod picture;
-mod pictures;
 mod pipeline;
 mod png;
+mod render;
 mod resize;
 mod transform;
 mod webp;
 
 pub use augment::{
-    Amount, AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, GaussianBlur, Pad, RandAugment,
+    AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, FactorRange, GaussianBlur, Pad, RandAugment,
     RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing,
     RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
     TrivialAugmentWide,
 };
 pub use cifar::Cifar;
 pub use decode::Header;
-pub use encode::{Encoding, encode_picture};
-pub use encoded::{EncodedImage, PictureDataset};
-pub use geometry::PictureSize;
+pub use encode::{Encoding, encode_image};
+pub use encoded::{EncodedImage, ImageDataset};
+pub use geometry::ImageSize;
+pub use image::Image;
 pub use image_folder::ImageFolder;
 pub use image_splits::ImageSplits;
 pub use interpolation::Interpolation;
 pub use jpeg::jpeg_decoder;
-pub use picture::Picture;
-pub use pictures::Pictures;
-pub use transform::PictureTransform;
+pub use pipeline::ImagePipeline;
+pub use transform::ImageTransform;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -2,27 +2,27 @@
 //!
 //! Not here: reading the files (`Mnist` of `fulmen-data`).
 
-use crate::{Picture, Pictures};
+use crate::{Image, ImagePipeline};
 use fulmen_data::{DType, Dataset, Error, Field, Fingerprint, Mnist, Result, Sample};
 
 const SIDE: usize = 28;
 
 /// The fields `image`, as a pipeline makes it, and `label`, `i32[]`.
-pub(crate) struct MnistPictures {
+pub(crate) struct MnistImages {
     mnist: Mnist,
-    pictures: Pictures,
+    pipeline: ImagePipeline,
     fields: Vec<Field>,
 }
 
-impl MnistPictures {
-    pub(crate) fn new(mnist: Mnist, pictures: Pictures) -> Result<MnistPictures> {
-        let pictures = pictures.source_size(SIDE);
-        let fields = vec![pictures.field("image")?, Field::new("label", DType::I32, [])];
-        Ok(MnistPictures { mnist, pictures, fields })
+impl MnistImages {
+    pub(crate) fn new(mnist: Mnist, pipeline: ImagePipeline) -> Result<MnistImages> {
+        let pipeline = pipeline.source_size(SIDE);
+        let fields = vec![pipeline.field("image")?, Field::new("label", DType::I32, [])];
+        Ok(MnistImages { mnist, pipeline, fields })
     }
 }
 
-impl Dataset for MnistPictures {
+impl Dataset for MnistImages {
     fn len(&self) -> usize {
         self.mnist.len()
     }
@@ -35,7 +35,7 @@ impl Dataset for MnistPictures {
         let (Some(pixels), Some(&label)) = (self.mnist.image(index), self.mnist.labels().get(index)) else {
             return Err(Error::usage(format!("there is no sample {index}")));
         };
-        self.pictures.write_picture(Picture::new(SIDE, SIDE, 1, pixels.to_vec())?, sample, 0)?;
+        self.pipeline.write_image(Image::new(SIDE, SIDE, 1, pixels.to_vec())?, sample, 0)?;
         sample.write_value(1, label)
     }
 
@@ -44,7 +44,7 @@ impl Dataset for MnistPictures {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("pictures", self.pictures.to_string());
+        fingerprint.add("images", self.pipeline.to_string());
         self.mnist.fingerprint(fingerprint)
     }
 }

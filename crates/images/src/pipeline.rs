@@ -1,282 +1,324 @@
-//! How a pipeline of pictures runs: the geometric steps that come first become one view, the decoder decodes what it shows,
-//! and the steps after it go from picture to picture.
+//! A pipeline from the bytes of an image's file to `u8` values in a batch.
 //!
-//! Each thread keeps its decoder and its memory from one picture to the next.
-//!
-//! Not here: the pipeline's options (`pictures`).
+//! Not here: how it runs (`render`), and the steps themselves.
 
-use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
 
-use fast_image_resize::Resizer;
+use super::decode::{self, Header, Limits};
+use super::geometry::{Geometric, ImageSize};
+use super::interpolation::Interpolation;
+use super::transform::ImageTransform;
+use fulmen_data::{DType, Error, Field, Result};
 
-use super::decode::{self, Buffers};
-use super::geometry::{Orientation, PictureSize, Rect, View};
-use super::pictures::{Pictures, Step};
-use super::resize::{self, Pixels};
-use crate::{Picture, jpeg};
-use fulmen_data::{Error, Result, Sample, SampleRandom, Stage};
-
-/// What a thread keeps.
-#[derive(Default)]
-struct Scratch {
-    decoder: Option<jpeg::Decoder>,
-    buffers: Buffers,
-    resizer: Resizer,
-    /// What the view shows, not oriented.
-    rendered: Vec<u8>,
+/// What is made of each image: how many channels, which crop, which size, which augmentation; as torchvision's `Compose`.
+///
+/// Crops, resizes and flips that come first are passed to the decoder. With the feature `turbojpeg` only the blocks of the crop
+/// are transformed of a JPEG, and the rows below it are not read; without it the whole image is decoded. The pixels are the same
+/// as those of decoding the whole image, then cropping, then resizing. Only where the crop is many times larger than the
+/// target does [`reducing_gap`](ImagePipeline::reducing_gap) let libjpeg-turbo shrink it.
+///
+/// All random numbers come from the sample ([`Sample::random`](fulmen_data::Sample::random)), so that the pixels depend on the seed, the epoch
+/// and the index alone.
+///
+/// ```
+/// use fulmen_images::{Image, ImagePipeline};
+/// use fulmen_data::SampleRng;
+///
+/// let train = ImagePipeline::rgb().random_resized_crop(224).horizontal_flip(0.5);
+/// let eval = ImagePipeline::rgb().resize(256).center_crop(224);
+/// assert_eq!(train.field("image")?.to_string(), "image u8[3, 224, 224]");
+///
+/// let photo = Image::new(640, 480, 3, vec![100; 640 * 480 * 3])?;
+/// let seen = eval.apply(photo, &mut SampleRng::new(0, 0, 0))?;
+/// assert_eq!((seen.width(), seen.height()), (224, 224));
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct ImagePipeline {
+    pub(crate) channels: usize,
+    pub(crate) channels_first: bool,
+    pub(crate) interpolation: Interpolation,
+    pub(crate) exif: bool,
+    pub(crate) reducing_gap: Option<f64>,
+    pub(crate) limits: Limits,
+    pub(crate) source_size: Option<ImageSize>,
+    /// Of each channel and value, what is written in its place.
+    pub(crate) normalize: Option<Normalize>,
+    pub(crate) steps: Vec<Step>,
 }
 
-thread_local! {
-    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+#[derive(Clone)]
+pub(crate) struct Normalize {
+    mean: [f32; 3],
+    std: [f32; 3],
+    pub(crate) tables: Arc<[[f32; 256]; 3]>,
 }
 
-/// Lends the thread's scratch. A step that decodes other pictures while it runs gets a new one.
-fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
-    let mut scratch = SCRATCH.take().unwrap_or_default();
-    let result = work(&mut scratch);
-    scratch.trim();
-    SCRATCH.set(Some(scratch));
-    result
+#[derive(Clone)]
+pub(crate) enum Step {
+    Geometric(Geometric),
+    Other(Arc<dyn ImageTransform>),
 }
 
-impl Scratch {
-    /// Gives back what one unusually great picture took.
-    fn trim(&mut self) {
-        const KEPT: usize = 64 << 20;
-        for buffer in [&mut self.buffers.raw, &mut self.buffers.pixels, &mut self.rendered] {
-            if buffer.capacity() > KEPT {
-                *buffer = Vec::new();
-            }
-        }
-        if self.resizer.size_of_internal_buffers() > KEPT {
-            self.resizer.reset_internal_buffers();
+impl ImagePipeline {
+    fn new(channels: usize) -> ImagePipeline {
+        ImagePipeline {
+            channels,
+            channels_first: true,
+            interpolation: Interpolation::default(),
+            exif: false,
+            reducing_gap: Some(2.0),
+            limits: Limits::default(),
+            source_size: None,
+            normalize: None,
+            steps: Vec::new(),
         }
     }
-}
 
-/// What is left to do after the first view was sampled into the scratch.
-struct Rendered {
-    size: PictureSize,
-    orientation: Orientation,
-    /// Steps that are done.
-    done: usize,
-}
+    /// Images of red, green and blue. Grey is repeated, alpha dropped, CMYK converted as Pillow's `convert("RGB")` does.
+    pub fn rgb() -> ImagePipeline {
+        ImagePipeline::new(3)
+    }
 
-impl Pictures {
-    /// Decodes the bytes of a file and does all steps. A [`Picture`] has bytes, pixel after pixel:
-    /// [`normalize`](Pictures::normalize) and [`channels_last`](Pictures::channels_last) say how a field is written, and
-    /// change nothing here.
+    /// Grey images. Of a JPEG the luma is taken as stored; other colours are weighed as Pillow's `convert("L")` does.
+    pub fn gray() -> ImagePipeline {
+        ImagePipeline::new(1)
+    }
+
+    /// Images of red, green, blue and alpha, which is 255 where a file has none.
+    pub fn rgba() -> ImagePipeline {
+        ImagePipeline::new(4)
+    }
+
+    /// A random part, resized to `size`: from 8 % to all of the area, with a ratio of width to height from 3/4 to 4/3.
+    pub fn random_resized_crop(self, size: impl Into<ImageSize>) -> ImagePipeline {
+        self.random_resized_crop_of(size, (0.08, 1.0), (3.0 / 4.0, 4.0 / 3.0))
+    }
+
+    /// The same, from a share `scale` of the area, with a ratio of width to height in `ratio`, drawn as torchvision's
+    /// `RandomResizedCrop` does: the area evenly, the ratio evenly in its logarithm; after ten parts that did not fit, the
+    /// greatest one in the middle.
+    pub fn random_resized_crop_of(
+        self,
+        size: impl Into<ImageSize>,
+        scale: (f64, f64),
+        ratio: (f64, f64),
+    ) -> ImagePipeline {
+        self.geometric(Geometric::RandomResizedCrop { size: size.into(), scale, ratio })
+    }
+
+    /// All of the image, its shorter side resized to `side` pixels; the longer one is rounded down.
+    pub fn resize(self, side: usize) -> ImagePipeline {
+        self.geometric(Geometric::Resize(side))
+    }
+
+    /// All of the image, resized to a size whatever its proportions.
+    pub fn resize_exact(self, size: impl Into<ImageSize>) -> ImagePipeline {
+        self.geometric(Geometric::ResizeExact(size.into()))
+    }
+
+    /// The middle. Where the image is smaller, black is around it.
+    pub fn center_crop(self, size: impl Into<ImageSize>) -> ImagePipeline {
+        self.geometric(Geometric::CenterCrop(size.into()))
+    }
+
+    /// A random part of this size, of the image with `padding` black pixels on each side.
+    pub fn random_crop(self, size: impl Into<ImageSize>, padding: usize) -> ImagePipeline {
+        self.geometric(Geometric::RandomCrop { size: size.into(), padding })
+    }
+
+    /// Left and right change places, with this probability.
+    pub fn horizontal_flip(self, probability: f64) -> ImagePipeline {
+        self.geometric(Geometric::HorizontalFlip(probability))
+    }
+
+    /// Top and bottom change places, with this probability.
+    pub fn vertical_flip(self, probability: f64) -> ImagePipeline {
+        self.geometric(Geometric::VerticalFlip(probability))
+    }
+
+    /// Any other step.
+    pub fn then(mut self, transform: impl ImageTransform) -> ImagePipeline {
+        self.steps.push(Step::Other(Arc::new(transform)));
+        self
+    }
+
+    /// The kernel of all resizing; bilinear unless said otherwise.
+    pub fn interpolation(mut self, interpolation: Interpolation) -> ImagePipeline {
+        self.interpolation = interpolation;
+        self
+    }
+
+    /// Writes a field pixel after pixel (HWC), not channel after channel (CHW).
+    pub fn channels_last(mut self) -> ImagePipeline {
+        self.channels_first = false;
+        self
+    }
+
+    /// Turns images as their EXIF data say that the camera was held. Off unless said otherwise, as in torchvision.
+    pub fn exif_orientation(mut self, turn: bool) -> ImagePipeline {
+        self.exif = turn;
+        self
+    }
+
+    /// How much greater than its target a part of a JPEG must stay when the decoder shrinks it, which libjpeg-turbo alone does
+    /// (feature `turbojpeg`; without it the gap has no effect): the decoder takes 1/2,
+    /// 1/4 or 1/8 of the size, whichever is the smallest that leaves `gap` times the target in both directions, and the resize
+    /// does the rest. None: never. 2 unless said otherwise, as in Pillow's `thumbnail`; the greater it is, the closer the
+    /// result to that of resizing the full size.
+    pub fn reducing_gap(mut self, gap: Option<f64>) -> ImagePipeline {
+        self.reducing_gap = gap;
+        self
+    }
+
+    /// The most pixels that a file's header may claim, and that steps may make of fewer, before memory is taken for them:
+    /// 89,478,485 unless said otherwise, where Pillow begins to warn of a decompression bomb.
+    pub fn max_pixels(mut self, pixels: u64) -> ImagePipeline {
+        self.limits.pixels = pixels;
+        self
+    }
+
+    /// What the header of a file says, within [`max_pixels`](ImagePipeline::max_pixels); no pixels are decoded.
+    ///
+    /// ```
+    /// use fulmen_images::{Encoding, Image, ImagePipeline, encode_image};
+    ///
+    /// let file = encode_image(&Image::new(60, 40, 3, vec![120; 60 * 40 * 3])?, Encoding::Png)?;
+    /// let header = ImagePipeline::rgb().header(&file)?;
+    /// assert_eq!((header.size.height, header.size.width, header.extension), (40, 60, "png"));
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// Bytes that are no JPEG, PNG or WebP file, or not the whole of one; more pixels than
-    /// [`max_pixels`](Pictures::max_pixels); what the steps refuse. The messages do not know the file's name.
-    pub fn decode(&self, file: &[u8], random: &mut SampleRandom) -> Result<Picture> {
-        self.check()?;
-        with_scratch(|scratch| {
-            let rendered = self.begin(file, random, scratch)?;
-            self.finish(picture(&rendered, self.channels, scratch)?, rendered.done, random)
+    /// A file in another format, one that is cut short, and an image that is too large.
+    pub fn header(&self, file: &[u8]) -> Result<Header> {
+        decode::header(file, &self.limits)
+    }
+
+    /// Accepts JPEGs in which some data make no sense, with wrong pixels there, as Pillow does. Files that are cut short are
+    /// errors all the same.
+    ///
+    /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage where it reads: it does not read
+    /// the rows below a crop, so that a random crop meets damage in some epochs only. What reads whole images, as a cache of them or
+    /// `fulmen data presize` does, meets all of it. The decoder in Rust always reads whole images; of a progressive JPEG,
+    /// it can miss that a scan ends too early.
+    pub fn keep_damaged(mut self) -> ImagePipeline {
+        self.limits.keep_damaged = true;
+        self
+    }
+
+    /// Writes `f32` values, `(value / 255 - mean) / std`, for red, green and blue. Grey takes the first of each, alpha is
+    /// divided by 255 alone.
+    ///
+    /// They take four times the memory and time on the way to the device that `u8` does. Where the model's program can
+    /// normalize, let it. A [`Image`](crate::Image), as [`decode`](ImagePipeline::decode) and [`apply`](ImagePipeline::apply) give
+    /// it, has bytes, and is not normalized.
+    pub fn normalize(mut self, mean: [f32; 3], std: [f32; 3]) -> ImagePipeline {
+        let tables = std::array::from_fn(|channel| {
+            std::array::from_fn(|value| (value as f32 / 255.0 - mean[channel]) / std[channel])
+        });
+        self.normalize = Some(Normalize { mean, std, tables: Arc::new(tables) });
+        self
+    }
+
+    /// The size that all files have, where no step gives them one.
+    pub fn source_size(mut self, size: impl Into<ImageSize>) -> ImagePipeline {
+        self.source_size = Some(size.into());
+        self
+    }
+
+    fn geometric(mut self, step: Geometric) -> ImagePipeline {
+        self.steps.push(Step::Geometric(step));
+        self
+    }
+
+    /// The size of what comes out, where the steps decide it.
+    pub fn output_size(&self) -> Option<ImageSize> {
+        self.steps.iter().fold(self.source_size, |size, step| match step {
+            Step::Geometric(step) => step.output_size(size),
+            Step::Other(step) => step.output_size(size.map(|size| (size.height, size.width))).map(ImageSize::from),
         })
     }
 
-    /// Does all steps to a picture that has been decoded; as in [`decode`](Pictures::decode), it is not normalized.
-    ///
-    /// # Errors
-    /// What the steps refuse.
-    pub fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
-        self.check()?;
-        self.finish(picture.with_channels(self.channels)?, 0, random)
-    }
-
-    /// Decodes the bytes of a file, does all steps with the sample's random numbers, and writes the result into a field,
-    /// which must have the shape of [`Pictures::field`].
-    ///
-    /// # Errors
-    /// As [`decode`](Pictures::decode); a picture of another size than the field's.
-    pub fn write(&self, file: &[u8], sample: &mut Sample<'_>, field: usize) -> Result<()> {
-        // A copy of the numbers, since the sample is needed for its clock.
-        let mut random = sample.random().clone();
-        let result = with_scratch(|scratch| {
-            let rendered = sample.timed(Stage::Decode, || self.begin(file, &mut random, scratch))?;
-            if rendered.done == self.steps.len() {
-                let Rendered { size, orientation, .. } = rendered;
-                return self.put(&scratch.rendered, size, orientation, sample, field);
-            }
-            let picture = sample.timed(Stage::Transform, || {
-                self.finish(picture(&rendered, self.channels, scratch)?, rendered.done, &mut random)
-            })?;
-            self.put_picture(&picture, sample, field)
-        });
-        *sample.random() = random;
-        result
-    }
-
-    /// The same for a picture that has been decoded.
-    ///
-    /// # Errors
-    /// What the steps refuse; a picture of another size than the field's.
-    pub fn write_picture(&self, picture: Picture, sample: &mut Sample<'_>, field: usize) -> Result<()> {
-        let mut random = sample.random().clone();
-        let picture =
-            sample.timed(Stage::Transform, || self.finish(picture.with_channels(self.channels)?, 0, &mut random));
-        *sample.random() = random;
-        self.put_picture(&picture?, sample, field)
-    }
-
-    fn put_picture(&self, picture: &Picture, sample: &mut Sample<'_>, field: usize) -> Result<()> {
-        let size = PictureSize { height: picture.height(), width: picture.width() };
-        if picture.channels() != self.channels {
-            return Err(Error::field(format!(
-                "the steps of {self} made a picture of {} channels; {} are wanted",
-                picture.channels(),
-                self.channels
-            )));
+    /// Finds options that make no sense.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.reducing_gap.is_some_and(|gap| gap.is_nan() || gap < 1.0) {
+            return Err(Error::usage("Images::reducing_gap: a gap is at least 1"));
         }
-        self.put(picture.pixels(), size, Orientation::default(), sample, field)
+        if let Some(Normalize { mean, std, .. }) = &self.normalize
+            && !(mean.iter().all(|mean| mean.is_finite()) && std.iter().all(|std| std.is_finite() && *std > 0.0))
+        {
+            return Err(Error::usage("Images::normalize: a mean is not finite, or a deviation not above 0"));
+        }
+        self.steps.iter().try_for_each(|step| match step {
+            Step::Geometric(step) => step.check(),
+            Step::Other(step) => step.check(),
+        })
     }
 
-    /// Writes pixels into a field.
-    fn put(
-        &self,
-        pixels: &[u8],
-        size: PictureSize,
-        orientation: Orientation,
-        sample: &mut Sample<'_>,
-        field: usize,
-    ) -> Result<()> {
-        let PictureSize { height, width } = orientation.size(size);
+    /// The field that [`write`](ImagePipeline::write) fills: `u8[channels, height, width]`, or `u8[height, width, channels]`;
+    /// of `f32` if they are normalized.
+    ///
+    /// # Errors
+    /// Options that make no sense, and steps that leave the size to the file: every sample of a batch has the same one.
+    pub fn field(&self, name: impl Into<String>) -> Result<Field> {
+        self.check()?;
+        let Some(ImageSize { height, width }) = self.output_size() else {
+            return Err(Error::usage(format!(
+                "{self} leaves images as great as they are, but a batch needs one size: add random_resized_crop, \
+                 resize_exact, or resize and center_crop; or say with source_size that all files have the same"
+            )));
+        };
         let shape = match self.channels_first {
             true => [self.channels, height, width],
             false => [height, width, self.channels],
         };
-        let declared = sample.fields().get(field);
-        if let Some(declared) = declared.filter(|declared| declared.shape != shape) {
-            return Err(Error::field(format!(
-                "the picture is {shape:?}, but field `{declared}` takes another shape; declare it with Pictures::field, or \
-                 give all pictures one size (random_resized_crop, resize_exact, center_crop)"
-            )));
-        }
-        let to = resize::Target { size, channels: self.channels, orientation, channels_first: self.channels_first };
-        match &self.normalize {
-            None => to.write(pixels, sample.values_mut::<u8>(field)?, |_, value| value),
-            Some(normalize) => {
-                let tables = &*normalize.tables;
-                to.write(pixels, sample.values_mut::<f32>(field)?, |channel, value| match tables.get(channel) {
-                    Some(table) => table[usize::from(value)],
-                    None => f32::from(value) / 255.0,
-                });
-            }
-        }
-        Ok(())
+        let dtype = if self.normalize.is_some() { DType::F32 } else { DType::U8 };
+        Ok(Field::new(name, dtype, shape))
     }
+}
 
-    /// Decodes what the first geometric steps show, and samples it into the scratch.
-    fn begin(&self, file: &[u8], random: &mut SampleRandom, scratch: &mut Scratch) -> Result<Rendered> {
-        let Scratch { decoder, buffers, resizer, rendered } = scratch;
-        let mut encoded = decode::open(file, decoder, &self.limits)?;
-        let stored = encoded.size();
-        let turned = if self.exif { encoded.orientation() } else { Orientation::default() };
-        let (view, done) = self.view(turned.size(stored), 0, random)?;
-        let view = view.of_oriented(turned, stored);
-        let eighths = if encoded.has_scales() { self.eighths(&view) } else { 8 };
-        match resize::needed(&view, self.interpolation) {
-            Some(rect) => {
-                let pixels = encoded.decode(rect, eighths, self.channels, &self.limits, buffers)?;
-                resize::render(&view, &pixels, self.interpolation, resizer, rendered)?;
-            }
-            None => {
-                let size = view.window.size();
-                rendered.clear();
-                decode::lengthen(rendered, size.width * size.height * self.channels)?;
-            }
+impl fmt::Display for ImagePipeline {
+    /// All options and steps in one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let channels = match self.channels {
+            1 => "gray",
+            3 => "rgb",
+            _ => "rgba",
+        };
+        let layout = if self.channels_first { "CHW" } else { "HWC" };
+        write!(f, "Images({channels}, {layout}, {}", self.interpolation)?;
+        if let Some(gap) = self.reducing_gap {
+            write!(f, ", reducing_gap={gap}")?;
         }
-        Ok(Rendered { size: view.window.size(), orientation: view.orientation, done })
-    }
-
-    /// The view that the geometric steps from `from` on make up together, and the first step that is not in it.
-    fn view(&self, size: PictureSize, from: usize, random: &mut SampleRandom) -> Result<(View, usize)> {
-        let mut view = View::all(size);
-        let mut done = from;
-        while let Some(Step::Geometric(step)) = self.steps.get(done) {
-            if !view.push(step, random)? {
-                break;
-            }
-            done += 1;
+        if self.exif {
+            f.write_str(", exif_orientation")?;
         }
-        // A strip whose shorter side is resized becomes endlessly long.
-        let pixels = |size: PictureSize| (size.width as u64).saturating_mul(size.height as u64);
-        let seen = view.output();
-        if pixels(seen) > self.limits.pixels.max(pixels(size)) {
-            return Err(Error::content(format!(
-                "the steps make {} x {} pixels of {} x {}, over the limit of {}; use resize_exact, crop before \
-                 augmentations, or raise the limit with Pictures::max_pixels",
-                seen.width, seen.height, size.width, size.height, self.limits.pixels
-            )));
+        if let Some(ImageSize { height, width }) = self.source_size {
+            write!(f, ", source_size=({height}, {width})")?;
         }
-        Ok((view, done))
-    }
-
-    /// The scale at which a JPEG is decoded for a view.
-    fn eighths(&self, view: &View) -> usize {
-        let Some(gap) = self.reducing_gap.filter(|_| view.is_resized()) else { return 8 };
-        let width = view.crop.width as f64 / view.size.width as f64;
-        let height = view.crop.height as f64 / view.size.height as f64;
-        let room = width.min(height) / gap;
-        [1, 2, 4].into_iter().find(|&eighths| 8.0 / eighths as f64 <= room).unwrap_or(8)
-    }
-
-    /// Does the steps from `done` on.
-    fn finish(&self, mut picture: Picture, mut done: usize, random: &mut SampleRandom) -> Result<Picture> {
-        while let Some(step) = self.steps.get(done) {
+        if self.limits.pixels != Limits::default().pixels {
+            write!(f, ", max_pixels={}", self.limits.pixels)?;
+        }
+        if self.limits.keep_damaged {
+            f.write_str(", keep_damaged")?;
+        }
+        if let Some(Normalize { mean, std, .. }) = &self.normalize {
+            write!(f, ", normalize(mean={mean:?}, std={std:?})")?;
+        }
+        for step in &self.steps {
             match step {
-                Step::Other(step) => {
-                    picture = step.apply(picture, random)?;
-                    done += 1;
-                }
-                Step::Geometric(_) => {
-                    let size = PictureSize { height: picture.height(), width: picture.width() };
-                    let (view, next) = self.view(size, done, random)?;
-                    picture = see(&view, &picture, self)?;
-                    done = next;
-                }
+                Step::Geometric(step) => write!(f, ", {step}")?,
+                Step::Other(step) => write!(f, ", {}", step.describe())?,
             }
         }
-        Ok(picture)
+        f.write_str(")")
     }
 }
 
-/// What a view shows of a picture.
-fn see(view: &View, of: &Picture, pictures: &Pictures) -> Result<Picture> {
-    let channels = of.channels();
-    let rect = Rect::all(PictureSize { height: of.height(), width: of.width() });
-    let pixels = Pixels { bytes: of.pixels(), stride: of.width() * channels, channels, rect, eighths: 8 };
-    let mut rendered = Vec::new();
-    resize::render(view, &pixels, pictures.interpolation, &mut Resizer::new(), &mut rendered)?;
-    oriented(&rendered, view.window.size(), view.orientation, channels)
-}
-
-/// A picture of what lies in the scratch.
-fn picture(rendered: &Rendered, channels: usize, scratch: &Scratch) -> Result<Picture> {
-    oriented(&scratch.rendered, rendered.size, rendered.orientation, channels)
-}
-
-/// A picture of pixels that are to be turned and mirrored.
-pub(crate) fn oriented(pixels: &[u8], size: PictureSize, orientation: Orientation, channels: usize) -> Result<Picture> {
-    let PictureSize { height, width } = orientation.size(size);
-    let mut picture = Picture::black(width, height, channels)?;
-    let to = resize::Target { size, channels, orientation, channels_first: false };
-    to.write(pixels, picture.pixels_mut(), |_, value| value);
-    Ok(picture)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_great_picture_took_is_given_back() {
-        with_scratch(|scratch| scratch.rendered.reserve(65 << 20));
-        assert_eq!(with_scratch(|scratch| scratch.rendered.capacity()), 0);
-        with_scratch(|scratch| scratch.rendered.reserve(1 << 10));
-        assert!(with_scratch(|scratch| scratch.rendered.capacity()) >= 1 << 10);
+impl fmt::Debug for ImagePipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }

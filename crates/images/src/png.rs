@@ -10,7 +10,7 @@ use png::{ColorType, Decoder, Reader, Transformations};
 
 use super::decode::{Buffers, whole};
 use super::exif;
-use super::geometry::{Orientation, PictureSize};
+use super::geometry::{ImageSize, Orientation};
 use super::resize::Pixels;
 use fulmen_data::{Error, Result};
 
@@ -31,13 +31,13 @@ impl<'a> Png<'a> {
         Ok(Png(decoder.read_info().map_err(refuse)?))
     }
 
-    pub(crate) fn size(&self) -> PictureSize {
+    pub(crate) fn size(&self) -> ImageSize {
         let (width, height) = self.0.info().size();
-        PictureSize { height: height as usize, width: width as usize }
+        ImageSize { height: height as usize, width: width as usize }
     }
 
     pub(crate) fn orientation(&self) -> Orientation {
-        self.0.info().exif_metadata.as_deref().map(exif::of_exif).unwrap_or_default()
+        self.0.info().exif_metadata.as_deref().map(exif::from_exif).unwrap_or_default()
     }
 
     pub(crate) fn decode<'b>(mut self, channels: usize, buffers: &'b mut Buffers) -> Result<Pixels<'b>> {

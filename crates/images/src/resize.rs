@@ -7,7 +7,7 @@ use fast_image_resize::pixels::{InnerPixel, U8, U8x3, U8x4};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 
 use super::decode::lengthen;
-use super::geometry::{Orientation, PictureSize, Rect, View};
+use super::geometry::{ImageSize, Orientation, Rect, View};
 use super::interpolation::Interpolation;
 use fulmen_data::{Error, Result};
 
@@ -64,7 +64,7 @@ pub(crate) fn render(
     into: &mut Vec<u8>,
 ) -> Result<()> {
     let channels = pixels.channels;
-    let PictureSize { width, height } = view.window.size();
+    let ImageSize { width, height } = view.window.size();
     into.clear();
     lengthen(into, width * height * channels)?;
     let Some(seen) = view.window.intersection(&Rect::all(view.size)) else { return Ok(()) };
@@ -140,7 +140,7 @@ fn sample<P: PixelTrait + InnerPixel>(
 /// Where and how pixels are wanted: turned, mirrored, and channel by channel or pixel by pixel.
 pub(crate) struct Target {
     /// The size before they are turned.
-    pub(crate) size: PictureSize,
+    pub(crate) size: ImageSize,
     pub(crate) channels: usize,
     pub(crate) orientation: Orientation,
     pub(crate) channels_first: bool,

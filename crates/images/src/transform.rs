@@ -1,47 +1,47 @@
-//! What one step of a pipeline of pictures is.
+//! What one step of a pipeline of images is.
 //!
 //! Not here: the steps, and the geometric ones, which the decoder takes part in (`geometry`).
 
-use crate::Picture;
-use fulmen_data::{Result, SampleRandom};
+use crate::Image;
+use fulmen_data::{Result, SampleRng};
 
-/// One step from picture to picture.
+/// One step from image to image.
 ///
 /// ```
-/// use fulmen_images::{Picture, PictureTransform};
-/// use fulmen_data::{Result, SampleRandom};
+/// use fulmen_images::{Image, ImageTransform};
+/// use fulmen_data::{Result, SampleRng};
 ///
-/// /// Makes some pictures negative.
+/// /// Makes some images negative.
 /// struct Invert(f64);
 ///
-/// impl PictureTransform for Invert {
-///     fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
-///         if random.chance(self.0) {
-///             picture.pixels_mut().iter_mut().for_each(|value| *value = 255 - *value);
+/// impl ImageTransform for Invert {
+///     fn apply(&self, mut image: Image, random: &mut SampleRng) -> Result<Image> {
+///         if random.bernoulli(self.0) {
+///             image.pixels_mut().iter_mut().for_each(|value| *value = 255 - *value);
 ///         }
-///         Ok(picture)
+///         Ok(image)
 ///     }
 ///     fn describe(&self) -> String {
 ///         format!("Invert(probability={})", self.0)
 ///     }
 /// }
 ///
-/// let grey = Picture::new(2, 1, 1, vec![0, 200])?;
-/// let negative = Invert(1.0).apply(grey, &mut SampleRandom::new(0, 0, 0))?;
+/// let grey = Image::new(2, 1, 1, vec![0, 200])?;
+/// let negative = Invert(1.0).apply(grey, &mut SampleRng::new(0, 0, 0))?;
 /// assert_eq!(negative.pixels(), [255, 55]);
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
-pub trait PictureTransform: Send + Sync + 'static {
-    /// Makes one picture of another. Its random numbers come from `random` alone: only then is the result the same on any
+pub trait ImageTransform: Send + Sync + 'static {
+    /// Makes one image of another. Its random numbers come from `random` alone: only then is the result the same on any
     /// number of workers.
-    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture>;
+    fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image>;
 
-    /// The name and all options in one line, as `RandomRotation(degrees=10)`. It tells whether pictures that were kept
+    /// The name and all options in one line, as `RandomRotation(degrees=10)`. It tells whether images that were kept
     /// elsewhere are still those that this makes. Change it (a number of its own) when what it does changes: a cache knows it
     /// by this line alone.
     fn describe(&self) -> String;
 
-    /// Refuses options that no picture can be changed with: a negative factor, a probability of 2. A pipeline asks when it
+    /// Refuses options that no image can be changed with: a negative factor, a probability of 2. A pipeline asks when it
     /// is built; what is used without one finds out when it is applied.
     fn check(&self) -> Result<()> {
         Ok(())

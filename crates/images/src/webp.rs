@@ -8,7 +8,7 @@ use image_webp::{DecodingError, WebPDecoder};
 
 use super::decode::{Buffers, whole};
 use super::exif;
-use super::geometry::{Orientation, PictureSize};
+use super::geometry::{ImageSize, Orientation};
 use super::resize::Pixels;
 use fulmen_data::{Error, Result};
 
@@ -26,14 +26,14 @@ impl<'a> WebP<'a> {
         Ok(WebP(decoder))
     }
 
-    pub(crate) fn size(&self) -> PictureSize {
+    pub(crate) fn size(&self) -> ImageSize {
         let (width, height) = self.0.dimensions();
-        PictureSize { height: height as usize, width: width as usize }
+        ImageSize { height: height as usize, width: width as usize }
     }
 
     pub(crate) fn orientation(&mut self) -> Orientation {
         // EXIF data that cannot be read say nothing.
-        self.0.exif_metadata().ok().flatten().as_deref().map(exif::of_exif).unwrap_or_default()
+        self.0.exif_metadata().ok().flatten().as_deref().map(exif::from_exif).unwrap_or_default()
     }
 
     pub(crate) fn decode<'b>(mut self, channels: usize, buffers: &'b mut Buffers) -> Result<Pixels<'b>> {

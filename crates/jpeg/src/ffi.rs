@@ -1,6 +1,6 @@
 //! The C half, `shim.c`, behind functions that are safe to call: all of the crate's `unsafe` is in this file.
 //!
-//! Not here: what is decoded of a picture, and what errors say.
+//! Not here: what is decoded of an image, and what errors say.
 #![allow(unsafe_code, reason = "the C half of this crate is called here")]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -43,7 +43,7 @@ pub(crate) enum Failure {
     TooManyScans,
 }
 
-/// Columns and rows, in pixels of the scaled picture.
+/// Columns and rows, in pixels of the scaled image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) left: u32,

@@ -1,4 +1,4 @@
-//! libjpeg-turbo's decoder, safe, for those who want a part of a picture: only the blocks of the wanted columns are
+//! libjpeg-turbo's decoder, safe, for those who want a part of an image: only the blocks of the wanted columns are
 //! transformed, the rows above them are only read over, and what lies below is not read at all.
 //!
 #![cfg_attr(feature = "libjpeg-turbo", doc = "```")]
@@ -66,7 +66,7 @@ impl Space {
     }
 }
 
-/// A part of a picture, in pixels from its upper left corner.
+/// A part of an image, in pixels from its upper left corner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
     /// Columns to the left of it.
@@ -82,7 +82,7 @@ pub struct Region {
 /// Where decoded pixels lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
-    /// Columns to the left of the first one, in pixels of the scaled picture.
+    /// Columns to the left of the first one, in pixels of the scaled image.
     pub x: usize,
     /// Rows above the first one.
     pub y: usize,
@@ -94,7 +94,7 @@ pub struct Part {
     pub stride: usize,
 }
 
-/// A decoder, with memory that it keeps from one picture to the next.
+/// A decoder, with memory that it keeps from one image to the next.
 pub struct Decoder(Handle);
 
 impl Decoder {
@@ -128,7 +128,7 @@ impl Decoder {
     }
 }
 
-/// Whether the marker of a picture's end is in there. It is looked for from the end, where it stands if all is well.
+/// Whether the marker of an image's end is in there. It is looked for from the end, where it stands if all is well.
 fn has_end(data: &[u8]) -> bool {
     data.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
 }
@@ -143,12 +143,12 @@ pub struct Jpeg<'a> {
 }
 
 impl Jpeg<'_> {
-    /// Columns of the picture.
+    /// Columns of the image.
     pub fn width(&self) -> usize {
         self.header.width as usize
     }
 
-    /// Rows of the picture.
+    /// Rows of the image.
     pub fn height(&self) -> usize {
         self.header.height as usize
     }
@@ -159,7 +159,7 @@ impl Jpeg<'_> {
         matches!(self.header.space, 4 | 5)
     }
 
-    /// Whether the picture comes in passes over the whole of it, so that nothing can be left unread.
+    /// Whether the image comes in passes over the whole of it, so that nothing can be left unread.
     pub fn is_progressive(&self) -> bool {
         self.header.progressive != 0
     }
@@ -169,7 +169,7 @@ impl Jpeg<'_> {
         ((self.width() * eighths).div_ceil(8), (self.height() * eighths).div_ceil(8))
     }
 
-    /// Decodes a part of the picture at a scale of `eighths` / 8, once. The region counts in pixels of the scaled picture.
+    /// Decodes a part of the image at a scale of `eighths` / 8, once. The region counts in pixels of the scaled image.
     ///
     /// `pixels` is made longer where it must be; what it holds beyond the part is of no meaning. The part has at least the
     /// region. Its pixels are those that decoding the whole would give, since neighbours that the interpolation of colour
@@ -196,10 +196,10 @@ impl Jpeg<'_> {
         let inside =
             |start: usize, size: usize, all: usize| size > 0 && start.checked_add(size).is_some_and(|end| end <= all);
         if !inside(x, region.width, width) || !inside(y, region.height, height) {
-            return Err(Error::other(format!("{region:?} is not inside the {width} x {height} pixels of the picture")));
+            return Err(Error::other(format!("{region:?} is not inside the {width} x {height} pixels of the image")));
         }
         let Some(mut opened) = self.opened.take() else {
-            return Err(Error::other("the picture was decoded before; open it again"));
+            return Err(Error::other("the image was decoded before; open it again"));
         };
         // Colour at half the resolution is interpolated between neighbours, which a cut must not take away. A progressive
         // file without all its scans is smoothed as well, by the two blocks to the left too.

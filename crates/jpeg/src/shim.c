@@ -191,7 +191,7 @@ int fulmen_jpeg_decode(struct fulmen_jpeg *self, uint32_t space, uint32_t eighth
   return OK;
 }
 
-/* Ends a picture, finished or not. */
+/* Ends an image, finished or not. */
 void fulmen_jpeg_end(struct fulmen_jpeg *self) {
   if (!setjmp(self->escape)) jpeg_abort_decompress(&self->info);
   self->source.next_input_byte = NULL;

@@ -1,4 +1,4 @@
-//! Parts of pictures against the whole of them, for all samplings, scales and kinds of files.
+//! Parts of images against the whole of them, for all samplings, scales and kinds of files.
 //!
 //! Not here: what the pixels must be; the crate that uses this one compares them with Pillow's.
 

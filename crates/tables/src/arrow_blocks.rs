@@ -13,15 +13,15 @@ use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::{Block as IpcBlock, CompressionType, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 
-use super::blocks::{Block, Decode, Numbers, Place, guard};
-use super::input::{Input, fingerprint_inputs};
+use super::block_reader::{Block, BlockSource, RowNumbers, RowOrigin, guard};
+use super::source_file::{SourceFile, fingerprint_inputs};
 use fulmen_data::{Error, Fingerprint, Result};
 
 const MAGIC: &[u8; 6] = b"ARROW1";
 
 /// One file, its batches found.
 pub(crate) struct ArrowFile {
-    pub(crate) input: Arc<Input>,
+    pub(crate) input: Arc<SourceFile>,
     pub(crate) schema: SchemaRef,
     version: MetadataVersion,
     dictionaries: Vec<IpcBlock>,
@@ -30,7 +30,7 @@ pub(crate) struct ArrowFile {
 }
 
 /// The bytes of a message and of what follows it, as `FileDecoder` takes them.
-fn read(input: &Input, block: &IpcBlock) -> Result<Buffer> {
+fn read(input: &SourceFile, block: &IpcBlock) -> Result<Buffer> {
     let size = usize::try_from(block.metaDataLength())
         .ok()
         .zip(usize::try_from(block.bodyLength()).ok())
@@ -53,7 +53,7 @@ fn read(input: &Input, block: &IpcBlock) -> Result<Buffer> {
 }
 
 /// Refuses compressed buffers that claim to hold more than they can: memory would be taken for it.
-fn check_sizes(input: &Input, block: &IpcBlock, bytes: &[u8]) -> Result<()> {
+fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()> {
     let message = message(input, bytes)?;
     let batch = message.header_as_record_batch();
     let batch = batch.or_else(|| message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data()));
@@ -77,7 +77,7 @@ fn check_sizes(input: &Input, block: &IpcBlock, bytes: &[u8]) -> Result<()> {
 }
 
 /// What a message says of itself, after its mark and its length.
-fn message<'a>(input: &Input, bytes: &'a [u8]) -> Result<arrow_ipc::Message<'a>> {
+fn message<'a>(input: &SourceFile, bytes: &'a [u8]) -> Result<arrow_ipc::Message<'a>> {
     let message = match bytes.get(..4) {
         Some([0xff, 0xff, 0xff, 0xff]) => bytes.get(8..),
         _ => bytes.get(4..),
@@ -86,7 +86,7 @@ fn message<'a>(input: &Input, bytes: &'a [u8]) -> Result<arrow_ipc::Message<'a>>
     root_as_message(message).map_err(|error| damaged(input, error))
 }
 
-fn damaged(input: &Input, why: impl std::fmt::Display) -> Error {
+fn damaged(input: &SourceFile, why: impl std::fmt::Display) -> Error {
     if cfg!(not(feature = "parquet")) && why.to_string().contains("zstd feature") {
         return input.error("the Arrow file is compressed with zstd; build fulmen with its feature `parquet`");
     }
@@ -95,7 +95,7 @@ fn damaged(input: &Input, why: impl std::fmt::Display) -> Error {
 
 impl ArrowFile {
     /// Finds the batches of a file of either format.
-    pub(crate) fn open(input: &Arc<Input>) -> Result<ArrowFile> {
+    pub(crate) fn open(input: &Arc<SourceFile>) -> Result<ArrowFile> {
         let mut start = [0; 6];
         let len = input.size().min(6) as usize;
         input.read_at(0, &mut start[..len])?;
@@ -105,7 +105,7 @@ impl ArrowFile {
         })
     }
 
-    fn open_file(input: &Arc<Input>) -> Result<ArrowFile> {
+    fn open_file(input: &Arc<SourceFile>) -> Result<ArrowFile> {
         let failed = |error: ArrowError| damaged(input, error);
         let Some(end) = input.size().checked_sub(10) else {
             return Err(damaged(input, "it ends before its footer"));
@@ -131,7 +131,7 @@ impl ArrowFile {
         Ok(ArrowFile { input: Arc::clone(input), schema, version: footer.version(), dictionaries, batches })
     }
 
-    fn open_stream(input: &Arc<Input>, start: [u8; 6]) -> Result<ArrowFile> {
+    fn open_stream(input: &Arc<SourceFile>, start: [u8; 6]) -> Result<ArrowFile> {
         // What is no Arrow at all would be taken for a message without end.
         let length = u32::from_le_bytes([start[0], start[1], start[2], start[3]]);
         if length != u32::MAX && u64::from(length) > input.size() || input.size() < 8 {
@@ -198,7 +198,7 @@ impl ArrowFile {
 }
 
 /// The prefix of a message of a stream, and the length of what it says of itself; none at the end.
-fn message_length(input: &Input, offset: u64) -> Result<Option<(u64, usize)>> {
+fn message_length(input: &SourceFile, offset: u64) -> Result<Option<(u64, usize)>> {
     let rest = input.size() - offset;
     if rest == 0 {
         return Ok(None);
@@ -224,7 +224,7 @@ fn message_length(input: &Input, offset: u64) -> Result<Option<(u64, usize)>> {
 }
 
 /// The rows of a batch. More than its bytes can hold are refused: places would be taken for each.
-fn batch_rows(input: &Input, schema: &Schema, message: arrow_ipc::Message<'_>) -> Result<usize> {
+fn batch_rows(input: &SourceFile, schema: &Schema, message: arrow_ipc::Message<'_>) -> Result<usize> {
     let batch = message.header_as_record_batch().ok_or_else(|| damaged(input, "a message of an unknown kind"))?;
     let rows = batch.length();
     // A row takes a bit at least, but for those of types that may take nothing.
@@ -263,14 +263,14 @@ impl ArrowBlocks {
     }
 }
 
-impl Decode for ArrowBlocks {
+impl BlockSource for ArrowBlocks {
     fn block_rows(&self) -> Vec<usize> {
         self.batches.iter().map(|&(file, batch, _)| self.files[file].batches[batch].1).collect()
     }
 
-    fn place(&self, block: usize) -> Option<Place> {
+    fn place(&self, block: usize) -> Option<RowOrigin> {
         let (file, _, first_row) = self.batches[block];
-        Some(Place::new(&self.files[file].input, Numbers::Rows(first_row)))
+        Some(RowOrigin::new(&self.files[file].input, RowNumbers::BlockReader(first_row)))
     }
 
     fn decode(&self, block: usize) -> Result<Block> {
@@ -286,10 +286,10 @@ impl Decode for ArrowBlocks {
         // What was compressed has memory of its own; else the arrays lie in what was read.
         let sizes = decoded.columns().iter().filter_map(|column| column.to_data().get_slice_memory_size().ok());
         let bytes = sizes.sum::<usize>().max(read);
-        Ok(Block::new(decoded, Place::new(&file.input, Numbers::Rows(first_row)), bytes))
+        Ok(Block::new(decoded, RowOrigin::new(&file.input, RowNumbers::BlockReader(first_row)), bytes))
     }
 
-    fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>> {
+    fn select(&self, columns: &[usize]) -> Result<Arc<dyn BlockSource>> {
         Ok(Arc::new(ArrowBlocks::new(Arc::clone(&self.files), Some(columns))?))
     }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use arrow_schema::Schema;
 
-use super::array_cell::{kind, type_name};
 use super::arrow_blocks::{ArrowBlocks, ArrowFile};
-use super::blocks::Rows;
+use super::arrow_scalar::{kind, type_name};
+use super::block_reader::BlockReader;
 use super::column::Column;
 use super::features::HfFeatures;
-use super::input::{Input, expand};
+use super::source_file::{SourceFile, expand};
 use super::table::table_of_rows;
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
@@ -26,7 +26,7 @@ use fulmen_files::MOST_ASKING;
 /// See [`Row`](crate::Row) for an example, and [`Table`](crate::Table) for columns as fields.
 #[derive(Debug)]
 pub struct ArrowFiles {
-    pub(crate) rows: Rows,
+    pub(crate) rows: BlockReader,
 }
 
 table_of_rows!(ArrowFiles, with stream);
@@ -44,13 +44,13 @@ impl ArrowFiles {
 }
 
 /// These files as one table.
-pub(crate) fn open(locations: &[Location], name: String) -> Result<Rows> {
-    let files = in_parallel(&Input::open_all(locations)?, MOST_ASKING, ArrowFile::open)?;
+pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> {
+    let files = in_parallel(&SourceFile::open_all(locations)?, MOST_ASKING, ArrowFile::open)?;
     let Some(first) = files.first() else { return Err(Error::missing(format!("{name}: there are no Arrow files"))) };
     let (columns, features) = columns(&first.schema);
     files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, &file.schema))?;
     let blocks = ArrowBlocks::new(Arc::new(files), None)?;
-    Ok(Rows::new(Arc::new(blocks), (columns, features), name))
+    Ok(BlockReader::new(Arc::new(blocks), (columns, features), name))
 }
 
 /// The columns of a schema, and what `datasets` says of them there.
@@ -67,7 +67,7 @@ pub(crate) fn columns(schema: &Schema) -> (Vec<Column>, HfFeatures) {
 }
 
 /// Refuses a file whose columns are not those of the first one.
-pub(crate) fn check_same(first: &Input, expected: &[Column], file: &Input, schema: &Schema) -> Result<()> {
+pub(crate) fn check_same(first: &SourceFile, expected: &[Column], file: &SourceFile, schema: &Schema) -> Result<()> {
     let fields = schema.fields();
     for (column, field) in expected.iter().zip(fields) {
         if column.name != *field.name() {

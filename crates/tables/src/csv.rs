@@ -5,13 +5,13 @@
 use std::io::BufRead;
 use std::sync::Arc;
 
-use super::blocks::{Block, Rows, Sequence};
+use super::block_reader::{Block, BlockReader, Sequence};
 use super::column::{Column, Positions};
 use super::csv_options::CsvOptions;
 use super::csv_records::{BUFFER, CsvFormat, End, Records, Scan};
 use super::features::HfFeatures;
-use super::input::{Input, describe, expand, fingerprint_inputs};
-use super::row_stream::{InOrder, RowStream};
+use super::row_stream::{RowStream, SequentialBlocks};
+use super::source_file::{SourceFile, describe, expand, fingerprint_inputs};
 use super::table::table_of_rows;
 use super::text_blocks::{BLOCK, Format, TextBlocks, index};
 use fulmen_data::{Error, Fingerprint, Result};
@@ -40,7 +40,7 @@ use fulmen_files::Location;
 /// ```
 #[derive(Debug)]
 pub struct Csv {
-    rows: Rows,
+    rows: BlockReader,
 }
 
 table_of_rows!(Csv);
@@ -85,18 +85,18 @@ impl Csv {
 
     pub(crate) fn open_with(location: Location, options: CsvOptions) -> Result<Csv> {
         options.check()?;
-        let inputs = Input::open_all(&expand(&location, &[".csv", ".tsv"])?)?;
+        let inputs = SourceFile::open_all(&expand(&location, &[".csv", ".tsv"])?)?;
         let found = index(&inputs, options.keep_below, |file, reader| Scan::index(file, reader, &options))?;
         let Some((first, names)) = found.first() else { return Err(location.error("there are no files")) };
         found.iter().try_for_each(|(file, found)| check_header(&file.input, found, &first.input, names))?;
         let (columns, format) = (columns(names), CsvFormat::new(names.clone(), options));
         let blocks = TextBlocks::new(found.into_iter().map(|(file, _)| file).collect(), format);
-        Ok(Csv { rows: Rows::new(Arc::new(blocks), (columns, HfFeatures::default()), location.to_string()) })
+        Ok(Csv { rows: BlockReader::new(Arc::new(blocks), (columns, HfFeatures::default()), location.to_string()) })
     }
 }
 
 /// Refuses a file whose columns are not those of the first.
-fn check_header(file: &Input, found: &[String], first: &Input, expected: &[String]) -> Result<()> {
+fn check_header(file: &SourceFile, found: &[String], first: &SourceFile, expected: &[String]) -> Result<()> {
     match found == expected {
         true => Ok(()),
         false => Err(file.error(format!(
@@ -111,7 +111,8 @@ fn check_header(file: &Input, found: &[String], first: &Input, expected: &[Strin
 /// The rows of files in order, which may be compressed.
 pub(crate) fn stream(location: &Location, options: CsvOptions) -> Result<RowStream> {
     options.check()?;
-    let files = Input::open_all(&expand(location, &[".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"])?)?;
+    let files =
+        SourceFile::open_all(&expand(location, &[".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"])?)?;
     let Some(first) = files.first() else { return Err(location.error("there are no files")) };
     let names = Scan::new(&options, first, BUFFER).header(first, &mut *first.decompressed()?, &options)?.names;
     let positions = Positions::of(&columns(&names));
@@ -119,11 +120,11 @@ pub(crate) fn stream(location: &Location, options: CsvOptions) -> Result<RowStre
 }
 
 struct CsvFiles {
-    files: Vec<Arc<Input>>,
+    files: Vec<Arc<SourceFile>>,
     format: CsvFormat,
 }
 
-impl InOrder for CsvFiles {
+impl SequentialBlocks for CsvFiles {
     fn blocks(self: Arc<Self>) -> Sequence {
         Box::new(Walk { csv: self, next: 0, open: None, failed: None, index: 0 })
     }
@@ -156,7 +157,7 @@ struct Walk {
 
 /// A file that is being read.
 struct OpenFile {
-    file: Arc<Input>,
+    file: Arc<SourceFile>,
     scan: Scan,
     reader: Box<dyn BufRead + Send>,
     /// The first line, where it is a row.
@@ -164,7 +165,7 @@ struct OpenFile {
 }
 
 impl CsvFiles {
-    fn open(&self, file: &Arc<Input>) -> Result<OpenFile> {
+    fn open(&self, file: &Arc<SourceFile>) -> Result<OpenFile> {
         let mut scan = Scan::new(&self.format.options, file, BUFFER);
         let mut reader = file.decompressed()?;
         let header = scan.header(file, &mut *reader, &self.format.options)?;

@@ -3,8 +3,8 @@
 //! Not here: reading it (`csv`, `csv_records`).
 
 use super::csv::{self, Csv};
-use super::input::Input;
 use super::row_stream::RowStream;
+use super::source_file::SourceFile;
 use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
 
@@ -115,7 +115,7 @@ impl CsvOptions {
     }
 
     /// What parts the values of a file.
-    pub(crate) fn delimiter_of(&self, file: &Input) -> u8 {
+    pub(crate) fn delimiter_of(&self, file: &SourceFile) -> u8 {
         let by_name = || if file.is_named(&[".tsv", ".tsv.gz", ".tsv.zst"]) { b'\t' } else { b',' };
         self.delimiter.unwrap_or_else(by_name)
     }

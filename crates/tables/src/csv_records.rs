@@ -11,9 +11,9 @@ use arrow_array::builder::StringBuilder;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use csv_core::{ReadRecordResult, Reader};
 
-use super::blocks::Block;
+use super::block_reader::Block;
 use super::csv_options::CsvOptions;
-use super::input::Input;
+use super::source_file::SourceFile;
 use super::text_blocks::{self, BLOCK, Format, IndexedFile, LONGEST};
 use fulmen_data::{Error, Fingerprint, Result};
 
@@ -35,7 +35,7 @@ impl CsvFormat {
     }
 
     /// A block of the columns that are read.
-    pub(crate) fn block(&self, file: &Arc<Input>, records: Records) -> Result<Block> {
+    pub(crate) fn block(&self, file: &Arc<SourceFile>, records: Records) -> Result<Block> {
         let Records { bytes, ends, lines } = records;
         let mut not_utf8 = Vec::new();
         let value = |row: usize, column: usize| {
@@ -62,7 +62,7 @@ impl CsvFormat {
 }
 
 impl Format for CsvFormat {
-    fn decode(&self, file: &Arc<Input>, line: u64, bytes: &[u8]) -> Result<Block> {
+    fn decode(&self, file: &Arc<SourceFile>, line: u64, bytes: &[u8]) -> Result<Block> {
         let mut scan = Scan { line, ..Scan::new(&self.options, file, bytes.len() + 1) };
         let mut records = Records::default();
         match scan.fill(file, &mut &bytes[..], self.names.len(), usize::MAX, &mut records) {
@@ -133,7 +133,7 @@ pub(crate) struct Header {
 
 impl Scan {
     /// A scan of a file from its beginning, which unpacks so many bytes at once.
-    pub(crate) fn new(options: &CsvOptions, file: &Input, buffer: usize) -> Scan {
+    pub(crate) fn new(options: &CsvOptions, file: &SourceFile, buffer: usize) -> Scan {
         Scan {
             parser: options.reader(options.delimiter_of(file)),
             line: 1,
@@ -145,7 +145,12 @@ impl Scan {
     }
 
     /// Reads the first line.
-    pub(crate) fn header(&mut self, file: &Input, reader: &mut dyn BufRead, options: &CsvOptions) -> Result<Header> {
+    pub(crate) fn header(
+        &mut self,
+        file: &SourceFile,
+        reader: &mut dyn BufRead,
+        options: &CsvOptions,
+    ) -> Result<Header> {
         self.skip_mark(file, reader)?;
         let mut first_row = Records::default();
         if self.skip_blank(file, reader)? {
@@ -183,7 +188,7 @@ impl Scan {
     /// Reads records of `columns` values until they have `size` bytes.
     pub(crate) fn fill(
         &mut self,
-        file: &Input,
+        file: &SourceFile,
         reader: &mut dyn BufRead,
         columns: usize,
         size: usize,
@@ -216,7 +221,7 @@ impl Scan {
     }
 
     /// Refuses a record that has not as many values as the first line.
-    fn check_count(&self, file: &Input, line: u64, count: usize, expected: usize) -> Result<()> {
+    fn check_count(&self, file: &SourceFile, line: u64, count: usize, expected: usize) -> Result<()> {
         if count == expected {
             return Ok(());
         }
@@ -229,7 +234,7 @@ impl Scan {
     }
 
     /// Passes over the mark with which some programs begin a UTF-8 file.
-    fn skip_mark(&mut self, file: &Input, reader: &mut dyn BufRead) -> Result<()> {
+    fn skip_mark(&mut self, file: &SourceFile, reader: &mut dyn BufRead) -> Result<()> {
         let buffer = reader.fill_buf().map_err(|source| file.reading_failed("the first line", source))?;
         if buffer.starts_with(&[0xef, 0xbb, 0xbf]) {
             reader.consume(3);
@@ -239,7 +244,7 @@ impl Scan {
     }
 
     /// Goes to the next record: past line ends and comments. False at the end of the file.
-    fn skip_blank(&mut self, file: &Input, reader: &mut dyn BufRead) -> Result<bool> {
+    fn skip_blank(&mut self, file: &SourceFile, reader: &mut dyn BufRead) -> Result<bool> {
         let mut in_comment = false;
         loop {
             let line = self.line;
@@ -268,7 +273,7 @@ impl Scan {
     }
 
     /// Reads over one record, and counts its values. They are kept if there is a place for them.
-    fn record(&mut self, file: &Input, reader: &mut dyn BufRead, mut keep: Option<&mut Records>) -> Result<usize> {
+    fn record(&mut self, file: &SourceFile, reader: &mut dyn BufRead, mut keep: Option<&mut Records>) -> Result<usize> {
         let (mut values, begun) = (0, self.line);
         let before = keep.as_ref().map_or(0, |records| records.bytes.len());
         self.parser.set_line(begun);
@@ -311,7 +316,7 @@ impl Scan {
 }
 
 /// The names of the columns.
-fn names(input: &Input, first: &Records, options: &CsvOptions) -> Result<Vec<String>> {
+fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Vec<String>> {
     let Records { bytes, ends, .. } = first;
     let columns = ends.len();
     if columns == 0 {

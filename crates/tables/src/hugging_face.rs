@@ -7,10 +7,10 @@ use std::fmt;
 use serde_json::Value;
 
 use super::arrow_files;
-use super::blocks::Rows;
+use super::block_reader::BlockReader;
 use super::features::HfFeatures;
 use super::hugging_face_files::{Config, LARGEST_TEXT, Splits, configs};
-use super::input::{ends_in, read_small};
+use super::source_file::{ends_in, read_small};
 use super::table::table_of_rows;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
@@ -32,7 +32,7 @@ use fulmen_files::Location;
 /// ```
 #[derive(Debug)]
 pub struct HfDataset {
-    rows: Rows,
+    rows: BlockReader,
 }
 
 table_of_rows!(HfDataset, with stream);
@@ -152,7 +152,7 @@ impl HfFolder {
     }
 
     /// What `dataset_info.json` says, where the files do not.
-    fn add_features(&self, rows: &mut Rows, split: &str) -> Result<()> {
+    fn add_features(&self, rows: &mut BlockReader, split: &str) -> Result<()> {
         for folder in [self.place.join(split), self.place.clone()] {
             let info = folder.join("dataset_info.json");
             if info.exists()? {
@@ -227,7 +227,7 @@ fn json(file: &Location) -> Result<Value> {
 }
 
 /// The files of a split, which are of one format.
-fn open_files(files: &[Location], name: String) -> Result<Rows> {
+fn open_files(files: &[Location], name: String) -> Result<BlockReader> {
     if let Some(other) = files.iter().find(|file| !ends_in(file, &super::hugging_face_files::EXTENSIONS)) {
         return Err(other.error("a split is read from Parquet or Arrow files; read this one by `Csv` or `JsonLines`"));
     }
@@ -240,11 +240,11 @@ fn open_files(files: &[Location], name: String) -> Result<Rows> {
 }
 
 #[cfg(feature = "parquet")]
-fn open_parquet(files: &[Location], name: String) -> Result<Rows> {
+fn open_parquet(files: &[Location], name: String) -> Result<BlockReader> {
     super::parquet::open(files, name)
 }
 
 #[cfg(not(feature = "parquet"))]
-fn open_parquet(_files: &[Location], name: String) -> Result<Rows> {
+fn open_parquet(_files: &[Location], name: String) -> Result<BlockReader> {
     Err(Error::usage(format!("{name}: these are Parquet files; build fulmen with its feature `parquet`")))
 }

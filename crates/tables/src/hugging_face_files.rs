@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::front_matter::{self, CardConfig};
-use super::input::{files_below, read_small};
+use super::source_file::{files_below, read_small};
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
@@ -103,7 +103,7 @@ fn listed(folder: &Location, files: &Value) -> Option<Splits> {
 }
 
 /// How the name of a file tells its split.
-type Way<'a> = &'a dyn Fn(&str) -> Option<String>;
+type SplitRule<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The splits as the names of the files tell them, in the ways of `datasets`, of which the first counts that fits any file:
 /// `data/SPLIT-00000-of-00002`, words in the names of folders, words in those of files. Files that it does not fit belong
@@ -119,8 +119,8 @@ fn by_name(folder: &Location) -> Result<Splits> {
     }
     let of_folder = |name: &str| keyword(name.rsplit_once('/')?.0);
     let of_file = |name: &str| keyword(name.rsplit_once('/').map_or(name, |(_, file)| file));
-    let ways: [Way<'_>; 3] = [&sharded, &of_folder, &of_file];
-    let fits = |way: &&Way<'_>| named.iter().any(|(_, name)| way(name).is_some());
+    let ways: [SplitRule<'_>; 3] = [&sharded, &of_folder, &of_file];
+    let fits = |way: &&SplitRule<'_>| named.iter().any(|(_, name)| way(name).is_some());
     let way = ways.iter().find(fits);
     let mut found: Splits = Vec::new();
     for (file, name) in &named {

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::blocks::Rows;
+use super::block_reader::BlockReader;
 use super::lines::{self, LineStream};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_files::Location;
@@ -42,7 +42,7 @@ use fulmen_files::Location;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct JsonLines<T = Value> {
-    lines: Rows,
+    lines: BlockReader,
     item: PhantomData<fn() -> T>,
 }
 

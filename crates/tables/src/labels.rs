@@ -5,9 +5,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::blocks::Rows;
-use super::cell::{Cell, Mismatch, shorten};
+use super::block_reader::BlockReader;
 use super::column::{Column, Kind};
+use super::scalar::{Mismatch, ScalarRef, shorten};
 use fulmen_data::{Error, Result};
 
 /// More different texts than this are no classes.
@@ -30,7 +30,12 @@ impl Labels {
     }
 
     /// The classes of a column: those given, those that the file names, or those that stand in it.
-    pub(crate) fn find(table: &mut Rows, column: usize, given: Option<&[String]>, fill: Option<f64>) -> Result<Labels> {
+    pub(crate) fn find(
+        table: &mut BlockReader,
+        column: usize,
+        given: Option<&[String]>,
+        fill: Option<f64>,
+    ) -> Result<Labels> {
         let info = &table.columns[column];
         if let Some(given) = given {
             return Labels::named(given.into(), info);
@@ -48,9 +53,9 @@ impl Labels {
             let row = table.lease(index)?;
             let fail = |mismatch: Mismatch| table.error(index, &format!("column `{name}` {}", mismatch.message()));
             match row.cell(column) {
-                Cell::Text(text) if texts.contains(text) => {}
-                Cell::Text(text) => drop(texts.insert(text.to_owned())),
-                Cell::Missing if fill.is_some() => {}
+                ScalarRef::Text(text) if texts.contains(text) => {}
+                ScalarRef::Text(text) => drop(texts.insert(text.to_owned())),
+                ScalarRef::Missing if fill.is_some() => {}
                 cell => return Err(fail(Mismatch::kind(&cell, "a class"))),
             }
             if texts.len() > MOST_CLASSES {
@@ -82,14 +87,14 @@ impl Labels {
     }
 
     /// The index of a label.
-    pub(crate) fn index(&self, cell: &Cell<'_>) -> Result<i32, Mismatch> {
+    pub(crate) fn index(&self, cell: &ScalarRef<'_>) -> Result<i32, Mismatch> {
         match (self, cell) {
-            (_, Cell::Missing) => Err(Mismatch::Missing),
+            (_, ScalarRef::Missing) => Err(Mismatch::Missing),
             (Labels::Integers, cell) => match cell.integer("a label").ok().map(i32::try_from) {
                 Some(Ok(label)) if label >= 0 => Ok(label),
                 _ => Err(Mismatch::kind(cell, "a label of 0 or more")),
             },
-            (Labels::Named { indices, names, in_text }, Cell::Text(text)) => {
+            (Labels::Named { indices, names, in_text }, ScalarRef::Text(text)) => {
                 match (indices.get(*text), text.trim().parse::<i32>()) {
                     (Some(&index), _) => Ok(index),
                     (None, Ok(index)) if *in_text => class(index.into(), names),

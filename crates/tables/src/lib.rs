@@ -6,21 +6,18 @@
 //!
 //! Not here: where files lie (`store`), and tokens.
 
-mod array_cell;
 mod arrow_blocks;
 mod arrow_files;
-mod blocks;
-mod cell;
+mod arrow_scalar;
+mod block_reader;
 mod column;
 mod csv;
 mod csv_options;
 mod csv_records;
 mod features;
-mod fields;
 mod front_matter;
 mod hugging_face;
 mod hugging_face_files;
-mod input;
 mod json_lines;
 mod labels;
 mod lines;
@@ -30,17 +27,18 @@ mod parquet;
 mod parquet_blocks;
 mod row;
 mod row_stream;
+mod scalar;
+mod source_file;
 mod table;
+mod table_dataset;
 mod text_blocks;
 mod text_file;
 
 pub use arrow_files::ArrowFiles;
-pub use cell::Value;
 pub use column::ColumnRef;
 pub use csv::Csv;
 pub use csv_options::CsvOptions;
 pub use features::{HfFeature, HfFeatures};
-pub use fields::{TableBuilder, TableDataset};
 pub use hugging_face::{HfDataset, HfFolder};
 pub use json_lines::JsonLines;
 pub use lines::LineStream;
@@ -48,7 +46,9 @@ pub use lines::LineStream;
 pub use parquet::Parquet;
 pub use row::Row;
 pub use row_stream::RowStream;
+pub use scalar::Value;
 pub use table::Table;
+pub use table_dataset::{TableBuilder, TableDataset};
 pub use text_file::{TextFile, TextFolder};
 
 #[cfg(doctest)]

@@ -10,9 +10,9 @@ use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
 use arrow_schema::{DataType, Field, Schema};
 
-use super::blocks::{Block, Numbers, Place, Rows};
+use super::block_reader::{Block, BlockReader, RowNumbers, RowOrigin};
 use super::features::HfFeatures;
-use super::input::{Input, describe, expand, fingerprint_inputs};
+use super::source_file::{SourceFile, describe, expand, fingerprint_inputs};
 use super::text_blocks::{self, BLOCK, Format, KEPT, LONGEST, TextBlocks};
 use fulmen_data::internal::make;
 use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Stream, StreamItem};
@@ -30,7 +30,7 @@ struct LineReader {
 
 impl LineReader {
     /// The next line that counts, with its first byte: with `blank`, those of white space alone do too.
-    fn next(&mut self, input: &Input, reader: &mut dyn BufRead, blank: bool) -> Result<Option<(u64, &[u8])>> {
+    fn next(&mut self, input: &SourceFile, reader: &mut dyn BufRead, blank: bool) -> Result<Option<(u64, &[u8])>> {
         loop {
             self.line.clear();
             self.number += 1;
@@ -67,7 +67,7 @@ struct LineFormat {
 }
 
 impl Format for LineFormat {
-    fn decode(&self, file: &Arc<Input>, first: u64, mut bytes: &[u8]) -> Result<Block> {
+    fn decode(&self, file: &Arc<SourceFile>, first: u64, mut bytes: &[u8]) -> Result<Block> {
         let (mut lines, mut numbers) = (BinaryBuilder::new(), Vec::new());
         let mut reader = LineReader { number: first - 1, ..LineReader::default() };
         while let Some((_, line)) = reader.next(file, &mut bytes, self.blank)? {
@@ -86,8 +86,8 @@ impl Format for LineFormat {
 }
 
 /// The lines of files as rows.
-pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<Rows> {
-    let inputs = Input::open_all(&expand(location, extensions)?)?;
+pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<BlockReader> {
+    let inputs = SourceFile::open_all(&expand(location, extensions)?)?;
     let found = text_blocks::index(&inputs, KEPT, |file, reader| {
         file.input.refuse_compressed(instead)?;
         let mut lines = LineReader::default();
@@ -97,14 +97,14 @@ pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, inste
         Ok(())
     })?;
     let blocks = TextBlocks::new(found.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
-    Ok(Rows::new(Arc::new(blocks), (Vec::new(), HfFeatures::default()), location.to_string()))
+    Ok(BlockReader::new(Arc::new(blocks), (Vec::new(), HfFeatures::default()), location.to_string()))
 }
 
 /// Makes an item of a line, with what makes an error of a message about it.
 pub(crate) type Parse<T> = fn(&[u8], &dyn Fn(String) -> Error) -> Result<T>;
 
 /// The item in a line.
-pub(crate) fn get<T>(rows: &Rows, index: usize, parse: Parse<T>) -> Result<T> {
+pub(crate) fn get<T>(rows: &BlockReader, index: usize, parse: Parse<T>) -> Result<T> {
     let (block, row) = rows.find(index)?;
     let lines = block.columns.column(0).as_binary::<i32>();
     parse(lines.value(row), &|message| block.place.error(row, message))
@@ -116,7 +116,7 @@ pub(crate) fn get<T>(rows: &Rows, index: usize, parse: Parse<T>) -> Result<T> {
 /// After a line that cannot be read (it is no UTF-8, or no such value) comes the next line; after a file that cannot be read
 /// further, the next file.
 pub struct LineStream<T> {
-    files: Arc<[Arc<Input>]>,
+    files: Arc<[Arc<SourceFile>]>,
     /// Whether lines of white space alone count too.
     blank: bool,
     parse: Parse<T>,
@@ -132,7 +132,7 @@ impl<T> LineStream<T> {
         parse: Parse<T>,
         what: (&'static str, &'static str),
     ) -> Result<LineStream<T>> {
-        let files = Input::open_all(&expand(location, extensions)?)?;
+        let files = SourceFile::open_all(&expand(location, extensions)?)?;
         Ok(LineStream { files: files.into(), blank, parse, what })
     }
 
@@ -185,7 +185,7 @@ impl<T: Send + 'static> Stream for LineStream<T> {
 
 /// The lines of files in order.
 struct Lines {
-    files: Arc<[Arc<Input>]>,
+    files: Arc<[Arc<SourceFile>]>,
     /// The file to be opened next.
     next: usize,
     /// The file before it.
@@ -196,7 +196,7 @@ struct Lines {
 /// A line, and where it stands.
 struct Line {
     bytes: Vec<u8>,
-    place: Place,
+    place: RowOrigin,
 }
 
 impl Iterator for Lines {
@@ -218,7 +218,7 @@ impl Lines {
                 let file = &self.files[self.next - 1];
                 if let Some((_, line)) = lines.next(file, reader, self.blank)? {
                     let bytes = line.to_vec();
-                    return Ok(Some(Line { bytes, place: Place::new(file, Numbers::Lines(lines.number)) }));
+                    return Ok(Some(Line { bytes, place: RowOrigin::new(file, RowNumbers::Lines(lines.number)) }));
                 }
             }
             self.open = None;

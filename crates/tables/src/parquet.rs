@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use super::arrow_files::{check_same, columns};
-use super::blocks::Rows;
-use super::input::{Input, expand};
+use super::block_reader::BlockReader;
 use super::parquet_blocks::{ParquetBlocks, ParquetFile};
+use super::source_file::{SourceFile, expand};
 use super::table::table_of_rows;
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
@@ -47,7 +47,7 @@ use fulmen_files::MOST_ASKING;
 /// ```
 #[derive(Debug)]
 pub struct Parquet {
-    pub(crate) rows: Rows,
+    pub(crate) rows: BlockReader,
 }
 
 table_of_rows!(Parquet, with stream);
@@ -66,11 +66,11 @@ impl Parquet {
 }
 
 /// These files as one table.
-pub(crate) fn open(locations: &[Location], name: String) -> Result<Rows> {
-    let files = in_parallel(&Input::open_all(locations)?, MOST_ASKING, ParquetFile::open)?;
+pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> {
+    let files = in_parallel(&SourceFile::open_all(locations)?, MOST_ASKING, ParquetFile::open)?;
     let Some(first) = files.first() else { return Err(Error::missing(format!("{name}: there are no Parquet files"))) };
     let (columns, features) = columns(first.metadata.schema());
     files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, file.metadata.schema()))?;
     let blocks = ParquetBlocks::new(Arc::new(files), None)?;
-    Ok(Rows::new(Arc::new(blocks), (columns, features), name))
+    Ok(BlockReader::new(Arc::new(blocks), (columns, features), name))
 }

@@ -16,8 +16,8 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::blocks::{Block, Decode, Numbers, Place, Sequence, guard};
-use super::input::{Input, fingerprint_inputs};
+use super::block_reader::{Block, BlockSource, RowNumbers, RowOrigin, Sequence, guard};
+use super::source_file::{SourceFile, fingerprint_inputs};
 use fulmen_data::internal::catch_quietly;
 use fulmen_data::{Error, Fingerprint, Result};
 
@@ -35,20 +35,20 @@ const READ_AHEAD: usize = 16 << 10;
 
 /// One file and its metadata.
 pub(crate) struct ParquetFile {
-    pub(crate) input: Arc<Input>,
+    pub(crate) input: Arc<SourceFile>,
     pub(crate) metadata: ArrowReaderMetadata,
 }
 
 /// Bytes of a file for the `parquet` crate, and the first error of reading them, of which that crate keeps the text alone.
 #[derive(Clone)]
-struct Bytewise {
-    input: Arc<Input>,
+struct ParquetInput {
+    input: Arc<SourceFile>,
     failed: Arc<Mutex<Option<Error>>>,
 }
 
-impl Bytewise {
-    fn new(input: &Arc<Input>) -> Bytewise {
-        Bytewise { input: Arc::clone(input), failed: Arc::default() }
+impl ParquetInput {
+    fn new(input: &Arc<SourceFile>) -> ParquetInput {
+        ParquetInput { input: Arc::clone(input), failed: Arc::default() }
     }
 
     /// Keeps an error of reading, and gives its text.
@@ -69,17 +69,17 @@ impl Bytewise {
     }
 }
 
-impl Length for Bytewise {
+impl Length for ParquetInput {
     fn len(&self) -> u64 {
         self.input.size()
     }
 }
 
-impl ChunkReader for Bytewise {
-    type T = BufReader<Rest>;
+impl ChunkReader for ParquetInput {
+    type T = BufReader<ParquetRead>;
 
-    fn get_read(&self, start: u64) -> parquet::errors::Result<BufReader<Rest>> {
-        Ok(BufReader::with_capacity(READ_AHEAD, Rest { bytes: self.clone(), next: start }))
+    fn get_read(&self, start: u64) -> parquet::errors::Result<BufReader<ParquetRead>> {
+        Ok(BufReader::with_capacity(READ_AHEAD, ParquetRead { bytes: self.clone(), next: start }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
@@ -89,12 +89,12 @@ impl ChunkReader for Bytewise {
 }
 
 /// The bytes from some byte on.
-struct Rest {
-    bytes: Bytewise,
+struct ParquetRead {
+    bytes: ParquetInput,
     next: u64,
 }
 
-impl Read for Rest {
+impl Read for ParquetRead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let input = &self.bytes.input;
         let count = input.size().saturating_sub(self.next).min(into.len() as u64) as usize;
@@ -106,7 +106,7 @@ impl Read for Rest {
 
 impl ParquetFile {
     /// Reads a file's metadata.
-    pub(crate) fn open(input: &Arc<Input>) -> Result<ParquetFile> {
+    pub(crate) fn open(input: &Arc<SourceFile>) -> Result<ParquetFile> {
         let mut start = [0; 4];
         if input.size() < 12 {
             return Err(input.error(format!(
@@ -121,7 +121,7 @@ impl ParquetFile {
             );
         }
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
-        let bytes = Bytewise::new(input);
+        let bytes = ParquetInput::new(input);
         let metadata = guard(input, || ArrowReaderMetadata::load(&bytes, options).map_err(|error| bytes.error(error)))?;
         check_rows(metadata.metadata()).map_err(|why| damaged(input, why))?;
         Ok(ParquetFile { input: Arc::clone(input), metadata })
@@ -147,7 +147,7 @@ impl ParquetFile {
 
     /// A reader of some rows of a row group, `batch` at a time.
     fn reader(&self, group: usize, mask: &ProjectionMask, rows: Range<usize>, batch: usize) -> Result<Reader> {
-        let bytes = Bytewise::new(&self.input);
+        let bytes = ParquetInput::new(&self.input);
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes.clone(), self.metadata.clone())
             .with_row_groups(vec![group])
             .with_projection(mask.clone())
@@ -200,7 +200,7 @@ fn check_rows(metadata: &ParquetMetaData) -> Result<(), String> {
     }
 }
 
-fn damaged(input: &Input, error: impl std::fmt::Display) -> Error {
+fn damaged(input: &SourceFile, error: impl std::fmt::Display) -> Error {
     let prefix = format!("{}: ", input.name());
     let error = error.to_string().replace(&prefix, "");
     input.error(format!("the Parquet file is damaged or cut short ({error}); copy or download it again"))
@@ -246,12 +246,12 @@ impl ParquetBlocks {
 }
 
 /// What reads the rows of a row group, and where it reads from.
-type Reader = (ParquetRecordBatchReader, Bytewise);
+type Reader = (ParquetRecordBatchReader, ParquetInput);
 
 impl ParquetBlocks {
     fn block(&self, part: &Part, batch: RecordBatch) -> Block {
         let bytes = batch.get_array_memory_size();
-        Block::new(batch, Place::new(&self.files[part.file].input, Numbers::Rows(part.first_row)), bytes)
+        Block::new(batch, RowOrigin::new(&self.files[part.file].input, RowNumbers::BlockReader(part.first_row)), bytes)
     }
 
     /// The next rows of the row group of this part.
@@ -268,14 +268,14 @@ impl ParquetBlocks {
     }
 }
 
-impl Decode for ParquetBlocks {
+impl BlockSource for ParquetBlocks {
     fn block_rows(&self) -> Vec<usize> {
         self.parts.iter().map(|part| part.rows.len()).collect()
     }
 
-    fn place(&self, block: usize) -> Option<Place> {
+    fn place(&self, block: usize) -> Option<RowOrigin> {
         let part = &self.parts[block];
-        Some(Place::new(&self.files[part.file].input, Numbers::Rows(part.first_row)))
+        Some(RowOrigin::new(&self.files[part.file].input, RowNumbers::BlockReader(part.first_row)))
     }
 
     fn decode(&self, block: usize) -> Result<Block> {
@@ -293,7 +293,7 @@ impl Decode for ParquetBlocks {
         Box::new(Parts { blocks: self, next: 0, reader: None })
     }
 
-    fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>> {
+    fn select(&self, columns: &[usize]) -> Result<Arc<dyn BlockSource>> {
         Ok(Arc::new(ParquetBlocks::new(Arc::clone(&self.files), Some(columns))?))
     }
 

@@ -10,9 +10,9 @@ use arrow_array::{Array, StructArray};
 use arrow_schema::DataType;
 
 use super::array_cell;
-use super::blocks::{Block, Place};
-use super::cell::{Cell, Mismatch, Value, bytes, text};
+use super::block_reader::{Block, RowOrigin};
 use super::column::{ColumnRef, Positions, known};
+use super::scalar::{Mismatch, ScalarRef, Value, bytes, text};
 use fulmen_data::{Error, Result};
 
 /// A row of a table, with its values by name.
@@ -48,7 +48,7 @@ pub struct Row {
     /// Where the columns stand, but for a part of a row.
     names: Option<Arc<Positions>>,
     /// Where the row stands, and its number there.
-    place: Arc<Place>,
+    place: Arc<RowOrigin>,
     number: usize,
 }
 
@@ -109,7 +109,7 @@ impl Row {
     pub fn rows(&self, column: impl Into<ColumnRef>) -> Result<Vec<Row>> {
         let column = &column.into();
         match self.cell(column)? {
-            Cell::List(values, start, end) if matches!(values.data_type(), DataType::Struct(_)) => {
+            ScalarRef::List(values, start, end) if matches!(values.data_type(), DataType::Struct(_)) => {
                 Ok((start..end).map(|row| self.part(values.as_struct(), row)).collect())
             }
             cell => Err(self.mismatch(column, &Mismatch::kind(&cell, "a list of structs"))),
@@ -124,18 +124,21 @@ impl Row {
         let column = &column.into();
         let inner = self.find(column)?.and_then(|array| array.as_struct_opt()).filter(|array| array.is_valid(self.row));
         let part = |name: &str| {
-            inner?.column_by_name(name).map(|array| array_cell::cell(array, self.row)).filter(|cell| !cell.is_missing())
+            inner?
+                .column_by_name(name)
+                .map(|array| arrow_scalar::cell(array, self.row))
+                .filter(|cell| !cell.is_missing())
         };
         let cell = match (inner, part("bytes"), part("path")) {
             (None, ..) => self.cell(column)?,
-            (_, None, Some(Cell::Text(path))) => {
+            (_, None, Some(ScalarRef::Text(path))) => {
                 let message = format!(
                     "column {column} names the file `{path}` and does not hold its bytes; save the dataset with its files \
                      embedded (`embed_external_files=True`), or read that file"
                 );
                 return Err(self.place.error(self.number, message));
             }
-            (_, cell, _) => cell.unwrap_or(Cell::Missing),
+            (_, cell, _) => cell.unwrap_or(ScalarRef::Missing),
         };
         bytes(&cell).map_err(|mismatch| self.mismatch(column, &mismatch))
     }
@@ -159,10 +162,10 @@ impl Row {
         }
     }
 
-    fn cell(&self, column: &ColumnRef) -> Result<Cell<'_>> {
+    fn cell(&self, column: &ColumnRef) -> Result<ScalarRef<'_>> {
         let array = self.find(column)?;
         let position = self.position(column);
-        Ok(array.map_or(Cell::Missing, |array| cell(array, self.row, position, &self.place)))
+        Ok(array.map_or(ScalarRef::Missing, |array| cell(array, self.row, position, &self.place)))
     }
 
     /// Where a column stands among those of this row.
@@ -209,10 +212,10 @@ impl Row {
 }
 
 /// The value in a row of a block.
-fn cell<'a>(array: &'a dyn Array, row: usize, position: Option<usize>, place: &Place) -> Cell<'a> {
-    match (array_cell::cell(array, row), position) {
-        (Cell::Missing, Some(position)) if place.not_utf8.contains(&(row, position)) => {
-            Cell::Other("bytes that are no UTF-8 (convert the file)")
+fn cell<'a>(array: &'a dyn Array, row: usize, position: Option<usize>, place: &RowOrigin) -> ScalarRef<'a> {
+    match (arrow_scalar::cell(array, row), position) {
+        (ScalarRef::Missing, Some(position)) if place.not_utf8.contains(&(row, position)) => {
+            ScalarRef::Other("bytes that are no UTF-8 (convert the file)")
         }
         (cell, _) => cell,
     }
@@ -233,12 +236,12 @@ pub(crate) struct RowLease<'a> {
 
 impl RowLease<'_> {
     /// The value of the table's column at this position.
-    pub(crate) fn cell(&self, column: usize) -> Cell<'_> {
+    pub(crate) fn cell(&self, column: usize) -> ScalarRef<'_> {
         match self.positions.get(column) {
             Some(&Some(position)) => {
                 cell(self.block.columns.column(position), self.row, Some(position), &self.block.place)
             }
-            _ => Cell::Other("a column that is not read"),
+            _ => ScalarRef::Other("a column that is not read"),
         }
     }
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use arrow_array::Array;
 
-use super::blocks::{Block, Decode, Sequence};
+use super::block_reader::{Block, BlockSource, Sequence};
 use super::column::Positions;
 use crate::Row;
-use fulmen_data::internal::Starts;
+use fulmen_data::internal::Offsets;
 use fulmen_data::{Fingerprint, Items, Result, Stream, StreamItem};
 
 /// The rows of some files in order. Made by `stream` of [`Csv`](crate::Csv), [`Parquet`](crate::Parquet),
@@ -23,12 +23,12 @@ use fulmen_data::{Fingerprint, Items, Result, Stream, StreamItem};
 /// record comes after one with more or fewer values than the first line, and the next file after one that cannot be read
 /// further.
 pub struct RowStream {
-    source: Arc<dyn InOrder>,
+    source: Arc<dyn SequentialBlocks>,
     names: Arc<Positions>,
 }
 
 /// Files that are read from the beginning to the end.
-pub(crate) trait InOrder: Send + Sync + 'static {
+pub(crate) trait SequentialBlocks: Send + Sync + 'static {
     /// The blocks in order, each with the index of its first row.
     fn blocks(self: Arc<Self>) -> Sequence;
 
@@ -41,26 +41,26 @@ pub(crate) trait InOrder: Send + Sync + 'static {
 }
 
 impl RowStream {
-    pub(crate) fn new(source: Arc<dyn InOrder>, names: Arc<Positions>) -> RowStream {
+    pub(crate) fn new(source: Arc<dyn SequentialBlocks>, names: Arc<Positions>) -> RowStream {
         RowStream { source, names }
     }
 }
 
 /// The blocks of a table in order.
-pub(crate) struct TableInOrder {
-    pub(crate) decode: Arc<dyn Decode>,
-    pub(crate) starts: Starts,
+pub(crate) struct SequentialTable {
+    pub(crate) decode: Arc<dyn BlockSource>,
+    pub(crate) offsets: Offsets,
     pub(crate) columns: Vec<String>,
 }
 
-impl InOrder for TableInOrder {
+impl SequentialBlocks for SequentialTable {
     fn blocks(self: Arc<Self>) -> Sequence {
         let blocks = Arc::clone(&self.decode).sequence();
-        Box::new(blocks.map(move |block| block.map(|(number, block)| (self.starts.first(number), block))))
+        Box::new(blocks.map(move |block| block.map(|(number, block)| (self.offsets.first(number), block))))
     }
 
     fn len(&self) -> Option<usize> {
-        Some(self.starts.len())
+        Some(self.offsets.len())
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
@@ -69,7 +69,7 @@ impl InOrder for TableInOrder {
     }
 
     fn describe(&self) -> String {
-        format!("RowStream({} of {} rows)", self.columns.join(", "), self.starts.len())
+        format!("RowStream({} of {} rows)", self.columns.join(", "), self.offsets.len())
     }
 }
 

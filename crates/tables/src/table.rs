@@ -4,9 +4,9 @@
 
 use fulmen_tensor::DType;
 
-use super::blocks::Rows;
+use super::block_reader::BlockReader;
 use super::column::ColumnRef;
-use super::fields::TableBuilder;
+use super::table_dataset::TableBuilder;
 use fulmen_data::Source;
 
 /// A table whose columns can become fields of samples: [`Csv`](crate::Csv), [`Parquet`](crate::Parquet),
@@ -81,13 +81,13 @@ impl<T: Source + HasRows> Table for T {}
 /// Where a table's rows are. Only the tables of this crate have them.
 pub trait HasRows {
     #[doc(hidden)]
-    fn rows(&self) -> &Rows;
+    fn rows(&self) -> &BlockReader;
 
     #[doc(hidden)]
-    fn rows_mut(&mut self) -> &mut Rows;
+    fn rows_mut(&mut self) -> &mut BlockReader;
 }
 
-/// Makes a type with a field `rows: Rows` a table.
+/// Makes a type with a field `rows: BlockReader` a table.
 macro_rules! table_of_rows {
     ($type:ty) => {
         impl fulmen_data::Source for $type {
@@ -111,11 +111,11 @@ macro_rules! table_of_rows {
         }
 
         impl $crate::table::HasRows for $type {
-            fn rows(&self) -> &$crate::blocks::Rows {
+            fn rows(&self) -> &$crate::block_reader::BlockReader {
                 &self.rows
             }
 
-            fn rows_mut(&mut self) -> &mut $crate::blocks::Rows {
+            fn rows_mut(&mut self) -> &mut $crate::block_reader::BlockReader {
                 &mut self.rows
             }
         }

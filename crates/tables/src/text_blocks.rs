@@ -9,8 +9,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::SchemaRef;
 
-use super::blocks::{Block, Decode, Numbers, Place};
-use super::input::{Input, fingerprint_inputs};
+use super::block_reader::{Block, BlockSource, RowNumbers, RowOrigin};
+use super::source_file::{SourceFile, fingerprint_inputs};
 use fulmen_data::{Fingerprint, Result};
 use fulmen_data::{internal::cores, internal::in_parallel};
 
@@ -27,7 +27,7 @@ pub(crate) const BLOCK: u64 = 8 << 10;
 /// How the records of a text file become rows.
 pub(crate) trait Format: Send + Sync + Sized + 'static {
     /// The records in `bytes`, of which the first begins in line `line`.
-    fn decode(&self, file: &Arc<Input>, line: u64, bytes: &[u8]) -> Result<Block>;
+    fn decode(&self, file: &Arc<SourceFile>, line: u64, bytes: &[u8]) -> Result<Block>;
 
     /// The same with these columns alone.
     fn select(&self, columns: &[usize]) -> Self;
@@ -37,7 +37,7 @@ pub(crate) trait Format: Send + Sync + Sized + 'static {
 
 /// A file whose blocks are found.
 pub(crate) struct IndexedFile {
-    pub(crate) input: Arc<Input>,
+    pub(crate) input: Arc<SourceFile>,
     /// The whole file, where it is small.
     kept: Option<Vec<u8>>,
     parts: Vec<Part>,
@@ -82,7 +82,7 @@ impl IndexedFile {
 /// Finds the blocks of files with `find`, which gives them to [`IndexedFile::push`]. Files are kept in memory if they have
 /// up to `keep_below` bytes in all.
 pub(crate) fn index<T: Send>(
-    inputs: &[Arc<Input>],
+    inputs: &[Arc<SourceFile>],
     keep_below: u64,
     find: impl Fn(&mut IndexedFile, &mut dyn BufRead) -> Result<T> + Sync,
 ) -> Result<Vec<(IndexedFile, T)>> {
@@ -122,15 +122,15 @@ impl<F: Format> TextBlocks<F> {
     }
 }
 
-impl<F: Format> Decode for TextBlocks<F> {
+impl<F: Format> BlockSource for TextBlocks<F> {
     fn block_rows(&self) -> Vec<usize> {
         self.files.iter().flat_map(|file| file.parts.iter().map(|part| part.rows as usize)).collect()
     }
 
-    fn place(&self, block: usize) -> Option<Place> {
+    fn place(&self, block: usize) -> Option<RowOrigin> {
         let (file, part) = self.find(block);
         let Part { line, in_lines, .. } = file.parts[part];
-        in_lines.then(|| Place::new(&file.input, Numbers::Lines(line)))
+        in_lines.then(|| RowOrigin::new(&file.input, RowNumbers::Lines(line)))
     }
 
     fn decode(&self, block: usize) -> Result<Block> {
@@ -138,7 +138,7 @@ impl<F: Format> Decode for TextBlocks<F> {
         self.format.decode(&file.input, file.parts[part].line, &file.read(part)?)
     }
 
-    fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>> {
+    fn select(&self, columns: &[usize]) -> Result<Arc<dyn BlockSource>> {
         let (files, blocks) = (Arc::clone(&self.files), Arc::clone(&self.blocks));
         Ok(Arc::new(TextBlocks { files, blocks, format: self.format.select(columns) }))
     }
@@ -151,7 +151,7 @@ impl<F: Format> Decode for TextBlocks<F> {
 
 /// Rows in these lines as a block.
 pub(crate) fn block(
-    file: &Arc<Input>,
+    file: &Arc<SourceFile>,
     lines: Vec<u64>,
     not_utf8: Vec<(usize, usize)>,
     schema: &SchemaRef,
@@ -163,10 +163,10 @@ pub(crate) fn block(
     let bytes = batch.get_array_memory_size();
     let in_lines = lines.windows(2).all(|pair| pair[1] == pair[0] + 1);
     let numbers = match lines.first() {
-        Some(&first) if in_lines => Numbers::Lines(first),
-        _ => Numbers::Each(lines),
+        Some(&first) if in_lines => RowNumbers::Lines(first),
+        _ => RowNumbers::Each(lines),
     };
-    Ok(Block::new(batch, Place { not_utf8, ..Place::new(file, numbers) }, bytes))
+    Ok(Block::new(batch, RowOrigin { not_utf8, ..RowOrigin::new(file, numbers) }, bytes))
 }
 
 #[cfg(test)]
@@ -178,7 +178,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         std::fs::write(&path, "a\nb\n\nc\nd\n").unwrap();
-        let input = Input::open_all(&[path.into()]).unwrap().remove(0);
+        let input = SourceFile::open_all(&[path.into()]).unwrap().remove(0);
         for keep_below in [0, 100] {
             let find = |file: &mut IndexedFile, _: &mut dyn BufRead| {
                 [(0, 1), (2, 2), (5, 4), (7, 5)].into_iter().for_each(|(start, line)| file.push(start, line, 5));

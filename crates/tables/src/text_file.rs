@@ -4,9 +4,9 @@
 
 use std::fmt;
 
-use super::blocks::{Rows, outside};
-use super::input::{expand, read_small};
+use super::block_reader::{BlockReader, out_of_range};
 use super::lines::{self, LineStream};
+use super::source_file::{expand, read_small};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_files::Location;
 use fulmen_files::fingerprint_all;
@@ -35,7 +35,7 @@ const LARGEST_DOCUMENT: u64 = 1 << 30;
 /// ```
 #[derive(Debug)]
 pub struct TextFile {
-    lines: Rows,
+    lines: BlockReader,
 }
 
 impl TextFile {
@@ -113,7 +113,7 @@ impl TextFolder {
     }
 
     fn file(&self, index: usize) -> Result<&Location> {
-        self.files.get(index).ok_or_else(|| outside(index, self.files.len()))
+        self.files.get(index).ok_or_else(|| out_of_range(index, self.files.len()))
     }
 }
 

@@ -138,7 +138,7 @@ pub(super) fn place(tokens: usize, length: usize, padding: Side) -> Result<usize
     let Some(rest) = length.checked_sub(tokens) else {
         return Err(Error::usage(format!(
             "a text has {tokens} tokens, more than the {length} of a sample; let the tokenizer cut it \
-             (Tokenizer::max_length), cut it without regard to special tokens (TokenSamples::truncation), or take longer \
+             (Tokenizer::max_length), cut it without regard to special tokens (TokenCollator::truncation), or take longer \
              samples"
         )));
     };

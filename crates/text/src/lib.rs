@@ -1,7 +1,7 @@
 //! Texts as tokens: tokenizing, padding, packing, masking, and lengths that keep the number of shapes small.
 //!
 //! ```
-//! use fulmen_text::{CausalLabels, TokenArray, TokenBlocks, TokenSamples};
+//! use fulmen_text::{CausalLabels, TokenArray, TokenBlocks, TokenCollator};
 //! use fulmen_data::{DataLoader, Dataset};
 //!
 //! // Three tokenized documents, each ended by token 0, in blocks of 4.
@@ -9,7 +9,7 @@
 //! for document in [&[11, 12, 13][..], &[21, 22], &[31]] {
 //!     tokens.push(document)?;
 //! }
-//! let samples = TokenSamples::new(4, 0).causal(CausalLabels::Shifted).dataset(TokenBlocks::new(tokens, 4)?)?;
+//! let samples = TokenCollator::new(4, 0).causal(CausalLabels::Shifted).dataset(TokenBlocks::new(tokens, 4)?)?;
 //! assert_eq!(samples.fields()[0].to_string(), "input_ids i32[4]");
 //!
 //! let loader = DataLoader::builder(samples).batch_size(2).build()?;
@@ -22,7 +22,7 @@
 //! From a file of lines to a file of tokens, once, and from there to batches in any number of runs:
 //!
 //! ```
-//! use fulmen_text::{CausalLabels, TokenBlocks, TokenFileWriter, TokenSamples, Tokenizer};
+//! use fulmen_text::{CausalLabels, TokenBlocks, TokenFileWriter, TokenCollator, Tokenizer};
 //! use fulmen_data::DataLoader;
 //! use fulmen_tables::TextFile;
 //!
@@ -42,7 +42,7 @@
 //! writer.extend(&tokenizer.tokenize(lines), 2, |_lines| ())?;
 //! let tokens = writer.finish()?;
 //!
-//! let samples = TokenSamples::new(4, end).causal(CausalLabels::Shifted);
+//! let samples = TokenCollator::new(4, end).causal(CausalLabels::Shifted);
 //! let data = samples.dataset(TokenBlocks::new(tokens, 4)?)?;
 //! let loader = DataLoader::builder(data).batch_size(2).shuffle(true).seed(1).num_workers(2).build()?;
 //! assert_eq!(loader.epoch(0).count(), 1); // 11 tokens: two blocks of 4
@@ -58,40 +58,40 @@
 //! | many documents, kept | [`TokenArray`] in memory, [`TokenFile`] on disk | [`TokenFileWriter`] |
 //! | many documents, tokenized when they are read | [`IndexedDocuments`] | |
 //! | joined and cut into blocks | [`TokenBlocks`] | [`PackedStream`] |
-//! | whole documents side by side | [`FirstFit`] | [`PackedStream::first_fit`] |
-//! | samples of one length | [`TokenSamples::dataset`] | the same |
+//! | whole documents side by side | [`PackedDocuments`] | [`PackedStream::first_fit`] |
+//! | samples of one length | [`TokenCollator::dataset`] | the same |
 //! | which lengths | [`choose_boundaries`] | |
 //!
 //! Not here: reading texts from files (`tables`), batches of several lengths (the loader), attention (`fulmen_nn`).
 
-mod ahead;
-mod boundaries;
 mod bpe;
+mod bucket_boundaries;
 mod document_reader;
 mod encoding;
-mod first_fit;
 mod indexed_documents;
 mod masking;
+mod packed_documents;
 mod packed_stream;
-mod samples;
+mod prefetch;
 mod token_array;
 mod token_blocks;
+mod token_collator;
 mod token_file;
 mod token_format;
 mod token_store;
 mod tokenized;
 mod tokenizer;
 
-pub use boundaries::{Boundaries, choose_boundaries, token_lengths};
 pub use bpe::ByteLevelBpe;
+pub use bucket_boundaries::{BucketBoundaries, choose_boundaries, token_lengths};
 pub use encoding::{Encoding, Side, pad_to};
-pub use first_fit::{FirstFit, LongDocuments};
 pub use indexed_documents::IndexedDocuments;
 pub use masking::MaskedLanguageModel;
+pub use packed_documents::{LongDocuments, PackedDocuments};
 pub use packed_stream::PackedStream;
-pub use samples::{CausalLabels, IGNORE_INDEX, TokenDataset, TokenSamples};
 pub use token_array::TokenArray;
 pub use token_blocks::TokenBlocks;
+pub use token_collator::{CausalLabels, IGNORE_INDEX, TokenCollator, TokenDataset};
 pub use token_file::{TokenFile, TokenFileWriter};
 pub use token_store::TokenStore;
 pub use tokenized::{TextInput, Tokenized};

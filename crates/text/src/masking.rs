@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{Encoding, IGNORE_INDEX};
-use fulmen_data::{Error, Result, SampleRandom};
+use fulmen_data::{Error, Result, SampleRng};
 
 /// Hides tokens as BERT's training does, anew in each epoch: each token is chosen with a probability of 15 %; of the
 /// chosen ones 80 % become the mask token, 10 % a random token, and 10 % stay as they are. The labels are the chosen
@@ -16,12 +16,12 @@ use fulmen_data::{Error, Result, SampleRandom};
 /// `transformers`.
 ///
 /// ```
-/// use fulmen_data::SampleRandom;
+/// use fulmen_data::SampleRng;
 /// use fulmen_text::{Encoding, IGNORE_INDEX, MaskedLanguageModel};
 ///
 /// let mask = MaskedLanguageModel::new(4, 1000, [0, 1, 2, 3, 4]).probability(1.0).replacements(1.0, 0.0);
 /// let mut encoding = Encoding::from_ids(vec![2, 70, 80, 3]);
-/// let labels = mask.apply(&mut encoding, &mut SampleRandom::new(0, 0, 0))?;
+/// let labels = mask.apply(&mut encoding, &mut SampleRng::new(0, 0, 0))?;
 /// assert_eq!(encoding.ids, [2, 4, 4, 3]);
 /// assert_eq!(labels, [IGNORE_INDEX, 70, 80, IGNORE_INDEX]);
 /// # Ok::<(), fulmen_data::Error>(())
@@ -115,7 +115,7 @@ impl MaskedLanguageModel {
     ///
     /// # Errors
     /// Probabilities that are none; whole words of an encoding without words.
-    pub fn apply(&self, encoding: &mut Encoding, random: &mut SampleRandom) -> Result<Vec<i32>> {
+    pub fn apply(&self, encoding: &mut Encoding, random: &mut SampleRng) -> Result<Vec<i32>> {
         self.check()?;
         encoding.check()?;
         if self.whole_words && encoding.words.is_empty() && !encoding.is_empty() {
@@ -137,11 +137,11 @@ impl MaskedLanguageModel {
             let word = if self.whole_words { encoding.words[place] } else { None };
             let chosen = match word.is_some() && last.0 == word {
                 true => last.1,
-                false => random.chance(self.probability),
+                false => random.bernoulli(self.probability),
             };
             last = (word, chosen);
             if chosen {
-                *label = label_of(id)?;
+                *label = token_label(id)?;
                 let fate = random.uniform(0.0, 1.0);
                 if fate < self.mask_share {
                     encoding.ids[place] = self.mask_id;
@@ -160,6 +160,6 @@ impl MaskedLanguageModel {
 }
 
 /// A token's number as samples hold it.
-pub(super) fn label_of(id: u32) -> Result<i32> {
+pub(super) fn token_label(id: u32) -> Result<i32> {
     i32::try_from(id).map_err(|_| Error::usage(format!("the token {id} is too large a number for an i32")))
 }

@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 
-use super::ahead::Ahead;
-use super::first_fit::parts;
+use super::packed_documents::parts;
+use super::prefetch::Prefetch;
 use super::token_blocks::check_length;
 use super::{Encoding, LongDocuments};
 use fulmen_data::{Error, Fingerprint, Items, Result, Stream, StreamItem};
@@ -74,7 +74,7 @@ impl<S> PackedStream<S> {
         Ok(PackedStream { documents, options })
     }
 
-    /// Whole documents side by side in blocks of at most `length`, as [`FirstFit`](super::FirstFit) does, among
+    /// Whole documents side by side in blocks of at most `length`, as [`PackedDocuments`](super::PackedDocuments) does, among
     /// `open_blocks` blocks at a time: a document that fits into none of them closes the oldest. A block that is full is
     /// closed at once.
     ///
@@ -125,7 +125,7 @@ impl<S: Stream<Item: AsRef<[u32]>>> Stream for PackedStream<S> {
     }
 
     fn items(&self, epoch: u64) -> Result<Items<Encoding>> {
-        let documents = Ahead::new(self.documents.deferred(epoch)?, self.options.threads)?;
+        let documents = Prefetch::new(self.documents.deferred(epoch)?, self.options.threads)?;
         let blocks = Blocks {
             documents,
             options: self.options,
@@ -160,7 +160,7 @@ impl Options {
 
 /// The blocks of an epoch.
 struct Blocks<T> {
-    documents: Ahead<T>,
+    documents: Prefetch<T>,
     options: Options,
     /// Blocks with room, the oldest first; of joined documents there is at most one.
     open: VecDeque<Block>,

@@ -12,9 +12,9 @@ use crc32c::{crc32c, crc32c_append};
 use fulmen_durable::NewFile;
 
 use super::TokenStore;
-use super::ahead::Ahead;
 use super::document_reader::in_order;
-use super::token_format::{DATA, Documents, Head, check_range, padding_of};
+use super::prefetch::Prefetch;
+use super::token_format::{DATA, Documents, Head, check_range, padding_bytes};
 use fulmen_data::{Error, Fingerprint, Result, Source, Stream, StreamItem};
 use fulmen_files::{keep, temporary_file};
 
@@ -123,7 +123,7 @@ impl TokenFileWriter {
     where
         S: Stream<Item: AsRef<[u32]>>,
     {
-        for (count, document) in Ahead::new(documents.deferred(0)?, threads)?.enumerate() {
+        for (count, document) in Prefetch::new(documents.deferred(0)?, threads)?.enumerate() {
             let StreamItem { index, origin, item } = document?;
             self.push(item).map_err(|error| error.at_sample(index, Some(origin)))?;
             progress(count + 1);
@@ -145,7 +145,7 @@ impl TokenFileWriter {
     /// # Errors
     /// A disk that takes no more; then there is no new file, and an old one is still there.
     pub fn finish(mut self) -> Result<TokenFile> {
-        self.bytes = vec![0; padding_of(self.documents.num_tokens() * self.documents.width as u64) as usize];
+        self.bytes = vec![0; padding_bytes(self.documents.num_tokens() * self.documents.width as u64) as usize];
         self.write()?;
         let (padding, mut ends) = (crc32c(&self.bytes), 0);
         for chunk in std::mem::take(&mut self.documents.ends).chunks(1 << 16) {

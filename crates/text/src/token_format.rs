@@ -97,7 +97,7 @@ impl Documents {
         let dtype = if self.width == 2 { Dtype::U16 } else { Dtype::U32 };
         let rows = [
             ("tokens", dtype, count, size, tokens),
-            ("padding", Dtype::U8, padding_of(size), padding_of(size), padding),
+            ("padding", Dtype::U8, padding_bytes(size), padding_bytes(size), padding),
             ("ends", Dtype::U64, documents, documents * 8, ends),
         ];
         let mut header = serde_json::Map::new();
@@ -121,7 +121,7 @@ impl Documents {
 }
 
 /// How many zeros follow `size` bytes of tokens.
-pub(super) fn padding_of(size: u64) -> u64 {
+pub(super) fn padding_bytes(size: u64) -> u64 {
     size.next_multiple_of(8) - size
 }
 

@@ -19,7 +19,7 @@ use fulmen_files::Location;
 ///
 /// Cheap to clone, and used by any number of threads at once. What the file says of padding and of truncation is not
 /// followed, as in `transformers`: a text is cut where [`max_length`](Tokenizer::max_length) says so, and padded by
-/// [`TokenSamples`](super::TokenSamples).
+/// [`TokenCollator`](super::TokenCollator).
 ///
 /// ```
 /// use fulmen_text::Tokenizer;

@@ -241,7 +241,7 @@ fn batch_for(train: &DataLoader, replicas: Replicas) -> (usize, u64, Option<Stri
 mod tests {
     use std::time::Instant;
 
-    use fulmen_data::{LastBatch, TensorDataset};
+    use fulmen_data::TensorDataset;
     use fulmen_nn::loss::{Reduction, cross_entropy};
     use fulmen_nn::optim::{AdamW, Optimizer};
     use fulmen_nn::{Linear, Module, Relu, Sequential};
@@ -275,7 +275,7 @@ mod tests {
             .array("y", [640], vec![0i32; 640])
             .build()
             .unwrap();
-        DataLoader::builder(data).batch_size(batch).last_batch(LastBatch::Drop).build().unwrap()
+        DataLoader::builder(data).batch_size(batch).drop_last(true).build().unwrap()
     }
 
     #[test]

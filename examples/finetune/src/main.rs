@@ -140,7 +140,7 @@ impl Program for Args {
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
         let train = self.in_buckets(self.samples(None, Split::Train)?)?.shuffle(true).seed(options.seed);
         let validation = self.in_buckets(self.samples(None, Split::Validation)?)?.build()?;
-        Ok(FitData { train: train.last_batch(LastBatch::Drop).build()?, validation: (&validation).into() })
+        Ok(FitData { train: train.drop_last(true).build()?, validation: (&validation).into() })
     }
 
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {

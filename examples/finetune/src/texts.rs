@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use fulmen::cli::Result;
 use fulmen::data::tables::{Csv, JsonLines};
-use fulmen::data::text::{Encoding, TokenSamples, Tokenizer};
-use fulmen::data::{self, DType, Dataset, Field, Fingerprint, Sample, SampleRandom, Source};
+use fulmen::data::text::{Encoding, TokenCollator, Tokenizer};
+use fulmen::data::{self, DType, Dataset, Field, Fingerprint, Sample, SampleRng, Source};
 use fulmen::models::Labels;
 
 /// A line of fewer words is a heading or a bracket, not a text.
@@ -82,7 +82,7 @@ pub(crate) enum Split {
 /// The texts of a part: a tenth, drawn at random, is held back to validate with, another one to test with.
 pub(crate) fn part(texts: Vec<Text>, split: Split) -> Vec<Text> {
     let mut order: Vec<usize> = (0..texts.len()).collect();
-    SampleRandom::new(0, 0, 0).shuffle(&mut order);
+    SampleRng::new(0, 0, 0).shuffle(&mut order);
     let tenth = texts.len().div_ceil(10);
     let mut split_of = vec![Split::Train; texts.len()];
     for (place, index) in order.into_iter().take(2 * tenth).enumerate() {
@@ -94,7 +94,7 @@ pub(crate) fn part(texts: Vec<Text>, split: Split) -> Vec<Text> {
 /// Texts as samples: `input_ids`, `attention_mask` and, where the classes are known, `label`.
 pub(crate) struct Samples {
     rows: Vec<(Encoding, Option<i32>)>,
-    tokens: TokenSamples,
+    tokens: TokenCollator,
     max_length: usize,
 }
 
@@ -120,7 +120,7 @@ impl Samples {
     /// Random ones, of up to `max_length` tokens.
     pub(crate) fn fake(count: usize, vocab_size: usize, max_length: usize, labels: &Labels) -> Result<Samples> {
         let row = |index: usize| {
-            let mut random = SampleRandom::new(0, 0, index as u64);
+            let mut random = SampleRng::new(0, 0, index as u64);
             let length = random.in_range(1..max_length + 1);
             // The first few stand for special tokens.
             let ids = (0..length).map(|_| random.in_range(5..vocab_size) as u32).collect();
@@ -133,7 +133,7 @@ impl Samples {
         let Some(longest) = rows.iter().map(|(tokens, _)| tokens.len()).max() else {
             return Err("there are no texts; give more of them".into());
         };
-        Ok(Samples { tokens: TokenSamples::new(rounded(longest, max_length), pad), rows, max_length })
+        Ok(Samples { tokens: TokenCollator::new(rounded(longest, max_length), pad), rows, max_length })
     }
 
     /// How many tokens the samples have, rounded up.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fulmen::cli::Result;
-use fulmen::data::images::{ImageFolder, Pictures as Pipeline};
+use fulmen::data::images::{ImageFolder, ImagePipeline};
 use fulmen::data::{self, Dataset, FakeDataset, Mnist};
 use fulmen::prelude::{TensorDataset, random_split};
 
@@ -65,7 +65,7 @@ impl Pictures {
             }
             Kind::Folders(folder) => {
                 let name = if split == Split::Test { "val" } else { "train" };
-                let pipeline = Pipeline::rgb().resize(self.size).center_crop(self.size);
+                let pipeline = ImagePipeline::rgb().resize(self.size).center_crop(self.size);
                 Box::new(ImageFolder::open(folder.join(name))?.decode(pipeline)?)
             }
             Kind::Fake => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fulmen::cli::Result;
 use fulmen::data::Dataset;
-use fulmen::data::text::{CausalLabels, TokenArray, TokenBlocks, TokenFile, TokenSamples, TokenStore, Tokenizer};
+use fulmen::data::text::{CausalLabels, TokenArray, TokenBlocks, TokenCollator, TokenFile, TokenStore, Tokenizer};
 
 /// What a token is.
 pub(crate) enum Vocabulary {
@@ -71,7 +71,7 @@ pub(crate) enum Split {
 /// Blocks of `length` tokens: the last twentieth is to test with, the one before it to validate with.
 pub(crate) fn samples(text: &Path, vocabulary: &Vocabulary, length: usize, split: Split) -> Result<Box<dyn Dataset>> {
     let blocks = TokenBlocks::new(tokens(text, vocabulary)?, length)?;
-    let data = TokenSamples::new(length, vocabulary.end()).causal(CausalLabels::Shifted).dataset(blocks)?;
+    let data = TokenCollator::new(length, vocabulary.end()).causal(CausalLabels::Shifted).dataset(blocks)?;
     let held_back = data.len().div_ceil(20);
     let train = data.len().saturating_sub(2 * held_back);
     if train == 0 {

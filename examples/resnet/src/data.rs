@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fulmen::cli::Result;
-use fulmen::data::images::{EncodedImage, ImageSplits, PictureDataset, Pictures as Pipeline};
+use fulmen::data::images::{EncodedImage, ImageDataset, ImagePipeline, ImageSplits};
 use fulmen::data::shards::TarSource;
 use fulmen::data::{Dataset, Error, FakeDataset, Source as _};
 
@@ -38,7 +38,7 @@ impl Pictures {
         }
         let splits = ImageSplits::open(folder)
             .map_err(|error| format!("--data-dir {error}; --fake-data tries the program out without data"))?;
-        let size = if splits.picture_size().is_some() { 32 } else { size };
+        let size = if splits.image_size().is_some() { 32 } else { size };
         let classes = splits.classes().len();
         Ok(Pictures { origin: Origin::Splits(splits), size, classes })
     }
@@ -66,8 +66,8 @@ impl Pictures {
     pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
         let (size, classes) = (self.size, self.classes);
         let any_size = match split {
-            Split::Train => Pipeline::rgb().random_resized_crop(size).horizontal_flip(0.5),
-            _ => Pipeline::rgb().resize(size * 8 / 7).center_crop(size),
+            Split::Train => ImagePipeline::rgb().random_resized_crop(size).horizontal_flip(0.5),
+            _ => ImagePipeline::rgb().resize(size * 8 / 7).center_crop(size),
         };
         let splits = match &self.origin {
             Origin::Splits(splits) => splits,
@@ -82,7 +82,7 @@ impl Pictures {
                         }
                     }
                 });
-                return Ok(Box::new(PictureDataset::new(pictures, any_size)?));
+                return Ok(Box::new(ImageDataset::new(pictures, any_size)?));
             }
             Origin::Random => {
                 let count = if split == Split::Train { 50_000 } else { 10_000 };
@@ -90,12 +90,12 @@ impl Pictures {
                 return Ok(Box::new(fake.integers("label", [], classes)));
             }
         };
-        let pipeline = match (splits.picture_size(), split) {
+        let pipeline = match (splits.image_size(), split) {
             // Digits get a border, in which they move about.
-            (Some(_), Split::Train) if splits.is_gray() => Pipeline::gray().random_crop(size, 4),
-            (Some(_), _) if splits.is_gray() => Pipeline::gray().center_crop(size),
-            (Some(_), Split::Train) => Pipeline::rgb().random_crop(size, 4).horizontal_flip(0.5),
-            (Some(_), _) => Pipeline::rgb(),
+            (Some(_), Split::Train) if splits.is_gray() => ImagePipeline::gray().random_crop(size, 4),
+            (Some(_), _) if splits.is_gray() => ImagePipeline::gray().center_crop(size),
+            (Some(_), Split::Train) => ImagePipeline::rgb().random_crop(size, 4).horizontal_flip(0.5),
+            (Some(_), _) => ImagePipeline::rgb(),
             (None, _) => any_size,
         };
         Ok(match split {

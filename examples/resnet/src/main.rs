@@ -92,7 +92,7 @@ impl Program for Args {
             .shuffle(true)
             .seed(options.seed)
             .num_workers(self.num_workers)
-            .last_batch(LastBatch::Drop)
+            .drop_last(true)
             .build()?;
         let validation = self.in_order(pictures.open(Split::Validation)?)?;
         Ok(FitData { train, validation: (&validation).into() })

@@ -133,7 +133,7 @@ impl Program for Args {
             .shuffle(true)
             .seed(options.seed)
             .num_workers(self.num_workers)
-            .last_batch(LastBatch::Drop)
+            .drop_last(true)
             .build()?;
         Ok(FitData { train, validation: (&self.in_order(Split::Validation)?).into() })
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fulmen::cli::Result;
 use fulmen::data::text::{
-    ByteLevelBpe, Encoding, MaskedLanguageModel, TokenArray, TokenBlocks, TokenFile, TokenSamples, TokenStore,
+    ByteLevelBpe, Encoding, MaskedLanguageModel, TokenArray, TokenBlocks, TokenCollator, TokenFile, TokenStore,
     Tokenizer,
 };
 use fulmen::data::{DType, Dataset, Field, Source, Subset};
@@ -68,7 +68,7 @@ pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: 
         let message = format!("{}: {} samples of {length} tokens; give a longer text", text.display(), blocks.len());
         return Err(message.into());
     }
-    let masked = TokenSamples::new(length, tokenizer.special_id("<pad>")?);
+    let masked = TokenCollator::new(length, tokenizer.special_id("<pad>")?);
     let masked = masked.masked(MaskedLanguageModel::for_tokenizer(tokenizer)?);
     let mut fields = masked.fields();
     let mut next = None;

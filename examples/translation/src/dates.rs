@@ -1,6 +1,6 @@
 //! Dates as people write them, each with the same date as ISO 8601: `sat 3 october 1987` and `1987-10-03`.
 
-use fulmen::data::SampleRandom;
+use fulmen::data::SampleRng;
 
 use crate::pairs::{Pair, Split};
 
@@ -27,10 +27,10 @@ pub(crate) fn pairs(split: Split) -> Vec<Pair> {
         Split::Validation => (2_000, 1),
         Split::Test => (2_000, 2),
     };
-    (0..count).map(|index| pair(split, &mut SampleRandom::new(seed, 0, index))).collect()
+    (0..count).map(|index| pair(split, &mut SampleRng::new(seed, 0, index))).collect()
 }
 
-fn pair(split: Split, random: &mut SampleRandom) -> Pair {
+fn pair(split: Split, random: &mut SampleRng) -> Pair {
     loop {
         let (year, month) = (random.in_range(1900..2100), random.in_range(1..13));
         let day = random.in_range(1..days(year, month) + 1);
@@ -46,11 +46,11 @@ fn pair(split: Split, random: &mut SampleRandom) -> Pair {
 }
 
 /// One of the ways to write a date.
-fn written(year: usize, month: usize, day: usize, random: &mut SampleRandom) -> String {
+fn written(year: usize, month: usize, day: usize, random: &mut SampleRng) -> String {
     let name = MONTHS[month - 1];
-    let name = if random.chance(0.5) { name } else { &name[..3] };
+    let name = if random.bernoulli(0.5) { name } else { &name[..3] };
     let weekday = WEEKDAYS[weekday(year, month, day)];
-    let comma = if random.chance(0.5) { "," } else { "" };
+    let comma = if random.bernoulli(0.5) { "," } else { "" };
     let weekday = match random.below(3) {
         0 => String::new(),
         1 => format!("{}{comma} ", &weekday[..3]),

@@ -224,7 +224,7 @@ impl Program for Args {
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
-        let train = self.loader(Split::Train)?.shuffle(true).seed(options.seed).last_batch(LastBatch::Drop);
+        let train = self.loader(Split::Train)?.shuffle(true).seed(options.seed).drop_last(true);
         let validation = self.loader(Split::Validation)?.build()?;
         Ok(FitData { train: train.build()?, validation: (&validation).into() })
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fulmen::cli::{Result, clap};
-use fulmen::data::images::{ImageSplits, Pictures, RandAugment};
+use fulmen::data::images::{ImagePipeline, ImageSplits, RandAugment};
 use fulmen::data::{Dataset, FakeDataset};
 use fulmen::models::Labels;
 
@@ -61,13 +61,14 @@ impl Data {
             return Ok(Box::new(fake.integers("label", [], self.fake_classes)));
         }
         let splits = self.splits()?;
-        let whole = if splits.picture_size().is_some() { size } else { size * 8 / 7 };
-        let to_evaluate = Pictures::rgb().resize(whole).center_crop(size);
+        let whole = if splits.image_size().is_some() { size } else { size * 8 / 7 };
+        let to_evaluate = ImagePipeline::rgb().resize(whole).center_crop(size);
         Ok(match split {
             Split::Validation => splits.validation(to_evaluate),
             Split::Test => splits.test(to_evaluate),
             Split::Train => {
-                let crop = Pictures::rgb().random_resized_crop_of(size, (self.min_crop, 1.0), (3.0 / 4.0, 4.0 / 3.0));
+                let crop =
+                    ImagePipeline::rgb().random_resized_crop_of(size, (self.min_crop, 1.0), (3.0 / 4.0, 4.0 / 3.0));
                 let flipped = crop.horizontal_flip(self.flip);
                 splits.train(match self.rand_augment {
                     0 => flipped,

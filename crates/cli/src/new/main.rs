@@ -48,7 +48,7 @@ impl Program for Args {
             .batch_size(self.batch_size)
             .shuffle(true)
             .seed(options.seed)
-            .last_batch(LastBatch::Drop)
+            .drop_last(true)
             .build()?;
         let validation = (&self.in_order(validation)?).into();
         Ok(FitData { train, validation })

@@ -8,10 +8,10 @@ use std::time::UNIX_EPOCH;
 use md5::Md5;
 use serde::{Deserialize, Serialize};
 
-use super::expected::Expected;
+use super::checksums::Expected;
+use super::file_slice::FileSlice;
 use super::journal::{Journal, Line};
 use super::progress::Progress;
-use super::section::Section;
 use fulmen_data::internal::checksum;
 use fulmen_data::{Error, Result};
 
@@ -124,7 +124,7 @@ fn verify_archive(
 }
 
 fn md5_of(path: &Path, progress: &dyn Progress) -> Result<String> {
-    let section = Section::open(path)?;
+    let section = FileSlice::open(path)?;
     progress.begin(&format!("verifying {}", path.file_name().unwrap_or_default().display()), section.len());
     let hash = checksum::<Md5>(section, |read| progress.advance(read));
     hash.map_err(|source| Error::io(path, "reading the archive", source))

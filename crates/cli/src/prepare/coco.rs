@@ -1,4 +1,4 @@
-//! COCO's archives (2017): pictures of each split, and the annotations of both.
+//! COCO's archives (2017): images of each split, and the annotations of both.
 //!
 //! Not here: how shards are written (`run`), and the annotations' files (`coco_annotations`).
 
@@ -6,15 +6,15 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::archives::find_archives;
+use super::checksums::Expected;
 use super::coco_annotations::Annotations;
-use super::expected::Expected;
+use super::file_slice::FileSlice;
 use super::manifest::{Class, Manifest};
 use super::options::PrepareOptions;
 use super::plan::tar_bytes;
 use super::progress::Progress;
 use super::run::prepare;
 use super::sample_set::{SampleFiles, SampleSet, jpeg_remark};
-use super::section::Section;
 use super::zip_index::ZipIndex;
 use fulmen_data::{Error, Result};
 
@@ -26,7 +26,7 @@ const SPLITS: &[&str] = &["train", "val"];
 /// Makes COCO's archives of 2017, as they were downloaded, into tar shards in WebDataset's convention.
 ///
 /// `archives` is the folder with `train2017.zip`, `val2017.zip` and `annotations_trainval2017.zip`. A sample, named after
-/// its picture (`000000000009`), has a `.jpg`, the picture as it is in the archive, and a `.json`:
+/// its image (`000000000009`), has a `.jpg`, the image as it is in the archive, and a `.json`:
 ///
 /// ```json
 /// {"image_id": 9, "file_name": "000000000009.jpg", "width": 640, "height": 480,
@@ -37,14 +37,14 @@ const SPLITS: &[&str] = &["train", "val"];
 ///
 /// `label` is the index among the categories in the order of their numbers, 0 to 79; `category_id` is COCO's own, which
 /// goes to 90. `bbox` is left, top, width and height in pixels. Boxes, areas and outlines (polygons, or run lengths for
-/// crowds) are written as they stand in COCO's files. Pictures without annotations have an empty list. Keypoints are left
+/// crowds) are written as they stand in COCO's files. Images without annotations have an empty list. Keypoints are left
 /// out.
 ///
 /// What is said of order, resuming and errors of [`imagenet`](super::imagenet) is so here too; every file's own checksum is
 /// compared in addition. The annotations are held in memory, about 1 GB.
 ///
 /// # Errors
-/// Those of [`imagenet`](super::imagenet); a picture without a line in the annotations, or a line without a picture.
+/// Those of [`imagenet`](super::imagenet); an image without a line in the annotations, or a line without an image.
 pub fn coco(
     archives: impl AsRef<Path>,
     expected: &Expected,
@@ -62,10 +62,10 @@ struct Coco {
 struct CocoSplit {
     zip: ZipIndex,
     annotations: Annotations,
-    pictures: Vec<Picture>,
+    images: Vec<ImageEntry>,
 }
 
-struct Picture {
+struct ImageEntry {
     key: String,
     /// In the zip file.
     entry: usize,
@@ -74,10 +74,10 @@ struct Picture {
 
 impl Coco {
     fn open(paths: &[PathBuf], expected: &Expected) -> Result<Coco> {
-        let annotations = ZipIndex::open(Section::open(&paths[2])?)?;
+        let annotations = ZipIndex::open(FileSlice::open(&paths[2])?)?;
         let mut splits = Vec::new();
         for (split, path) in SPLITS.iter().zip(paths) {
-            let zip = ZipIndex::open(Section::open(path)?)?;
+            let zip = ZipIndex::open(FileSlice::open(path)?)?;
             expected.check_samples(split, zip.entries.len(), path)?;
             let read = Annotations::read(&annotations, &format!("{split}2017"))?;
             splits.push(CocoSplit::of(zip, read)?);
@@ -91,26 +91,26 @@ impl Coco {
 }
 
 impl CocoSplit {
-    /// Brings pictures and annotations together.
+    /// Brings images and annotations together.
     fn of(zip: ZipIndex, annotations: Annotations) -> Result<CocoSplit> {
         let file = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
         let mut entries: HashMap<String, usize> =
             zip.entries.iter().enumerate().map(|(at, entry)| (file(&entry.name), at)).collect();
-        let mut pictures = Vec::with_capacity(annotations.images.len());
+        let mut images = Vec::with_capacity(annotations.images.len());
         for image in &annotations.images {
             let entry = entries.remove(&image.file_name).ok_or_else(|| {
                 Error::file(zip.path(), format!("there is no entry {}, which the annotations name", image.file_name))
             })?;
             let stem = image.file_name.rsplit_once('.').map_or(image.file_name.as_str(), |(stem, _)| stem);
             let json_bytes = annotations.json(image)?.len() as u64;
-            pictures.push(Picture { key: stem.replace('.', "_"), entry, json_bytes });
+            images.push(ImageEntry { key: stem.replace('.', "_"), entry, json_bytes });
         }
         // The first in the archive, so that the message is the same each time.
         if let Some(&entry) = entries.values().min() {
             let name = &zip.entries[entry].name;
-            return Err(Error::file(zip.path(), format!("entry {name}: the annotations do not name this picture")));
+            return Err(Error::file(zip.path(), format!("entry {name}: the annotations do not name this image")));
         }
-        Ok(CocoSplit { zip, annotations, pictures })
+        Ok(CocoSplit { zip, annotations, images })
     }
 }
 
@@ -120,23 +120,23 @@ impl SampleSet for Coco {
     }
 
     fn len(&self, split: usize) -> usize {
-        self.splits[split].pictures.len()
+        self.splits[split].images.len()
     }
 
     fn key(&self, split: usize, index: usize) -> &str {
-        &self.splits[split].pictures[index].key
+        &self.splits[split].images[index].key
     }
 
     fn tar_bytes(&self, split: usize, index: usize) -> u64 {
         let split = &self.splits[split];
-        let picture = &split.pictures[index];
-        let jpg = split.zip.entries[picture.entry].size;
-        tar_bytes(&picture.key, [("jpg", jpg), ("json", picture.json_bytes)])
+        let image = &split.images[index];
+        let jpg = split.zip.entries[image.entry].size;
+        tar_bytes(&image.key, [("jpg", jpg), ("json", image.json_bytes)])
     }
 
     fn read(&self, split: usize, index: usize) -> Result<SampleFiles> {
         let split = &self.splits[split];
-        let jpg = split.zip.read(&split.zip.entries[split.pictures[index].entry])?;
+        let jpg = split.zip.read(&split.zip.entries[split.images[index].entry])?;
         let json = split.annotations.json(&split.annotations.images[index])?;
         let remark = jpeg_remark(&jpg);
         Ok(SampleFiles { files: vec![("jpg", jpg), ("json", json)], remark })

@@ -1,6 +1,6 @@
-//! COCO's annotation files: what is in each picture.
+//! COCO's annotation files: what is in each image.
 //!
-//! Not here: the pictures (`coco`).
+//! Not here: the images (`coco`).
 
 use std::collections::HashMap;
 use std::io::BufReader;
@@ -84,12 +84,12 @@ struct WrittenInstance<'a> {
     segmentation: Option<&'a RawValue>,
 }
 
-/// All that is known of a split's pictures.
+/// All that is known of a split's images.
 pub(crate) struct Annotations {
     /// By their numbers.
     pub(crate) images: Vec<Image>,
     pub(crate) classes: Vec<Class>,
-    /// Sorted by the picture and their own number.
+    /// Sorted by the image and their own number.
     instances: Vec<Instance>,
     captions: Vec<Caption>,
     /// The index of each category.
@@ -109,7 +109,7 @@ impl Annotations {
         let labels: HashMap<u64, usize> = categories.iter().map(|category| category.id).zip(0..).collect();
         let wrong = |what: String| Error::file(zip.path(), format!("entry {name}: {what}"));
         if let Some(pair) = images.windows(2).find(|pair| pair[0].id == pair[1].id) {
-            return Err(wrong(format!("there are two pictures {}", pair[0].id)));
+            return Err(wrong(format!("there are two images {}", pair[0].id)));
         }
         let known = |id: u64| images.binary_search_by_key(&id, |image| image.id).is_ok();
         for instance in &instances {
@@ -120,7 +120,7 @@ impl Annotations {
                 )));
             }
             if !known(instance.image_id) {
-                return Err(wrong(format!("annotation {}: there is no picture {}", instance.id, instance.image_id)));
+                return Err(wrong(format!("annotation {}: there is no image {}", instance.id, instance.image_id)));
             }
         }
         let class = |(index, category): (usize, &Category)| Class {
@@ -132,7 +132,7 @@ impl Annotations {
         Ok(Annotations { images, classes, instances, captions, labels })
     }
 
-    /// The `.json` of a picture.
+    /// The `.json` of an image.
     pub(crate) fn json(&self, image: &Image) -> Result<Vec<u8>> {
         let instances = self.instances.partition_point(|instance| instance.image_id < image.id)
             ..self.instances.partition_point(|instance| instance.image_id <= image.id);

@@ -1,4 +1,4 @@
-//! ImageNet's archives (ILSVRC 2012): one of archives of the pictures of each class, one of validation pictures, and the
+//! ImageNet's archives (ILSVRC 2012): one of archives of the images of each class, one of validation images, and the
 //! development kit.
 //!
 //! Not here: how shards are written (`run`), and the kit's files (`devkit`).
@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::archives::find_archives;
-use super::devkit::Devkit;
-use super::expected::Expected;
+use super::checksums::Expected;
+use super::file_slice::FileSlice;
+use super::imagenet_devkit::ImagenetDevkit;
 use super::manifest::{Class, Manifest};
 use super::options::PrepareOptions;
 use super::plan::tar_bytes;
 use super::progress::Progress;
 use super::run::prepare;
 use super::sample_set::{SampleFiles, SampleSet, jpeg_remark};
-use super::section::Section;
 use fulmen_data::{Error, Result};
 
 const TRAIN: &str = "ILSVRC2012_img_train.tar";
@@ -26,17 +26,17 @@ const SPLITS: &[&str] = &["train", "val"];
 /// Makes ImageNet's archives, as they were downloaded, into tar shards in WebDataset's convention.
 ///
 /// `archives` is the folder with `ILSVRC2012_img_train.tar`, `ILSVRC2012_img_val.tar` and
-/// `ILSVRC2012_devkit_t12.tar.gz`. A sample has a `.jpg`, the picture as it is in the archive, and a `.cls`, its class's
+/// `ILSVRC2012_devkit_t12.tar.gz`. A sample has a `.jpg`, the image as it is in the archive, and a `.cls`, its class's
 /// index as a decimal number; the index is the place of the class's WordNet name among all in sorted order, as in
-/// torchvision. Names of samples are the pictures' own (`n01440764_10026`).
+/// torchvision. Names of samples are the images' own (`n01440764_10026`).
 ///
-/// The pictures are shuffled over all the shards by the seed, so that shards can be read from beginning to end. They are
-/// not copied for that: the archives' headers are read once (the names and places of the pictures take about 150 MB of
-/// memory), and then each picture where it lies. A picture that does not begin or end as a JPEG does is kept as it is and
+/// The images are shuffled over all the shards by the seed, so that shards can be read from beginning to end. They are
+/// not copied for that: the archives' headers are read once (the names and places of the images take about 150 MB of
+/// memory), and then each image where it lies. An image that does not begin or end as a JPEG does is kept as it is and
 /// stands in the manifest's remarks; the official archive has one PNG file.
 ///
 /// A run that was ended goes on with the next one: shards that are written are not written again. `expected` is
-/// [`Expected::imagenet`], or what a part of ImageNet in the same layout holds; a class without training pictures is none
+/// [`Expected::imagenet`], or what a part of ImageNet in the same layout holds; a class without training images is none
 /// then.
 ///
 /// # Errors
@@ -54,14 +54,14 @@ pub fn imagenet(
     })
 }
 
-/// Where all the pictures are.
+/// Where all the images are.
 struct ImageNet {
-    archives: [Section; 2],
-    pictures: [Vec<Picture>; 2],
+    archives: [FileSlice; 2],
+    images: [Vec<ImageEntry>; 2],
     classes: Vec<Class>,
 }
 
-struct Picture {
+struct ImageEntry {
     key: Box<str>,
     start: u64,
     size: u64,
@@ -70,8 +70,8 @@ struct Picture {
 
 impl ImageNet {
     fn open(train: &Path, val: &Path, devkit: &Path, expected: &Expected) -> Result<ImageNet> {
-        let kit = Devkit::read(devkit)?;
-        let archives = [Section::open(train)?, Section::open(val)?];
+        let kit = ImagenetDevkit::read(devkit)?;
+        let archives = [FileSlice::open(train)?, FileSlice::open(val)?];
 
         let mut inner = BTreeMap::new();
         for entry in archives[0].tar_entries("the archive") {
@@ -92,16 +92,16 @@ impl ImageNet {
         }
         expected.check_classes(inner.len(), train)?;
 
-        let mut pictures = [Vec::new(), Vec::new()];
+        let mut images = [Vec::new(), Vec::new()];
         for (class, (wnid, &(start, size))) in inner.iter().enumerate() {
             let section = archives[0].part(start, size).ok_or_else(|| Error::file(train, "it has changed"))?;
             for entry in section.tar_entries(&format!("entry {wnid}.tar")) {
                 let entry = entry?;
                 let (key, start) = (key_of(&entry.name), start + entry.offset);
-                pictures[0].push(Picture { key, start, size: entry.size, class: class as u32 });
+                images[0].push(ImageEntry { key, start, size: entry.size, class: class as u32 });
             }
         }
-        expected.check_samples("train", pictures[0].len(), train)?;
+        expected.check_samples("train", images[0].len(), train)?;
 
         let wnids: BTreeSet<&str> = inner.keys().map(String::as_str).collect();
         let place: BTreeMap<&str, u32> = wnids.iter().zip(0..).map(|(&wnid, class)| (wnid, class)).collect();
@@ -113,18 +113,18 @@ impl ImageNet {
                 Error::file(
                     val,
                     format!(
-                        "entry {}: expected pictures with numbers from 1 to {}, as the kit has classes for",
+                        "entry {}: expected images with numbers from 1 to {}, as the kit has classes for",
                         entry.name,
                         kit.validation.len()
                     ),
                 )
             })?;
             let class = *place.get(wnid.as_str()).ok_or_else(|| {
-                Error::file(val, format!("entry {}: its class {wnid} has no training pictures", entry.name))
+                Error::file(val, format!("entry {}: its class {wnid} has no training images", entry.name))
             })?;
-            pictures[1].push(Picture { key, start: entry.offset, size: entry.size, class });
+            images[1].push(ImageEntry { key, start: entry.offset, size: entry.size, class });
         }
-        expected.check_samples("val", pictures[1].len(), val)?;
+        expected.check_samples("val", images[1].len(), val)?;
 
         let class = |(index, wnid): (usize, &&str)| Class {
             index,
@@ -132,7 +132,7 @@ impl ImageNet {
             name: kit.names.get(*wnid).cloned().unwrap_or_default(),
         };
         let classes = wnids.iter().enumerate().map(class).collect();
-        Ok(ImageNet { archives, pictures, classes })
+        Ok(ImageNet { archives, images, classes })
     }
 }
 
@@ -149,27 +149,27 @@ impl SampleSet for ImageNet {
     }
 
     fn len(&self, split: usize) -> usize {
-        self.pictures[split].len()
+        self.images[split].len()
     }
 
     fn key(&self, split: usize, index: usize) -> &str {
-        &self.pictures[split][index].key
+        &self.images[split][index].key
     }
 
     fn tar_bytes(&self, split: usize, index: usize) -> u64 {
-        let picture = &self.pictures[split][index];
-        tar_bytes(&picture.key, [("jpg", picture.size), ("cls", picture.class.to_string().len() as u64)])
+        let image = &self.images[split][index];
+        tar_bytes(&image.key, [("jpg", image.size), ("cls", image.class.to_string().len() as u64)])
     }
 
     fn read(&self, split: usize, index: usize) -> Result<SampleFiles> {
-        let picture = &self.pictures[split][index];
+        let image = &self.images[split][index];
         let archive = &self.archives[split];
-        let bytes = archive.part(picture.start, picture.size).map(|part| part.read_all());
+        let bytes = archive.part(image.start, image.size).map(|part| part.read_all());
         let bytes = bytes.unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into())).map_err(|source| {
-            Error::io(archive.path(), &format!("reading entry {} (has the archive changed?)", picture.key), source)
+            Error::io(archive.path(), &format!("reading entry {} (has the archive changed?)", image.key), source)
         })?;
         let remark = jpeg_remark(&bytes);
-        Ok(SampleFiles { files: vec![("jpg", bytes), ("cls", picture.class.to_string().into_bytes())], remark })
+        Ok(SampleFiles { files: vec![("jpg", bytes), ("cls", image.class.to_string().into_bytes())], remark })
     }
 
     fn classes(&self) -> Vec<Class> {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::section::Section;
+use super::file_slice::FileSlice;
 use fulmen_data::{Error, Result};
 use fulmen_shards::split;
 
@@ -107,7 +107,7 @@ fn tar_files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
-    let section = Section::open(path)?;
+    let section = FileSlice::open(path)?;
     let mut samples = 0;
     let mut last: Option<String> = None;
     for entry in section.tar_entries("this shard") {

@@ -32,7 +32,7 @@ pub struct Manifest {
     /// The options that the shards depend on.
     pub options: BTreeMap<String, String>,
     /// What was found strange and kept as it was.
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<Warning>,
 }
 
 /// One split.
@@ -82,7 +82,7 @@ pub struct ShardRecord {
     pub(crate) documents: Option<u64>,
     /// What was found strange in it. In a manifest all of them stand together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<Warning>,
 }
 
 impl ShardRecord {
@@ -105,7 +105,7 @@ pub struct Class {
 
 /// Something strange that was kept as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remark {
+pub struct Warning {
     /// The sample's key.
     pub sample: String,
     /// What is strange.

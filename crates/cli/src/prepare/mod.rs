@@ -10,12 +10,14 @@
 //! Not here: reading shards for training, and downloading (`fetch`).
 
 mod archives;
+mod checksums;
 mod coco;
 mod coco_annotations;
-mod devkit;
-mod expected;
+mod file_slice;
 mod imagenet;
+mod imagenet_devkit;
 mod info;
+mod job;
 mod journal;
 mod manifest;
 mod mat5;
@@ -24,22 +26,20 @@ mod plan;
 mod progress;
 mod run;
 mod sample_set;
-mod section;
 mod shard_file;
 mod text;
 mod text_files;
 mod text_options;
 mod text_shard;
 mod upload;
-mod work;
 mod zip_index;
 
 pub use archives::SourceFile;
+pub use checksums::{Expected, ExpectedArchive};
 pub use coco::coco;
-pub use expected::{Expected, ExpectedArchive};
 pub use imagenet::imagenet;
 pub use info::{ShardInfo, ShardsInfo, shards_info};
-pub use manifest::{Class, Manifest, Remark, ShardRecord, SplitManifest};
+pub use manifest::{Class, Manifest, ShardRecord, SplitManifest, Warning};
 pub use options::PrepareOptions;
 pub use progress::Progress;
 pub(crate) use shard_file::sha256_of;

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::archives::{SourceFile, verify_archives};
-use super::expected::Expected;
+use super::checksums::Expected;
+use super::job::{Job, State, check_room};
 use super::journal::{Journal, Line};
 use super::manifest::{MANIFEST, Manifest, ShardRecord, SplitManifest};
 use super::options::PrepareOptions;
@@ -14,7 +15,6 @@ use super::plan::{Plan, PlannedShard};
 use super::progress::Progress;
 use super::sample_set::SampleSet;
 use super::shard_file::TarShard;
-use super::work::{State, Work, check_room};
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
 
@@ -53,7 +53,7 @@ pub(crate) fn prepare<S: SampleSet>(
     }
     journal.begin(all, &names)?;
 
-    let work = Work { options, journal: &journal, progress };
+    let work = Job { options, journal: &journal, progress };
     work.begin()?;
     let states = work.states(&plan.shards)?;
     let missing: Vec<(&PlannedShard, Option<ShardRecord>)> = plan
@@ -138,7 +138,7 @@ fn manifest_of(
         let names: Vec<&str> =
             plan.shards.iter().filter(|shard| shard.split == number).map(|shard| shard.name.as_str()).collect();
         let of = records.iter().filter(|record| names.binary_search(&record.name.as_str()).is_ok()).cloned().collect();
-        let split = SplitManifest::of(name, of);
+        let split = SplitManifest::new(name, of);
         if split.samples != set.len(number) as u64 {
             return Err(Error::new(format!(
                 "the {name} split's shards have {} samples and not {}; remove the folder and begin again",

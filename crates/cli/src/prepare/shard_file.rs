@@ -9,7 +9,7 @@ use std::path::Path;
 use fulmen_durable::NewFile;
 use sha2::{Digest, Sha256};
 
-use super::manifest::{Remark, ShardRecord};
+use super::manifest::{ShardRecord, Warning};
 use super::sample_set::SampleFiles;
 use fulmen_data::Result;
 use fulmen_data::{internal::checksum, internal::hex};
@@ -20,7 +20,7 @@ use fulmen_shards::TarFile;
 pub(crate) struct TarShard {
     name: String,
     tar: TarFile<HashedFile>,
-    remarks: Vec<Remark>,
+    remarks: Vec<Warning>,
 }
 
 /// A file that is hashed while it is written.
@@ -51,7 +51,7 @@ impl TarShard {
 
     pub(crate) fn add(&mut self, key: &str, sample: SampleFiles) -> Result<()> {
         self.tar.add(key, sample.files.iter().map(|(extension, content)| (*extension, content.as_slice())))?;
-        self.remarks.extend(sample.remark.map(|what| Remark { sample: key.to_owned(), what }));
+        self.remarks.extend(sample.remark.map(|what| Warning { sample: key.to_owned(), what }));
         Ok(())
     }
 

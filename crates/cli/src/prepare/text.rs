@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::archives::SourceFile;
+use super::job::{Job, State, check_room};
 use super::journal::{Journal, Line};
-use super::manifest::{MANIFEST, Manifest, Remark, ShardRecord, SplitManifest};
+use super::manifest::{MANIFEST, Manifest, ShardRecord, SplitManifest, Warning};
 use super::options::PrepareOptions;
 use super::plan::shard_name;
 use super::progress::Progress;
 use super::text_files::TextInput;
 use super::text_options::TextOptions;
-use super::text_shard::{Document, Form, TextShard};
-use super::work::{State, Work, check_room};
+use super::text_shard::{Document, OutputFormat, TextShard};
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
@@ -65,7 +65,7 @@ pub fn text(
 ) -> Result<Manifest> {
     options.check()?;
     text.check()?;
-    let form = Form::of(text)?;
+    let form = OutputFormat::of(text)?;
     progress.begin("looking at the files", 0);
     let inputs = TextInput::find(files)?;
     let journal = Journal::open(&options.output)?;
@@ -73,7 +73,7 @@ pub fn text(
     let there = foreign(options, &form)?;
     journal.begin(facts.clone(), &there.iter().map(String::as_str).collect::<Vec<_>>())?;
 
-    let work = Work { options, journal: &journal, progress };
+    let work = Job { options, journal: &journal, progress };
     work.begin()?;
     let mut splits = Vec::new();
     for name in SPLITS {
@@ -135,7 +135,7 @@ pub fn text(
             1 => format!("1 document {which} was left out"),
             _ => format!("{count} documents {which} were left out"),
         };
-        Some(Remark { sample: String::new(), what })
+        Some(Warning { sample: String::new(), what })
     };
     let remarks = [left_out(blank, "of nothing but white space"), left_out(empty, "without a token")];
     let manifest = Manifest {
@@ -161,7 +161,7 @@ const FILES: &str = "the list of files";
 fn facts(
     inputs: &[TextInput],
     text: &TextOptions,
-    form: &Form,
+    form: &OutputFormat,
     options: &PrepareOptions,
 ) -> Result<BTreeMap<String, String>> {
     let mut files = Fingerprint::new();
@@ -183,7 +183,7 @@ fn facts(
 }
 
 /// Files in the output's folder that shards or the manifest could take the place of.
-fn foreign(options: &PrepareOptions, form: &Form) -> Result<Vec<String>> {
+fn foreign(options: &PrepareOptions, form: &OutputFormat) -> Result<Vec<String>> {
     let listing = |source| Error::io(&options.output, "listing the folder", source);
     let mut names = Vec::new();
     for entry in options.output.read_dir().map_err(listing)? {
@@ -224,8 +224,8 @@ struct Split {
 
 /// Documents that go into shards.
 struct Run<'a> {
-    work: &'a Work<'a>,
-    form: &'a Form,
+    work: &'a Job<'a>,
+    form: &'a OutputFormat,
     splits: Vec<Split>,
 }
 
@@ -353,7 +353,7 @@ impl Run<'_> {
             }
         }
         let splits = self.splits.into_iter().filter(|split| split.documents > 0);
-        Ok((splits.map(|split| SplitManifest::of(split.name, split.records)).collect(), empty))
+        Ok((splits.map(|split| SplitManifest::new(split.name, split.records)).collect(), empty))
     }
 }
 

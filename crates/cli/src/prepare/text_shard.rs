@@ -15,7 +15,7 @@ use fulmen_data::Result;
 use fulmen_text::{TokenFileWriter, TokenStore, Tokenizer};
 
 /// What becomes of each document.
-pub(crate) enum Form {
+pub(crate) enum OutputFormat {
     Texts,
     Tokens { tokenizer: Tokenizer, separator: Option<u32> },
 }
@@ -39,8 +39,8 @@ enum Writer {
     Tokens { writer: TokenFileWriter, name: String },
 }
 
-impl Form {
-    pub(crate) fn of(options: &TextOptions) -> Result<Form> {
+impl OutputFormat {
+    pub(crate) fn of(options: &TextOptions) -> Result<OutputFormat> {
         if let Some(tokenizer) = &options.tokenizer {
             let separator = match &options.separator {
                 None => None,
@@ -48,24 +48,24 @@ impl Form {
                     Error::usage(format!("the tokenizer has no token {token:?} to put between documents"))
                 })?),
             };
-            return Ok(Form::Tokens { tokenizer: tokenizer.clone(), separator });
+            return Ok(OutputFormat::Tokens { tokenizer: tokenizer.clone(), separator });
         }
-        Ok(Form::Texts)
+        Ok(OutputFormat::Texts)
     }
 
     /// What shards' names end with.
     pub(crate) fn extension(&self) -> &'static str {
         match self {
-            Form::Texts => "tar",
-            Form::Tokens { .. } => "tokens",
+            OutputFormat::Texts => "tar",
+            OutputFormat::Tokens { .. } => "tokens",
         }
     }
 
     /// What the tokens depend on.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Form::Texts => "none".to_owned(),
-            Form::Tokens { tokenizer, .. } => {
+            OutputFormat::Texts => "none".to_owned(),
+            OutputFormat::Tokens { tokenizer, .. } => {
                 let mut hash = fulmen_data::Fingerprint::new();
                 tokenizer.fingerprint(&mut hash);
                 hash.to_string()
@@ -75,15 +75,15 @@ impl Form {
 
     pub(crate) fn document(&self, text: &str) -> Result<Document> {
         match self {
-            Form::Texts => Ok(Document::Text(text.to_owned())),
-            Form::Tokens { tokenizer, .. } => Ok(Document::Tokens(tokenizer.encode(text)?.ids)),
+            OutputFormat::Texts => Ok(Document::Text(text.to_owned())),
+            OutputFormat::Tokens { tokenizer, .. } => Ok(Document::Tokens(tokenizer.encode(text)?.ids)),
         }
     }
 
     /// How many bytes a document adds to a shard.
     pub(crate) fn bytes(&self, document: &Document) -> u64 {
         match (self, document) {
-            (Form::Tokens { tokenizer, separator }, Document::Tokens(ids)) => {
+            (OutputFormat::Tokens { tokenizer, separator }, Document::Tokens(ids)) => {
                 let width = if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 };
                 // The end of each document is written down too.
                 8 + width * (ids.len() as u64 + u64::from(separator.is_some()))
@@ -95,10 +95,10 @@ impl Form {
 }
 
 impl TextShard {
-    pub(crate) fn create(folder: &Path, name: &str, form: &Form) -> Result<TextShard> {
+    pub(crate) fn create(folder: &Path, name: &str, form: &OutputFormat) -> Result<TextShard> {
         let writer = match form {
-            Form::Texts => Writer::Texts(TarShard::create(folder, name)?),
-            Form::Tokens { tokenizer, separator } => {
+            OutputFormat::Texts => Writer::Texts(TarShard::create(folder, name)?),
+            OutputFormat::Tokens { tokenizer, separator } => {
                 let writer = TokenFileWriter::create(folder.join(name), tokenizer.vocab_size())?;
                 let writer = match separator {
                     Some(separator) => writer.separator(*separator),

@@ -8,17 +8,17 @@ use std::path::Path;
 
 use zip::{CompressionMethod, ZipArchive};
 
-use super::section::Section;
+use super::file_slice::FileSlice;
 use fulmen_data::{Error, Result};
 
-/// What is larger is no picture.
+/// What is larger is no image.
 const LARGEST: u64 = 1 << 30;
 
 /// A zip file, whose list of files has been read.
 pub(crate) struct ZipIndex {
-    section: Section,
+    section: FileSlice,
     /// Each read has a clone of its own, which shares the list and the open file.
-    archive: ZipArchive<Section>,
+    archive: ZipArchive<FileSlice>,
     pub(crate) entries: Vec<ZipEntry>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct ZipEntry {
 }
 
 impl ZipIndex {
-    pub(crate) fn open(section: Section) -> Result<ZipIndex> {
+    pub(crate) fn open(section: FileSlice) -> Result<ZipIndex> {
         let refused = |what: String| Error::file(section.path(), what);
         let mut archive = ZipArchive::new(section.clone()).map_err(|source| {
             refused(format!(
@@ -122,7 +122,7 @@ mod tests {
     fn index(bytes: &[u8]) -> Result<ZipIndex> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(bytes).unwrap();
-        ZipIndex::open(Section::open(file.path())?)
+        ZipIndex::open(FileSlice::open(file.path())?)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `fulmen cache`: shown, verified, repaired, cleared, and filled with the pictures of a folder.
+//! `fulmen cache`: shown, verified, repaired, cleared, and filled with the images of a folder.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fulmen_cache::CacheExt;
 use fulmen_data::{DType, Dataset, Field, Fingerprint, HostBatch, Result, Sample};
-use fulmen_images::{ImageFolder, Picture, Pictures};
+use fulmen_images::{Image, ImageFolder, ImagePipeline};
 use fulmen_pjrt::compile_cache::{CompileCache, ProgramKey};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{CompileOptions, Plugin};
@@ -87,16 +87,16 @@ fn the_program_lists_verifies_and_clears_compiled_programs() {
 }
 
 #[test]
-fn the_program_caches_a_folder_of_pictures() {
+fn the_program_caches_a_folder_of_images() {
     let folder = tempfile::tempdir().unwrap();
     let (images, out) = (folder.path().join("images"), folder.path().join("cache"));
     for (i, class) in ["cat", "dog", "dog"].into_iter().enumerate() {
         fs::create_dir_all(images.join(class)).unwrap();
-        let picture = Picture::new(30, 20, 3, (0..30 * 20 * 3).map(|p| (p * (i + 1)) as u8).collect()).unwrap();
+        let image = Image::new(30, 20, 3, (0..30 * 20 * 3).map(|p| (p * (i + 1)) as u8).collect()).unwrap();
         let file = fs::File::create(images.join(class).join(format!("{i}.png"))).unwrap();
         let mut encoder = png::Encoder::new(file, 30, 20);
         encoder.set_color(png::ColorType::Rgb);
-        encoder.write_header().unwrap().write_image_data(picture.pixels()).unwrap();
+        encoder.write_header().unwrap().write_image_data(image.pixels()).unwrap();
     }
     let options = ["warm", "--size", "16", "--resize", "18", "--variants", "2", "--data-version", "v1", "--images"];
     let arguments = |more: &'static str| [&options[..], &[images.to_str().unwrap(), more]].concat();
@@ -106,7 +106,7 @@ fn the_program_caches_a_folder_of_pictures() {
     assert!(done && text.contains("3 samples in"), "{text}");
 
     // A training with the same pipeline finds it.
-    let data = ImageFolder::open(&images).unwrap().decode(Pictures::rgb().resize(18).center_crop(16)).unwrap();
+    let data = ImageFolder::open(&images).unwrap().decode(ImagePipeline::rgb().resize(18).center_crop(16)).unwrap();
     let expected = HostBatch::collate(&data, &[0, 1, 2]).unwrap();
     let cached = data.cache(&out).version("v1").variants(2).on_event(|event| panic!("{event:?}")).open().unwrap();
     let found = HostBatch::collate(&cached, &[0, 1, 2]).unwrap();
@@ -118,8 +118,8 @@ fn the_program_caches_a_folder_of_pictures() {
     let limited = [arguments("--keep-damaged"), vec!["--max-pixels", "600", "--output"]].concat();
     let (done, text) = fulmen(&limited, &out);
     assert!(done && text.contains("3 samples in"), "{text}");
-    let pictures = Pictures::rgb().resize(18).center_crop(16).max_pixels(600).keep_damaged();
-    let data = ImageFolder::open(&images).unwrap().decode(pictures).unwrap();
+    let pipeline = ImagePipeline::rgb().resize(18).center_crop(16).max_pixels(600).keep_damaged();
+    let data = ImageFolder::open(&images).unwrap().decode(pipeline).unwrap();
     data.cache(&out).version("v1").variants(2).on_event(|event| panic!("{event:?}")).open().unwrap();
 
     fs::write(images.join("cat/0.png"), b"").unwrap();

@@ -1,4 +1,4 @@
-//! Pre-sizing: folders of pictures into shards of smaller ones.
+//! Pre-sizing: folders of images into shards of smaller ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,22 +6,22 @@ use std::process::{Command, Stdio};
 
 use fulmen_cli::Presize;
 use fulmen_cli::prepare::shards_info;
-use fulmen_data::SampleRandom;
-use fulmen_images::{ImageFolder, Picture, Pictures};
+use fulmen_data::SampleRng;
+use fulmen_images::{Image, ImageFolder, ImagePipeline};
 use fulmen_shards::TarShardWriter;
 
-/// A folder of 23 pictures of two classes, each 60 × 40 but for one of 20 × 30.
+/// A folder of 23 images of two classes, each 60 × 40 but for one of 20 × 30.
 fn folder(root: &Path) -> ImageFolder {
     for i in 0..23usize {
         let class = root.join(["cat", "dog"][i % 2]);
         fs::create_dir_all(&class).unwrap();
         let (width, height) = if i == 4 { (20, 30) } else { (60, 40) };
         let pixels = (0..width * height * 3).map(|p| (p / 7 + i * 9) as u8).collect();
-        let picture = Picture::new(width, height, 3, pixels).unwrap();
+        let image = Image::new(width, height, 3, pixels).unwrap();
         let file = fs::File::create(class.join(format!("{i:02}.png"))).unwrap();
         let mut encoder = png::Encoder::new(file, width as u32, height as u32);
         encoder.set_color(png::ColorType::Rgb);
-        encoder.write_header().unwrap().write_image_data(picture.pixels()).unwrap();
+        encoder.write_header().unwrap().write_image_data(image.pixels()).unwrap();
     }
     ImageFolder::open(root).unwrap()
 }
@@ -45,12 +45,12 @@ fn entries(path: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
+fn images_become_smaller_and_small_ones_stay_as_they_are() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
-    let pictures = folder(&images);
+    let images = folder(&images);
     let presize = || Presize::new(&out).shorter_side(32).max_samples(10);
-    let shards = presize().threads(3).run(&pictures, &()).unwrap();
+    let shards = presize().threads(3).run(&images, &()).unwrap();
     assert_eq!(shards.iter().map(|shard| shard.samples).collect::<Vec<_>>(), [10, 10, 3]);
     let info = shards_info(&[&out]).unwrap();
     assert_eq!((info.samples(), info.extensions["jpg"].0, info.extensions["png"].0), (23, 22, 1));
@@ -61,17 +61,17 @@ fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
     let all: Vec<_> = shards.iter().flat_map(|shard| entries(&shard.path)).collect();
     let small = all.iter().find(|(name, _)| name.ends_with(".png")).unwrap();
     assert_eq!(small.1, fs::read(images.join("cat/04.png")).unwrap());
-    let mut random = SampleRandom::new(0, 0, 0);
+    let mut random = SampleRng::new(0, 0, 0);
     for (name, bytes) in all.iter().filter(|(name, _)| name.ends_with(".jpg")) {
-        let found = Pictures::rgb().decode(bytes, &mut random).unwrap();
+        let found = ImagePipeline::rgb().decode(bytes, &mut random).unwrap();
         assert_eq!((found.width(), found.height()), (48, 32));
         let index: usize = name.trim_end_matches(".jpg").parse().unwrap();
         let about = &all.iter().find(|(other, _)| *other == name.replace(".jpg", ".json")).unwrap().1;
         let about: serde_json::Value = serde_json::from_slice(about).unwrap();
-        assert_eq!(images.join(about["path"].as_str().unwrap()), pictures.path(index));
-        // The JPEG is near to the picture that was resized.
-        let file = fs::read(pictures.path(index)).unwrap();
-        let expected = Pictures::rgb().resize(32).decode(&file, &mut random).unwrap();
+        assert_eq!(images.join(about["path"].as_str().unwrap()), images.path(index));
+        // The JPEG is near to the image that was resized.
+        let file = fs::read(images.path(index)).unwrap();
+        let expected = ImagePipeline::rgb().resize(32).decode(&file, &mut random).unwrap();
         let distance: i64 =
             found.pixels().iter().zip(expected.pixels()).map(|(a, b)| (i64::from(*a) - i64::from(*b)).abs()).sum();
         assert!(distance < 12 * found.pixels().len() as i64, "{name}: {distance}");
@@ -81,16 +81,16 @@ fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
     let sound = files(&out);
     fs::remove_file(&shards[1].path).unwrap();
     fs::remove_file(&shards[2].path).unwrap();
-    assert_eq!(presize().threads(1).run(&pictures, &()).unwrap(), shards);
+    assert_eq!(presize().threads(1).run(&images, &()).unwrap(), shards);
     assert!(files(&out) == sound);
 
-    // The pictures are the same wherever their folder is, and shards that are made once are not read again.
+    // The images are the same wherever their folder is, and shards that are made once are not read again.
     let moved = temporary.path().join("moved");
     fs::rename(&images, &moved).unwrap();
-    let pictures = ImageFolder::open(&moved).unwrap();
-    assert_eq!(presize().run(&pictures, &()).unwrap(), shards);
+    let images = ImageFolder::open(&moved).unwrap();
+    assert_eq!(presize().run(&images, &()).unwrap(), shards);
 
-    let error = presize().quality(50).run(&pictures, &()).unwrap_err().to_string();
+    let error = presize().quality(50).run(&images, &()).unwrap_err().to_string();
     assert!(error.contains("quality 95") && error.contains("now it is") && error.contains("quality 50"), "{error}");
 }
 
@@ -112,7 +112,7 @@ fn what_cannot_be_decoded_is_named_or_left_out() {
     let (code, text) = run(&[]);
     assert!(code == Some(1) && text.contains("dog/03.png") && text.contains("a GIF"), "{text}");
     let (code, text) = run(&["--allow-bad", "1"]);
-    assert!(code == Some(0) && text.contains("22 pictures in 1 shards") && text.contains("dog/03.png"), "{text}");
+    assert!(code == Some(0) && text.contains("22 images in 1 shards") && text.contains("dog/03.png"), "{text}");
     let error = Presize::new(&out).shorter_side(0).run(&ImageFolder::open(&images).unwrap(), &()).unwrap_err();
     assert!(error.is_usage(), "{error}");
 
@@ -124,17 +124,17 @@ fn what_cannot_be_decoded_is_named_or_left_out() {
 }
 
 #[test]
-fn limits_are_those_of_pictures() {
+fn limits_are_those_of_images() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     folder(&images);
     let mut damaged =
-        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/tests/reference/pictures/s444.jpg")).unwrap();
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/tests/reference/images/s444.jpg")).unwrap();
     let middle = damaged.len() / 2;
     damaged[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
     fs::write(images.join("dog/99.jpg"), damaged).unwrap();
-    let pictures = ImageFolder::open(&images).unwrap();
-    let error = Presize::new(&out).shorter_side(32).run(&pictures, &()).unwrap_err().to_string();
+    let images = ImageFolder::open(&images).unwrap();
+    let error = Presize::new(&out).shorter_side(32).run(&images, &()).unwrap_err().to_string();
     assert!(error.contains("99.jpg") && error.contains("keep_damaged"), "{error}");
     let run = |out: &Path, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
@@ -153,18 +153,18 @@ fn limits_are_those_of_pictures() {
     let (code, text) = run(&other, &["--keep-damaged", "--max-pixels", "2000"]);
     assert!(code == Some(1) && text.contains("over the limit of 2000"), "{text}");
     let (code, text) = run(&temporary.path().join("third"), &["--keep-damaged", "--max-pixels", "7575"]);
-    assert!(code == Some(0) && text.contains("24 pictures"), "{text}");
+    assert!(code == Some(0) && text.contains("24 images"), "{text}");
 }
 
 #[test]
 fn a_file_that_cannot_be_read_ends_the_run_and_is_not_left_out() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
-    let pictures = folder(&images);
+    let images = folder(&images);
     let path = images.join("dog/03.png");
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    let error = Presize::new(&out).shorter_side(32).allow_bad(9).run(&pictures, &()).unwrap_err();
+    let error = Presize::new(&out).shorter_side(32).allow_bad(9).run(&images, &()).unwrap_err();
     assert!(error.to_string().contains("03.png") && !error.is_usage(), "{error}");
     let made_of: serde_json::Value = serde_json::from_slice(&fs::read(out.join("presize.json")).unwrap()).unwrap();
     assert_eq!(made_of["left_out"].as_array().unwrap().len(), 0);
@@ -174,8 +174,8 @@ fn a_file_that_cannot_be_read_ends_the_run_and_is_not_left_out() {
 fn shards_of_others_and_a_second_run_are_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
-    let pictures = folder(&images);
-    let run = || Presize::new(&out).shorter_side(32).max_samples(10).run(&pictures, &());
+    let images = folder(&images);
+    let run = || Presize::new(&out).shorter_side(32).max_samples(10).run(&images, &());
     fs::create_dir(&out).unwrap();
     fs::write(out.join("shard-000000.tar"), "mine").unwrap();
     let error = run().unwrap_err();
@@ -189,7 +189,7 @@ fn shards_of_others_and_a_second_run_are_refused() {
     assert!(error.is_usage() && error.to_string().contains("is being written by"), "{error}");
     drop(lock);
     assert_eq!(run().unwrap().len(), 3);
-    let error = Presize::new(&out).threads(usize::MAX).run(&pictures, &()).unwrap_err();
+    let error = Presize::new(&out).threads(usize::MAX).run(&images, &()).unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("more than 1024"), "{error}");
 }
 
@@ -197,13 +197,13 @@ fn shards_of_others_and_a_second_run_are_refused() {
 fn what_others_write_into_the_folder_stays() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
-    let pictures = folder(&images);
+    let images = folder(&images);
     let mut others = TarShardWriter::builder(&out).prefix("others").build().unwrap();
     others.write("a", &[("txt", b"still open")]).unwrap();
     fs::write(out.join(".part-list"), "mine").unwrap();
     fs::create_dir(out.join(".part-folder")).unwrap();
     fs::write(out.join(".part-AbCdEf"), "left over").unwrap();
-    Presize::new(&out).shorter_side(32).run(&pictures, &()).unwrap();
+    Presize::new(&out).shorter_side(32).run(&images, &()).unwrap();
     let shards = others.finish().unwrap();
     assert_eq!(entries(&shards[0].path), [("a.txt".to_owned(), b"still open".to_vec())]);
     assert!(

@@ -50,9 +50,9 @@ fn drawn(screen: &Screen, width: u16, height: u16) -> Terminal<TestBackend> {
     terminal
 }
 
-/// `UPDATE_EXPECT=1 cargo test -p fulmen-cli --test it top::` draws the book's picture again.
+/// `UPDATE_EXPECT=1 cargo test -p fulmen-cli --test it top::` draws the book's image again.
 #[test]
-fn the_screen_is_the_books_picture() {
+fn the_screen_is_the_books_image() {
     let mut screen = Screen::new("127.0.0.1:8431, every 1 s".into(), Level::Basic);
     (0..70).for_each(|turn| screen.update(look(turn)));
     let terminal = drawn(&screen, 96, 20);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytemuck::NoUninit;
 use fulmen_tensor::{DType, Element};
 
-use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRandom};
+use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRng};
 
 /// Random samples with the fields of real ones, to try a program, a pod or `preflight` before the data is there.
 /// torchvision's `FakeData`, for samples of any form.
@@ -52,7 +52,7 @@ impl FakeDataset {
     /// use fulmen_data::{Dataset, FakeDataset, TensorDataset};
     ///
     /// let digits = TensorDataset::builder().array("digit", [10], (0..10).collect::<Vec<i32>>()).build()?;
-    /// let data = FakeDataset::beside(digits).normal("noise", [64]);
+    /// let data = FakeDataset::extending(digits).normal("noise", [64]);
     /// let fields: Vec<String> = data.fields().iter().map(ToString::to_string).collect();
     /// assert_eq!((data.len(), fields), (10, vec!["digit i32[]".into(), "noise f32[64]".into()]));
     /// # Ok::<(), fulmen_data::Error>(())
@@ -103,7 +103,7 @@ impl Dataset for FakeDataset {
             dataset.read(index, sample)?;
         }
         // Not the loader's random numbers, which differ from epoch to epoch.
-        let mut random = SampleRandom::new(self.seed, 0, index as u64);
+        let mut random = SampleRng::new(self.seed, 0, index as u64);
         for (place, (field, values)) in (self.others.len()..).zip(&self.fields) {
             let count = field.elements()?;
             match *values {
@@ -167,7 +167,7 @@ mod tests {
     fn random_fields_stand_behind_those_of_a_dataset_and_differ_by_the_seed() {
         let data = TensorDataset::builder().array("x", [3], vec![7i32, 8, 9]).build().unwrap();
         let noise = |seed| {
-            let noisy = FakeDataset::beside(data.clone()).seed(seed).normal("noise", [2]);
+            let noisy = FakeDataset::extending(data.clone()).seed(seed).normal("noise", [2]);
             let batch = HostBatch::collate(&noisy, &[2, 0]).unwrap();
             assert_eq!((noisy.len(), batch.values::<i32>(0).unwrap()), (3, &[9, 7][..]));
             batch.values::<f32>(1).unwrap().to_vec()

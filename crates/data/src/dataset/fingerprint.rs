@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
 
-use crate::dataset::notes::Notes;
+use crate::dataset::key_parts::KeyParts;
 use crate::{Error, Result};
 
 /// A SHA-256 that takes in named values.
@@ -30,7 +30,7 @@ use crate::{Error, Result};
 pub struct Fingerprint {
     hash: Sha256,
     /// What was taken in, name by name, where someone wants to say later what differs.
-    notes: Option<Notes>,
+    parts: Option<KeyParts>,
     /// The type of the first function that takes part.
     function: Option<&'static str>,
 }
@@ -43,14 +43,14 @@ impl Fingerprint {
 
     /// Of nothing yet, and keeping notes of what it takes in.
     #[doc(hidden)]
-    pub fn noting() -> Fingerprint {
-        Fingerprint { notes: Some(Notes::default()), ..Fingerprint::default() }
+    pub fn recording_parts() -> Fingerprint {
+        Fingerprint { parts: Some(KeyParts::default()), ..Fingerprint::default() }
     }
 
     /// The notes of one that keeps them.
     #[doc(hidden)]
-    pub fn into_notes(self) -> Notes {
-        self.notes.unwrap_or_default()
+    pub fn into_parts(self) -> KeyParts {
+        self.parts.unwrap_or_default()
     }
 
     /// Takes in a value under a name. The order counts; no two lists of names and values give the same bytes to the hash.
@@ -59,8 +59,8 @@ impl Fingerprint {
             self.hash.update((part.len() as u64).to_le_bytes());
             self.hash.update(part);
         }
-        if let Some(notes) = &mut self.notes {
-            notes.add(name, value.as_ref());
+        if let Some(parts) = &mut self.parts {
+            parts.add(name, value.as_ref());
         }
     }
 

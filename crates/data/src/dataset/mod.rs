@@ -6,12 +6,12 @@
 mod fake;
 mod field;
 mod fingerprint;
-mod folds;
 #[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
-pub(crate) mod notes;
+pub(crate) mod key_parts;
 pub(crate) mod random;
 pub(crate) mod sample;
 mod source;
+mod split;
 pub(crate) mod stage;
 mod subset;
 mod tensor_dataset;
@@ -23,10 +23,10 @@ use crate::{Error, Result};
 pub use fake::FakeDataset;
 pub use field::Field;
 pub use fingerprint::Fingerprint;
-pub use folds::{Fold, group_k_fold, group_split, k_fold, stratified_k_fold, stratified_split};
-pub use random::SampleRandom;
+pub use random::SampleRng;
 pub use sample::Sample;
 pub use source::{MapSource, Source, SourceDataset};
+pub use split::{Fold, group_k_fold, group_split, k_fold, stratified_k_fold, stratified_split};
 pub use stage::Stage;
 pub use subset::{ConcatDataset, Subset, random_split};
 pub use tensor_dataset::{TensorDataset, TensorDatasetBuilder};

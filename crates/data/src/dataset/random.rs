@@ -13,22 +13,22 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 /// [`Sample::random`](crate::Sample::random) has those of the sample that is read.
 ///
 /// ```
-/// use fulmen_data::SampleRandom;
+/// use fulmen_data::SampleRng;
 ///
 /// let draws = |index| {
-///     let mut random = SampleRandom::new(7, 0, index);
-///     (random.uniform(0.08, 1.0), random.below(10), random.chance(0.5))
+///     let mut random = SampleRng::new(7, 0, index);
+///     (random.uniform(0.08, 1.0), random.below(10), random.bernoulli(0.5))
 /// };
 /// assert_eq!(draws(3), draws(3));
 /// assert_ne!(draws(3), draws(4));
 /// ```
 #[derive(Clone, Debug)]
-pub struct SampleRandom(ChaCha8Rng);
+pub struct SampleRng(ChaCha8Rng);
 
-impl SampleRandom {
+impl SampleRng {
     /// The random numbers of sample `index` in epoch `epoch`.
-    pub fn new(seed: u64, epoch: u64, index: u64) -> SampleRandom {
-        SampleRandom(generator(Purpose::Sample, [seed, epoch, index]))
+    pub fn new(seed: u64, epoch: u64, index: u64) -> SampleRng {
+        SampleRng(generator(Purpose::Sample, [seed, epoch, index]))
     }
 
     /// 64 random bits.
@@ -57,7 +57,7 @@ impl SampleRandom {
     }
 
     /// True with this probability.
-    pub fn chance(&mut self, probability: f64) -> bool {
+    pub fn bernoulli(&mut self, probability: f64) -> bool {
         self.uniform(0.0, 1.0) < probability
     }
 
@@ -77,7 +77,7 @@ pub enum Purpose {
     Sample = 3,
     Shuffle = 4,
     Mix = 5,
-    Substitute = 6,
+    Replace = 6,
     Folds = 7,
     Weighted = 8,
     Shards = 16,

@@ -6,12 +6,12 @@ use bytemuck::{NoUninit, Pod};
 use fulmen_tensor::Element;
 
 use crate::loader::layout::Layout;
-use crate::{Error, Field, Result, SampleRandom, Stage};
+use crate::{Error, Field, Result, SampleRng, Stage};
 
 /// Which sample is read: all that its content may depend on, with the dataset.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
-pub struct Draw {
+pub struct SampleKey {
     pub seed: u64,
     pub epoch: u64,
     /// The epoch that random numbers are drawn for. It differs from the loader's where a stream is repeated within an epoch.
@@ -28,29 +28,35 @@ pub struct Sample<'a> {
     bytes: &'a mut [u8],
     row: usize,
     written: &'a mut [bool],
-    draw: Draw,
+    key: SampleKey,
     /// Made when it is wanted: copying a small sample takes less time than that.
-    random: Option<SampleRandom>,
+    random: Option<SampleRng>,
 }
 
 impl<'a> Sample<'a> {
     /// Row `row` of a batch, with no field written yet.
     #[doc(hidden)]
-    pub fn new(layout: &'a Layout, bytes: &'a mut [u8], row: usize, written: &'a mut [bool], draw: Draw) -> Sample<'a> {
+    pub fn new(
+        layout: &'a Layout,
+        bytes: &'a mut [u8],
+        row: usize,
+        written: &'a mut [bool],
+        key: SampleKey,
+    ) -> Sample<'a> {
         written.fill(false);
-        Sample { layout, bytes, row, written, draw, random: None }
+        Sample { layout, bytes, row, written, key, random: None }
     }
 
     /// The epoch for which the sample is read.
     pub fn epoch(&self) -> u64 {
-        self.draw.epoch
+        self.key.epoch
     }
 
     /// Random numbers for this sample: the loader's seed, the epoch and the sample's index as the loader's dataset counts
     /// decide them, and nothing else does. Each draw goes on from the last.
-    pub fn random(&mut self) -> &mut SampleRandom {
-        let Draw { seed, random_epoch, index, .. } = self.draw;
-        self.random.get_or_insert_with(|| SampleRandom::new(seed, random_epoch, index))
+    pub fn random(&mut self) -> &mut SampleRng {
+        let SampleKey { seed, random_epoch, index, .. } = self.key;
+        self.random.get_or_insert_with(|| SampleRng::new(seed, random_epoch, index))
     }
 
     /// Does some work and counts its time as that of a stage; [`Stage::timed`] does the same without a sample.

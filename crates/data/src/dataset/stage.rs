@@ -12,7 +12,7 @@ use fulmen_tensor::trace::{Span, span};
 pub enum Stage {
     /// Bytes from a disk or a store.
     Read,
-    /// Pictures from JPEG, rows from Parquet, tokens from text.
+    /// Images from JPEG, rows from Parquet, tokens from text.
     Decode,
     /// Resizing, augmentation, and what a user's function does.
     Transform,
@@ -46,7 +46,7 @@ pub(crate) struct StageTimes([Duration; Stage::ALL.len()]);
 
 impl StageTimes {
     /// What this thread has spent since it began.
-    pub(crate) fn of_this_thread() -> StageTimes {
+    pub(crate) fn current_thread() -> StageTimes {
         CLOCK.get().times
     }
 
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn time_inside_another_stage_is_counted_once() {
-        let before = StageTimes::of_this_thread();
+        let before = StageTimes::current_thread();
         let pause = Duration::from_millis(5);
         Stage::Read.timed(|| {
             sleep(pause);
@@ -137,13 +137,13 @@ mod tests {
             sleep(pause);
         });
         let start = Instant::now();
-        let times = StageTimes::of_this_thread().since(&before);
+        let times = StageTimes::current_thread().since(&before);
         assert!(times.of(Stage::Read) >= 2 * pause && times.of(Stage::Decode) >= pause);
         assert_eq!(times.of(Stage::Transform), Duration::ZERO);
         // Nothing runs any more.
         sleep(pause);
         assert!(start.elapsed() >= pause);
-        let after = StageTimes::of_this_thread().since(&before);
+        let after = StageTimes::current_thread().since(&before);
         assert_eq!(after.of(Stage::Read), times.of(Stage::Read));
     }
 }

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use crate::loader::config::LastBatch;
 use crate::{Error, Field, Result};
 
 /// A few lengths that samples are padded to, and which sample belongs to which.
@@ -163,7 +162,7 @@ impl Buckets {
 
     /// Sorts an epoch's order into batches: the samples of each side by side, and where each lies. A batch stands where its
     /// last sample stood; what is left over comes at the end.
-    pub(crate) fn batches(&self, order: &[usize], size: usize, last: LastBatch) -> (Vec<usize>, Vec<Span>) {
+    pub(crate) fn batches(&self, order: &[usize], size: usize, drop_last: bool) -> (Vec<usize>, Vec<Span>) {
         let mut open: Vec<Vec<usize>> =
             self.boundaries.iter().map(|_| Vec::with_capacity(size.min(order.len()))).collect();
         let (mut sorted, mut spans) = (Vec::with_capacity(order.len()), Vec::new());
@@ -179,7 +178,7 @@ impl Buckets {
                 close(&mut open[bucket], bucket);
             }
         }
-        if last == LastBatch::Pad {
+        if !drop_last {
             open.iter_mut().enumerate().filter(|(_, samples)| !samples.is_empty()).for_each(|(i, rest)| close(rest, i));
         }
         (sorted, spans)

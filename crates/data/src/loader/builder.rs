@@ -6,9 +6,8 @@
 use std::sync::Arc;
 
 use super::{
-    buckets::Buckets, config::BatchSize, config::Config, config::LastBatch, data_loader::DataLoader,
-    index_batches::IndexBatches, inner::Inner, on_error::OnError, source::BatchSource, source::SourceOptions,
-    stream_batches::StreamBatches,
+    buckets::Buckets, config::BatchSize, config::Config, data_loader::DataLoader, index_batches::IndexBatches,
+    inner::Inner, on_error::OnError, source::BatchSource, source::SourceOptions, stream_batches::StreamBatches,
 };
 use crate::{Dataset, Error, IterableDataset, Result, Sampler};
 
@@ -108,7 +107,7 @@ impl DataLoaderBuilder {
 
     /// Samples of different length in batches of a few shapes, one for each bucket. A batch is of samples of one bucket; it
     /// comes as soon as the order of the epoch has filled it, and the short last ones of all buckets at the end, as
-    /// [`last_batch`](DataLoaderBuilder::last_batch) says. Only for datasets that are read in order or
+    /// [`drop_last`](DataLoaderBuilder::drop_last) says. Only for datasets that are read in order or
     /// [shuffled](DataLoaderBuilder::shuffle), so that each epoch has as many batches of each shape.
     pub fn buckets(mut self, buckets: Buckets) -> Self {
         self.options.buckets = Some(buckets);
@@ -149,9 +148,11 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// What to do with a short last batch; [`LastBatch::Pad`] unless set.
-    pub fn last_batch(mut self, last_batch: LastBatch) -> Self {
-        self.config.last_batch = last_batch;
+    /// Whether to drop the samples that do not fill a batch, as `drop_last` of PyTorch does; off unless set. They then get
+    /// a batch of their own, padded to the full size with copies of its first sample, and masked: evaluation needs them.
+    /// Training usually drops them, since shuffling leaves out others in each epoch.
+    pub fn drop_last(mut self, drop_last: bool) -> Self {
+        self.config.drop_last = drop_last;
         self
     }
 

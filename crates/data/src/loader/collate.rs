@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{layout::Layout, on_error::OnError, stats::Stats};
 use crate::dataset::random::{Purpose, generator};
-use crate::dataset::sample::Draw;
+use crate::dataset::sample::SampleKey;
 use crate::error::panicked;
 use crate::{Error, Result, Sample};
 
@@ -55,9 +55,9 @@ impl Collator<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::usage("the batches were dropped while this one was read"));
         }
-        let draw = Draw { seed: self.seed, epoch: self.epoch, random_epoch, index };
+        let key = SampleKey { seed: self.seed, epoch: self.epoch, random_epoch, index };
         let BatchBuffer { memory, written } = &mut self.buffer;
-        let mut sample = Sample::new(self.layout, memory, row, written, draw);
+        let mut sample = Sample::new(self.layout, memory, row, written, key);
         // A panic leaves at most a half-written row behind, which is written again or thrown away.
         let written = catch_unwind(AssertUnwindSafe(|| write(&mut sample)))
             .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)));
@@ -75,7 +75,7 @@ impl Collator<'_> {
 
     /// The random numbers that choose what takes the place of a bad sample.
     pub(crate) fn replacement_random(&self, bad: u64) -> ChaCha8Rng {
-        generator(Purpose::Substitute, [self.seed, self.epoch, bad])
+        generator(Purpose::Replace, [self.seed, self.epoch, bad])
     }
 
     /// Fills the rows from `valid` on with copies of row `from`.

@@ -7,17 +7,6 @@ use std::sync::Arc;
 
 use super::{on_error::OnError, replicas::ShardSpec, stats::Stats};
 
-/// What to do with the samples that are left over when the others have filled their batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum LastBatch {
-    /// Leave them out. Usual in training: shuffling leaves out others in each epoch.
-    Drop,
-    /// Give them a batch of their own, padded to the full size with copies of its first sample, and masked. Needed in
-    /// evaluation.
-    #[default]
-    Pad,
-}
-
 /// A batch size in one of its two spellings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BatchSize {
@@ -33,7 +22,7 @@ pub(crate) struct Config {
     pub(crate) shuffled: bool,
     pub(crate) on_error: OnError,
     pub(crate) ordered: bool,
-    pub(crate) last_batch: LastBatch,
+    pub(crate) drop_last: bool,
     pub(crate) num_workers: usize,
     pub(crate) prefetch: usize,
     pub(crate) device_prefetch: usize,
@@ -47,7 +36,7 @@ impl Default for Config {
             shuffled: false,
             on_error: OnError::default(),
             ordered: true,
-            last_batch: LastBatch::default(),
+            drop_last: false,
             num_workers: 0,
             prefetch: 0,
             device_prefetch: 2,

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use fulmen_tensor::{Runtime, Sharding};
 
 use super::{
-    buckets::Buckets, builder::DataLoaderBuilder, config::Config, config::LastBatch, config::Setup,
-    device::DeviceBatches, host_batches::HostBatches, inner::Inner, on_error::BadSamples, on_error::OnError,
-    replicas::Replicas, report::LoaderReport,
+    buckets::Buckets, builder::DataLoaderBuilder, config::Config, config::Setup, device::DeviceBatches,
+    host_batches::HostBatches, inner::Inner, on_error::BadSamples, on_error::OnError, replicas::Replicas,
+    report::LoaderReport,
 };
 use crate::parallel::cores;
 use crate::{Dataset, Field, IterableDataset, Result};
@@ -24,11 +24,11 @@ use crate::{Dataset, Field, IterableDataset, Result};
 /// ([`OnError`]).
 ///
 /// ```
-/// use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+/// use fulmen_data::{DataLoader, TensorDataset};
 ///
 /// let data = TensorDataset::builder().array("x", [10], (0..10).collect::<Vec<i32>>()).build()?;
 /// let loader =
-///     DataLoader::builder(data).batch_size(4).shuffle(true).seed(1).last_batch(LastBatch::Drop).num_workers(2).build()?;
+///     DataLoader::builder(data).batch_size(4).shuffle(true).seed(1).drop_last(true).num_workers(2).build()?;
 /// assert_eq!(loader.len(), 2);
 /// for batch in loader.epoch(0) {
 ///     assert_eq!(batch?.valid(), 4);
@@ -192,8 +192,8 @@ impl DataLoader {
     /// Whether a batch may have padding in it: the last one of an epoch or a bucket, or any where bad samples are skipped
     /// ([`OnError::Skip`]).
     pub fn pads(&self) -> bool {
-        let Config { last_batch, on_error, .. } = self.config();
-        (*last_batch == LastBatch::Pad && self.inner.has_short_batch()) || *on_error == OnError::Skip
+        let Config { drop_last, on_error, .. } = self.config();
+        (!*drop_last && self.inner.has_short_batch()) || *on_error == OnError::Skip
     }
 
     /// The buckets that batches are made of, if there are any.
@@ -213,7 +213,7 @@ impl DataLoader {
     }
 
     /// The samples that could not be read so far, by this loader and by those that were
-    /// [distributed](DataLoader::distributed) from it. Only [`OnError::Skip`] and [`OnError::Substitute`] count them; with
+    /// [distributed](DataLoader::distributed) from it. Only [`OnError::Skip`] and [`OnError::Replace`] count them; with
     /// [`OnError::Fail`] each is the error of its batch.
     ///
     /// ```
@@ -248,8 +248,8 @@ impl DataLoader {
         self.inner.setup.stats.bad.get()
     }
 
-    /// Whether the sampler has divided the samples among the processes ([`Sampler::is_final`](crate::Sampler::is_final)).
-    pub fn is_final(&self) -> bool {
+    /// Whether the sampler has divided the samples among the processes ([`Sampler::is_presharded`](crate::Sampler::is_presharded)).
+    pub fn is_presharded(&self) -> bool {
         self.inner.setup.shard.is_presharded
     }
 
@@ -365,7 +365,7 @@ impl fmt::Debug for DataLoader {
             .field("num_samples", &self.num_samples())
             .field("batch_size", &self.batch_size())
             .field("len", &self.len())
-            .field("last_batch", &self.config().last_batch)
+            .field("drop_last", &self.config().drop_last)
             .field("description", &self.description())
             .field("replicas", &self.replicas())
             .field("num_workers", &self.config().num_workers)

@@ -76,7 +76,7 @@ impl HostBatch {
             if start < rows.start || end > rows.end {
                 return Err(Error::usage(format!(
                     "{device} needs the rows {start}..{end} by the sharding {sharding} over the mesh {}, and this process \
-                     has read {}..{}; distribute the loader with Replicas::of",
+                     has read {}..{}; distribute the loader with Replicas::from_runtime",
                     runtime.mesh(),
                     rows.start,
                     rows.end
@@ -216,7 +216,7 @@ impl Iterator for DeviceBatches {
             self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         self.taken += 1;
-        self.stats.report().transfer.get_or_insert_default().queue.look(self.ready.load(Ordering::Relaxed));
+        self.stats.report().transfer.get_or_insert_default().queue.record(self.ready.load(Ordering::Relaxed));
         let wait = || batches.recv();
         let batch = match &mut self.timer {
             Some(timer) => timer.take(wait, |batch| batch.as_ref().ok()?.as_ref().ok().map(|batch| batch.index)),

@@ -80,7 +80,7 @@ impl IndexBatches {
             return Err(Error::usage(format!(
                 "the sampler {} gives another order for rank {} of {} replicas than for rank {}, and is not declared \
                      final, so that each process would take its part of a different order and samples would be lost; \
-                     declare it final (`is_final`) if it divides the samples itself, or give all ranks the same order",
+                     declare it final (`is_presharded`) if it divides the samples itself, or give all ranks the same order",
                 self.sampler.describe(),
                 replica.rank,
                 replica.num_replicas,
@@ -140,7 +140,7 @@ impl BatchSource for IndexBatches {
     }
 
     fn is_presharded(&self) -> bool {
-        self.sampler.is_final()
+        self.sampler.is_presharded()
     }
 
     fn buckets(&self) -> Option<&Buckets> {
@@ -161,7 +161,7 @@ impl BatchSource for IndexBatches {
         let stride = shard.stride();
         let (order, spans) = match &self.buckets {
             Some(buckets) => {
-                let (order, spans) = buckets.batches(&order, stride, setup.config.last_batch);
+                let (order, spans) = buckets.batches(&order, stride, setup.config.drop_last);
                 (order, Some(spans))
             }
             None => (order, None),
@@ -230,7 +230,7 @@ impl IndexRows {
         let mut row = 0;
         for &index in &self.order[self.samples.clone()] {
             let written = read(dataset, batch, row, index)?
-                || (batch.on_error == OnError::Substitute && self.read_another(dataset, batch, row, index)?);
+                || (batch.on_error == OnError::Replace && self.read_another(dataset, batch, row, index)?);
             row += usize::from(written);
         }
         if row < batch.layout.batch_size()

@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicBool;
 use fulmen_tensor::trace::numbered;
 
 use super::{
-    batch::HostBatch, collate::BatchBuffer, collate::Collator, config::BatchSize, config::Config, config::LastBatch,
-    config::Setup, layout::Layout, pool::Pool, replicas::Replicas, replicas::ShardSpec, source::BatchSource,
-    source::BatchTask, stats::Stats, stats::Stopwatch,
+    batch::HostBatch, collate::BatchBuffer, collate::Collator, config::BatchSize, config::Config, config::Setup,
+    layout::Layout, pool::Pool, replicas::Replicas, replicas::ShardSpec, source::BatchSource, source::BatchTask,
+    stats::Stats, stats::Stopwatch,
 };
 use crate::error::panicked;
 use crate::{Error, Field, Result};
@@ -118,12 +118,12 @@ impl Inner {
         let batch_size = shard.batch_size;
         Err(Error::usage(match self.source.buckets() {
             Some(_) => format!(
-                "no batch is left: no bucket has as many samples as the batch size {batch_size}, and LastBatch::Drop drops \
-                 the rest; use a smaller batch size, fewer buckets or LastBatch::Pad"
+                "no batch is left: no bucket has as many samples as the batch size {batch_size}, and drop_last(true) drops \
+                 the rest; use a smaller batch size, fewer buckets or drop_last(false)"
             ),
             None => format!(
                 "no batch is left: an epoch has {} samples, fewer than the batch size {batch_size}, and \
-                 LastBatch::Drop drops them; use a smaller batch size or LastBatch::Pad",
+                 drop_last(true) drops them; use a smaller batch size or drop_last(false)",
                 shard.global_samples()
             ),
         }))
@@ -137,11 +137,8 @@ impl Inner {
 
     /// Batches in an epoch.
     pub(crate) fn batches(&self) -> usize {
-        let (stride, last) = (self.setup.shard.stride(), self.setup.config.last_batch);
-        let batches = |count: &usize| match last {
-            LastBatch::Drop => count / stride,
-            LastBatch::Pad => count.div_ceil(stride),
-        };
+        let (stride, drop_last) = (self.setup.shard.stride(), self.setup.config.drop_last);
+        let batches = |count: &usize| if drop_last { count / stride } else { count.div_ceil(stride) };
         self.counts.iter().map(batches).sum::<usize>().min(self.limit)
     }
 

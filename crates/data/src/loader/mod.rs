@@ -29,7 +29,6 @@ pub use batch::HostBatch;
 pub use bench::{LoaderBench, bench_loader};
 pub use buckets::Buckets;
 pub use builder::DataLoaderBuilder;
-pub use config::LastBatch;
 pub use data_loader::DataLoader;
 pub use device::{DeviceBatch, DeviceBatches};
 pub use host_batches::HostBatches;

@@ -18,7 +18,7 @@ const REMEMBERED: usize = 16;
 ///
 /// A stream must fail in the same places in every process, for its rows are counted as it is read. Damaged files do; a store
 /// or a disk that fails one process alone, after all patience, moves the rows of that
-/// one against the others': under `Skip` and `Substitute` some records then come twice and some not at all. `Fail` ends the
+/// one against the others': under `Skip` and `Replace` some records then come twice and some not at all. `Fail` ends the
 /// run instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
@@ -38,7 +38,7 @@ pub enum OnError {
     /// read the batch is an error. A stream cannot be read at random: there a copy of another row of the same batch, drawn
     /// in the same way, takes its place, and a batch of which nothing can be read is an error. A stream that has fewer
     /// records than it promised is repeated.
-    Substitute,
+    Replace,
 }
 
 /// A sample that could not be read.

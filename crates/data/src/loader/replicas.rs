@@ -55,15 +55,15 @@ impl Replicas {
     ///
     /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(8))?;
     /// let rows = Sharding::new([Some("data")]);
-    /// assert_eq!(Replicas::of(&runtime, &rows)?, Replicas { devices: 8, ..Replicas::default() });
+    /// assert_eq!(Replicas::from_runtime(&runtime, &rows)?, Replicas { devices: 8, ..Replicas::default() });
     /// let runtime = runtime.with_mesh(&Mesh::new([("data", 4), ("model", 2)])?)?;
-    /// assert_eq!(Replicas::of(&runtime, &rows)?, Replicas { devices: 4, ..Replicas::default() });
+    /// assert_eq!(Replicas::from_runtime(&runtime, &rows)?, Replicas { devices: 4, ..Replicas::default() });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// A sharding that does not fit the mesh, or a mesh by which a process has rows from several places of a batch.
-    pub fn of(runtime: &Runtime, sharding: &Sharding) -> Result<Replicas> {
+    pub fn from_runtime(runtime: &Runtime, sharding: &Sharding) -> Result<Replicas> {
         let mesh = runtime.mesh();
         let axes = sharding.axes().first().map_or(&[][..], Vec::as_slice);
         let devices = axes.iter().filter_map(|axis| mesh.size(axis)).product();

@@ -60,7 +60,7 @@ pub struct QueueDepth {
     /// How many there can be.
     pub capacity: usize,
     /// How often the consumer asked.
-    looks: u64,
+    samples: u64,
 }
 
 /// Where the time of the thread went that moves batches to the devices.
@@ -80,9 +80,9 @@ pub struct TransferReport {
 
 impl QueueDepth {
     /// Counts that the consumer asked when `ready` batches were ready.
-    pub(crate) fn look(&mut self, ready: usize) {
-        self.looks += 1;
-        self.mean += (ready as f64 - self.mean) / self.looks as f64;
+    pub(crate) fn record(&mut self, ready: usize) {
+        self.samples += 1;
+        self.mean += (ready as f64 - self.mean) / self.samples as f64;
         self.peak = self.peak.max(ready);
     }
 }
@@ -126,7 +126,7 @@ impl LoaderReport {
     }
 
     /// Whether the data is too slow, which part of it, and what to do, in one sentence.
-    pub fn verdict(&self) -> String {
+    pub fn bottleneck(&self) -> String {
         let waiting = self.waiting_share();
         let percent = 100.0 * waiting;
         if self.steps == 0 {
@@ -135,10 +135,10 @@ impl LoaderReport {
         if waiting < LITTLE {
             return format!("not input-bound: {percent:.1} % of step time waits");
         }
-        format!("input-bound: {percent:.0} % of step time waits; {}", self.remedy())
+        format!("input-bound: {percent:.0} % of step time waits; {}", self.advice())
     }
 
-    fn remedy(&self) -> String {
+    fn advice(&self) -> String {
         if let Some(transfer) = &self.transfer {
             let all = transfer.busy + transfer.waited_for_batches + transfer.waited_for_space;
             if share(transfer.busy, all) > 0.5 {
@@ -226,7 +226,7 @@ impl fmt::Display for QueueDepth {
 }
 
 impl fmt::Display for LoaderReport {
-    /// A line for each stage and queue; the last one is the [verdict](LoaderReport::verdict).
+    /// A line for each stage and queue; the last one is the [bottleneck](LoaderReport::bottleneck).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = match self.num_workers {
             0 => "the consumer's own thread".to_owned(),
@@ -260,7 +260,7 @@ impl fmt::Display for LoaderReport {
             writeln!(f, "first batch after {}", time(first))?;
         }
         writeln!(f, "{} steps: {} busy, {} waiting", self.steps, time(self.busy), time(self.waiting))?;
-        f.write_str(&self.verdict())
+        f.write_str(&self.bottleneck())
     }
 }
 
@@ -287,7 +287,7 @@ mod tests {
             waiting: ms(500),
             busy: ms(1000),
             first_batch: Some(ms(31)),
-            host_queue: QueueDepth { mean: 0.25, peak: 2, capacity: 4, looks: 4 },
+            host_queue: QueueDepth { mean: 0.25, peak: 2, capacity: 4, samples: 4 },
             transfer: None,
             sequential: false,
         }
@@ -295,7 +295,7 @@ mod tests {
 
     #[track_caller]
     fn check(report: LoaderReport, expect: Expect) {
-        expect.assert_eq(&report.verdict());
+        expect.assert_eq(&report.bottleneck());
     }
 
     #[test]

@@ -63,12 +63,12 @@ pub(crate) struct Stopwatch {
 
 impl Stopwatch {
     pub(crate) fn start() -> Stopwatch {
-        Stopwatch { start: Instant::now(), stages: StageTimes::of_this_thread() }
+        Stopwatch { start: Instant::now(), stages: StageTimes::current_thread() }
     }
 
     /// Adds the time in each stage; how long it was in all, and how much of that was in none of them.
     fn add_to(&self, report: &mut LoaderReport) -> (Duration, Duration) {
-        let (total, stages) = (self.start.elapsed(), StageTimes::of_this_thread().since(&self.stages));
+        let (total, stages) = (self.start.elapsed(), StageTimes::current_thread().since(&self.stages));
         report.stages.iter_mut().for_each(|(stage, spent)| *spent += stages.of(*stage));
         (total, total.saturating_sub(stages.sum()))
     }

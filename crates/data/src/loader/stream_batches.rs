@@ -128,7 +128,7 @@ impl Collate for StreamTask {
     /// Where bad records are substituted each keeps its row; else those behind a bad one move up.
     fn collate(self: Box<Self>, batch: &mut Collator<'_>) -> Result<usize> {
         let StreamTask { records, has_first, others } = *self;
-        let substitute = batch.on_error == OnError::Substitute;
+        let substitute = batch.on_error == OnError::Replace;
         let tried = records.len() + others.len();
         let (mut row, mut good, mut bad, mut last) = (0, Vec::new(), Vec::new(), None);
         for record in records {

@@ -92,7 +92,7 @@ impl Workers {
     pub(crate) fn next(&mut self) -> Option<Result<HostBatch>> {
         let inner = &self.shared.inner;
         let mut queue = self.shared.queue();
-        inner.setup.stats.report().host_queue.look(queue.done.len());
+        inner.setup.stats.report().host_queue.record(queue.done.len());
         loop {
             if let Some(batch) = queue.take(inner.setup.config.ordered, inner.batches() as u64) {
                 drop(queue);

@@ -36,7 +36,7 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 /// # Several processes
 ///
 /// The order is that of the whole epoch, the same in every process, and the loader gives each process its rows of each
-/// batch. A sampler that would rather divide the samples itself says that it is [final](Sampler::is_final): then what
+/// batch. A sampler that would rather divide the samples itself says that it is [final](Sampler::is_presharded): then what
 /// [`order`](Sampler::order) gives is what this process reads, and nothing is divided further. One whose order differs from
 /// rank to rank without saying so is refused.
 ///
@@ -47,7 +47,7 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 /// struct Strided;
 ///
 /// impl Sampler for Strided {
-///     fn is_final(&self) -> bool {
+///     fn is_presharded(&self) -> bool {
 ///         true
 ///     }
 ///     fn num_samples(&self, len: usize, replica: Replica) -> usize {
@@ -70,7 +70,7 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 pub trait Sampler: Send + Sync + 'static {
     /// The indices that epoch `epoch` reads from a dataset of `len` samples: [`num_samples`](Sampler::num_samples) of
     /// them, each below `len`. It must be the same for the same arguments, or a run cannot be resumed; and, unless the
-    /// sampler [is final](Sampler::is_final), the same for every replica.
+    /// sampler [is final](Sampler::is_presharded), the same for every replica.
     fn order(&self, epoch: u64, len: usize, replica: Replica) -> Vec<usize>;
 
     /// How many samples an epoch reads from a dataset of `len` samples; all of them unless said otherwise. It must be
@@ -81,7 +81,7 @@ pub trait Sampler: Send + Sync + 'static {
 
     /// Whether [`order`](Sampler::order) and [`num_samples`](Sampler::num_samples) speak of one replica's own samples,
     /// and not of the whole epoch; no unless said otherwise.
-    fn is_final(&self) -> bool {
+    fn is_presharded(&self) -> bool {
         false
     }
 

@@ -3,17 +3,17 @@
 //! Not here: the streams themselves, what `map`, `shuffle` and `chain` make (`steps`), and items by index
 //! (`dataset`).
 
+mod adapters;
 pub(crate) mod iterable;
 mod mix;
-mod steps;
 
 use std::sync::Arc;
 
 use crate::{Field, Fingerprint, Result, Sample};
 
+pub use adapters::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeStream};
 pub use iterable::{IterableDataset, Record, Records, StreamDataset};
 pub use mix::{MixStream, MixUntil};
-pub use steps::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeStream};
 
 /// The items of one epoch, in order.
 pub type Items<T> = Box<dyn Iterator<Item = Result<StreamItem<T>>> + Send>;
@@ -96,7 +96,7 @@ pub trait Stream: Send + Sync + 'static {
     /// The items of epoch `epoch`; the same ones in the same order each time for the same epoch.
     ///
     /// After an error comes what stands behind it, where the stream can find that. A stream that ends after an error loses
-    /// all that stands behind it: a loader with [`OnError::Substitute`](crate::OnError), or with `num_samples` set, fills the
+    /// all that stands behind it: a loader with [`OnError::Replace`](crate::OnError), or with `num_samples` set, fills the
     /// rest of the epoch from the stream's beginning; with `Skip` and the stream's own length the rest is padding.
     fn items(&self, epoch: u64) -> Result<Items<Self::Item>>;
 

@@ -1,6 +1,6 @@
 //! Images with labels in IDX files: MNIST and its relatives.
 //!
-//! Not here: pictures in other formats (`fulmen-images`).
+//! Not here: images in other formats (`fulmen-images`).
 
 mod classification;
 mod idx;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use expect_test::expect;
 use fulmen_data::{
-    Buckets, DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, LastBatch, OnError, Replicas,
-    Result, Sample, SequentialSampler,
+    Buckets, DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, OnError, Replicas, Result, Sample,
+    SequentialSampler,
 };
 
 use crate::common::refused;
@@ -73,9 +73,9 @@ fn content(batch: Result<HostBatch>) -> (u64, usize, usize, Vec<i32>, Vec<f64>, 
 
 #[test]
 fn each_batch_is_of_one_bucket_and_each_epoch_has_as_many_of_each() {
-    for (last, batches, samples) in [(LastBatch::Pad, 27, 103), (LastBatch::Drop, 24, 96)] {
-        let loader = loader(103).shuffle(true).seed(4).last_batch(last).build().unwrap();
-        assert_eq!((loader.len(), loader.num_samples(), loader.pads()), (batches, samples, last == LastBatch::Pad));
+    for (drop_last, batches, samples) in [(false, 27, 103), (true, 24, 96)] {
+        let loader = loader(103).shuffle(true).seed(4).drop_last(drop_last).build().unwrap();
+        assert_eq!((loader.len(), loader.num_samples(), loader.pads()), (batches, samples, !drop_last));
         assert_eq!(loader.shapes().len(), 3);
         assert_eq!(
             (loader.shapes()[0][0].to_string(), loader.shapes()[1][2].to_string()),
@@ -112,7 +112,7 @@ fn a_batch_comes_when_it_is_full_and_the_short_ones_at_the_end() {
 
 #[test]
 fn the_number_of_workers_and_a_start_in_mid_epoch_change_nothing() {
-    for on_error in [OnError::Skip, OnError::Substitute] {
+    for on_error in [OnError::Skip, OnError::Replace] {
         let builder = || {
             let rows = Rows { count: 103, bad: |i| i % 9 == 4 };
             DataLoader::builder(rows).batch_size(4).buckets(buckets(103)).shuffle(true).seed(8).on_error(on_error)
@@ -180,9 +180,9 @@ fn buckets_that_cannot_be_are_refused() {
         ],
     );
     refused(
-        rows().buckets(buckets(5)).batch_size(4).last_batch(LastBatch::Drop).build(),
+        rows().buckets(buckets(5)).batch_size(4).drop_last(true).build(),
         expect![
-            "no batch is left: no bucket has as many samples as the batch size 4, and LastBatch::Drop drops the rest; use a smaller batch size, fewer buckets or LastBatch::Pad"
+            "no batch is left: no bucket has as many samples as the batch size 4, and drop_last(true) drops the rest; use a smaller batch size, fewer buckets or drop_last(false)"
         ],
     );
     let only = rows().buckets(buckets(5).fields(["values"])).build().unwrap();

@@ -41,7 +41,7 @@ impl Dataset for Faulty {
         std::thread::sleep(self.pause);
         match (self.fault)(index) {
             Fault::None => sample.write_value(0, index as i32),
-            Fault::Error => Err(Error::new(format!("the picture {index}.png is damaged"))),
+            Fault::Error => Err(Error::new(format!("the image {index}.png is damaged"))),
             Fault::Panic => panic!("index {index} is cursed"),
             Fault::Forget => Ok(()),
         }
@@ -67,7 +67,7 @@ fn an_error_arrives_at_its_place_and_the_batches_around_it_are_whole() {
                     let sample = if i == 3 { 10 } else { 19 };
                     assert!(i == 3 || i == 6);
                     assert_eq!(error.sample_index(), Some(sample));
-                    assert_eq!(error.to_string(), format!("sample {sample}: the picture {sample}.png is damaged"));
+                    assert_eq!(error.to_string(), format!("sample {sample}: the image {sample}.png is damaged"));
                 }
             }
         }

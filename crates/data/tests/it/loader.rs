@@ -1,7 +1,7 @@
 //! Batches: how many, how large, what is in them, and which choices are refused.
 
 use expect_test::expect;
-use fulmen_data::{DataLoader, HostBatch, LastBatch, Replica, Sampler, Subset};
+use fulmen_data::{DataLoader, HostBatch, Replica, Sampler, Subset};
 
 use crate::common::{data, refused};
 
@@ -36,7 +36,7 @@ fn a_short_last_batch_is_padded_with_its_first_sample_and_masked() {
 
 #[test]
 fn a_short_last_batch_is_dropped() {
-    let loader = DataLoader::builder(data(10)).batch_size(4).last_batch(LastBatch::Drop).build().unwrap();
+    let loader = DataLoader::builder(data(10)).batch_size(4).drop_last(true).build().unwrap();
     assert_eq!((loader.len(), loader.num_samples(), loader.pads()), (2, 8, false));
     assert_eq!(batches(&loader, 0).iter().map(HostBatch::valid).collect::<Vec<_>>(), [4, 4]);
 }
@@ -112,9 +112,9 @@ fn choices_that_cannot_be_are_refused() {
     let empty = Subset::new(data(1), []).unwrap();
     refused(DataLoader::builder(empty).build(), expect!["the dataset is empty; a loader needs at least one sample"]);
     refused(
-        builder().batch_size(11).last_batch(LastBatch::Drop).build(),
+        builder().batch_size(11).drop_last(true).build(),
         expect![
-            "no batch is left: an epoch has 10 samples, fewer than the batch size 11, and LastBatch::Drop drops them; use a smaller batch size or LastBatch::Pad"
+            "no batch is left: an epoch has 10 samples, fewer than the batch size 11, and drop_last(true) drops them; use a smaller batch size or drop_last(false)"
         ],
     );
     refused(

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use fulmen_data::{
-    DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, LastBatch, OnError, Replica, Replicas,
-    Result, Sample, Sampler,
+    DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, OnError, Replica, Replicas, Result, Sample,
+    Sampler,
 };
 
 /// The numbers below `count`, of which some cannot be read, each with noise.
@@ -66,9 +66,9 @@ fn skipped_samples_leave_padding_behind() {
     );
     // Nothing half-written shows.
     assert_eq!(batches[0].1[3], batches[0].1[0]);
-    let even = torn(8, |_| false).on_error(OnError::Skip).last_batch(LastBatch::Drop).build().unwrap();
+    let even = torn(8, |_| false).on_error(OnError::Skip).drop_last(true).build().unwrap();
     assert!(even.pads(), "a batch may have padding at any time");
-    assert!(!torn(8, |_| false).on_error(OnError::Substitute).build().unwrap().pads());
+    assert!(!torn(8, |_| false).on_error(OnError::Replace).build().unwrap().pads());
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_batch_of_bad_samples_is_padding_alone() {
 #[test]
 fn substitutes_are_other_samples_of_the_epoch() {
     let bad = |i: usize| i.is_multiple_of(5);
-    let loader = torn(40, bad).shuffle(true).seed(3).on_error(OnError::Substitute).build().unwrap();
+    let loader = torn(40, bad).shuffle(true).seed(3).on_error(OnError::Replace).build().unwrap();
     let clean = torn(40, |_| false).shuffle(true).seed(3).build().unwrap();
     let (mut replaced, mut by) = (0, std::collections::BTreeSet::new());
     for epoch in 0..5 {
@@ -117,14 +117,14 @@ fn the_substitute_is_of_those_that_the_sampler_takes() {
             (0..len / 2).collect()
         }
     }
-    let loader = torn(40, |i| i % 4 == 1).sampler(FirstHalf).on_error(OnError::Substitute).build().unwrap();
+    let loader = torn(40, |i| i % 4 == 1).sampler(FirstHalf).on_error(OnError::Replace).build().unwrap();
     let read: Vec<i64> = loader.epochs(0..9, 0).flat_map(|batch| content(batch).0).collect();
     assert!(read.iter().all(|&number| number < 20));
 }
 
 #[test]
 fn the_number_of_workers_and_a_start_in_mid_epoch_change_nothing() {
-    for on_error in [OnError::Skip, OnError::Substitute] {
+    for on_error in [OnError::Skip, OnError::Replace] {
         let builder = || torn(101, |i| i % 7 == 3).shuffle(true).seed(5).on_error(on_error);
         let first = builder().build().unwrap();
         let whole: Vec<Content> = first.epochs(1..3, 0).map(content).collect();
@@ -168,7 +168,7 @@ fn bad_samples_are_counted_with_index_origin_and_message() {
 
 #[test]
 fn data_of_which_next_to_nothing_can_be_read_is_an_error() {
-    for on_error in [OnError::Skip, OnError::Substitute] {
+    for on_error in [OnError::Skip, OnError::Replace] {
         let loader = torn(1000, |i| i % 3 == 1 || i > 0).on_error(on_error).build().unwrap();
         let batches: Vec<Result<HostBatch>> = loader.epoch(0).collect();
         let error = batches[100].as_ref().unwrap_err().to_string();

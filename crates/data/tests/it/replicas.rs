@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use expect_test::{Expect, expect};
 use fulmen_data::{
-    DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, LastBatch, Replica, Replicas, Result,
-    Sample, Sampler,
+    DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, Replica, Replicas, Result, Sample, Sampler,
 };
 
 use crate::common::{self, data};
@@ -64,17 +63,17 @@ fn global_batches(parts: &[DataLoader], epochs: std::ops::Range<u64>, start_batc
 #[test]
 fn every_sample_is_seen_exactly_once_an_epoch() {
     for len in [1, 7, 64, 1000] {
-        for (batch_size, last_batch) in [(8, LastBatch::Pad), (24, LastBatch::Pad), (8, LastBatch::Drop)] {
-            if last_batch == LastBatch::Drop && len < batch_size {
+        for (batch_size, drop_last) in [(8, false), (24, false), (8, true)] {
+            if drop_last && len < batch_size {
                 continue;
             }
             for shuffle in [false, true] {
                 let builder = DataLoader::builder(data(len)).batch_size(batch_size).shuffle(shuffle).seed(3);
-                let whole = builder.last_batch(last_batch).build().unwrap();
-                let expected = if last_batch == LastBatch::Drop { len / batch_size * batch_size } else { len };
+                let whole = builder.drop_last(drop_last).build().unwrap();
+                let expected = if drop_last { len / batch_size * batch_size } else { len };
                 for (devices, num_processes) in [(1, 1), (2, 1), (2, 2), (8, 1), (8, 2), (8, 8)] {
                     let parts = processes(&whole, num_processes, devices);
-                    let context = format!("{len} samples, {batch_size}, {last_batch:?}, {devices}, {num_processes}");
+                    let context = format!("{len} samples, {batch_size}, {drop_last:?}, {devices}, {num_processes}");
                     let mut orders = vec![];
                     for epoch in 0..3 {
                         let batches = global_batches(&parts, epoch..epoch + 1, 0);
@@ -104,10 +103,9 @@ fn every_sample_is_seen_exactly_once_an_epoch() {
 
 #[test]
 fn the_global_batches_are_the_same_whoever_shares_them() {
-    for (len, last_batch) in [(103, LastBatch::Pad), (103, LastBatch::Drop), (3, LastBatch::Pad), (64, LastBatch::Drop)]
-    {
+    for (len, drop_last) in [(103, false), (103, true), (3, false), (64, true)] {
         let read = |devices, num_processes, workers| {
-            let builder = DataLoader::builder(data(len)).batch_size(16).shuffle(true).seed(5).last_batch(last_batch);
+            let builder = DataLoader::builder(data(len)).batch_size(16).shuffle(true).seed(5).drop_last(drop_last);
             let whole = builder.num_workers(workers).build().unwrap();
             let parts = processes(&whole, num_processes, devices);
             assert!(parts.iter().all(|part| part.description() == whole.description()));
@@ -118,7 +116,7 @@ fn the_global_batches_are_the_same_whoever_shares_them() {
         for (devices, num_processes) in [(1, 1), (2, 1), (8, 1), (2, 2), (4, 2), (8, 8), (16, 16)] {
             for workers in [0, 1, 3] {
                 let same = read(devices, num_processes, workers).0 == expected;
-                assert!(same, "{len} samples, {last_batch:?}, {devices} devices, {num_processes}, {workers} workers");
+                assert!(same, "{len} samples, {drop_last:?}, {devices} devices, {num_processes}, {workers} workers");
             }
         }
     }
@@ -192,7 +190,7 @@ fn a_run_resumes_in_the_middle_of_an_epoch_with_another_number_of_processes() {
 struct Stretch;
 
 impl Sampler for Stretch {
-    fn is_final(&self) -> bool {
+    fn is_presharded(&self) -> bool {
         true
     }
     fn num_samples(&self, len: usize, replica: Replica) -> usize {
@@ -211,12 +209,12 @@ impl Sampler for Stretch {
 
 #[test]
 fn a_final_sampler_is_not_divided_further() {
-    let build = |workers, last_batch| {
-        let builder = DataLoader::builder(data(41)).batch_size(12).sampler(Stretch).last_batch(last_batch);
+    let build = |workers, drop_last| {
+        let builder = DataLoader::builder(data(41)).batch_size(12).sampler(Stretch).drop_last(drop_last);
         builder.num_workers(workers).build().unwrap()
     };
     for workers in [0, 1, 3] {
-        let parts = processes(&build(workers, LastBatch::Pad), 4, 4);
+        let parts = processes(&build(workers, false), 4, 4);
         let batches = global_batches(&parts, 0..1, 0);
         // Ten samples a replica, three at a time.
         assert_eq!((batches.len(), parts[0].len(), parts[0].num_samples(), parts[0].pads()), (4, 4, 40, true));
@@ -228,11 +226,11 @@ fn a_final_sampler_is_not_divided_further() {
         assert_eq!(seen, (0..40).collect::<Vec<_>>());
         assert!(global_batches(&parts, 0..2, 2) == global_batches(&parts, 0..2, 0)[2..]);
 
-        let dropped = processes(&build(workers, LastBatch::Drop), 4, 4);
+        let dropped = processes(&build(workers, true), 4, 4);
         assert_eq!((dropped[0].len(), dropped[0].num_samples(), dropped[0].pads()), (3, 36, false));
         assert!(global_batches(&dropped, 0..1, 0) == batches[..3]);
     }
-    let whole = build(0, LastBatch::Pad);
+    let whole = build(0, false);
     assert_eq!(whole.description(), "41 of 41 samples, 4 batches of 12, Stretch (final, 1 replicas)");
     let parts = processes(&whole, 4, 4);
     assert_eq!(parts[1].description(), "40 of 41 samples, 4 batches of 12, Stretch (final, 4 replicas)");
@@ -355,12 +353,12 @@ fn what_cannot_be_shared_is_refused() {
         expect!["144115188075855872 samples on each of 1024 devices are too many to count"],
     );
     refused(
-        builder().per_device_batch_size(20).last_batch(LastBatch::Drop),
+        builder().per_device_batch_size(20).drop_last(true),
         8,
         1,
         0,
         expect![
-            "no batch is left: an epoch has 100 samples, fewer than the batch size 160, and LastBatch::Drop drops them; use a smaller batch size or LastBatch::Pad"
+            "no batch is left: an epoch has 100 samples, fewer than the batch size 160, and drop_last(true) drops them; use a smaller batch size or drop_last(false)"
         ],
     );
     refused(
@@ -380,7 +378,7 @@ fn replicas_that_disagree_are_refused() {
     /// Gives the samples that do not divide to the first ranks.
     struct Uneven;
     impl Sampler for Uneven {
-        fn is_final(&self) -> bool {
+        fn is_presharded(&self) -> bool {
             true
         }
         fn num_samples(&self, len: usize, replica: Replica) -> usize {

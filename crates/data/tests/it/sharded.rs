@@ -52,7 +52,7 @@ fn each_device_has_its_rows_and_no_others() {
         let runtime = runtime(devices);
         for workers in [0, 2] {
             let builder = DataLoader::builder(data(60)).batch_size(16).shuffle(true).seed(2).num_workers(workers);
-            let replicas = Replicas::of(&runtime, &rows()).unwrap();
+            let replicas = Replicas::from_runtime(&runtime, &rows()).unwrap();
             assert_eq!(replicas, Replicas { devices, ..Replicas::default() });
             let loader = builder.build().unwrap().distributed(replicas).unwrap();
             let each = loader.per_device_batch_size();
@@ -87,7 +87,7 @@ fn a_batch_can_be_whole_on_every_device_or_split_along_some_axes_of_the_mesh() {
     let part = |shard: usize| shard % 2 * 4 + shard / 2;
     compare(&host.to_devices(&grid, &swapped).unwrap(), &host, |shard| part(shard) * 2..part(shard) * 2 + 2);
 
-    let parts = |sharding: &Sharding| Replicas::of(&grid, sharding).unwrap().devices;
+    let parts = |sharding: &Sharding| Replicas::from_runtime(&grid, sharding).unwrap().devices;
     assert_eq!([parts(&rows()), parts(&both), parts(&swapped), parts(&Sharding::replicated())], [4, 8, 8, 1]);
 }
 
@@ -160,7 +160,7 @@ fn what_cannot_be_split_is_an_error() {
     assert!(error.contains("the mesh is data=8"), "{error}");
     let error = message(&loader(16), &Sharding::new([None, Some("data")])).to_string();
     assert!(error.contains("its first axis alone"), "{error}");
-    let unknown = Replicas::of(&runtime, &Sharding::new([Some("model")])).unwrap_err();
+    let unknown = Replicas::from_runtime(&runtime, &Sharding::new([Some("model")])).unwrap_err();
     assert!(unknown.is_usage() && unknown.to_string().contains("the mesh is data=8"), "{unknown}");
 
     // A part of a batch for devices that need all of it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use expect_test::expect;
 use fulmen_data::{
     DType, DataLoader, DataLoaderBuilder, Deferred, Error, Field, Fingerprint, HostBatch, Items, IterableDataset,
-    LastBatch, MixStream, MixUntil, OnError, Replicas, Result, Stream, StreamItem,
+    MixStream, MixUntil, OnError, Replicas, Result, Stream, StreamItem,
 };
 
 use crate::common::refused;
@@ -348,7 +348,7 @@ fn a_record_that_cannot_be_decoded_fails_is_skipped_or_replaced() {
         messages.sort_unstable();
         assert_eq!(messages[0], (Some(4), "sample 4 (number 4): torn"));
         assert_eq!(messages[1], (Some(5), "sample 5 (number 5): the dataset panicked: 5"));
-        let (batches, _) = outcome(torn(), OnError::Substitute, workers);
+        let (batches, _) = outcome(torn(), OnError::Replace, workers);
         assert_eq!(batches[1], "[3, 3, 3] [1.0, 1.0, 1.0]");
     }
 }
@@ -356,7 +356,7 @@ fn a_record_that_cannot_be_decoded_fails_is_skipped_or_replaced() {
 #[test]
 fn a_batch_of_which_no_record_can_be_decoded_is_an_error() {
     let torn = || Numbers::new(9).map(|n| if n / 3 == 1 { Err(Error::new(format!("torn {n}"))) } else { Ok(n) });
-    for on_error in [OnError::Skip, OnError::Substitute] {
+    for on_error in [OnError::Skip, OnError::Replace] {
         let (batches, _) = outcome(torn(), on_error, 2);
         assert_eq!(
             batches[1],
@@ -380,7 +380,7 @@ fn a_stream_that_breaks_ends_the_run_or_goes_on_behind_the_gap() {
             batches[..3],
             ["[0, 1, 2] [1.0, 1.0, 1.0]", "[3, 5, 6] [1.0, 1.0, 1.0]", "[0, 0, 0] [0.0, 0.0, 0.0]"]
         );
-        let (substituted, _) = outcome(broken(gap), OnError::Substitute, workers);
+        let (substituted, _) = outcome(broken(gap), OnError::Replace, workers);
         assert_eq!(substituted[1..3], ["[3, 5, 6] [1.0, 1.0, 1.0]", "[0, 0, 0] [1.0, 0.0, 0.0]"]);
         assert_eq!((loader.bad_samples().count, loader.bad_samples().first[0].index), (2, None));
         let (batches, _) = outcome(broken(|_| Some(Error::new("no network"))), OnError::Skip, workers);
@@ -396,7 +396,7 @@ fn a_stream_that_breaks_ends_the_run_or_goes_on_behind_the_gap() {
 #[test]
 fn a_substitute_takes_the_row_of_the_record_that_cannot_be_decoded() {
     let torn = || Numbers::new(8).map(|n| if [1, 4].contains(&n) { Err(Error::new("torn")) } else { Ok(n) });
-    let loader = DataLoader::from_stream(samples(torn())).batch_size(4).on_error(OnError::Substitute).build().unwrap();
+    let loader = DataLoader::from_stream(samples(torn())).batch_size(4).on_error(OnError::Replace).build().unwrap();
     let batches: Vec<Vec<i64>> = loader.epoch(0).map(|batch| numbers(&batch.unwrap())).collect();
     let expected = [[0, -1, 2, 3], [-1, 5, 6, 7]];
     for (batch, expected) in batches.iter().zip(expected) {
@@ -417,7 +417,7 @@ fn battered() -> impl Stream<Item = u64> {
 
 #[test]
 fn bad_records_change_nothing_about_workers_and_starts_in_mid_epoch() {
-    for on_error in [OnError::Skip, OnError::Substitute] {
+    for on_error in [OnError::Skip, OnError::Replace] {
         let loader = |workers: usize| {
             let builder = DataLoader::from_stream(samples(battered().shuffle(6, 2))).batch_size(4).seed(5);
             builder.on_error(on_error).num_workers(workers).build().unwrap()
@@ -449,7 +449,7 @@ fn processes_lose_none_of_a_stream_but_the_bad_records() {
         let builder = DataLoader::from_stream(samples(battered())).batch_size(8).num_workers(2);
         builder.on_error(on_error).build().unwrap()
     };
-    for (on_error, count) in [(OnError::Skip, 1), (OnError::Skip, 2), (OnError::Skip, 8), (OnError::Substitute, 8)] {
+    for (on_error, count) in [(OnError::Skip, 1), (OnError::Skip, 2), (OnError::Skip, 8), (OnError::Replace, 8)] {
         let parts = (0..count).map(|process_index| {
             let loader = whole(on_error).distributed(Replicas { devices: 8, num_processes: count, process_index });
             loader.unwrap().epoch(0).map(content).collect::<Vec<_>>()
@@ -537,7 +537,7 @@ fn a_stream_longer_than_it_said_is_an_error() {
         }
         let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9)))).batch_size(3).num_workers(workers);
         // What the last batch would have been is dropped, so that nobody comes to the end.
-        assert_eq!(builder.last_batch(LastBatch::Drop).build().unwrap().epoch(0).filter(Result::is_ok).count(), 2);
+        assert_eq!(builder.drop_last(true).build().unwrap().epoch(0).filter(Result::is_ok).count(), 2);
         let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9)))).batch_size(3).num_workers(workers);
         assert_eq!(builder.num_samples(7).build().unwrap().epoch(0).filter(Result::is_ok).count(), 3);
     }
@@ -575,9 +575,9 @@ fn choices_that_do_not_fit_a_stream_are_refused() {
         ],
     );
     refused(
-        builder(Numbers::new(3)).last_batch(LastBatch::Drop).build(),
+        builder(Numbers::new(3)).drop_last(true).build(),
         expect![
-            "no batch is left: an epoch has 3 samples, fewer than the batch size 4, and LastBatch::Drop drops them; use a smaller batch size or LastBatch::Pad"
+            "no batch is left: an epoch has 3 samples, fewer than the batch size 4, and drop_last(true) drops them; use a smaller batch size or drop_last(false)"
         ],
     );
     let loader = builder(Numbers::unknown(0)).num_samples(8).build().unwrap();

@@ -148,6 +148,6 @@ mod beside_a_glob {
         let _: Option<(Trainer, LogPoint, FitSummary, Precision)> = None;
         let _: Option<(Runtime, Shape, Weights, Batch)> = None;
         let _: Option<(Mesh, GradientClipAlgorithm, Buckets)> = None;
-        let _ = (LastBatch::Drop, Mode::Min, Strategy::Fsdp, Accelerator::Cpu);
+        let _ = (Mode::Min, Strategy::Fsdp, Accelerator::Cpu);
     }
 }

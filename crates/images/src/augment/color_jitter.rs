@@ -2,32 +2,32 @@
 //!
 //! Not here: how they are changed (`functional`).
 
-use super::amount::{Amount, draw};
+use super::factor_range::{FactorRange, draw};
 use super::{named, options};
-use crate::{Picture, PictureTransform, functional};
-use fulmen_data::{Result, SampleRandom};
+use crate::{Image, ImageTransform, functional};
+use fulmen_data::{Result, SampleRng};
 
 /// Changes brightness, contrast, saturation and hue, each by a factor of its own, one after the other in an order that
 /// is drawn, too (torchvision's `ColorJitter`). What is not set stays.
 ///
-/// A grey picture keeps its saturation and hue; alpha stays.
+/// A grey image keeps its saturation and hue; alpha stays.
 ///
 /// ```
-/// use fulmen_images::{ColorJitter, Picture, PictureTransform};
-/// use fulmen_data::SampleRandom;
+/// use fulmen_images::{ColorJitter, Image, ImageTransform};
+/// use fulmen_data::SampleRng;
 ///
 /// let jitter = ColorJitter::new().brightness(0.4).contrast((0.8, 1.5)).hue(0.1);
-/// let picture = Picture::new(1, 1, 3, vec![200, 100, 50])?;
-/// let once = jitter.apply(picture.clone(), &mut SampleRandom::new(0, 0, 7))?;
-/// assert_eq!(jitter.apply(picture, &mut SampleRandom::new(0, 0, 7))?.pixels(), once.pixels());
+/// let image = Image::new(1, 1, 3, vec![200, 100, 50])?;
+/// let once = jitter.apply(image.clone(), &mut SampleRng::new(0, 0, 7))?;
+/// assert_eq!(jitter.apply(image, &mut SampleRng::new(0, 0, 7))?.pixels(), once.pixels());
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ColorJitter {
-    brightness: Option<Amount>,
-    contrast: Option<Amount>,
-    saturation: Option<Amount>,
-    hue: Option<Amount>,
+    brightness: Option<FactorRange>,
+    contrast: Option<FactorRange>,
+    saturation: Option<FactorRange>,
+    hue: Option<FactorRange>,
 }
 
 impl ColorJitter {
@@ -38,22 +38,22 @@ impl ColorJitter {
 
     options! {
         /// The factor of brightness: uniform from `max(0, 1 - amount)` to `1 + amount`, or from the range.
-        brightness(amount: impl Into<Amount>) = Some(amount.into());
+        brightness(amount: impl Into<FactorRange>) = Some(amount.into());
         /// The factor of contrast, as that of brightness.
-        contrast(amount: impl Into<Amount>) = Some(amount.into());
+        contrast(amount: impl Into<FactorRange>) = Some(amount.into());
         /// The factor of saturation, as that of brightness.
-        saturation(amount: impl Into<Amount>) = Some(amount.into());
+        saturation(amount: impl Into<FactorRange>) = Some(amount.into());
         /// The part of the circle of colours by which the hue turns: uniform from `-amount` to `amount`, at most 0.5, or from
         /// the range, within -0.5 to 0.5.
-        hue(amount: impl Into<Amount>) = Some(amount.into());
+        hue(amount: impl Into<FactorRange>) = Some(amount.into());
     }
 
-    fn factors(&self) -> [(&'static str, Option<Amount>); 3] {
+    fn factors(&self) -> [(&'static str, Option<FactorRange>); 3] {
         [("brightness", self.brightness), ("contrast", self.contrast), ("saturation", self.saturation)]
     }
 }
 
-impl PictureTransform for ColorJitter {
+impl ImageTransform for ColorJitter {
     fn check(&self) -> Result<()> {
         for (name, amount) in self.factors() {
             named("ColorJitter", amount.map_or(Ok(()), |amount| amount.check(name, 1.0, (0.0, f64::INFINITY))))?;
@@ -61,7 +61,7 @@ impl PictureTransform for ColorJitter {
         named("ColorJitter", self.hue.map_or(Ok(()), |amount| amount.check("hue", 0.0, (-0.5, 0.5))))
     }
 
-    fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, mut image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let mut order = [0, 1, 2, 3];
         random.shuffle(&mut order);
@@ -69,15 +69,15 @@ impl PictureTransform for ColorJitter {
             self.factors().map(|(_, amount)| amount.map(|amount| draw(random, amount.about(1.0, 0.0))));
         let hue = self.hue.map(|amount| draw(random, amount.about(0.0, f64::NEG_INFINITY)));
         for step in order {
-            picture = match (step, brightness, contrast, saturation, hue) {
-                (0, Some(factor), ..) => functional::adjust_brightness(picture, factor)?,
-                (1, _, Some(factor), ..) => functional::adjust_contrast(picture, factor)?,
-                (2, _, _, Some(factor), _) => functional::adjust_saturation(picture, factor)?,
-                (3, .., Some(factor)) => functional::adjust_hue(picture, factor)?,
-                _ => picture,
+            image = match (step, brightness, contrast, saturation, hue) {
+                (0, Some(factor), ..) => functional::adjust_brightness(image, factor)?,
+                (1, _, Some(factor), ..) => functional::adjust_contrast(image, factor)?,
+                (2, _, _, Some(factor), _) => functional::adjust_saturation(image, factor)?,
+                (3, .., Some(factor)) => functional::adjust_hue(image, factor)?,
+                _ => image,
             };
         }
-        Ok(picture)
+        Ok(image)
     }
 
     fn describe(&self) -> String {

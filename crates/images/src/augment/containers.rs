@@ -1,16 +1,16 @@
 //! Transforms made of others: done or not, one of several, all in an order that is drawn.
 //!
-//! Not here: all in one order, which `Pictures::then` is.
+//! Not here: all in one order, which `ImagePipeline::then` is.
 
 use super::{check_probability, named};
-use crate::{Picture, PictureTransform};
-use fulmen_data::{Error, Result, SampleRandom};
+use crate::{Image, ImageTransform};
+use fulmen_data::{Error, Result, SampleRng};
 
 /// The transforms of a container.
 #[derive(Default)]
-struct List(Vec<Box<dyn PictureTransform>>);
+struct TransformList(Vec<Box<dyn ImageTransform>>);
 
-impl List {
+impl TransformList {
     fn check(&self, of: &str) -> Result<()> {
         if self.0.is_empty() {
             return Err(Error::usage(format!("{of} has no transforms; add them with .then(...)")));
@@ -32,44 +32,44 @@ impl List {
 /// Does all its transforms, one after the other, or none of them (torchvision's `RandomApply`).
 ///
 /// ```
-/// use fulmen_images::{GaussianBlur, PictureTransform, RandomApply};
+/// use fulmen_images::{GaussianBlur, ImageTransform, RandomApply};
 ///
 /// let sometimes = RandomApply::new(0.2).then(GaussianBlur::new(5));
 /// assert_eq!(sometimes.describe(), "RandomApply(p=0.2, [GaussianBlur(kernel_size=5x5, sigma=0.1..2)])");
 /// ```
 pub struct RandomApply {
     p: f64,
-    transforms: List,
+    transforms: TransformList,
 }
 
 impl RandomApply {
     /// With the probability `p`; torchvision's default is 0.5.
     pub fn new(p: f64) -> RandomApply {
-        RandomApply { p, transforms: List::default() }
+        RandomApply { p, transforms: TransformList::default() }
     }
 
     /// Adds a transform.
     #[must_use]
-    pub fn then(mut self, transform: impl PictureTransform) -> RandomApply {
+    pub fn then(mut self, transform: impl ImageTransform) -> RandomApply {
         self.transforms.0.push(Box::new(transform));
         self
     }
 }
 
-impl PictureTransform for RandomApply {
+impl ImageTransform for RandomApply {
     fn check(&self) -> Result<()> {
         check_probability("RandomApply", self.p)?;
         self.transforms.check("RandomApply")
     }
 
-    fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, mut image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
-        if random.chance(self.p) {
+        if random.bernoulli(self.p) {
             for transform in &self.transforms.0 {
-                picture = transform.apply(picture, random)?;
+                image = transform.apply(image, random)?;
             }
         }
-        Ok(picture)
+        Ok(image)
     }
 
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
@@ -84,7 +84,7 @@ impl PictureTransform for RandomApply {
 /// Does one of its transforms (torchvision's `RandomChoice`).
 ///
 /// ```
-/// use fulmen_images::{PictureTransform, RandomChoice, RandomInvert, RandomRotation};
+/// use fulmen_images::{ImageTransform, RandomChoice, RandomInvert, RandomRotation};
 ///
 /// let one = RandomChoice::new().or(RandomRotation::new(30.0)).or_weighted(2.0, RandomInvert::new().p(1.0));
 /// assert!(one.check().is_ok());
@@ -92,7 +92,7 @@ impl PictureTransform for RandomApply {
 #[derive(Default)]
 pub struct RandomChoice {
     weights: Vec<f64>,
-    transforms: List,
+    transforms: TransformList,
 }
 
 impl RandomChoice {
@@ -103,20 +103,20 @@ impl RandomChoice {
 
     /// Adds a transform, with the weight 1.
     #[must_use]
-    pub fn or(self, transform: impl PictureTransform) -> RandomChoice {
+    pub fn or(self, transform: impl ImageTransform) -> RandomChoice {
         self.or_weighted(1.0, transform)
     }
 
     /// Adds a transform whose probability is `weight` divided by the sum of all weights.
     #[must_use]
-    pub fn or_weighted(mut self, weight: f64, transform: impl PictureTransform) -> RandomChoice {
+    pub fn or_weighted(mut self, weight: f64, transform: impl ImageTransform) -> RandomChoice {
         self.weights.push(weight);
         self.transforms.0.push(Box::new(transform));
         self
     }
 }
 
-impl PictureTransform for RandomChoice {
+impl ImageTransform for RandomChoice {
     fn check(&self) -> Result<()> {
         let sum: f64 = self.weights.iter().sum();
         let possible = self.weights.iter().all(|&weight| weight >= 0.0) && sum > 0.0 && sum.is_finite();
@@ -130,7 +130,7 @@ impl PictureTransform for RandomChoice {
         self.transforms.check("RandomChoice")
     }
 
-    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let mut left = random.uniform(0.0, self.weights.iter().sum());
         let mut chosen = None;
@@ -143,8 +143,8 @@ impl PictureTransform for RandomChoice {
         }
         // Where rounding leaves something over, it is the last one's.
         match chosen {
-            Some(transform) => transform.apply(picture, random),
-            None => Ok(picture),
+            Some(transform) => transform.apply(image, random),
+            None => Ok(image),
         }
     }
 
@@ -162,7 +162,7 @@ impl PictureTransform for RandomChoice {
 /// Does all its transforms in an order that is drawn (torchvision's `RandomOrder`).
 #[derive(Default)]
 pub struct RandomOrder {
-    transforms: List,
+    transforms: TransformList,
 }
 
 impl RandomOrder {
@@ -173,25 +173,25 @@ impl RandomOrder {
 
     /// Adds a transform.
     #[must_use]
-    pub fn and(mut self, transform: impl PictureTransform) -> RandomOrder {
+    pub fn and(mut self, transform: impl ImageTransform) -> RandomOrder {
         self.transforms.0.push(Box::new(transform));
         self
     }
 }
 
-impl PictureTransform for RandomOrder {
+impl ImageTransform for RandomOrder {
     fn check(&self) -> Result<()> {
         self.transforms.check("RandomOrder")
     }
 
-    fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, mut image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let mut order: Vec<usize> = (0..self.transforms.0.len()).collect();
         random.shuffle(&mut order);
         for index in order {
-            picture = self.transforms.0[index].apply(picture, random)?;
+            image = self.transforms.0[index].apply(image, random)?;
         }
-        Ok(picture)
+        Ok(image)
     }
 
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {

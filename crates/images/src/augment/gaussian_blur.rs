@@ -2,42 +2,42 @@
 //!
 //! Not here: the convolution (`functional`).
 
-use super::amount::{Amount, draw};
+use super::factor_range::{FactorRange, draw};
 use super::{named, options};
 use crate::functional::{self, check_gaussian};
-use crate::{Picture, PictureTransform};
-use fulmen_data::{Error, Result, SampleRandom};
+use crate::{Image, ImageTransform};
+use fulmen_data::{Error, Result, SampleRng};
 
-/// Blurs a picture with a Gaussian whose standard deviation is drawn (torchvision's `GaussianBlur`). With a probability:
+/// Blurs an image with a Gaussian whose standard deviation is drawn (torchvision's `GaussianBlur`). With a probability:
 /// in a [`RandomApply`](super::RandomApply).
 #[derive(Clone, Debug, PartialEq)]
 pub struct GaussianBlur {
     kernel_size: (usize, usize),
-    sigma: Amount,
+    sigma: FactorRange,
 }
 
 impl GaussianBlur {
     /// With a kernel of `kernel_size` x `kernel_size`, which is odd, and a deviation from 0.1 to 2 pixels.
     pub fn new(kernel_size: usize) -> GaussianBlur {
-        GaussianBlur { kernel_size: (kernel_size, kernel_size), sigma: Amount::Range(0.1, 2.0) }
+        GaussianBlur { kernel_size: (kernel_size, kernel_size), sigma: FactorRange::Range(0.1, 2.0) }
     }
 
     options! {
         /// With a kernel of another size along the columns than along the rows: its width and its height.
         kernel_size(width: usize, height: usize) = (width, height);
         /// Another deviation: always this one, or one from the range.
-        sigma(sigma: impl Into<Amount>) = sigma.into();
+        sigma(sigma: impl Into<FactorRange>) = sigma.into();
     }
 
     fn range(&self) -> (f64, f64) {
         match self.sigma {
-            Amount::One(sigma) => (sigma, sigma),
-            Amount::Range(from, to) => (from, to),
+            FactorRange::One(sigma) => (sigma, sigma),
+            FactorRange::Range(from, to) => (from, to),
         }
     }
 }
 
-impl PictureTransform for GaussianBlur {
+impl ImageTransform for GaussianBlur {
     fn check(&self) -> Result<()> {
         let (from, to) = self.range();
         if from > to {
@@ -47,10 +47,10 @@ impl PictureTransform for GaussianBlur {
         named("GaussianBlur", check_gaussian(self.kernel_size, (from, to)))
     }
 
-    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let sigma = draw(random, self.range());
-        named("GaussianBlur", functional::gaussian_blur(picture, self.kernel_size, (sigma, sigma)))
+        named("GaussianBlur", functional::gaussian_blur(image, self.kernel_size, (sigma, sigma)))
     }
 
     fn describe(&self) -> String {

@@ -2,15 +2,15 @@
 //!
 //! Not here: how pixels are moved (`functional`).
 
-use super::amount::{Amount, draw};
-use super::{check_probability, named, options, outside_options};
+use super::factor_range::{FactorRange, draw};
+use super::{check_probability, named, options, resampling_options};
 use crate::functional::{self, Affine, Fill, check_interpolation};
-use crate::{Interpolation, Picture, PictureTransform};
-use fulmen_data::{Error, Result, SampleRandom};
+use crate::{Image, ImageTransform, Interpolation};
+use fulmen_data::{Error, Result, SampleRng};
 
 const ALL: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 
-fn about_zero(amount: Amount) -> (f64, f64) {
+fn about_zero(amount: FactorRange) -> (f64, f64) {
     amount.about(0.0, f64::NEG_INFINITY)
 }
 
@@ -18,17 +18,17 @@ fn center_text(center: Option<(f64, f64)>) -> String {
     center.map_or("middle".to_owned(), |(x, y)| format!("{x}/{y}"))
 }
 
-/// Turns a picture by an angle that is drawn (torchvision's `RandomRotation`).
+/// Turns an image by an angle that is drawn (torchvision's `RandomRotation`).
 ///
 /// ```
-/// use fulmen_images::{Interpolation, PictureTransform, RandomRotation};
+/// use fulmen_images::{Interpolation, ImageTransform, RandomRotation};
 ///
 /// let rotation = RandomRotation::new(15.0).interpolation(Interpolation::Bilinear).fill([124, 116, 104]);
 /// assert!(rotation.describe().starts_with("RandomRotation(degrees=15, interpolation=bilinear"));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomRotation {
-    degrees: Amount,
+    degrees: FactorRange,
     interpolation: Interpolation,
     expand: bool,
     center: Option<(f64, f64)>,
@@ -37,7 +37,7 @@ pub struct RandomRotation {
 
 impl RandomRotation {
     /// By an angle from `-degrees` to `degrees`, or from the range, counter-clockwise.
-    pub fn new(degrees: impl Into<Amount>) -> RandomRotation {
+    pub fn new(degrees: impl Into<FactorRange>) -> RandomRotation {
         RandomRotation {
             degrees: degrees.into(),
             interpolation: Interpolation::Nearest,
@@ -47,26 +47,26 @@ impl RandomRotation {
         }
     }
 
-    outside_options!();
+    resampling_options!();
 
     options! {
-        /// Whether the result becomes as large as the whole turned picture needs. Pictures of different sizes come out.
+        /// Whether the result becomes as large as the whole turned image needs. Images of different sizes come out.
         expand(expand: bool) = expand;
         /// The place about which is turned, x and y from the upper left corner, instead of the middle.
         center(x: f64, y: f64) = Some((x, y));
     }
 }
 
-impl PictureTransform for RandomRotation {
+impl ImageTransform for RandomRotation {
     fn check(&self) -> Result<()> {
         named("RandomRotation", check_interpolation(self.interpolation))?;
         named("RandomRotation", self.degrees.check("range of degrees", 0.0, ALL))
     }
 
-    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let angle = draw(random, about_zero(self.degrees));
-        functional::rotate(&picture, angle, self.interpolation, self.expand, self.center, &self.fill)
+        functional::rotate(&image, angle, self.interpolation, self.expand, self.center, &self.fill)
     }
 
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
@@ -85,14 +85,14 @@ impl PictureTransform for RandomRotation {
     }
 }
 
-/// Turns, moves, scales and shears a picture, each by an amount that is drawn (torchvision's `RandomAffine`).
+/// Turns, moves, scales and shears an image, each by an amount that is drawn (torchvision's `RandomAffine`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomAffine {
-    degrees: Amount,
+    degrees: FactorRange,
     translate: Option<(f64, f64)>,
     scale: Option<(f64, f64)>,
-    shear: Option<Amount>,
-    shear_y: Option<Amount>,
+    shear: Option<FactorRange>,
+    shear_y: Option<FactorRange>,
     interpolation: Interpolation,
     fill: Fill,
     center: Option<(f64, f64)>,
@@ -100,7 +100,7 @@ pub struct RandomAffine {
 
 impl RandomAffine {
     /// Turned by an angle from `-degrees` to `degrees`, or from the range, clockwise; 0 to not turn.
-    pub fn new(degrees: impl Into<Amount>) -> RandomAffine {
+    pub fn new(degrees: impl Into<FactorRange>) -> RandomAffine {
         RandomAffine {
             degrees: degrees.into(),
             translate: None,
@@ -113,7 +113,7 @@ impl RandomAffine {
         }
     }
 
-    outside_options!();
+    resampling_options!();
 
     options! {
         /// Moved by at most these parts of the width and of the height to both sides, by whole pixels.
@@ -121,15 +121,15 @@ impl RandomAffine {
         /// Scaled by a factor in this range.
         scale(least: f64, most: f64) = Some((least, most));
         /// Sheared along x by an angle from `-degrees` to `degrees`, or from the range.
-        shear(degrees: impl Into<Amount>) = Some(degrees.into());
+        shear(degrees: impl Into<FactorRange>) = Some(degrees.into());
         /// Sheared along y: torchvision's third and fourth number of `shear`.
-        shear_y(degrees: impl Into<Amount>) = Some(degrees.into());
+        shear_y(degrees: impl Into<FactorRange>) = Some(degrees.into());
         /// The place about which is turned, scaled and sheared, x and y from the upper left corner, instead of the middle.
         center(x: f64, y: f64) = Some((x, y));
     }
 }
 
-impl PictureTransform for RandomAffine {
+impl ImageTransform for RandomAffine {
     fn check(&self) -> Result<()> {
         named("RandomAffine", check_interpolation(self.interpolation))?;
         named("RandomAffine", self.degrees.check("range of degrees", 0.0, ALL))?;
@@ -139,7 +139,7 @@ impl PictureTransform for RandomAffine {
         if let Some((x, y)) = self.translate
             && !((0.0..=1.0).contains(&x) && (0.0..=1.0).contains(&y))
         {
-            let message = format!("RandomAffine: the translation by {x} and {y} of the picture must be from 0 to 1");
+            let message = format!("RandomAffine: the translation by {x} and {y} of the image must be from 0 to 1");
             return Err(Error::usage(message));
         }
         match self.scale {
@@ -150,25 +150,25 @@ impl PictureTransform for RandomAffine {
         }
     }
 
-    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let angle = draw(random, about_zero(self.degrees));
-        let size = (picture.width() as f64, picture.height() as f64);
+        let size = (image.width() as f64, image.height() as f64);
         let translate = self.translate.map_or((0.0, 0.0), |(x, y)| {
             let mut along = |most: f64| random.uniform(-most, most).round_ties_even();
             (along(x * size.0), along(y * size.1))
         });
         let scale = self.scale.map_or(1.0, |range| draw(random, range));
-        let mut lean = |shear: Option<Amount>| shear.map_or(0.0, |amount| draw(random, about_zero(amount)));
+        let mut lean = |shear: Option<FactorRange>| shear.map_or(0.0, |amount| draw(random, about_zero(amount)));
         let shear = (lean(self.shear), lean(self.shear_y));
         let map = Affine { angle, translate, scale, shear, center: self.center };
-        functional::affine(&picture, &map, self.interpolation, &self.fill)
+        functional::affine(&image, &map, self.interpolation, &self.fill)
     }
 
     fn describe(&self) -> String {
         let (x, y) = self.translate.unwrap_or_default();
-        let scale = self.scale.map_or(Amount::One(1.0), Amount::from);
-        let shear = [self.shear, self.shear_y].map(|shear| shear.unwrap_or(Amount::One(0.0)));
+        let scale = self.scale.map_or(FactorRange::One(1.0), FactorRange::from);
+        let shear = [self.shear, self.shear_y].map(|shear| shear.unwrap_or(FactorRange::One(0.0)));
         format!(
             "RandomAffine(degrees={}, translate={x}/{y}, scale={scale}, shear={}, shear_y={}, interpolation={}, fill={}, \
              center={})",
@@ -182,7 +182,7 @@ impl PictureTransform for RandomAffine {
     }
 }
 
-/// Moves the four corners of a picture towards its middle, each on its own (torchvision's `RandomPerspective`).
+/// Moves the four corners of an image towards its middle, each on its own (torchvision's `RandomPerspective`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomPerspective {
     distortion_scale: f64,
@@ -208,7 +208,7 @@ impl RandomPerspective {
         RandomPerspective::default()
     }
 
-    outside_options!();
+    resampling_options!();
 
     options! {
         /// Another part of the way to the middle, from 0 to 1.
@@ -218,7 +218,7 @@ impl RandomPerspective {
     }
 }
 
-impl PictureTransform for RandomPerspective {
+impl ImageTransform for RandomPerspective {
     fn check(&self) -> Result<()> {
         check_probability("RandomPerspective", self.p)?;
         named("RandomPerspective", check_interpolation(self.interpolation))?;
@@ -231,12 +231,12 @@ impl PictureTransform for RandomPerspective {
         }
     }
 
-    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
-        let (width, height) = (picture.width(), picture.height());
+        let (width, height) = (image.width(), image.height());
         // With fewer than 2 rows or columns the corners are no four places.
-        if !random.chance(self.p) || width < 2 || height < 2 {
-            return Ok(picture);
+        if !random.bernoulli(self.p) || width < 2 || height < 2 {
+            return Ok(image);
         }
         let reach = |size: usize| (self.distortion_scale * (size / 2) as f64) as usize + 1;
         let mut corner = |right: bool, lower: bool| {
@@ -248,12 +248,12 @@ impl PictureTransform for RandomPerspective {
         };
         let (right, bottom) = ((width - 1) as f64, (height - 1) as f64);
         let from = [(0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom)];
-        // Three corners of a small picture may be drawn on one line.
+        // Three corners of a small image may be drawn on one line.
         let mut draws =
             (0..10).map(|_| [corner(false, false), corner(true, false), corner(true, true), corner(false, true)]);
         match draws.find(|&to| functional::is_possible(from, to)) {
-            Some(to) => functional::perspective(&picture, from, to, self.interpolation, &self.fill),
-            None => Ok(picture),
+            Some(to) => functional::perspective(&image, from, to, self.interpolation, &self.fill),
+            None => Ok(image),
         }
     }
 

@@ -1,30 +1,30 @@
-//! Pictures changed by chance: torchvision's random transforms as [`PictureTransform`](super::PictureTransform)s.
+//! Images changed by chance: torchvision's random transforms as [`ImageTransform`](super::ImageTransform)s.
 //!
 //! Names, parameters, defaults and what happens are those of torchvision's `transforms.v2`; the random numbers are not:
-//! they come from the sample's own ([`SampleRandom`](fulmen_data::SampleRandom)), so that a picture of an epoch is always
+//! they come from the sample's own ([`SampleRng`](fulmen_data::SampleRng)), so that an image of an epoch is always
 //! changed in the same way.
 //!
-//! Not here: what is done to the pixels ([`functional`](super::functional)), cropping and flipping (`Pictures`), and what
-//! mixes the pictures of a batch (`fulmen_nn::augment`).
+//! Not here: what is done to the pixels ([`functional`](super::functional)), cropping and flipping (`ImagePipeline`), and what
+//! mixes the images of a batch (`fulmen_nn::augment`).
 
-mod amount;
 mod auto_augment;
-mod choices;
 mod color_jitter;
+mod color_ops;
 mod containers;
+mod factor_range;
 mod gaussian_blur;
 mod geometry;
 mod pad;
 mod random_erasing;
 
-pub use amount::Amount;
 pub use auto_augment::{AutoAugment, AutoAugmentPolicy, RandAugment, TrivialAugmentWide};
-pub use choices::{
+pub use color_jitter::ColorJitter;
+pub use color_ops::{
     RandomAdjustSharpness, RandomAutocontrast, RandomEqualize, RandomGrayscale, RandomInvert, RandomPosterize,
     RandomSolarize,
 };
-pub use color_jitter::ColorJitter;
 pub use containers::{RandomApply, RandomChoice, RandomOrder};
+pub use factor_range::FactorRange;
 pub use gaussian_blur::GaussianBlur;
 pub use geometry::{RandomAffine, RandomPerspective, RandomRotation};
 pub use pad::Pad;
@@ -46,17 +46,17 @@ macro_rules! options {
 use options;
 
 /// The options of what moves pixels: how those between pixels are found, and what comes from outside.
-macro_rules! outside_options {
+macro_rules! resampling_options {
     () => {
         $crate::augment::options! {
             /// How values between pixels are found.
             interpolation(interpolation: Interpolation) = interpolation;
-            /// The colour of what comes from outside the picture; black if not set.
+            /// The colour of what comes from outside the image; black if not set.
             fill(fill: impl Into<Fill>) = fill.into();
         }
     };
 }
-use outside_options;
+use resampling_options;
 
 /// Refuses what is not a probability.
 fn check_probability(transform: &str, p: f64) -> Result<()> {

@@ -1,16 +1,16 @@
-//! A frame around each picture.
+//! A frame around each image.
 //!
 //! Not here: what stands in it (`functional`).
 
 use crate::functional::{self, Padding, PaddingMode};
-use crate::{Picture, PictureTransform};
-use fulmen_data::{Result, SampleRandom};
+use crate::{Image, ImageTransform};
+use fulmen_data::{Result, SampleRng};
 
-/// Puts a frame around a picture, always the same one (torchvision's `Pad`): black, unless
+/// Puts a frame around an image, always the same one (torchvision's `Pad`): black, unless
 /// [`padding_mode`](Pad::padding_mode) says otherwise.
 ///
 /// ```
-/// use fulmen_images::{Pad, PictureTransform};
+/// use fulmen_images::{Pad, ImageTransform};
 /// use fulmen_images::functional::PaddingMode;
 ///
 /// assert_eq!(Pad::new(4).describe(), "Pad(left=4, top=4, right=4, bottom=4, mode=Constant(0))");
@@ -40,9 +40,9 @@ impl Pad {
     }
 }
 
-impl PictureTransform for Pad {
-    fn apply(&self, picture: Picture, _: &mut SampleRandom) -> Result<Picture> {
-        functional::pad(&picture, self.padding, &self.mode)
+impl ImageTransform for Pad {
+    fn apply(&self, image: Image, _: &mut SampleRng) -> Result<Image> {
+        functional::pad(&image, self.padding, &self.mode)
     }
 
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {

@@ -4,8 +4,8 @@
 
 use super::{check_probability, options};
 use crate::functional::{self, Fill};
-use crate::{Picture, PictureTransform};
-use fulmen_data::{Error, Result, SampleRandom};
+use crate::{Image, ImageTransform};
+use fulmen_data::{Error, Result, SampleRng};
 
 /// What is painted over a rectangle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum ErasingValue {
     /// For each value of each pixel a number from 0 to 255, each equally likely. torchvision draws from a normal
     /// distribution, which is of use behind a normalization only.
     Random,
-    /// The picture's own mean colour.
+    /// The image's own mean colour.
     Mean,
 }
 
@@ -25,13 +25,13 @@ impl<F: Into<Fill>> From<F> for ErasingValue {
     }
 }
 
-/// Paints over a rectangle of a picture (torchvision's `RandomErasing`).
+/// Paints over a rectangle of an image (torchvision's `RandomErasing`).
 ///
-/// Up to ten rectangles are drawn, until one is smaller than the picture in both directions; without one the picture
+/// Up to ten rectangles are drawn, until one is smaller than the image in both directions; without one the image
 /// stays.
 ///
 /// ```
-/// use fulmen_images::{ErasingValue, PictureTransform, RandomErasing};
+/// use fulmen_images::{ErasingValue, ImageTransform, RandomErasing};
 ///
 /// let erasing = RandomErasing::new().p(0.25).value(ErasingValue::Mean);
 /// assert_eq!(erasing.describe(), "RandomErasing(p=0.25, scale=0.02..0.33, ratio=0.3..3.3, value=Mean)");
@@ -51,7 +51,7 @@ impl Default for RandomErasing {
 }
 
 impl RandomErasing {
-    /// With the probability 0.5, 0.02 to 0.33 of the picture, from 0.3 to 3.3 times as high as wide, in black.
+    /// With the probability 0.5, 0.02 to 0.33 of the image, from 0.3 to 3.3 times as high as wide, in black.
     pub fn new() -> RandomErasing {
         RandomErasing::default()
     }
@@ -59,7 +59,7 @@ impl RandomErasing {
     options! {
         /// Another probability.
         p(p: f64) = p;
-        /// Another range of the part of the picture's area that is erased, within 0 to 1.
+        /// Another range of the part of the image's area that is erased, within 0 to 1.
         scale(least: f64, most: f64) = (least, most);
         /// Another range of height divided by width, above 0.
         ratio(least: f64, most: f64) = (least, most);
@@ -68,8 +68,8 @@ impl RandomErasing {
     }
 
     /// The rectangle that is erased: its upper left place (row, column), and its height and width.
-    fn rectangle(&self, picture: &Picture, random: &mut SampleRandom) -> Option<((usize, usize), (usize, usize))> {
-        let (height, width) = (picture.height(), picture.width());
+    fn rectangle(&self, image: &Image, random: &mut SampleRng) -> Option<((usize, usize), (usize, usize))> {
+        let (height, width) = (image.height(), image.width());
         for _ in 0..10 {
             let area = (height * width) as f64 * random.uniform(self.scale.0, self.scale.1);
             let ratio = random.uniform(self.ratio.0.ln(), self.ratio.1.ln()).exp();
@@ -85,7 +85,7 @@ impl RandomErasing {
     }
 }
 
-impl PictureTransform for RandomErasing {
+impl ImageTransform for RandomErasing {
     fn check(&self) -> Result<()> {
         check_probability("RandomErasing", self.p)?;
         let wrong = |name: &str, (least, most): (f64, f64), within: &str| {
@@ -104,23 +104,23 @@ impl PictureTransform for RandomErasing {
         Ok(())
     }
 
-    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
-        if !random.chance(self.p) {
-            return Ok(picture);
+        if !random.bernoulli(self.p) {
+            return Ok(image);
         }
-        let Some((corner, size)) = self.rectangle(&picture, random) else { return Ok(picture) };
+        let Some((corner, size)) = self.rectangle(&image, random) else { return Ok(image) };
         match &self.value {
             ErasingValue::Constant(fill) => {
-                let pixel = fill.pixel(&picture)?;
-                functional::erase(picture, corner, size, |_, _| pixel)
+                let pixel = fill.pixel(&image)?;
+                functional::erase(image, corner, size, |_, _| pixel)
             }
             ErasingValue::Mean => {
-                let pixel = mean(&picture);
-                functional::erase(picture, corner, size, |_, _| pixel)
+                let pixel = mean(&image);
+                functional::erase(image, corner, size, |_, _| pixel)
             }
             ErasingValue::Random => {
-                functional::erase(picture, corner, size, |_, _| (random.next_u64() as u32).to_le_bytes())
+                functional::erase(image, corner, size, |_, _| (random.next_u64() as u32).to_le_bytes())
             }
         }
     }
@@ -138,11 +138,11 @@ impl PictureTransform for RandomErasing {
 }
 
 /// The mean of each channel, to the nearest level.
-fn mean(picture: &Picture) -> [u8; 4] {
+fn mean(image: &Image) -> [u8; 4] {
     let mut sums = [0u64; 4];
-    for pixel in picture.pixels().chunks_exact(picture.channels().max(1)) {
+    for pixel in image.pixels().chunks_exact(image.channels().max(1)) {
         sums.iter_mut().zip(pixel).for_each(|(sum, &value)| *sum += u64::from(value));
     }
-    let pixels = (picture.width() * picture.height()).max(1) as u64;
+    let pixels = (image.width() * image.height()).max(1) as u64;
     sums.map(|sum| ((sum + pixels / 2) / pixels) as u8)
 }

@@ -5,8 +5,8 @@
 use super::warp::{check_interpolation, fixed, warp};
 use super::{Fill, check_finite};
 use crate::geometry::Orientation;
-use crate::pipeline::oriented;
-use crate::{Interpolation, Picture, PictureSize};
+use crate::render::oriented;
+use crate::{Image, ImageSize, Interpolation};
 use fulmen_data::{Error, Result};
 
 /// An affine map, made of a shear along x, one along y, a scaling, a rotation and a translation, in this order, about the
@@ -21,7 +21,7 @@ pub struct Affine {
     pub scale: f64,
     /// Degrees by which vertical lines lean (along x), and horizontal ones (along y).
     pub shear: (f64, f64),
-    /// What stays where it is but for the translation: x and y from the upper left corner; the picture's middle if not
+    /// What stays where it is but for the translation: x and y from the upper left corner; the image's middle if not
     /// given.
     pub center: Option<(f64, f64)>,
 }
@@ -47,7 +47,7 @@ impl Affine {
         }
     }
 
-    /// Where in a picture of `size` a place of the result comes from, both in pixels from the middle of the picture:
+    /// Where in an image of `size` a place of the result comes from, both in pixels from the middle of the image:
     /// `x' = m[0]·x + m[1]·y + m[2]`, `y' = m[3]·x + m[4]·y + m[5]`.
     fn inverse(&self, size: (usize, usize)) -> [f64; 6] {
         let (rotation, (lean_x, lean_y)) =
@@ -73,20 +73,20 @@ impl Affine {
     }
 }
 
-/// The picture under an affine map. What comes from outside has the fill's colour.
+/// The image under an affine map. What comes from outside has the fill's colour.
 ///
 /// As torchvision's, with two differences. Where a place lies in the middle between two pixels, torchvision's f32 goes
-/// one way or the other; here it is the even one. And torchvision counts the outside twice where it mixes picture and a
-/// given fill along a slanting edge ([`Bilinear`](Interpolation::Bilinear)); here it is what a picture with a frame
+/// one way or the other; here it is the even one. And torchvision counts the outside twice where it mixes image and a
+/// given fill along a slanting edge ([`Bilinear`](Interpolation::Bilinear)); here it is what an image with a frame
 /// of that colour gives, as torchvision does without a fill.
 ///
 /// ```
-/// use fulmen_images::{Interpolation, Picture};
+/// use fulmen_images::{Interpolation, Image};
 /// use fulmen_images::functional::{Affine, Fill, affine};
 ///
-/// let picture = Picture::new(3, 1, 1, vec![10, 20, 30])?;
+/// let image = Image::new(3, 1, 1, vec![10, 20, 30])?;
 /// let right = Affine { translate: (1.0, 0.0), ..Affine::default() };
-/// let moved = affine(&picture, &right, Interpolation::Nearest, &Fill::from(7))?;
+/// let moved = affine(&image, &right, Interpolation::Nearest, &Fill::from(7))?;
 /// assert_eq!(moved.pixels(), [7, 10, 20]);
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
@@ -94,27 +94,21 @@ impl Affine {
 /// # Errors
 /// A scale that is not above 0, numbers that are not finite, a fill of another number of channels, another interpolation
 /// than the nearest and bilinear.
-pub fn affine(picture: &Picture, map: &Affine, mode: Interpolation, fill: &Fill) -> Result<Picture> {
+pub fn affine(image: &Image, map: &Affine, mode: Interpolation, fill: &Fill) -> Result<Image> {
     map.check()?;
-    let size = (picture.width(), picture.height());
-    taken_from(picture, size, map.inverse(size), mode, fill)
+    let size = (image.width(), image.height());
+    resample(image, size, map.inverse(size), mode, fill)
 }
 
-/// A picture of `size`, about the same middle, whose places come from those that `matrix` says.
-fn taken_from(
-    picture: &Picture,
-    size: (usize, usize),
-    matrix: [f64; 6],
-    mode: Interpolation,
-    fill: &Fill,
-) -> Result<Picture> {
+/// An image of `size`, about the same middle, whose places come from those that `matrix` says.
+fn resample(image: &Image, size: (usize, usize), matrix: [f64; 6], mode: Interpolation, fill: &Fill) -> Result<Image> {
     let [a, b, dx, c, d, dy] = matrix;
-    // From the middle of the one picture to that of the other; half a pixel since centres count.
+    // From the middle of the one image to that of the other; half a pixel since centres count.
     let half = |size: usize| size as f64 / 2.0 - 0.5;
     let (left, top) = (half(size.0), half(size.1));
-    let (to_x, to_y) = (half(picture.width()) + dx, half(picture.height()) + dy);
+    let (to_x, to_y) = (half(image.width()) + dx, half(image.height()) + dy);
     let (step_x, step_y) = (fixed(a), fixed(c));
-    warp(picture, size, mode, fill, |row| {
+    warp(image, size, mode, fill, |row| {
         let down = row as f64 - top;
         let start = (fixed(b * down - a * left + to_x), fixed(d * down - c * left + to_y));
         (0..size.0 as i64).map(move |column| {
@@ -124,8 +118,8 @@ fn taken_from(
     })
 }
 
-/// The picture turned counter-clockwise by `angle` degrees about `center` (x and y from the upper left corner; the
-/// middle if not given). With `expand` the result is as large as the whole turned picture needs, for a turn about the
+/// The image turned counter-clockwise by `angle` degrees about `center` (x and y from the upper left corner; the
+/// middle if not given). With `expand` the result is as large as the whole turned image needs, for a turn about the
 /// middle.
 ///
 /// Turns by 0, 90, 180 and 270 degrees about the middle are exact where the size allows them. Otherwise as [`affine`].
@@ -133,37 +127,37 @@ fn taken_from(
 /// # Errors
 /// As those of [`affine`].
 pub fn rotate(
-    picture: &Picture,
+    image: &Image,
     angle: f64,
     mode: Interpolation,
     expand: bool,
     center: Option<(f64, f64)>,
     fill: &Fill,
-) -> Result<Picture> {
+) -> Result<Image> {
     let map = Affine { angle: -angle, center, ..Affine::default() };
     map.check()?;
-    let size = (picture.width(), picture.height());
+    let size = (image.width(), image.height());
     let quarters = [0.0, 90.0, 180.0, 270.0].iter().position(|&turn| turn == angle.rem_euclid(360.0));
     if let (Some(quarters), None) = (quarters, center)
         && (quarters.is_multiple_of(2) || expand || size.0 == size.1)
     {
         check_interpolation(mode)?;
-        fill.pixel(picture)?;
-        return quarter_turns(picture, quarters);
+        fill.pixel(image)?;
+        return quarter_turns(image, quarters);
     }
     let matrix = map.inverse(size);
     let result = if expand { expanded(matrix, size) } else { size };
-    taken_from(picture, result, matrix, mode, fill)
+    resample(image, result, matrix, mode, fill)
 }
 
-/// The picture after so many counter-clockwise turns by 90 degrees.
-fn quarter_turns(picture: &Picture, quarters: usize) -> Result<Picture> {
+/// The image after so many counter-clockwise turns by 90 degrees.
+fn quarter_turns(image: &Image, quarters: usize) -> Result<Image> {
     let (transpose, flip_x, flip_y) = (!quarters.is_multiple_of(2), quarters >= 2, matches!(quarters, 1 | 2));
-    let size = PictureSize { height: picture.height(), width: picture.width() };
-    oriented(picture.pixels(), size, Orientation { transpose, flip_x, flip_y }, picture.channels())
+    let size = ImageSize { height: image.height(), width: image.width() };
+    oriented(image.pixels(), size, Orientation { transpose, flip_x, flip_y }, image.channels())
 }
 
-/// The size that a turned picture needs.
+/// The size that a turned image needs.
 fn expanded(matrix: [f64; 6], size: (usize, usize)) -> (usize, usize) {
     let [a, b, dx, c, d, dy] = matrix;
     let (half_width, half_height) = (size.0 as f64 / 2.0, size.1 as f64 / 2.0);

@@ -2,9 +2,9 @@
 //!
 //! Not here: what stretches or cuts the values of each channel by itself (`tone`).
 
-use super::table::{colors, look_up, table};
+use super::lut::{apply_lut, colors, table};
 use super::{check_factor, check_finite};
-use crate::Picture;
+use crate::Image;
 use fulmen_data::{Error, Result};
 
 /// The weights of red, green and blue in a grey value (ITU-R BT.601, rounded as torchvision has them: their sum is
@@ -22,68 +22,68 @@ fn blend(value: u8, other: f32, ratio: f32) -> u8 {
     (f32::from(value) * ratio + other * (1.0 - ratio)).clamp(0.0, 255.0) as u8
 }
 
-/// Every value times `factor`: 0 gives black, 1 the same picture.
+/// Every value times `factor`: 0 gives black, 1 the same image.
 ///
 /// # Errors
 /// A negative factor.
-pub fn adjust_brightness(picture: Picture, factor: f64) -> Result<Picture> {
+pub fn adjust_brightness(image: Image, factor: f64) -> Result<Image> {
     check_factor("brightness factor", factor)?;
     let factor = factor as f32;
-    Ok(look_up(picture, &table(|value| (f32::from(value) * factor).clamp(0.0, 255.0) as u8)))
+    Ok(apply_lut(image, &lut(|value| (f32::from(value) * factor).clamp(0.0, 255.0) as u8)))
 }
 
-/// A blend with the mean of the picture's grey values: 0 gives that grey, 1 the same picture.
+/// A blend with the mean of the image's grey values: 0 gives that grey, 1 the same image.
 ///
 /// # Errors
 /// A negative factor.
-pub fn adjust_contrast(picture: Picture, factor: f64) -> Result<Picture> {
+pub fn adjust_contrast(image: Image, factor: f64) -> Result<Image> {
     check_factor("contrast factor", factor)?;
-    let pixels = picture.width() * picture.height();
+    let pixels = image.width() * image.height();
     if pixels == 0 {
-        return Ok(picture);
+        return Ok(image);
     }
-    let sum: u64 = match colors(&picture) {
-        1 => picture.pixels().iter().map(|&value| u64::from(value)).sum(),
-        _ => picture.pixels().chunks_exact(picture.channels()).map(|pixel| u64::from(luma(pixel))).sum(),
+    let sum: u64 = match colors(&image) {
+        1 => image.pixels().iter().map(|&value| u64::from(value)).sum(),
+        _ => image.pixels().chunks_exact(image.channels()).map(|pixel| u64::from(luma(pixel))).sum(),
     };
     let mean = (sum as f64 / pixels as f64) as f32;
     let factor = factor as f32;
-    Ok(look_up(picture, &table(|value| blend(value, mean, factor))))
+    Ok(apply_lut(image, &lut(|value| blend(value, mean, factor))))
 }
 
-/// A blend with the grey picture: 0 gives that, 1 the same picture. A grey picture stays as it is.
+/// A blend with the grey image: 0 gives that, 1 the same image. A grey image stays as it is.
 ///
 /// # Errors
 /// A negative factor.
-pub fn adjust_saturation(mut picture: Picture, factor: f64) -> Result<Picture> {
+pub fn adjust_saturation(mut image: Image, factor: f64) -> Result<Image> {
     check_factor("saturation factor", factor)?;
-    if colors(&picture) == 1 {
-        return Ok(picture);
+    if colors(&image) == 1 {
+        return Ok(image);
     }
-    let channels = picture.channels();
+    let channels = image.channels();
     let factor = factor as f32;
-    for pixel in picture.pixels_mut().chunks_exact_mut(channels) {
+    for pixel in image.pixels_mut().chunks_exact_mut(channels) {
         let grey = f32::from(luma(pixel));
         pixel[..3].iter_mut().for_each(|value| *value = blend(*value, grey, factor));
     }
-    Ok(picture)
+    Ok(image)
 }
 
-/// Turns the hue by `factor` of the circle of colours: 0.5 and -0.5 give the opposite ones, 0 about the same picture. A
-/// grey picture stays as it is.
+/// Turns the hue by `factor` of the circle of colours: 0.5 and -0.5 give the opposite ones, 0 about the same image. A
+/// grey image stays as it is.
 ///
 /// # Errors
 /// A factor outside -0.5 to 0.5.
-pub fn adjust_hue(mut picture: Picture, factor: f64) -> Result<Picture> {
+pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
     if !(-0.5..=0.5).contains(&factor) {
         return Err(Error::usage(format!("the hue factor is {factor}; it must be from -0.5 to 0.5")));
     }
-    if colors(&picture) == 1 {
-        return Ok(picture);
+    if colors(&image) == 1 {
+        return Ok(image);
     }
-    let channels = picture.channels();
+    let channels = image.channels();
     let turn = factor as f32;
-    for pixel in picture.pixels_mut().chunks_exact_mut(channels) {
+    for pixel in image.pixels_mut().chunks_exact_mut(channels) {
         let (hue, saturation, value) = to_hsv([pixel[0], pixel[1], pixel[2]]);
         // Beyond a whole circle it begins again.
         let turned = hue + turn;
@@ -91,7 +91,7 @@ pub fn adjust_hue(mut picture: Picture, factor: f64) -> Result<Picture> {
         // As 0 to 1 becomes u8 elsewhere in torchvision: 256 equal steps.
         pixel[..3].iter_mut().zip(rgb).for_each(|(place, value)| *place = (value * 255.999) as u8);
     }
-    Ok(picture)
+    Ok(image)
 }
 
 /// Hue, saturation and value of a pixel, each from 0 to 1. Grey has the hue 0.
@@ -137,7 +137,7 @@ fn from_hsv(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
 ///
 /// # Errors
 /// A negative gamma; a gain that is no finite number.
-pub fn adjust_gamma(picture: Picture, gamma: f64, gain: f64) -> Result<Picture> {
+pub fn adjust_gamma(image: Image, gamma: f64, gain: f64) -> Result<Image> {
     check_factor("gamma", gamma)?;
     check_finite("gain", gain)?;
     let curve = |value: u8| {
@@ -145,34 +145,34 @@ pub fn adjust_gamma(picture: Picture, gamma: f64, gain: f64) -> Result<Picture> 
         // A little more than f64 rounds, so that 1 is 255 and powers that are whole levels stay them.
         (raised.clamp(0.0, 1.0) * 255.999 + 1e-9) as u8
     };
-    Ok(look_up(picture, &table(curve)))
+    Ok(apply_lut(image, &lut(curve)))
 }
 
-/// The grey picture, in 1 channel, in 3 equal ones, or in as many as the picture has; its alpha stays if there are 4.
+/// The grey image, in 1 channel, in 3 equal ones, or in as many as the image has; its alpha stays if there are 4.
 ///
 /// # Errors
 /// Another number of channels.
-pub fn rgb_to_grayscale(mut picture: Picture, num_output_channels: usize) -> Result<Picture> {
-    let channels = picture.channels();
+pub fn rgb_to_grayscale(mut image: Image, num_output_channels: usize) -> Result<Image> {
+    let channels = image.channels();
     if !(matches!(num_output_channels, 1 | 3) || num_output_channels == channels) {
         return Err(Error::usage(format!(
-            "a picture with {channels} channels cannot become grey in {num_output_channels}; the number must be 1, 3, \
-             or that of the picture"
+            "an image with {channels} channels cannot become grey in {num_output_channels}; the number must be 1, 3, \
+             or that of the image"
         )));
     }
     if channels == num_output_channels {
         if channels > 1 {
-            for pixel in picture.pixels_mut().chunks_exact_mut(channels) {
+            for pixel in image.pixels_mut().chunks_exact_mut(channels) {
                 let grey = luma(pixel);
                 pixel[..3].fill(grey);
             }
         }
-        return Ok(picture);
+        return Ok(image);
     }
-    let mut pixels = Vec::with_capacity(picture.width() * picture.height() * num_output_channels);
-    for pixel in picture.pixels().chunks_exact(channels) {
+    let mut pixels = Vec::with_capacity(image.width() * image.height() * num_output_channels);
+    for pixel in image.pixels().chunks_exact(channels) {
         let grey = if channels == 1 { pixel[0] } else { luma(pixel) };
         pixels.extend(std::iter::repeat_n(grey, num_output_channels));
     }
-    Picture::new(picture.width(), picture.height(), num_output_channels, pixels)
+    Image::new(image.width(), image.height(), num_output_channels, pixels)
 }

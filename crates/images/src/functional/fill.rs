@@ -1,10 +1,10 @@
-//! The colour of what lies outside a picture.
+//! The colour of what lies outside an image.
 //!
-//! Not here: padding that repeats the picture (`pad`).
+//! Not here: padding that repeats the image (`pad`).
 
 use std::fmt;
 
-use crate::Picture;
+use crate::Image;
 use fulmen_data::{Error, Result};
 
 /// A colour: one value for all channels, or one for each. Black unless said otherwise.
@@ -19,12 +19,12 @@ use fulmen_data::{Error, Result};
 pub struct Fill(Vec<u8>);
 
 impl Fill {
-    /// The value of each channel of a picture; alpha is that of the last.
+    /// The value of each channel of an image; alpha is that of the last.
     ///
     /// # Errors
-    /// As many values as the picture has no channels.
-    pub(crate) fn pixel(&self, picture: &Picture) -> Result<[u8; 4]> {
-        let channels = picture.channels();
+    /// As many values as the image has no channels.
+    pub(crate) fn pixel(&self, image: &Image) -> Result<[u8; 4]> {
+        let channels = image.channels();
         match self.0.as_slice() {
             &[value] => Ok([value; 4]),
             values if values.len() == channels && channels <= 4 => {
@@ -33,7 +33,7 @@ impl Fill {
                 Ok(pixel)
             }
             values => Err(Error::usage(format!(
-                "a fill of {} values does not fit a picture with {channels} channels; give one value, or one a channel",
+                "a fill of {} values does not fit an image with {channels} channels; give one value, or one a channel",
                 values.len()
             ))),
         }

@@ -3,26 +3,26 @@
 //! Not here: what moves pixels (`warp`).
 
 use super::check_factor;
-use super::table::colors;
-use crate::Picture;
+use super::lut::colors;
+use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// A blend with a smoothed picture, whose pixels are 5 parts of themselves and 1 of each of their 8 neighbours: 0 gives
-/// that, 1 the same picture, 2 one that is sharper. The outermost pixels stay, and so does a picture of at most 2 rows
+/// A blend with a smoothed image, whose pixels are 5 parts of themselves and 1 of each of their 8 neighbours: 0 gives
+/// that, 1 the same image, 2 one that is sharper. The outermost pixels stay, and so does an image of at most 2 rows
 /// or columns.
 ///
 /// # Errors
 /// A negative factor.
-pub fn adjust_sharpness(mut picture: Picture, factor: f64) -> Result<Picture> {
+pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
     check_factor("sharpness factor", factor)?;
-    let (width, height, channels, colors) = (picture.width(), picture.height(), picture.channels(), colors(&picture));
+    let (width, height, channels, colors) = (image.width(), image.height(), image.channels(), colors(&image));
     if width <= 2 || height <= 2 {
-        return Ok(picture);
+        return Ok(image);
     }
-    let before = picture.pixels().to_vec();
+    let before = image.pixels().to_vec();
     let stride = width * channels;
     let ratio = 1.0 - factor as f32;
-    let after = picture.pixels_mut();
+    let after = image.pixels_mut();
     for y in 1..height - 1 {
         let rows = [y - 1, y, y + 1].map(|row| &before[row * stride..(row + 1) * stride]);
         for at in channels..stride - channels {
@@ -38,37 +38,37 @@ pub fn adjust_sharpness(mut picture: Picture, factor: f64) -> Result<Picture> {
             after[y * stride + at] = value.clamp(0.0, 255.0) as u8;
         }
     }
-    Ok(picture)
+    Ok(image)
 }
 
 /// A convolution with a Gaussian of standard deviation `sigma` (in pixels, along x and y), cut off to `kernel_size`
-/// (width and height). Beyond the edges the picture is mirrored, its edge not repeated.
+/// (width and height). Beyond the edges the image is mirrored, its edge not repeated.
 ///
 /// # Errors
-/// Kernel sizes that are even, or so large that the mirrored picture does not reach; deviations that are not above 0.
-pub fn gaussian_blur(picture: Picture, kernel_size: (usize, usize), sigma: (f64, f64)) -> Result<Picture> {
+/// Kernel sizes that are even, or so large that the mirrored image does not reach; deviations that are not above 0.
+pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64)) -> Result<Image> {
     check_gaussian(kernel_size, sigma)?;
-    let (width, height) = (picture.width(), picture.height());
+    let (width, height) = (image.width(), image.height());
     if width == 0 || height == 0 {
-        return Ok(picture);
+        return Ok(image);
     }
     if kernel_size.0 / 2 >= width || kernel_size.1 / 2 >= height {
         return Err(Error::usage(format!(
-            "a blur with a kernel of {}x{} needs a picture of at least {}x{}, this one is {width}x{height}",
+            "a blur with a kernel of {}x{} needs an image of at least {}x{}, this one is {width}x{height}",
             kernel_size.0,
             kernel_size.1,
             kernel_size.0 / 2 + 1,
             kernel_size.1 / 2 + 1
         )));
     }
-    let channels = picture.channels();
+    let channels = image.channels();
     let stride = width * channels;
     // Along the rows first, kept as f32, then along the columns.
     let kernel = gaussian(kernel_size.0, sigma.0);
     let reach = kernel_size.0 / 2;
     let mut rows = vec![0f32; height * stride];
     let mut edged = vec![0f32; stride + 2 * reach * channels];
-    for (row, out) in picture.pixels().chunks_exact(stride).zip(rows.chunks_exact_mut(stride)) {
+    for (row, out) in image.pixels().chunks_exact(stride).zip(rows.chunks_exact_mut(stride)) {
         for (x, pixel) in edged.chunks_exact_mut(channels).enumerate() {
             let from = mirrored(x as isize - reach as isize, width) * channels;
             pixel.iter_mut().zip(&row[from..]).for_each(|(place, &value)| *place = f32::from(value));
@@ -81,8 +81,8 @@ pub fn gaussian_blur(picture: Picture, kernel_size: (usize, usize), sigma: (f64,
     let kernel = gaussian(kernel_size.1, sigma.1);
     let reach = kernel_size.1 / 2;
     let mut sums = vec![0f32; stride];
-    let mut picture = picture;
-    for (y, out) in picture.pixels_mut().chunks_exact_mut(stride).enumerate() {
+    let mut image = image;
+    for (y, out) in image.pixels_mut().chunks_exact_mut(stride).enumerate() {
         sums.fill(0.0);
         for (tap, &weight) in kernel.iter().enumerate() {
             let from = mirrored(y as isize + tap as isize - reach as isize, height) * stride;
@@ -90,7 +90,7 @@ pub fn gaussian_blur(picture: Picture, kernel_size: (usize, usize), sigma: (f64,
         }
         out.iter_mut().zip(&sums).for_each(|(place, sum)| *place = sum.round_ties_even() as u8);
     }
-    Ok(picture)
+    Ok(image)
 }
 
 /// Refuses a kernel or a deviation that is none.

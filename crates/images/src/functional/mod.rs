@@ -1,18 +1,18 @@
-//! What can be done to a picture with nothing left to chance: torchvision's `transforms.v2.functional`, on u8 pictures.
+//! What can be done to an image with nothing left to chance: torchvision's `transforms.v2.functional`, on u8 images.
 //!
 //! Names, parameters and results are those of torchvision's v2 kernels for `uint8` tensors (not of its PIL ones, which
 //! round elsewhere): the tests compare with them. Where the results differ, the function says it.
 //!
-//! Pictures have 1, 3 or 4 channels. With 4, where torchvision mostly refuses, the colours change and alpha stays; what
+//! Images have 1, 3 or 4 channels. With 4, where torchvision mostly refuses, the colours change and alpha stays; what
 //! moves pixels moves alpha with them.
 //!
-//! All arithmetic on pixels is that of integers or of single IEEE operations, so that a picture comes out the same on all
+//! All arithmetic on pixels is that of integers or of single IEEE operations, so that an image comes out the same on all
 //! machines.
 //!
 //! ```
-//! use fulmen_images::{Picture, functional};
+//! use fulmen_images::{Image, functional};
 //!
-//! let grey = Picture::new(2, 1, 1, vec![100, 200])?;
+//! let grey = Image::new(2, 1, 1, vec![100, 200])?;
 //! assert_eq!(functional::adjust_brightness(grey, 1.5)?.pixels(), [150, 255]);
 //! # Ok::<(), fulmen_data::Error>(())
 //! ```
@@ -24,9 +24,9 @@ mod color;
 mod erase;
 mod fill;
 mod filter;
+mod lut;
 mod pad;
 mod perspective;
-mod table;
 mod tone;
 mod warp;
 

@@ -1,10 +1,10 @@
-//! A frame around a picture.
+//! A frame around an image.
 //!
-//! Not here: making a picture larger by resizing.
+//! Not here: making an image larger by resizing.
 
 use super::Fill;
 use super::warp::room;
-use crate::Picture;
+use crate::Image;
 use fulmen_data::{Error, Result};
 
 /// How many pixels come to each side. From a number: that many everywhere; from a pair: left and right, top and bottom;
@@ -46,9 +46,9 @@ pub enum PaddingMode {
     Constant(Fill),
     /// The nearest pixel of the edge: `a a | a b c | c c`.
     Edge,
-    /// The picture mirrored at its outermost pixels, which are not repeated: `c b | a b c | b a`.
+    /// The image mirrored at its outermost pixels, which are not repeated: `c b | a b c | b a`.
     Reflect,
-    /// The picture mirrored at its edge: `b a | a b c | c b`.
+    /// The image mirrored at its edge: `b a | a b c | c b`.
     Symmetric,
 }
 
@@ -58,24 +58,24 @@ impl Default for PaddingMode {
     }
 }
 
-/// The picture with a frame.
+/// The image with a frame.
 ///
 /// ```
-/// use fulmen_images::Picture;
+/// use fulmen_images::Image;
 /// use fulmen_images::functional::{Padding, PaddingMode, pad};
 ///
-/// let row = Picture::new(3, 1, 1, vec![1, 2, 3])?;
+/// let row = Image::new(3, 1, 1, vec![1, 2, 3])?;
 /// let padded = pad(&row, Padding::from((2, 0)), &PaddingMode::Reflect)?;
 /// assert_eq!(padded.pixels(), [3, 2, 1, 2, 3, 2, 1]);
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 ///
 /// # Errors
-/// More to reflect than there is; a picture without pixels whose edge is asked for; a fill of another number of channels.
-pub fn pad(picture: &Picture, padding: Padding, mode: &PaddingMode) -> Result<Picture> {
-    let (width, height, channels) = (picture.width(), picture.height(), picture.channels());
+/// More to reflect than there is; an image without pixels whose edge is asked for; a fill of another number of channels.
+pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image> {
+    let (width, height, channels) = (image.width(), image.height(), image.channels());
     let fill = match mode {
-        PaddingMode::Constant(fill) => fill.pixel(picture)?,
+        PaddingMode::Constant(fill) => fill.pixel(image)?,
         _ => [0; 4],
     };
     let columns = sources(width, padding.left, padding.right, mode)?;
@@ -86,16 +86,16 @@ pub fn pad(picture: &Picture, padding: Padding, mode: &PaddingMode) -> Result<Pi
             match (row, column) {
                 (Some(y), Some(x)) => {
                     let at = (y * width + x) * channels;
-                    pixels.extend_from_slice(&picture.pixels()[at..at + channels]);
+                    pixels.extend_from_slice(&image.pixels()[at..at + channels]);
                 }
                 _ => pixels.extend_from_slice(&fill[..channels]),
             }
         }
     }
-    Picture::new(columns.len(), rows.len(), channels, pixels)
+    Image::new(columns.len(), rows.len(), channels, pixels)
 }
 
-/// For each place along an axis of the result the one of the picture that stands there, if any does.
+/// For each place along an axis of the result the one of the image that stands there, if any does.
 fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Result<Vec<Option<usize>>> {
     let reach = match mode {
         PaddingMode::Constant(_) => usize::MAX,
@@ -107,7 +107,7 @@ fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Resu
     if before.max(after) > reach {
         let most = before.max(after);
         return Err(Error::usage(format!(
-            "{most} pixels of padding cannot be taken from {size} along that side of the picture, at most {reach}; pad \
+            "{most} pixels of padding cannot be taken from {size} along that side of the image, at most {reach}; pad \
              by less, or with a constant"
         )));
     }

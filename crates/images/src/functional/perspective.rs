@@ -1,30 +1,30 @@
-//! Looking at a picture from the side.
+//! Looking at an image from the side.
 //!
 //! Not here: affine maps (`affine`), and how a value between pixels is found (`warp`).
 
 use super::warp::{fixed, warp};
 use super::{Fill, check_finite};
-use crate::{Interpolation, Picture};
+use crate::{Image, Interpolation};
 use fulmen_data::{Error, Result};
 
 /// Four places, x and y in pixels from the upper left: of the corners upper left, upper right, lower right, lower left.
 pub type Corners = [(f64, f64); 4];
 
-/// The picture under the perspective map that brings the places `from` to the places `to`. What comes from outside has
+/// The image under the perspective map that brings the places `from` to the places `to`. What comes from outside has
 /// the fill's colour; what lies on the horizon or beyond it is undefined but always the same.
 ///
 /// As torchvision's, with the differences that [`affine`](super::affine) names.
 ///
 /// # Errors
 /// Places of which three lie on a line, and as those of [`affine`](super::affine).
-pub fn perspective(picture: &Picture, from: Corners, to: Corners, mode: Interpolation, fill: &Fill) -> Result<Picture> {
+pub fn perspective(image: &Image, from: Corners, to: Corners, mode: Interpolation, fill: &Fill) -> Result<Image> {
     for (x, y) in from.into_iter().chain(to) {
         check_finite("place of a corner", x)?;
         check_finite("place of a corner", y)?;
     }
     let [a, b, c, d, e, f, g, h] = coefficients(to, from)?;
-    let size = (picture.width(), picture.height());
-    warp(picture, size, mode, fill, |row| {
+    let size = (image.width(), image.height());
+    warp(image, size, mode, fill, |row| {
         let y = row as f64 + 0.5;
         (0..size.0).map(move |column| {
             let x = column as f64 + 0.5;

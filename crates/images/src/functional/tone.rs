@@ -3,58 +3,58 @@
 //! Not here: what mixes the colours (`color`) or neighbours (`filter`).
 
 use super::check_finite;
-use super::table::{colors, look_up, look_up_each, table};
-use crate::Picture;
+use super::lut::{apply_lut, apply_luts, colors, table};
+use crate::Image;
 use fulmen_data::{Error, Result};
 
 /// The negative: 255 less each value.
-pub fn invert(picture: Picture) -> Picture {
-    look_up(picture, &table(|value| !value))
+pub fn invert(image: Image) -> Image {
+    apply_lut(image, &lut(|value| !value))
 }
 
 /// Keeps the highest `bits` bits of each value; 8 keeps all, 0 gives black.
 ///
 /// # Errors
 /// More than 8 bits.
-pub fn posterize(picture: Picture, bits: u32) -> Result<Picture> {
+pub fn posterize(image: Image, bits: u32) -> Result<Image> {
     if bits > 8 {
         return Err(Error::usage(format!("{bits} bits of a value cannot be kept; it must be 0 to 8")));
     }
     let mask = (0xff00u32 >> bits) as u8;
-    Ok(look_up(picture, &table(|value| value & mask)))
+    Ok(apply_lut(image, &lut(|value| value & mask)))
 }
 
 /// Inverts the values from `threshold` up: 0 inverts all, 256 none.
 ///
 /// # Errors
 /// A threshold that is not a number.
-pub fn solarize(picture: Picture, threshold: f64) -> Result<Picture> {
+pub fn solarize(image: Image, threshold: f64) -> Result<Image> {
     check_finite("threshold", threshold)?;
-    Ok(look_up(picture, &table(|value| if f64::from(value) >= threshold { !value } else { value })))
+    Ok(apply_lut(image, &lut(|value| if f64::from(value) >= threshold { !value } else { value })))
 }
 
 /// Stretches each channel so that its least value becomes 0 and its largest 255. A channel of one value stays.
-pub fn autocontrast(picture: Picture) -> Picture {
+pub fn autocontrast(image: Image) -> Image {
     let mut tables = vec![];
-    for histogram in histograms(&picture) {
+    for histogram in histograms(&image) {
         let least = histogram.iter().position(|&count| count > 0).unwrap_or(0);
         let most = histogram.iter().rposition(|&count| count > 0).unwrap_or(0);
         tables.push(match least == most {
-            true => table(|value| value),
+            true => lut(|value| value),
             false => {
                 let scale = (most - least) as f32 * (1.0 / 255.0);
-                table(|value| ((f32::from(value) - least as f32) / scale).clamp(0.0, 255.0) as u8)
+                lut(|value| ((f32::from(value) - least as f32) / scale).clamp(0.0, 255.0) as u8)
             }
         });
     }
-    look_up_each(picture, &tables)
+    apply_luts(image, &tables)
 }
 
 /// Spreads the values of each channel so that all are about equally frequent, as PIL does it.
-pub fn equalize(picture: Picture) -> Picture {
-    let pixels = picture.width() * picture.height();
+pub fn equalize(image: Image) -> Image {
+    let pixels = image.width() * image.height();
     let mut tables = vec![];
-    for histogram in histograms(&picture) {
+    for histogram in histograms(&image) {
         // What is not of the largest value, in 255 steps; with fewer pixels than that the channel stays.
         let largest = histogram.iter().rev().find(|&&count| count > 0).copied().unwrap_or(0);
         let step = (pixels - largest) / 255;
@@ -68,13 +68,13 @@ pub fn equalize(picture: Picture) -> Picture {
             level.min(255) as u8
         }));
     }
-    look_up_each(picture, &tables)
+    apply_luts(image, &tables)
 }
 
 /// How often each value stands in each colour.
-fn histograms(picture: &Picture) -> Vec<[usize; 256]> {
-    let mut counts = vec![[0; 256]; colors(picture)];
-    for pixel in picture.pixels().chunks_exact(picture.channels().max(1)) {
+fn histograms(image: &Image) -> Vec<[usize; 256]> {
+    let mut counts = vec![[0; 256]; colors(image)];
+    for pixel in image.pixels().chunks_exact(image.channels().max(1)) {
         for (count, &value) in counts.iter_mut().zip(pixel) {
             count[usize::from(value)] += 1;
         }

@@ -1,10 +1,10 @@
-//! Moving pixels: each one of the result is taken from a place between the pixels of the picture.
+//! Moving pixels: each one of the result is taken from a place between the pixels of the image.
 //!
 //! Places are counted in 2⁻³² of a pixel, as integers: a rotation by 30° meets the middle between two pixels exactly
 //! where it should, on all machines. Not here: which place it is (`affine`, `perspective`).
 
 use super::Fill;
-use crate::{Interpolation, Picture};
+use crate::{Image, Interpolation};
 use fulmen_data::{Error, Result};
 
 /// A place in 2⁻³² of a pixel; the centre of the first pixel is 0.
@@ -26,36 +26,36 @@ pub(crate) fn check_interpolation(mode: Interpolation) -> Result<()> {
     }
 }
 
-/// A picture of `size` (width, height) whose rows `places` are taken from those places of this one: from the nearest
+/// An image of `size` (width, height) whose rows `places` are taken from those places of this one: from the nearest
 /// pixel (in the middle between two, from the one with the even index), or from the four around, weighted by nearness,
 /// where those outside have the fill's colour.
 pub(super) fn warp<I: Iterator<Item = Place>>(
-    picture: &Picture,
+    image: &Image,
     size: (usize, usize),
     mode: Interpolation,
     fill: &Fill,
     places: impl Fn(usize) -> I,
-) -> Result<Picture> {
+) -> Result<Image> {
     check_interpolation(mode)?;
-    let fill = fill.pixel(picture)?;
-    match picture.channels() {
-        1 => channels::<1, _>(picture, size, mode, [fill[0]], places),
-        3 => channels::<3, _>(picture, size, mode, [fill[0], fill[1], fill[2]], places),
-        4 => channels::<4, _>(picture, size, mode, fill, places),
-        other => Err(Error::usage(format!("a picture has 1, 3 or 4 channels, this one has {other}"))),
+    let fill = fill.pixel(image)?;
+    match image.channels() {
+        1 => channels::<1, _>(image, size, mode, [fill[0]], places),
+        3 => channels::<3, _>(image, size, mode, [fill[0], fill[1], fill[2]], places),
+        4 => channels::<4, _>(image, size, mode, fill, places),
+        other => Err(Error::usage(format!("an image has 1, 3 or 4 channels, this one has {other}"))),
     }
 }
 
 /// [`warp`] for a number of channels that the compiler knows.
 fn channels<const C: usize, I: Iterator<Item = Place>>(
-    picture: &Picture,
+    image: &Image,
     (width, height): (usize, usize),
     mode: Interpolation,
     fill: [u8; C],
     places: impl Fn(usize) -> I,
-) -> Result<Picture> {
-    let (pixels, _) = picture.pixels().as_chunks::<C>();
-    let (source_width, source_height) = (picture.width(), picture.height());
+) -> Result<Image> {
+    let (pixels, _) = image.pixels().as_chunks::<C>();
+    let (source_width, source_height) = (image.width(), image.height());
     let at = |x: i64, y: i64| match (x as u64) < source_width as u64 && (y as u64) < source_height as u64 {
         true => pixels.get(y as usize * source_width + x as usize).unwrap_or(&fill),
         false => &fill,
@@ -81,7 +81,7 @@ fn channels<const C: usize, I: Iterator<Item = Place>>(
             out.extend_from_slice(&pixel);
         }
     }
-    Picture::new(width, height, C, out)
+    Image::new(width, height, C, out)
 }
 
 /// The whole number nearest to a coordinate; between two, the even one.
@@ -91,13 +91,13 @@ fn nearest(coordinate: i64) -> i64 {
     below + i64::from(up)
 }
 
-/// An empty vector with room for the pixels of a picture.
+/// An empty vector with room for the pixels of an image.
 ///
 /// # Errors
 /// One that is too large for the memory.
 pub(super) fn room(width: usize, height: usize, channels: usize) -> Result<Vec<u8>> {
     let too_large =
-        || Error::usage(format!("a picture of {width}x{height} with {channels} channels is too large for the memory"));
+        || Error::usage(format!("an image of {width}x{height} with {channels} channels is too large for the memory"));
     let bytes = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(channels)).ok_or_else(too_large)?;
     let mut pixels = Vec::new();
     pixels.try_reserve_exact(bytes).map_err(|_| too_large())?;

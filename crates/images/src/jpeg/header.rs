@@ -2,7 +2,7 @@
 //!
 //! Not here: EXIF data (`exif`), and what comes after the first scan begins (`pure`).
 
-use crate::geometry::PictureSize;
+use crate::geometry::ImageSize;
 use fulmen_data::{Error, Result};
 
 /// Bytes from Adobe's name to the one that says how colours are stored.
@@ -11,7 +11,7 @@ pub(super) const ADOBE: usize = 11;
 /// What the frame header and Adobe's segment say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    pub(super) size: PictureSize,
+    pub(super) size: ImageSize,
     /// Channels as stored: 1, 3 or 4.
     pub(super) components: usize,
     pub(super) is_progressive: bool,
@@ -98,7 +98,7 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
         return Err(refuse(&format!("it has {components} channels; only 1, 3 and 4 are supported")));
     }
     Ok(Header {
-        size: PictureSize { height: side(height_high, height_low), width: side(width_high, width_low) },
+        size: ImageSize { height: side(height_high, height_low), width: side(width_high, width_low) },
         components: usize::from(components),
         is_progressive: marker == 0xc2,
         is_vertical: components == 3 && most(|factors| factors >> 4) == 1 && most(|factors| factors & 15) == 2,

@@ -1,7 +1,7 @@
 //! JPEG files. With the feature `turbojpeg` libjpeg-turbo reads and writes them (`turbo`), and decodes no more than is
-//! needed; otherwise crates in Rust alone do (`pure`), which decode the whole picture.
+//! needed; otherwise crates in Rust alone do (`pure`), which decode the whole image.
 //!
-//! Not here: EXIF data (`exif`), and which part of a picture is needed (`geometry`).
+//! Not here: EXIF data (`exif`), and which part of an image is needed (`geometry`).
 
 #[cfg(any(not(feature = "turbojpeg"), test))]
 mod header;
@@ -15,13 +15,13 @@ pub(crate) use pure::{Decoder, Jpeg, encode};
 #[cfg(feature = "turbojpeg")]
 pub(crate) use turbo::{Decoder, Jpeg, encode};
 
-/// Whether pictures can be decoded at a half, a quarter and an eighth of their size.
+/// Whether images can be decoded at a half, a quarter and an eighth of their size.
 pub(crate) const HAS_SCALES: bool = cfg!(feature = "turbojpeg");
 
 /// The library that decodes JPEG files: `zune-jpeg`, or `libjpeg-turbo` with the feature `turbojpeg`.
 ///
-/// Some of their pixels differ by a few levels. A fingerprint of decoded pictures should therefore contain this name, as
-/// that of [`PictureDataset`](crate::PictureDataset) does.
+/// Some of their pixels differ by a few levels. A fingerprint of decoded images should therefore contain this name, as
+/// that of [`ImageDataset`](crate::ImageDataset) does.
 ///
 /// ```
 /// assert!(["libjpeg-turbo", "zune-jpeg"].contains(&fulmen_images::jpeg_decoder()));
@@ -34,7 +34,7 @@ pub fn jpeg_decoder() -> &'static str {
 fn damaged(why: &str) -> fulmen_data::Error {
     fulmen_data::Error::content(format!(
         "this JPEG is damaged ({why}), so that some pixels are wrong; copy or download it again, or accept it with \
-         Pictures::keep_damaged"
+         Images::keep_damaged"
     ))
 }
 

@@ -1,6 +1,6 @@
 //! JPEG files, by crates in Rust alone: zune-jpeg decodes, jpeg-encoder encodes.
 //!
-//! zune-jpeg decodes whole pictures, at their full size. It takes data that end too early for zeros, and says nothing;
+//! zune-jpeg decodes whole images, at their full size. It takes data that end too early for zeros, and says nothing;
 //! so it is given a copy of the file in which codes that cannot be come after the data of a scan (`guarded`).
 //!
 //! Not here: the other decoder (`turbo`).
@@ -13,10 +13,10 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::header::{self, ADOBE, Header, next_marker, refuse};
-use crate::Picture;
+use crate::Image;
 use crate::decode::{Buffers, Limits, whole};
 use crate::exif;
-use crate::geometry::{Orientation, PictureSize, Rect};
+use crate::geometry::{ImageSize, Orientation, Rect};
 use crate::resize::Pixels;
 use fulmen_data::{Error, Result};
 
@@ -26,7 +26,7 @@ const END: [u8; 2] = [0xff, 0xd9];
 /// As many scans as libjpeg-turbo is allowed: a small file with more of them could keep a thread busy for minutes.
 const MOST_SCANS: usize = 500;
 
-/// What a thread keeps from one picture to the next: nothing.
+/// What a thread keeps from one image to the next: nothing.
 pub(crate) enum Decoder {}
 
 pub(crate) struct Jpeg<'a> {
@@ -39,16 +39,16 @@ impl<'a> Jpeg<'a> {
         Ok(Jpeg { file, header: header::read(file)? })
     }
 
-    pub(crate) fn size(&self) -> PictureSize {
+    pub(crate) fn size(&self) -> ImageSize {
         self.header.size
     }
 
     #[cfg_attr(feature = "turbojpeg", expect(dead_code, reason = "compiled for tests that compare pixels alone"))]
     pub(crate) fn orientation(&self) -> Orientation {
-        exif::of_jpeg(self.file)
+        exif::from_jpeg(self.file)
     }
 
-    /// Decodes the whole picture, whichever part of it is wanted.
+    /// Decodes the whole image, whichever part of it is wanted.
     pub(crate) fn decode<'b>(
         self,
         _: Rect,
@@ -60,7 +60,7 @@ impl<'a> Jpeg<'a> {
         let Jpeg { file, header } = self;
         let mut guarded = guarded(file, &header)?;
         let Stored { space, channels: mut stored, is_luma_first } = plan(&header, channels, &mut guarded);
-        let PictureSize { height, width } = header.size;
+        let ImageSize { height, width } = header.size;
         let bytes = width * height * stored;
         buffers.reserve(bytes)?;
         let mut decode = |is_strict| -> Result<(), DecodeErrors> {
@@ -122,7 +122,7 @@ fn plan(header: &Header, channels: usize, copy: &mut [u8]) -> Stored {
         (1, ..) => stored(ColorSpace::Luma, 1),
         // Red, green and blue, in the guise of luma and colours, which are not converted.
         (3, false, Some(0), _) => stored(ColorSpace::YCbCr, 3),
-        // Of such a picture zune-jpeg would read twice the rows that it has, if it were asked for the luma.
+        // Of such an image zune-jpeg would read twice the rows that it has, if it were asked for the luma.
         (3, false, _, 1) if header.is_vertical => Stored { is_luma_first: true, ..stored(ColorSpace::YCbCr, 3) },
         (3, false, _, 1) => stored(ColorSpace::Luma, 1),
         _ => stored(ColorSpace::RGB, 3),
@@ -135,8 +135,8 @@ const GUARD: [u8; 16] = [0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0
 
 /// A copy of the file with guards after the data of its scans.
 ///
-/// zune-jpeg passes over a guard when it looks for the marker at the end of a restart interval, of a baseline picture, or of
-/// a progressive scan; not so after the first progressive scan and between the scans of a baseline picture, which have none.
+/// zune-jpeg passes over a guard when it looks for the marker at the end of a restart interval, of a baseline image, or of
+/// a progressive scan; not so after the first progressive scan and between the scans of a baseline image, which have none.
 fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
     // The marker cannot be among the data; where there is none at all, the file was cut.
     if !file[header.scan..].windows(2).rev().any(|pair| pair == END) {
@@ -179,20 +179,20 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
     Ok(copy)
 }
 
-/// A picture as JPEG, with colour at half the resolution. The quality has been checked.
-pub(crate) fn encode(picture: &Picture, quality: u8) -> Result<Vec<u8>> {
-    let refuse = |why: String| Error::usage(format!("cannot encode {picture:?} as JPEG: {why}"));
+/// An image as JPEG, with colour at half the resolution. The quality has been checked.
+pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
+    let refuse = |why: String| Error::usage(format!("cannot encode {image:?} as JPEG: {why}"));
     let side = |pixels| u16::try_from(pixels).map_err(|_| refuse("a side has more than 65535 pixels".to_owned()));
-    let color = match picture.channels() {
+    let color = match image.channels() {
         1 => ColorType::Luma,
         3 => ColorType::Rgb,
         _ => ColorType::Rgba,
     };
-    let (width, height) = (side(picture.width())?, side(picture.height())?);
+    let (width, height) = (side(image.width())?, side(image.height())?);
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, quality);
     encoder.set_sampling_factor(SamplingFactor::R_4_2_0);
     encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
-    encoder.encode(picture.pixels(), width, height, color).map_err(|why| refuse(why.to_string()))?;
+    encoder.encode(image.pixels(), width, height, color).map_err(|why| refuse(why.to_string()))?;
     Ok(bytes)
 }

@@ -1,12 +1,12 @@
-//! Both decoders and both encoders of JPEG, on pictures of all sizes and samplings.
+//! Both decoders and both encoders of JPEG, on images of all sizes and samplings.
 //!
-//! Not here: what Pillow makes of files (`tests/it/pictures.rs`).
+//! Not here: what Pillow makes of files (`tests/it/images.rs`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use turbojpeg::{Colorspace, Compressor, Image, PixelFormat, Subsamp};
 
 use super::{pure, turbo};
-use crate::Picture;
+use crate::Image;
 use crate::decode::{Buffers, Limits};
 use crate::geometry::Rect;
 use fulmen_data::Result;
@@ -106,10 +106,10 @@ fn both_decoders_agree_on_all_sizes_and_samplings() {
 #[test]
 fn both_encoders_make_nearly_the_same_files() {
     for (width, height, channels) in [(1, 1, 3), (37, 21, 1), (200, 130, 3), (129, 64, 4)] {
-        let picture = Picture::new(width, height, channels, pixels(width, height, channels)).unwrap();
+        let image = Image::new(width, height, channels, pixels(width, height, channels)).unwrap();
         for quality in [50, 90, 95] {
-            let what = format!("{picture:?}, quality {quality}");
-            let (pure, turbo) = (pure::encode(&picture, quality).unwrap(), turbo::encode(&picture, quality).unwrap());
+            let what = format!("{image:?}, quality {quality}");
+            let (pure, turbo) = (pure::encode(&image, quality).unwrap(), turbo::encode(&image, quality).unwrap());
             assert!(
                 pure.len().abs_diff(turbo.len()) <= turbo.len() / 20 + 100,
                 "{what}: {} for {}",
@@ -141,7 +141,7 @@ fn outcome(result: Result<Vec<u8>>) -> Outcome {
 }
 
 /// A few bytes of the data are others, and of every fifth file the end is missing. Both decoders are to find the same
-/// files bad; but libjpeg-turbo passes over some surplus data, and counts on the rest of a picture after some errors.
+/// files bad; but libjpeg-turbo passes over some surplus data, and counts on the rest of an image after some errors.
 #[test]
 fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
     let mut state = 7u64;
@@ -150,7 +150,7 @@ fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
         (state >> 33) as usize % bound
     };
     for name in ["s420", "s444", "s411", "s440", "gray_factors", "cmyk", "ycck", "restarts", "progressive"] {
-        let path = format!("{}/tests/reference/pictures/{name}.jpg", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{}/tests/reference/images/{name}.jpg", env!("CARGO_MANIFEST_DIR"));
         let file = std::fs::read(path).unwrap();
         let scan = super::header::read(&file).unwrap().scan;
         let (mut bad, mut missed, mut false_alarms) = (0, 0, 0);

@@ -7,8 +7,8 @@ use fulmen_jpeg::{Part, Region, Space};
 
 use crate::decode::{Buffers, Limits};
 use crate::exif;
-use crate::geometry::{Orientation, PictureSize, Rect};
-use crate::picture::{self, Picture};
+use crate::geometry::{ImageSize, Orientation, Rect};
+use crate::image::{self, Image};
 use crate::resize::Pixels;
 use fulmen_data::{Error, Result};
 
@@ -31,12 +31,12 @@ impl<'a> Jpeg<'a> {
         Ok(Jpeg { file, jpeg: decoder.open(file).map_err(refuse)? })
     }
 
-    pub(crate) fn size(&self) -> PictureSize {
-        PictureSize { height: self.jpeg.height(), width: self.jpeg.width() }
+    pub(crate) fn size(&self) -> ImageSize {
+        ImageSize { height: self.jpeg.height(), width: self.jpeg.width() }
     }
 
     pub(crate) fn orientation(&self) -> Orientation {
-        exif::of_jpeg(self.file)
+        exif::from_jpeg(self.file)
     }
 
     pub(crate) fn decode<'b>(
@@ -75,7 +75,7 @@ impl<'a> Jpeg<'a> {
             let row = &row[..width * space.channels()];
             match space {
                 Space::Cmyk => row.chunks_exact(4).for_each(|cmyk| push_cmyk(cmyk, pixels, channels)),
-                _ => picture::convert(row, space.channels(), pixels, channels),
+                _ => image::convert(row, space.channels(), pixels, channels),
             }
         }
         Ok(Pixels { bytes: pixels, stride: width * channels, channels, rect, eighths })
@@ -90,27 +90,27 @@ fn push_cmyk(cmyk: &[u8], into: &mut Vec<u8>, channels: usize) {
         (black - (((product >> 8) + product) >> 8)) as u8
     };
     let rgb = [light(cmyk[0]), light(cmyk[1]), light(cmyk[2])];
-    picture::convert(&rgb, 3, into, channels);
+    image::convert(&rgb, 3, into, channels);
 }
 
-/// A picture as JPEG, with colour at half the resolution. The quality has been checked.
-pub(crate) fn encode(picture: &Picture, quality: u8) -> Result<Vec<u8>> {
-    let format = match picture.channels() {
+/// An image as JPEG, with colour at half the resolution. The quality has been checked.
+pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
+    let format = match image.channels() {
         1 => turbojpeg::PixelFormat::GRAY,
         3 => turbojpeg::PixelFormat::RGB,
         _ => turbojpeg::PixelFormat::RGBA,
     };
-    let sampling = match picture.channels() {
+    let sampling = match image.channels() {
         1 => turbojpeg::Subsamp::Gray,
         _ => turbojpeg::Subsamp::Sub2x2,
     };
-    let image = turbojpeg::Image {
-        pixels: picture.pixels(),
-        width: picture.width(),
-        pitch: picture.width() * picture.channels(),
-        height: picture.height(),
+    let pixels = turbojpeg::Image {
+        pixels: image.pixels(),
+        width: image.width(),
+        pitch: image.width() * image.channels(),
+        height: image.height(),
         format,
     };
-    let bytes = turbojpeg::compress(image, i32::from(quality), sampling);
-    bytes.map(|bytes| bytes.to_vec()).map_err(|why| Error::usage(format!("cannot encode {picture:?} as JPEG: {why}")))
+    let bytes = turbojpeg::compress(pixels, i32::from(quality), sampling);
+    bytes.map(|bytes| bytes.to_vec()).map_err(|why| Error::usage(format!("cannot encode {image:?} as JPEG: {why}")))
 }

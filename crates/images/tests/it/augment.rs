@@ -1,12 +1,12 @@
-//! Augmentation of pictures on the host: what is done to them, against torchvision, and when it is done.
+//! Augmentation of images on the host: what is done to them, against torchvision, and when it is done.
 
-use fulmen_data::{Result, SampleRandom};
+use fulmen_data::{Result, SampleRng};
 use fulmen_images::functional::{self, Affine, Fill, Padding, PaddingMode};
 use fulmen_images::{
-    Amount, AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, GaussianBlur, Interpolation, Pad, Picture,
-    PictureTransform, RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChoice,
-    RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize,
-    RandomRotation, RandomSolarize, TrivialAugmentWide,
+    AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, FactorRange, GaussianBlur, Image, ImageTransform,
+    Interpolation, Pad, RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast,
+    RandomChoice, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective,
+    RandomPosterize, RandomRotation, RandomSolarize, TrivialAugmentWide,
 };
 use serde_json::Value;
 
@@ -14,11 +14,11 @@ fn reference() -> Value {
     serde_json::from_str(include_str!("../reference/augment.json")).unwrap()
 }
 
-fn picture(value: &Value) -> Picture {
+fn image(value: &Value) -> Image {
     let size = |name: &str| value[name].as_u64().unwrap() as usize;
     let digits = value["pixels"].as_str().unwrap();
     let pixels = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect();
-    Picture::new(size("width"), size("height"), size("channels"), pixels).unwrap()
+    Image::new(size("width"), size("height"), size("channels"), pixels).unwrap()
 }
 
 fn number(value: &Value) -> f64 {
@@ -47,7 +47,7 @@ fn corners(value: &Value) -> functional::Corners {
 }
 
 /// Does the operation of a case of the reference file.
-fn run(op: &str, image: Picture, p: &Value) -> Result<Picture> {
+fn run(op: &str, image: Image, p: &Value) -> Result<Image> {
     match op {
         "adjust_brightness" => functional::adjust_brightness(image, number(&p["factor"])),
         "adjust_contrast" => functional::adjust_contrast(image, number(&p["factor"])),
@@ -101,9 +101,9 @@ fn functions_give_torchvisions_values() {
     let mut report = std::collections::BTreeMap::<String, (usize, usize, usize, u8)>::new();
     for case in reference["cases"].as_array().unwrap() {
         let (op, parameters) = (case["op"].as_str().unwrap(), &case["parameters"]);
-        let source = &reference["pictures"][case["source"].as_str().unwrap()];
-        let (ours, theirs) = (run(op, picture(source), parameters).unwrap(), picture(&case["result"]));
-        let size = |p: &Picture| (p.width(), p.height(), p.channels());
+        let source = &reference["images"][case["source"].as_str().unwrap()];
+        let (ours, theirs) = (run(op, image(source), parameters).unwrap(), image(&case["result"]));
+        let size = |p: &Image| (p.width(), p.height(), p.channels());
         assert_eq!(size(&ours), size(&theirs), "{op} {parameters}");
         let differences: Vec<u8> = ours.pixels().iter().zip(theirs.pixels()).map(|(a, b)| a.abs_diff(*b)).collect();
         let (off, far) =
@@ -129,18 +129,18 @@ fn functions_give_torchvisions_values() {
     }
 }
 
-/// A picture without two equal neighbours, neither black nor white.
-fn noise(width: usize, height: usize, channels: usize) -> Picture {
+/// An image without two equal neighbours, neither black nor white.
+fn noise(width: usize, height: usize, channels: usize) -> Image {
     let pixels = (0..width * height * channels).map(|i| 20 + ((i * 2_654_435_761) >> 7) as u8 % 216).collect();
-    Picture::new(width, height, channels, pixels).unwrap()
+    Image::new(width, height, channels, pixels).unwrap()
 }
 
-fn random(index: u64) -> SampleRandom {
-    SampleRandom::new(3, 1, index)
+fn random(index: u64) -> SampleRng {
+    SampleRng::new(3, 1, index)
 }
 
-/// One of each, all of which change a picture with a high probability.
-fn all() -> Vec<Box<dyn PictureTransform>> {
+/// One of each, all of which change an image with a high probability.
+fn all() -> Vec<Box<dyn ImageTransform>> {
     vec![
         Box::new(ColorJitter::new().brightness(0.4).contrast(0.4).saturation((0.2, 1.9)).hue(0.1)),
         Box::new(RandomGrayscale::new().p(0.9)),
@@ -177,14 +177,14 @@ fn the_random_numbers_decide_alone() {
         assert!(transform.check().is_ok(), "{}", transform.describe());
         assert!(lines.insert(transform.describe()), "two describe themselves as {}", transform.describe());
         for channels in [1, 3, 4] {
-            let picture = noise(20, 14, channels);
-            let once: Vec<Picture> =
-                (0..30).map(|index| transform.apply(picture.clone(), &mut random(index)).unwrap()).collect();
-            let again: Vec<Picture> =
-                (0..30).rev().map(|index| transform.apply(picture.clone(), &mut random(index)).unwrap()).collect();
+            let image = noise(20, 14, channels);
+            let once: Vec<Image> =
+                (0..30).map(|index| transform.apply(image.clone(), &mut random(index)).unwrap()).collect();
+            let again: Vec<Image> =
+                (0..30).rev().map(|index| transform.apply(image.clone(), &mut random(index)).unwrap()).collect();
             assert!(once.iter().eq(again.iter().rev()), "{}", transform.describe());
             let changes = channels > 1 || !transform.describe().starts_with("RandomGrayscale");
-            assert_eq!(once.iter().any(|changed| *changed != picture), changes, "{}", transform.describe());
+            assert_eq!(once.iter().any(|changed| *changed != image), changes, "{}", transform.describe());
             assert!(once.iter().all(|changed| changed.channels() == channels));
             if let Some((height, width)) = transform.output_size(Some((14, 20))) {
                 assert!(once.iter().all(|changed| (changed.height(), changed.width()) == (height, width)));
@@ -194,7 +194,7 @@ fn the_random_numbers_decide_alone() {
 }
 
 #[test]
-fn small_pictures_are_changed_or_refused_but_never_a_panic() {
+fn small_images_are_changed_or_refused_but_never_a_panic() {
     for transform in all() {
         for (width, height) in [(0, 0), (0, 3), (1, 1), (1, 5), (2, 2), (3, 1)] {
             for channels in [1, 3, 4] {
@@ -210,12 +210,12 @@ fn small_pictures_are_changed_or_refused_but_never_a_panic() {
 }
 
 #[test]
-fn perspectives_of_small_pictures_are_drawn_until_there_is_one() {
+fn perspectives_of_small_images_are_drawn_until_there_is_one() {
     for side in 2..=8 {
-        let picture = noise(side, side, 3);
+        let image = noise(side, side, 3);
         let transform = RandomPerspective::new().p(1.0).distortion_scale(1.0);
         for index in 0..500 {
-            let seen = transform.apply(picture.clone(), &mut random(index)).unwrap();
+            let seen = transform.apply(image.clone(), &mut random(index)).unwrap();
             assert_eq!((seen.width(), seen.height()), (side, side));
         }
     }
@@ -226,35 +226,35 @@ fn perspectives_of_small_pictures_are_drawn_until_there_is_one() {
 
 #[test]
 fn alpha_stays_where_colours_change() {
-    let picture = noise(30, 24, 4);
-    let alpha = |picture: &Picture| picture.pixels().iter().skip(3).step_by(4).copied().collect::<Vec<_>>();
+    let image = noise(30, 24, 4);
+    let alpha = |image: &Image| image.pixels().iter().skip(3).step_by(4).copied().collect::<Vec<_>>();
     let changed = [
-        functional::adjust_brightness(picture.clone(), 0.4),
-        functional::adjust_contrast(picture.clone(), 0.4),
-        functional::adjust_saturation(picture.clone(), 0.4),
-        functional::adjust_hue(picture.clone(), 0.4),
-        functional::adjust_sharpness(picture.clone(), 0.4),
-        functional::rgb_to_grayscale(picture.clone(), 4),
-        functional::posterize(picture.clone(), 2),
-        Ok(functional::invert(picture.clone())),
-        Ok(functional::equalize(picture.clone())),
-        Ok(functional::autocontrast(functional::adjust_brightness(picture.clone(), 0.3).unwrap())),
+        functional::adjust_brightness(image.clone(), 0.4),
+        functional::adjust_contrast(image.clone(), 0.4),
+        functional::adjust_saturation(image.clone(), 0.4),
+        functional::adjust_hue(image.clone(), 0.4),
+        functional::adjust_sharpness(image.clone(), 0.4),
+        functional::rgb_to_grayscale(image.clone(), 4),
+        functional::posterize(image.clone(), 2),
+        Ok(functional::invert(image.clone())),
+        Ok(functional::equalize(image.clone())),
+        Ok(functional::autocontrast(functional::adjust_brightness(image.clone(), 0.3).unwrap())),
     ];
     for result in changed {
         let result = result.unwrap();
-        assert_eq!(alpha(&result), alpha(&picture));
-        assert_ne!(result, picture);
+        assert_eq!(alpha(&result), alpha(&image));
+        assert_ne!(result, image);
     }
-    // The colours are those of the picture without alpha.
-    let opaque = functional::adjust_hue(picture.clone().with_channels(3).unwrap(), 0.3).unwrap();
-    assert_eq!(functional::adjust_hue(picture, 0.3).unwrap().with_channels(3).unwrap(), opaque);
+    // The colours are those of the image without alpha.
+    let opaque = functional::adjust_hue(image.clone().with_channels(3).unwrap(), 0.3).unwrap();
+    assert_eq!(functional::adjust_hue(image, 0.3).unwrap().with_channels(3).unwrap(), opaque);
 }
 
 #[test]
 fn probabilities_are_kept() {
-    let picture = noise(6, 5, 3);
+    let image = noise(6, 5, 3);
     for p in [0.0, 0.3, 1.0] {
-        let transforms: [Box<dyn PictureTransform>; 4] = [
+        let transforms: [Box<dyn ImageTransform>; 4] = [
             Box::new(RandomInvert::new().p(p)),
             Box::new(RandomGrayscale::new().p(p)),
             Box::new(RandomApply::new(p).then(RandomInvert::new().p(1.0))),
@@ -262,22 +262,22 @@ fn probabilities_are_kept() {
         ];
         for transform in transforms {
             let changed =
-                (0..2000).filter(|&i| transform.apply(picture.clone(), &mut random(i)).unwrap() != picture).count();
+                (0..2000).filter(|&i| transform.apply(image.clone(), &mut random(i)).unwrap() != image).count();
             let share = changed as f64 / 2000.0;
             // Four standard deviations.
             assert!((share - p).abs() <= 4.0 * (p * (1.0 - p) / 2000.0).sqrt(), "{}: {share}", transform.describe());
         }
     }
     let one = RandomChoice::new().or(RandomInvert::new().p(1.0)).or_weighted(3.0, RandomPosterize::new(0).p(1.0));
-    let black = (0..2000).filter(|&i| one.apply(picture.clone(), &mut random(i)).unwrap().pixels()[0] == 0).count();
+    let black = (0..2000).filter(|&i| one.apply(image.clone(), &mut random(i)).unwrap().pixels()[0] == 0).count();
     assert!((1420..1580).contains(&black), "{black} of 2000 for three quarters");
-    assert!((0..200).all(|i| RandomInvert::new().p(0.0).apply(picture.clone(), &mut random(i)).unwrap() == picture));
+    assert!((0..200).all(|i| RandomInvert::new().p(0.0).apply(image.clone(), &mut random(i)).unwrap() == image));
 }
 
 #[test]
 fn jitter_stays_in_its_ranges_and_in_all_orders() {
     // One value a pixel: the factor of brightness can be read from it.
-    let grey = Picture::new(1, 1, 1, vec![100]).unwrap();
+    let grey = Image::new(1, 1, 1, vec![100]).unwrap();
     let factors = |jitter: &ColorJitter| -> Vec<u8> {
         (0..500).map(|i| jitter.apply(grey.clone(), &mut random(i)).unwrap().pixels()[0]).collect()
     };
@@ -290,15 +290,15 @@ fn jitter_stays_in_its_ranges_and_in_all_orders() {
     assert!(factors(&ColorJitter::new().brightness(3.0)).iter().any(|&value| value < 20));
 
     // With two steps that do not commute, both orders are seen.
-    let picture = Picture::new(2, 1, 1, vec![200, 20]).unwrap();
+    let image = Image::new(2, 1, 1, vec![200, 20]).unwrap();
     let jitter = ColorJitter::new().brightness((1.5, 1.5)).contrast((0.5, 0.5));
     let brightness = |p| functional::adjust_brightness(p, 1.5).unwrap();
     let contrast = |p| functional::adjust_contrast(p, 0.5).unwrap();
-    let orders = [contrast(brightness(picture.clone())), brightness(contrast(picture.clone()))];
+    let orders = [contrast(brightness(image.clone())), brightness(contrast(image.clone()))];
     assert_ne!(orders[0], orders[1]);
     let seen: Vec<usize> = (0..200)
         .map(|i| {
-            let result = jitter.apply(picture.clone(), &mut random(i)).unwrap();
+            let result = jitter.apply(image.clone(), &mut random(i)).unwrap();
             orders.iter().position(|order| *order == result).unwrap()
         })
         .collect();
@@ -308,11 +308,11 @@ fn jitter_stays_in_its_ranges_and_in_all_orders() {
 
 #[test]
 fn erased_rectangles_have_the_asked_area_and_ratio() {
-    let picture = Picture::black(60, 40, 3).unwrap();
+    let image = Image::black(60, 40, 3).unwrap();
     let erasing = RandomErasing::new().p(1.0).scale(0.05, 0.2).ratio(0.5, 2.0).value(255);
     let mut places = std::collections::BTreeSet::new();
     for index in 0..300 {
-        let erased = erasing.apply(picture.clone(), &mut random(index)).unwrap();
+        let erased = erasing.apply(image.clone(), &mut random(index)).unwrap();
         let white: Vec<(usize, usize)> =
             (0..40).flat_map(|y| (0..60).map(move |x| (y, x))).filter(|&(y, x)| erased.pixel(x, y)[0] == 255).collect();
         let (top, left) = white[0];
@@ -324,7 +324,7 @@ fn erased_rectangles_have_the_asked_area_and_ratio() {
         places.insert((top, left));
     }
     assert!(places.len() > 200);
-    // The mean colour of the picture, and colours that are no constant.
+    // The mean colour of the image, and colours that are no constant.
     let noise = noise(30, 30, 3);
     let mean = RandomErasing::new().p(1.0).value(ErasingValue::Mean).apply(noise.clone(), &mut random(1)).unwrap();
     let sum: usize = noise.pixels().iter().step_by(3).map(|&value| usize::from(value)).sum();
@@ -336,37 +336,37 @@ fn erased_rectangles_have_the_asked_area_and_ratio() {
 
 #[test]
 fn rotations_and_moves_stay_in_their_ranges() {
-    let mut picture = Picture::black(21, 21, 1).unwrap();
-    picture.pixel_mut(18, 10)[0] = 255;
+    let mut image = Image::black(21, 21, 1).unwrap();
+    image.pixel_mut(18, 10)[0] = 255;
     let rotation = RandomRotation::new((80.0, 100.0));
     for index in 0..50 {
-        let turned = rotation.apply(picture.clone(), &mut random(index)).unwrap();
+        let turned = rotation.apply(image.clone(), &mut random(index)).unwrap();
         // Counter-clockwise: what was right is above.
         let at = turned.pixels().iter().position(|&value| value == 255).unwrap();
         assert!(at / 21 <= 3 && (8..=12).contains(&(at % 21)), "{at}");
     }
     let moves = RandomAffine::new(0.0).translate(0.2, 0.0);
     let columns: std::collections::BTreeSet<usize> = (0..300)
-        .filter_map(|i| moves.apply(picture.clone(), &mut random(i)).unwrap().pixels().iter().position(|&v| v == 255))
+        .filter_map(|i| moves.apply(image.clone(), &mut random(i)).unwrap().pixels().iter().position(|&v| v == 255))
         .collect();
-    // 0.2 of 21 is 4.2; what would leave the picture at the right is gone.
+    // 0.2 of 21 is 4.2; what would leave the image at the right is gone.
     assert_eq!(columns, (10 * 21 + 14..=10 * 21 + 20).collect());
 }
 
 #[test]
 fn rand_augment_does_each_operation_at_its_magnitude() {
-    let picture = noise(30, 20, 3);
+    let image = noise(30, 20, 3);
     let augment = RandAugment::new().num_ops(1);
     // Of the 14, as they are at magnitude 9 of 31.
-    let affine = |map: Affine| functional::affine(&picture, &map, Interpolation::Nearest, &Fill::from(0)).unwrap();
+    let affine = |map: Affine| functional::affine(&image, &map, Interpolation::Nearest, &Fill::from(0)).unwrap();
     let lean = 0.09f64.atan().to_degrees();
     let corner = Some((0.0, 0.0));
     let mut expected = vec![
-        picture.clone(),
-        functional::posterize(picture.clone(), 7).unwrap(),
-        functional::solarize(picture.clone(), 255.0 * 0.7).unwrap(),
-        functional::autocontrast(picture.clone()),
-        functional::equalize(picture.clone()),
+        image.clone(),
+        functional::posterize(image.clone(), 7).unwrap(),
+        functional::solarize(image.clone(), 255.0 * 0.7).unwrap(),
+        functional::autocontrast(image.clone()),
+        functional::equalize(image.clone()),
     ];
     for sign in [1.0, -1.0] {
         let map = Affine::default();
@@ -374,17 +374,17 @@ fn rand_augment_does_each_operation_at_its_magnitude() {
         expected.push(affine(Affine { shear: (0.0, sign * lean), center: corner, ..map }));
         expected.push(affine(Affine { translate: (sign * 4.0, 0.0), ..map }));
         expected.push(affine(Affine { translate: (0.0, sign * 2.0), ..map }));
-        let turned = functional::rotate(&picture, sign * 9.0, Interpolation::Nearest, false, None, &Fill::from(0));
+        let turned = functional::rotate(&image, sign * 9.0, Interpolation::Nearest, false, None, &Fill::from(0));
         expected.push(turned.unwrap());
         let factor = 1.0 + sign * 0.27;
-        expected.push(functional::adjust_brightness(picture.clone(), factor).unwrap());
-        expected.push(functional::adjust_saturation(picture.clone(), factor).unwrap());
-        expected.push(functional::adjust_contrast(picture.clone(), factor).unwrap());
-        expected.push(functional::adjust_sharpness(picture.clone(), factor).unwrap());
+        expected.push(functional::adjust_brightness(image.clone(), factor).unwrap());
+        expected.push(functional::adjust_saturation(image.clone(), factor).unwrap());
+        expected.push(functional::adjust_contrast(image.clone(), factor).unwrap());
+        expected.push(functional::adjust_sharpness(image.clone(), factor).unwrap());
     }
     let mut seen = vec![0; expected.len()];
     for index in 0..2000 {
-        let result = augment.apply(picture.clone(), &mut random(index)).unwrap();
+        let result = augment.apply(image.clone(), &mut random(index)).unwrap();
         match expected.iter().position(|one| *one == result) {
             Some(place) => seen[place] += 1,
             None => panic!("sample {index} is none of them"),
@@ -396,7 +396,7 @@ fn rand_augment_does_each_operation_at_its_magnitude() {
 
 #[test]
 fn wrong_options_are_refused() {
-    let refused: Vec<(Box<dyn PictureTransform>, &str)> = vec![
+    let refused: Vec<(Box<dyn ImageTransform>, &str)> = vec![
         (Box::new(ColorJitter::new().brightness(-0.1)), "ColorJitter: the brightness is -0.1"),
         (Box::new(ColorJitter::new().contrast((0.9, 0.2))), "ColorJitter: the contrast goes from 0.9 to 0.2"),
         (Box::new(ColorJitter::new().saturation((-1.0, 0.2))), "ColorJitter: the saturation goes from -1 to 0.2"),
@@ -441,12 +441,12 @@ fn wrong_options_are_refused() {
             assert!(error.to_string().starts_with(message), "{error}");
         }
     }
-    // What depends on the picture is refused when it comes.
+    // What depends on the image is refused when it comes.
     let small = || noise(3, 3, 3);
-    let late: [(Result<Picture>, &str); 6] = [
+    let late: [(Result<Image>, &str); 6] = [
         (
             functional::gaussian_blur(small(), (7, 3), (1.0, 1.0)),
-            "a blur with a kernel of 7x3 needs a picture of at least 4x2",
+            "a blur with a kernel of 7x3 needs an image of at least 4x2",
         ),
         (
             functional::pad(&small(), Padding::from(3), &PaddingMode::Reflect),
@@ -470,5 +470,5 @@ fn wrong_options_are_refused() {
         let error = result.unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");
     }
-    assert_eq!(Amount::from((0.5, 1.5)).to_string(), "0.5..1.5");
+    assert_eq!(FactorRange::from((0.5, 1.5)).to_string(), "0.5..1.5");
 }

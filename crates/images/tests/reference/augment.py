@@ -1,4 +1,4 @@
-"""What torchvision makes of small pictures, for tests/augment.rs: writes augment.json beside this file.
+"""What torchvision makes of small images, for tests/augment.rs: writes augment.json beside this file.
 
 Made with torchvision 0.29.2, torch 2.15.0, numpy 2.5.5: torchvision.transforms.v2.functional on uint8 tensors.
 """
@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import InterpolationMode
 MODES = {"nearest": InterpolationMode.NEAREST, "bilinear": InterpolationMode.BILINEAR}
 
 
-def picture(height, width, channels, seed):
+def image(height, width, channels, seed):
     """Waves with noise, some saturated, some grey pixels: u8[H, W, C]."""
     y, x = np.mgrid[:height, :width].astype(np.float64)
     waves = [np.sin(x / (3 + c) + c) * np.cos(y / (4 - c / 2)) for c in range(channels)]
@@ -23,7 +23,7 @@ def picture(height, width, channels, seed):
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
 
 
-PICTURES = {"rgb": picture(12, 20, 3, 0), "square": picture(12, 12, 3, 1), "grey": picture(13, 18, 1, 2)}
+PICTURES = {"rgb": image(12, 20, 3, 0), "square": image(12, 12, 3, 1), "grey": image(13, 18, 1, 2)}
 PICTURES["dark"] = (PICTURES["rgb"] // 3 + 20).astype(np.uint8)
 PICTURES["flat"] = np.full((6, 5, 3), (9, 100, 100), np.uint8)
 
@@ -38,7 +38,7 @@ def encode(t):
 
 
 def filled(function, image, fill, **options):
-    """With a fill: as around a picture of that colour (torchvision counts the outside twice where it is blended)."""
+    """With a fill: as around an image of that colour (torchvision counts the outside twice where it is blended)."""
     if options.get("interpolation") == InterpolationMode.NEAREST:
         return function(image, fill=fill, **options)
     colour = torch.tensor(fill, dtype=torch.float32).reshape(-1, 1, 1)
@@ -114,10 +114,10 @@ def main():
     erased = F.erase(tensor("rgb"), 3, 5, 4, 9, torch.tensor([1, 2, 3], dtype=torch.uint8)[:, None, None])
     add("erase", erased, "rgb", corner=[3, 5], size=[4, 9], fill=[1, 2, 3])
 
-    pictures = {name: encode(tensor(name)) for name in PICTURES}
+    images = {name: encode(tensor(name)) for name in PICTURES}
     text = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
-    head = json.dumps(pictures, separators=(",", ":"))
-    Path(__file__).with_suffix(".json").write_text(f'{{"pictures":{head},\n"cases":[\n{text}\n]}}\n')
+    head = json.dumps(images, separators=(",", ":"))
+    Path(__file__).with_suffix(".json").write_text(f'{{"images":{head},\n"cases":[\n{text}\n]}}\n')
 
 
 main()

@@ -1,6 +1,6 @@
 //! Mirrored pictures.
 //!
-//! Not here: flips on the host, which cost nothing there either (`Pictures`).
+//! Not here: flips on the host, which cost nothing there either (`ImagePipeline`).
 
 use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
 

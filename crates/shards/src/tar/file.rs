@@ -26,11 +26,11 @@ pub fn size_in_tar(name_bytes: usize, content_bytes: u64) -> u64 {
 pub struct TarFile<W: Write> {
     /// For messages.
     path: PathBuf,
-    tar: tar::Builder<Counted<W>>,
+    tar: tar::Builder<CountingWriter<W>>,
     samples: u64,
 }
 
-struct Counted<W: Write> {
+struct CountingWriter<W: Write> {
     inner: BufWriter<W>,
     bytes: u64,
 }
@@ -38,7 +38,7 @@ struct Counted<W: Write> {
 #[allow(missing_docs, reason = "hidden: it is shared with the program `fulmen`")]
 impl<W: Write> TarFile<W> {
     pub fn new(inner: W, path: PathBuf) -> TarFile<W> {
-        let counted = Counted { inner: BufWriter::with_capacity(BUFFER, inner), bytes: 0 };
+        let counted = CountingWriter { inner: BufWriter::with_capacity(BUFFER, inner), bytes: 0 };
         TarFile { path, tar: tar::Builder::new(counted), samples: 0 }
     }
 
@@ -73,12 +73,12 @@ impl<W: Write> TarFile<W> {
     /// Ends the tar; where it went, and how many bytes it has.
     pub fn finish(self) -> Result<(W, u64)> {
         let refused = |source| Error::io(&self.path, "cannot write the file", source);
-        let Counted { inner, bytes } = self.tar.into_inner().map_err(refused)?;
+        let CountingWriter { inner, bytes } = self.tar.into_inner().map_err(refused)?;
         Ok((inner.into_inner().map_err(|error| refused(error.into_error()))?, bytes))
     }
 }
 
-impl<W: Write> Write for Counted<W> {
+impl<W: Write> Write for CountingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.inner.write(bytes)?;
         self.bytes += count as u64;

@@ -5,8 +5,8 @@
 use std::io::{self, Cursor};
 use std::sync::Arc;
 
+use super::entries::{TarEntries, read_over};
 use super::group::{Groups, Selection};
-use super::walk::{Walk, read_over};
 use fulmen_files::Location;
 use fulmen_files::gunzip;
 
@@ -21,13 +21,13 @@ fn jump(bytes: &mut &[u8], count: u64) -> io::Result<u64> {
 pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
     let selection = Arc::new(Selection { extensions: Vec::new(), max_sample_bytes: 64 << 20 });
     if bytes.starts_with(&[0x1f, 0x8b]) {
-        let walk = Walk::new(location.clone(), gunzip(Cursor::new(bytes.to_vec())), read_over);
+        let walk = TarEntries::new(location.clone(), gunzip(Cursor::new(bytes.to_vec())), read_over);
         let mut groups = Groups::new(location, walk, &selection);
         while let Ok(Some(_)) = groups.next(|walk, entry| walk.content(&entry)) {}
         return;
     }
-    let mut read = Groups::new(location, Walk::new(location.clone(), bytes, read_over), &selection);
-    let mut found = Groups::new(location, Walk::new(location.clone(), bytes, jump), &selection);
+    let mut read = Groups::new(location, TarEntries::new(location.clone(), bytes, read_over), &selection);
+    let mut found = Groups::new(location, TarEntries::new(location.clone(), bytes, jump), &selection);
     loop {
         let sample = read.next(|walk, entry| walk.content(&entry));
         let places = found.next(|_, entry| Ok((entry.offset, entry.size)));

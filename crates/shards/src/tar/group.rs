@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Arc;
 
-use super::walk::{Entry, Walk};
+use super::entries::{Entry, TarEntries};
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
@@ -98,7 +98,7 @@ impl Selection {
 /// The samples of a shard, one after the other; `T` is what is kept of a file.
 pub(super) struct Groups<R, T> {
     location: Location,
-    walk: Walk<R>,
+    walk: TarEntries<R>,
     selection: Arc<Selection>,
     /// The first file of the next sample, which ended the one before.
     begun: Option<Group<T>>,
@@ -114,12 +114,15 @@ pub(super) struct Group<T> {
 }
 
 impl<R: Read, T> Groups<R, T> {
-    pub(super) fn new(location: &Location, walk: Walk<R>, selection: &Arc<Selection>) -> Groups<R, T> {
+    pub(super) fn new(location: &Location, walk: TarEntries<R>, selection: &Arc<Selection>) -> Groups<R, T> {
         Groups { location: location.clone(), walk, selection: selection.clone(), begun: None, failed: None }
     }
 
     /// The next sample. `keep` makes of a file what is kept of it; the walk stands before its content.
-    pub(super) fn next(&mut self, mut keep: impl FnMut(&mut Walk<R>, Entry) -> Result<T>) -> Result<Option<Group<T>>> {
+    pub(super) fn next(
+        &mut self,
+        mut keep: impl FnMut(&mut TarEntries<R>, Entry) -> Result<T>,
+    ) -> Result<Option<Group<T>>> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -152,7 +155,7 @@ impl<R: Read, T> Groups<R, T> {
         &mut self,
         entry: Entry,
         extension: String,
-        keep: &mut impl FnMut(&mut Walk<R>, Entry) -> Result<T>,
+        keep: &mut impl FnMut(&mut TarEntries<R>, Entry) -> Result<T>,
     ) -> Result<()> {
         let Some(group) = &mut self.begun else { return Ok(()) };
         let refuse =

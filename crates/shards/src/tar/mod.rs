@@ -2,15 +2,16 @@
 //!
 //! Not here: where the files lie (`store`), and what is in the members of a sample.
 
+mod entries;
 mod file;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
 mod group;
 mod source;
 mod stream;
-mod walk;
 mod writer;
 
+pub use entries::{Entry as TarEntry, tar_entries};
 pub use file::{END, TarFile, size_in_tar};
 #[cfg(feature = "fuzzing")]
 pub(crate) use fuzz::fuzz;
@@ -18,5 +19,4 @@ pub use group::TarSample;
 pub use group::split;
 pub use source::TarSource;
 pub use stream::TarShards;
-pub use walk::{Entry as TarEntry, tar_entries};
 pub use writer::{TarShardWriter, TarShardWriterBuilder, WrittenShard};

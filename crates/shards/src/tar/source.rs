@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::TarSample;
+use super::entries::TarEntries;
 use super::group::{Groups, Selection};
-use super::walk::Walk;
 use crate::files::{open_local, read_part};
-use fulmen_data::internal::Starts;
+use fulmen_data::internal::Offsets;
 use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_data::{internal::cores, internal::in_parallel};
-use fulmen_files::KeptFile;
+use fulmen_files::CachedFile;
 use fulmen_files::Location;
 
 /// Local tar files, not compressed, as samples by index: read in any order, from any thread, without reading what lies
@@ -40,7 +40,7 @@ use fulmen_files::Location;
 #[derive(Debug)]
 pub struct TarSource {
     shards: Vec<Shard>,
-    starts: Starts,
+    offsets: Offsets,
     extensions: Vec<String>,
     selection: Arc<Selection>,
 }
@@ -48,14 +48,14 @@ pub struct TarSource {
 #[derive(Debug)]
 struct Shard {
     location: Location,
-    file: KeptFile,
-    samples: Vec<Place>,
+    file: CachedFile,
+    samples: Vec<SampleEntry>,
     files: Vec<Member>,
 }
 
 /// A sample: its key, and which of the shard's files are its own.
 #[derive(Debug)]
-struct Place {
+struct SampleEntry {
     key: Box<str>,
     first: usize,
     count: usize,
@@ -89,7 +89,7 @@ impl TarSource {
         let shards: Vec<Location> = shards.into_iter().map(Into::into).collect();
         let selection = Arc::new(Selection::new(extensions, u64::MAX));
         let found = in_parallel(&shards, cores(), |shard| index(shard, &selection))?;
-        let starts = Starts::new(found.iter().map(Vec::len));
+        let starts = Offsets::new(found.iter().map(Vec::len));
         let mut source = TarSource { shards: Vec::new(), starts, extensions: Vec::new(), selection };
         let mut known = HashMap::new();
         for (location, found) in shards.into_iter().zip(found) {
@@ -101,11 +101,11 @@ impl TarSource {
         Ok(source)
     }
 
-    fn add(&mut self, location: Location, found: Vec<Found>, known: &mut HashMap<String, u32>) -> Result<()> {
-        let file = KeptFile::new(location.local().unwrap_or(Path::new("")), self.shards.len());
+    fn add(&mut self, location: Location, found: Vec<IndexedSample>, known: &mut HashMap<String, u32>) -> Result<()> {
+        let file = CachedFile::new(location.local().unwrap_or(Path::new("")), self.shards.len());
         let mut shard = Shard { location, file, samples: Vec::new(), files: Vec::new() };
         for (key, files) in found {
-            shard.samples.push(Place { key, first: shard.files.len(), count: files.len() });
+            shard.samples.push(SampleEntry { key, first: shard.files.len(), count: files.len() });
             for (extension, (offset, size)) in files {
                 let next = known.len() as u32;
                 let extension = *known.entry(extension).or_insert_with_key(|extension| {
@@ -136,17 +136,17 @@ impl TarSource {
         self.shards.iter().map(|shard| &shard.location).collect()
     }
 
-    fn find(&self, index: usize) -> Option<(&Shard, &Place)> {
-        let (number, sample) = self.starts.find(index)?;
+    fn find(&self, index: usize) -> Option<(&Shard, &SampleEntry)> {
+        let (number, sample) = self.offsets.find(index)?;
         let shard = self.shards.get(number)?;
         Some((shard, shard.samples.get(sample)?))
     }
 }
 
 /// The files of a sample by their extensions, each with its offset and size.
-type Found = (Box<str>, BTreeMap<String, (u64, u64)>);
+type IndexedSample = (Box<str>, BTreeMap<String, (u64, u64)>);
 
-fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<Found>> {
+fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<IndexedSample>> {
     let (file, size) = open_local(location, "samples of a tar", "TarShards")?;
     let mut start = [0; 2];
     if size >= 2 {
@@ -155,7 +155,7 @@ fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<Found>> 
     if start == [0x1f, 0x8b] {
         return Err(location.error("samples behind gzip cannot be read by index; unpack it, or read it with TarShards"));
     }
-    let mut groups = Groups::new(location, Walk::of_part(location.clone(), &file, 0..size), selection);
+    let mut groups = Groups::new(location, TarEntries::of_part(location.clone(), &file, 0..size), selection);
     let mut found = Vec::new();
     while let Some(group) = groups.next(|_, entry| Ok((entry.offset, entry.size)))? {
         found.push((group.key.into_boxed_str(), group.files));
@@ -167,7 +167,7 @@ impl Source for TarSource {
     type Item = TarSample;
 
     fn len(&self) -> usize {
-        self.starts.len()
+        self.offsets.len()
     }
 
     fn get(&self, index: usize) -> Result<TarSample> {

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use super::TarSample;
+use super::entries::{TarEntries, read_over};
 use super::group::{Groups, Selection};
-use super::walk::{Walk, read_over};
 use crate::files::{FileItem, FileItems, FileList};
 use fulmen_data::{Fingerprint, Items, Result, Stream};
 use fulmen_files::{Location, open_unpacked};
@@ -121,7 +121,7 @@ impl Stream for TarShards {
 
 /// The samples of a shard up to the first that cannot be read.
 fn samples(shard: &Location, selection: &Arc<Selection>) -> Result<FileItems<TarSample>> {
-    let mut groups = Groups::new(shard, Walk::new(shard.clone(), open_unpacked(shard)?, read_over), selection);
+    let mut groups = Groups::new(shard, TarEntries::new(shard.clone(), open_unpacked(shard)?, read_over), selection);
     let groups = std::iter::from_fn(move || groups.next(|walk, entry| walk.content(&entry)).transpose());
     let mut failed = false;
     let groups = groups.take_while(move |group| !std::mem::replace(&mut failed, group.is_err()));

@@ -33,7 +33,7 @@ pub enum Feature {
     /// No list at all, as some writers leave a missing value.
     #[default]
     Missing,
-    /// Strings of bytes: encoded pictures, text, serialized tensors.
+    /// Strings of bytes: encoded images, text, serialized tensors.
     Bytes(Vec<Vec<u8>>),
     /// Numbers of 32 bits.
     Floats(Vec<f32>),
@@ -85,7 +85,7 @@ impl Example {
         self.features.get(name).ok_or_else(|| self.lacks(name))
     }
 
-    /// Takes out the only string of bytes of a feature, such as an encoded picture.
+    /// Takes out the only string of bytes of a feature, such as an encoded image.
     pub fn take_bytes(&mut self, name: &str) -> Result<Vec<u8>> {
         match self.features.get_mut(name) {
             Some(Feature::Bytes(values)) if values.len() == 1 => Ok(values.pop().unwrap_or_default()),

@@ -9,10 +9,10 @@ use std::path::Path;
 use super::Example;
 use super::record::{FOOTER, HEADER, at_record, bad_header, check, length};
 use crate::files::{open_local, read_part};
-use fulmen_data::internal::Starts;
+use fulmen_data::internal::Offsets;
 use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_data::{internal::cores, internal::in_parallel};
-use fulmen_files::KeptFile;
+use fulmen_files::CachedFile;
 use fulmen_files::Location;
 
 /// Local TFRecord files, not compressed, as records by index. The lengths are gone through once, when it is opened; a
@@ -35,13 +35,13 @@ use fulmen_files::Location;
 #[derive(Debug)]
 pub struct TfRecordSource {
     files: Vec<Indexed>,
-    starts: Starts,
+    offsets: Offsets,
 }
 
 #[derive(Debug)]
 struct Indexed {
     location: Location,
-    file: KeptFile,
+    file: CachedFile,
     /// Where each record begins, with its header, and where the last one ends.
     offsets: Vec<u64>,
 }
@@ -63,7 +63,7 @@ impl TfRecordSource {
         }
         let numbered: Vec<(usize, Location)> = files.into_iter().enumerate().collect();
         let files = in_parallel(&numbered, cores(), |(number, location)| Indexed::open(*number, location))?;
-        let starts = Starts::new(files.iter().map(|file| file.offsets.len() - 1));
+        let starts = Offsets::new(files.iter().map(|file| file.offsets.len() - 1));
         Ok(TfRecordSource { files, starts })
     }
 
@@ -101,7 +101,7 @@ impl Indexed {
         }
         Ok(Indexed {
             location: location.clone(),
-            file: KeptFile::new(location.local().unwrap_or(Path::new("")), number),
+            file: CachedFile::new(location.local().unwrap_or(Path::new("")), number),
             offsets,
         })
     }
@@ -123,11 +123,11 @@ impl Source for TfRecordSource {
     type Item = Vec<u8>;
 
     fn len(&self) -> usize {
-        self.starts.len()
+        self.offsets.len()
     }
 
     fn get(&self, index: usize) -> Result<Vec<u8>> {
-        match self.starts.find(index) {
+        match self.offsets.find(index) {
             Some((number, record)) => {
                 let indexed = &self.files[number];
                 indexed.file.with(|file| indexed.read(record, file))
@@ -137,7 +137,7 @@ impl Source for TfRecordSource {
     }
 
     fn origin(&self, index: usize) -> String {
-        match self.starts.find(index) {
+        match self.offsets.find(index) {
             Some((file, number)) => format!("{}, record {number}", self.files[file].location),
             None => format!("record {index} of {}", self.len()),
         }

@@ -4,4 +4,4 @@
 #[cfg(not(feature = "parquet"))]
 mod not_built_in;
 mod tables;
-mod texts;
+mod text_files;

@@ -51,7 +51,7 @@ pub struct FitSummary {
     pub goodput: Goodput,
     /// Where the time of the training loader went in this fit, by its stages and queues; the report of the loader itself
     /// restarts with each fit. Its
-    /// [verdict](fulmen_data::LoaderReport::verdict) names what is slow.
+    /// [verdict](fulmen_data::LoaderReport::bottleneck) names what is slow.
     pub loader: Option<LoaderReport>,
     /// How often a training sample could not be read in this fit and was skipped or replaced
     /// ([`OnError`](fulmen_data::OnError)).

@@ -32,7 +32,7 @@ pub(crate) fn eval(
 
 /// Predictions must be matched to samples.
 fn check_order(loader: &DataLoader) -> Result<()> {
-    if loader.is_final() && loader.replicas().num_processes > 1 {
+    if loader.is_presharded() && loader.replicas().num_processes > 1 {
         return Err(Error::usage(
             "the loader's sampler is final: it divides the samples among the processes itself, so that predictions have no \
              order that all share. Predict with another sampler, or in one process",

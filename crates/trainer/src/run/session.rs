@@ -77,7 +77,7 @@ impl Session {
 
     /// How steps are recorded for these devices.
     pub(crate) fn setting(&self) -> Result<StepConfig> {
-        let replicas = Replicas::of(&self.runtime, &Strategy::batch(self.runtime.mesh()));
+        let replicas = Replicas::from_runtime(&self.runtime, &Strategy::batch(self.runtime.mesh()));
         let replicas = replicas.map_err(|e| Error::usage(e.to_string()))?;
         Ok(self.choices.on(self.runtime.mesh().clone(), replicas))
     }

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use crate::common::{CLASSES, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader};
-use fulmen_data::{DataLoader, LastBatch};
+use crate::common::{CLASSES, DROP_LAST, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader};
+use fulmen_data::DataLoader;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
@@ -34,7 +34,7 @@ impl TrainingModule for Classifier {
 }
 
 fn loader() -> DataLoader {
-    DataLoader::builder(samples(40)).batch_size(8).shuffle(true).seed(5).last_batch(LastBatch::Drop).build().unwrap()
+    DataLoader::builder(samples(40)).batch_size(8).shuffle(true).seed(5).drop_last(true).build().unwrap()
 }
 
 type Run = (Vec<f64>, FitSummary, Record);
@@ -203,7 +203,7 @@ fn running_statistics_are_averaged_unless_told_otherwise() {
             builder = builder.weight_averaging(averaging);
         }
         let module = Net::new();
-        builder.build().unwrap().fit(&module, &train_loader(40, LastBatch::Drop), None).unwrap();
+        builder.build().unwrap().fit(&module, &train_loader(40, DROP_LAST), None).unwrap();
         let mean = module.state().into_iter().find(|(name, _)| name == "bn.running_mean").unwrap().1;
         mean.get().eval().unwrap().to_f64()
     };

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{CLASSES, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader};
-use fulmen_data::{DataLoader, LastBatch};
+use crate::common::{CLASSES, DROP_LAST, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader};
+use fulmen_data::DataLoader;
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
@@ -110,7 +110,7 @@ fn hooks_run_in_their_order_in_every_loop() {
     let folder = tempfile::tempdir().unwrap();
     let order = Order::default();
     let builder = || trainer(folder.path()).callback(order.clone()).callback(ProgressBar::new());
-    let (net, train, val) = (Net::new(), train_loader(16, LastBatch::Drop), val_loader(12));
+    let (net, train, val) = (Net::new(), train_loader(16, DROP_LAST), val_loader(12));
     let mut trainer = builder().max_epochs(1).num_sanity_val_steps(1).val_check_interval(0.5).build().unwrap();
     let summary = trainer.fit(&net, &train, Some(&val)).unwrap();
     let validation =
@@ -198,7 +198,7 @@ fn a_module_has_the_hooks_too() {
     let folder = tempfile::tempdir().unwrap();
     let line = Line::default();
     let mut trainer = trainer(folder.path()).log_every_n_steps(1).val_check_interval(2).build().unwrap();
-    let summary = trainer.fit(&line, &train_loader(80, LastBatch::Drop), Some(&val_loader(8))).unwrap();
+    let summary = trainer.fit(&line, &train_loader(80, DROP_LAST), Some(&val_loader(8))).unwrap();
     assert_eq!(summary.global_step, 2);
     assert_eq!(line.order.take(), ["fit start on cpu", "log 1", "log 2", "the module has seen enough"]);
 }
@@ -236,7 +236,7 @@ fn a_program_runs_with_the_weights_of_the_moment_and_is_compiled_before_the_firs
             .unwrap();
         let line = Line::default();
         let before = trainer.device_to_host_transfers();
-        let summary = trainer.fit(&line, &train_loader(40, LastBatch::Drop), None).unwrap();
+        let summary = trainer.fit(&line, &train_loader(40, DROP_LAST), None).unwrap();
         assert_eq!(summary.global_step, 5);
         // Two programs while training, one at the end of the epoch; the epoch; the checkpoint.
         assert_eq!(trainer.device_to_host_transfers() - before, 3 + 1 + 1);
@@ -288,7 +288,7 @@ fn actions_are_done_after_any_step() {
         .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 23), |_, actions| actions.stop("enough")))
         .build()
         .unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), Some(&val_loader(16))).unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), Some(&val_loader(16))).unwrap();
     assert_eq!((summary.global_step, summary.epochs, summary.stopped.as_deref()), (23, 2, Some("enough")));
     let rates: Vec<f64> = record.logs.lock().unwrap().iter().map(|point| point.get("lr").unwrap()).collect();
     assert!(rates[..3].iter().all(|lr| (lr - 0.05).abs() < 1e-8), "{rates:?}");
@@ -307,7 +307,7 @@ fn what_a_callback_asks_for_wrongly_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let fails = |callback: On| {
         let mut trainer = trainer(folder.path()).max_epochs(1).callback(callback).build().unwrap();
-        trainer.fit(&Line::default(), &train_loader(16, LastBatch::Drop), None).unwrap_err().to_string()
+        trainer.fit(&Line::default(), &train_loader(16, DROP_LAST), None).unwrap_err().to_string()
     };
     let unknown = fails(on(Event::TrainBatchEnd, once(), |_, actions| actions.run_program("samples")));
     assert!(unknown.contains("the program `samples`") && unknown.contains("`of ones`, `weights`"), "{unknown}");
@@ -332,7 +332,7 @@ fn a_filter_counts_over_a_resume() {
             .callback(on(Event::TrainBatchEnd, once(), move |now, _| first.lock().unwrap().push((1, now.global_step))))
             .build()
             .unwrap();
-        trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), None).unwrap().last_checkpoint.unwrap()
+        trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), None).unwrap().last_checkpoint.unwrap()
     };
     let checkpoint = run(1, Path::new(""));
     run(2, &checkpoint);
@@ -380,7 +380,7 @@ fn several_validation_sets_have_names_and_cadences() {
     let folder = tempfile::tempdir().unwrap();
     let record = Record::default();
     let builder = || trainer(folder.path()).runtime(isolated()).max_epochs(4).log_every_n_steps(1000);
-    let (net, train) = (Net::new(), train_loader(40, LastBatch::Drop));
+    let (net, train) = (Net::new(), train_loader(40, DROP_LAST));
     let (small, large) = (val_loader(16), val_loader(24));
     let mut trainer = builder().callback(record.clone()).build().unwrap();
     let sets = [
@@ -440,7 +440,7 @@ fn several_validation_sets_have_names_and_cadences() {
 fn callbacks_and_loggers_cost_no_transfer() {
     let transfers = |builder: TrainerBuilder| {
         let mut trainer = builder.max_epochs(2).log_every_n_steps(5).enable_checkpointing(false).build().unwrap();
-        trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), Some(&val_loader(16))).unwrap();
+        trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), Some(&val_loader(16))).unwrap();
         (trainer.device_to_host_transfers(), trainer.log_points())
     };
     let folder = tempfile::tempdir().unwrap();

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{Net, Record, samples, tensors, train_loader, trainer, val_loader};
-use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
+use crate::common::{DROP_LAST, Net, Record, samples, tensors, train_loader, trainer, val_loader};
+use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_nn::Module;
 use fulmen_nn::weights::{Strictness, load_weights};
 use fulmen_trainer::callbacks::{EarlyStopping, Event, Mode, ModelCheckpoint, every, on, when};
@@ -42,7 +42,7 @@ impl Saves {
 fn fit(builder: TrainerBuilder, checkpoint: ModelCheckpoint) -> (Trainer, FitSummary, Saves) {
     let saves = Saves::default();
     let mut trainer = builder.callback(checkpoint).callback(saves.clone()).build().unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), Some(&val_loader(16))).unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), Some(&val_loader(16))).unwrap();
     (trainer, summary, saves)
 }
 
@@ -100,7 +100,7 @@ fn an_epoch_that_ends_after_a_resume_counts_for_early_stopping() {
             }))
             .build()
             .unwrap();
-        trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), None).unwrap().global_step
+        trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), None).unwrap().global_step
     };
     assert_eq!((run(Path::new("")), run(&path)), (20, 20));
 }
@@ -142,7 +142,7 @@ fn the_best_states_are_kept_and_the_others_removed() {
     assert!(bytes(&best) < bytes(&checkpoints.join("last")));
     let go_on = |from: &str| {
         let mut trainer = crate::common::trainer(folder.path()).max_epochs(9).ckpt_path(from).build().unwrap();
-        trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), None).map(|summary| summary.global_step)
+        trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), None).map(|summary| summary.global_step)
     };
     assert_eq!(go_on("last").unwrap(), 90);
     std::fs::remove_dir_all(folder.path().join("version_1")).unwrap();

@@ -2,14 +2,13 @@
 
 use std::fs;
 
-use fulmen_data::LastBatch;
 use fulmen_pjrt::compile_cache::CompileCache;
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Plugin, Value};
 use fulmen_tensor::{Devices, Runtime};
 use fulmen_trainer::WeightAveraging;
 
-use crate::common::{Net, Record, isolated, train_loader, trainer, val_loader};
+use crate::common::{Net, PAD_LAST, Record, isolated, train_loader, trainer, val_loader};
 
 #[test]
 fn the_second_start_of_a_fit_compiles_nothing() {
@@ -19,7 +18,7 @@ fn the_second_start_of_a_fit_compiles_nothing() {
         let (runtime, record) = (isolated().with_compile_cache(cache.clone()), Record::default());
         let mut trainer =
             trainer(folder.path()).runtime(runtime).max_epochs(2).callback(record.clone()).build().unwrap();
-        let (train, val) = (train_loader(40, LastBatch::Pad), val_loader(12));
+        let (train, val) = (train_loader(40, PAD_LAST), val_loader(12));
         let summary = trainer.fit(&Net::new(), &train, Some(&val)).unwrap();
         let metrics = trainer.runtime().metrics();
         (summary, record.bits("train_loss"), metrics.value("UncachedCompile"), metrics.value("PersistentCacheHit"))
@@ -43,7 +42,7 @@ fn devices(count: usize) -> Runtime {
 
 #[test]
 fn programs_saved_by_preflight_start_a_fit_without_a_compiler() {
-    let (folder, train, val) = (tempfile::tempdir().unwrap(), train_loader(40, LastBatch::Pad), val_loader(16));
+    let (folder, train, val) = (tempfile::tempdir().unwrap(), train_loader(40, PAD_LAST), val_loader(16));
     let file = folder.path().join("step.fulmen");
     for count in [1, 8] {
         // Averages that are wider than the weights have a program of their own.

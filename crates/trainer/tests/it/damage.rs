@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use fulmen_data::LastBatch;
 use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint};
 use fulmen_trainer::{FitSummary, Result, TrainerBuilder, load_arguments};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::common::{Net, shard, train_loader, trainer, val_loader};
+use crate::common::{DROP_LAST, Net, shard, train_loader, trainer, val_loader};
 
 const EPOCHS: u64 = 2;
 
@@ -17,7 +16,7 @@ fn fit(builder: TrainerBuilder) -> Result<FitSummary> {
     let callbacks = builder
         .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min))
         .callback(EarlyStopping::new("val_loss", Mode::Min));
-    callbacks.build()?.fit(&Net::new(), &train_loader(40, LastBatch::Drop), Some(&val_loader(19)))
+    callbacks.build()?.fit(&Net::new(), &train_loader(40, DROP_LAST), Some(&val_loader(19)))
 }
 
 /// The last checkpoint of a run of two epochs of five steps.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use fulmen_checkpoint::{Checkpoint, LocalStore};
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::activation::gelu;
 use fulmen_nn::attention::Attention;
 use fulmen_nn::loss::{Reduction, cross_entropy};
@@ -116,7 +116,7 @@ fn loader() -> DataLoader {
     let labels = (0..count).map(|i| (i * 31 % 8) as i32).collect::<Vec<_>>();
     let data =
         TensorDataset::builder().array("x", [count, 2, 8, 8], pixels).array("y", [count], labels).build().unwrap();
-    DataLoader::builder(data).batch_size(BATCH).shuffle(true).last_batch(LastBatch::Drop).build().unwrap()
+    DataLoader::builder(data).batch_size(BATCH).shuffle(true).drop_last(true).build().unwrap()
 }
 
 /// The training loss of each step.

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
-use crate::common::{Net, Record, isolated, samples, train_loader, trainer, val_loader};
-use fulmen_data::{DataLoader, LastBatch};
+use crate::common::{DROP_LAST, Net, Record, isolated, samples, train_loader, trainer, val_loader};
+use fulmen_data::DataLoader;
 use fulmen_nn::Module;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
@@ -25,7 +25,7 @@ fn one_compilation_a_step_and_no_read_but_at_log_points() {
         .build()
         .unwrap();
     // 85 samples: ten batches of 8 and a ragged one, which is dropped; validation pads its own.
-    let (train, val) = (train_loader(85, LastBatch::Drop), val_loader(21));
+    let (train, val) = (train_loader(85, DROP_LAST), val_loader(21));
     let module = Net::new();
     let summary = trainer.fit(&module, &train, Some(&val)).unwrap();
     let tested = trainer.test(&module, &val, Weights::Best).unwrap();
@@ -47,7 +47,7 @@ fn one_compilation_a_step_and_no_read_but_at_log_points() {
 fn a_second_fit_compiles_nothing_new() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).runtime(isolated()).max_epochs(1).build().unwrap();
-    let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(16));
+    let (train, val) = (train_loader(40, DROP_LAST), val_loader(16));
     let module = Net::new();
     assert_eq!(trainer.fit(&module, &train, Some(&val)).unwrap().train_compilations, 1);
     let again = trainer.fit(&module, &train, Some(&val)).unwrap();
@@ -63,7 +63,7 @@ fn each_compiled_program_has_a_line_with_its_seconds_unless_quiet() {
             let folder = tempfile::tempdir().unwrap();
             let builder = trainer(folder.path()).runtime(runtime.clone()).max_epochs(1).seed(seed);
             let mut trainer = builder.enable_progress_bar(quiet == "0").build().unwrap();
-            let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(16));
+            let (train, val) = (train_loader(40, DROP_LAST), val_loader(16));
             let module = Net::new();
             trainer.fit(&module, &train, Some(&val)).unwrap();
             trainer.test(&module, &val, Weights::Current).unwrap();
@@ -187,7 +187,7 @@ fn a_parameter_that_the_loss_does_not_use_is_left_alone() {
     module.initialize(0);
     let before = module.unused.weight.get().eval().unwrap().to_f64();
     let folder = tempfile::tempdir().unwrap();
-    let train = train_loader(40, LastBatch::Drop);
+    let train = train_loader(40, DROP_LAST);
     trainer(folder.path()).max_epochs(2).build().unwrap().fit(&module, &train, None).unwrap();
     assert_eq!(module.unused.weight.get().eval().unwrap().to_f64(), before);
 }
@@ -197,7 +197,7 @@ fn a_training_metric_can_be_monitored_by_its_plain_name() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = ModelCheckpoint::new().monitor("train_loss", Mode::Min);
     let mut trainer = trainer(folder.path()).max_epochs(1).callback(checkpoint).build().unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), None).unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), None).unwrap();
     assert!(summary.best_checkpoint.is_some());
 }
 
@@ -251,7 +251,7 @@ fn the_csv_has_a_row_for_each_log_point() {
     let record = Record::default();
     let mut trainer =
         trainer(folder.path()).max_epochs(2).log_every_n_steps(3).callback(record.clone()).build().unwrap();
-    trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), Some(&val_loader(16))).unwrap();
+    trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), Some(&val_loader(16))).unwrap();
     let text = std::fs::read_to_string(trainer.run_dir().unwrap().join("metrics.csv")).unwrap();
     let mut lines = text.lines();
     assert_eq!(
@@ -275,12 +275,7 @@ fn frozen_parameters_stay_and_the_module_has_its_values_back() {
     let before = frozen.get().eval().unwrap();
     let moving = module.parameters().into_iter().find(|p| p.0 == "fc2.weight").unwrap().1;
     let started = moving.get().eval().unwrap();
-    trainer(folder.path())
-        .max_epochs(1)
-        .build()
-        .unwrap()
-        .fit(&module, &train_loader(40, LastBatch::Drop), None)
-        .unwrap();
+    trainer(folder.path()).max_epochs(1).build().unwrap().fit(&module, &train_loader(40, DROP_LAST), None).unwrap();
     let bytes = |literal: &Literal| literal.bytes().to_vec();
     assert_eq!(bytes(&frozen.get().eval().unwrap()), bytes(&before));
     assert_ne!(bytes(&moving.get().eval().unwrap()), bytes(&started));
@@ -296,7 +291,7 @@ fn each_fit_has_a_folder_and_a_start_of_its_own() {
         .callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max))
         .build()
         .unwrap();
-    let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(16));
+    let (train, val) = (train_loader(40, DROP_LAST), val_loader(16));
     let first = trainer.fit(&Net::new(), &train, Some(&val)).unwrap();
     let read = |path: Option<std::path::PathBuf>| std::fs::read(crate::common::shard(&path.unwrap())).unwrap();
     let saved = read(first.last_checkpoint.clone());
@@ -313,7 +308,7 @@ fn after_a_fit_the_module_can_be_used_with_dropout_too() {
     let folder = tempfile::tempdir().unwrap();
     let module = Net::new();
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
-    trainer.fit(&module, &train_loader(40, LastBatch::Drop), Some(&val_loader(16))).unwrap();
+    trainer.fit(&module, &train_loader(40, DROP_LAST), Some(&val_loader(16))).unwrap();
     let x = Tensor::ones(DType::F32, [4, crate::common::FEATURES]);
     let rows = || {
         let logits = module.forward(&x).eval().unwrap().to_f64();
@@ -339,7 +334,7 @@ fn early_stopping_ends_the_fit_and_says_why() {
         .callback(EarlyStopping::new("train_loss_epoch", Mode::Min).patience(2).min_delta(10.0))
         .build()
         .unwrap();
-    let summary = trainer.fit(&module, &train_loader(40, LastBatch::Drop), None).unwrap();
+    let summary = trainer.fit(&module, &train_loader(40, DROP_LAST), None).unwrap();
     assert_eq!(summary.epochs, 3);
     let reason = summary.stopped.unwrap();
     assert!(reason.starts_with("train_loss_epoch has not become better 2 times in a row; its best"), "{reason}");
@@ -350,7 +345,7 @@ fn the_metrics_report_has_the_grammar_of_pytorch_xla() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).runtime(isolated()).max_epochs(1).build().unwrap();
     let module = Net::new();
-    trainer.fit(&module, &train_loader(40, LastBatch::Drop), None).unwrap();
+    trainer.fit(&module, &train_loader(40, DROP_LAST), None).unwrap();
     let report = trainer.metrics_report();
     for name in ["CompileTime", "ExecuteTime", "TransferFromDeviceTime", "InboundData"] {
         let at = report.find(&format!("Metric: {name}\n  TotalSamples: ")).unwrap_or_else(|| panic!("{report}"));
@@ -391,7 +386,7 @@ fn reads_of_each_step_are_told_with_their_line_in_the_report_of_the_run_too() {
     let folder = tempfile::tempdir().unwrap();
     let builder = trainer(folder.path()).strategy("xla_debug").enable_checkpointing(false).callback(Reads);
     let mut trainer = builder.max_epochs(6).build().unwrap();
-    trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), None).unwrap();
+    trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), None).unwrap();
     let summary = std::fs::read(trainer.run_dir().unwrap().join("summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
     let told = [trainer.metrics_report(), trainer.metrics_json()["advice"].to_string(), summary["advice"].to_string()];

@@ -8,8 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Net, train_loader, trainer};
-use fulmen_data::LastBatch;
+use crate::common::{DROP_LAST, Net, train_loader, trainer};
 use fulmen_trainer::{Actions, Callback, CheckpointRole, LogPoint};
 
 const TARGET: &str = "FULMEN_TEST_FULL_DISK";
@@ -31,7 +30,7 @@ fn fit(folder: &Path, save_to: &[&Path]) -> fulmen_trainer::Result<fulmen_traine
     for path in save_to {
         builder = builder.callback(SaveTo(path.to_path_buf()));
     }
-    builder.build()?.fit(&Net::new(), &train_loader(20, LastBatch::Drop), None)
+    builder.build()?.fit(&Net::new(), &train_loader(20, DROP_LAST), None)
 }
 
 #[test]

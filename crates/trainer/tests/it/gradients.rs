@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use crate::common::{CLASSES, FEATURES, Record, isolated, samples, trainer};
-use fulmen_data::{DataLoader, LastBatch};
+use crate::common::{CLASSES, DROP_LAST, FEATURES, PAD_LAST, Record, isolated, samples, trainer};
+use fulmen_data::DataLoader;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups, Sgd, Step};
 use fulmen_nn::schedule::{Exponential, OneCycle};
@@ -78,8 +78,8 @@ impl TrainingModule for Mlp {
     }
 }
 
-fn loader(n: usize, batch: usize, last: LastBatch) -> DataLoader {
-    DataLoader::builder(samples(n)).batch_size(batch).shuffle(true).seed(5).last_batch(last).build().unwrap()
+fn loader(n: usize, batch: usize, drop_last: bool) -> DataLoader {
+    DataLoader::builder(samples(n)).batch_size(batch).shuffle(true).seed(5).drop_last(drop_last).build().unwrap()
 }
 
 fn fit(
@@ -105,17 +105,17 @@ fn assert_close(found: &[f64], expected: &[f64], within: f64) {
 fn a_group_of_batches_is_worth_one_as_large() {
     let folder = tempfile::tempdir().unwrap();
     // 44 samples: two groups of 16 and one of 12, whose last batch is half padding.
-    let whole = fit(folder.path(), How::AdamW, &loader(44, 16, LastBatch::Pad), |b| b);
-    let groups = fit(folder.path(), How::AdamW, &loader(44, 8, LastBatch::Pad), |b| b.accumulate_grad_batches(2));
+    let whole = fit(folder.path(), How::AdamW, &loader(44, 16, PAD_LAST), |b| b);
+    let groups = fit(folder.path(), How::AdamW, &loader(44, 8, PAD_LAST), |b| b.accumulate_grad_batches(2));
     assert_eq!((whole.1.global_step, groups.1.global_step), (9, 9));
     assert_close(&groups.0, &whole.0, 1e-5);
     assert!((whole.1.train_loss.unwrap() - groups.1.train_loss.unwrap()).abs() < 1e-5);
     // Five batches in groups of three: the last two of an epoch are a group.
-    let thirds = fit(folder.path(), How::AdamW, &loader(40, 8, LastBatch::Drop), |b| b.accumulate_grad_batches(3));
+    let thirds = fit(folder.path(), How::AdamW, &loader(40, 8, DROP_LAST), |b| b.accumulate_grad_batches(3));
     assert_eq!(thirds.1.global_step, 6);
     // One group an epoch, and clipping what was accumulated.
-    let whole = fit(folder.path(), How::Sgd, &loader(40, 40, LastBatch::Drop), |b| b.gradient_clip_val(0.05));
-    let one = fit(folder.path(), How::Sgd, &loader(40, 8, LastBatch::Drop), |b| {
+    let whole = fit(folder.path(), How::Sgd, &loader(40, 40, DROP_LAST), |b| b.gradient_clip_val(0.05));
+    let one = fit(folder.path(), How::Sgd, &loader(40, 8, DROP_LAST), |b| {
         b.accumulate_grad_batches(100).gradient_clip_val(0.05)
     });
     assert_eq!(one.1.global_step, 3);
@@ -125,16 +125,15 @@ fn a_group_of_batches_is_worth_one_as_large() {
 #[test]
 fn a_group_is_one_program_whatever_its_length() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, summary) = fit(folder.path(), How::AdamW, &loader(40, 8, LastBatch::Drop), |b| {
-        b.runtime(isolated()).accumulate_grad_batches(2)
-    });
+    let (_, summary) =
+        fit(folder.path(), How::AdamW, &loader(40, 8, DROP_LAST), |b| b.runtime(isolated()).accumulate_grad_batches(2));
     assert_eq!(summary.train_compilations, 1);
 }
 
 #[test]
 fn a_run_with_groups_goes_on_without_them_at_the_rate_where_it_stood() {
     let folder = tempfile::tempdir().unwrap();
-    let data = loader(40, 8, LastBatch::Drop);
+    let data = loader(40, 8, DROP_LAST);
     // Five batches an epoch: one step each epoch, then five.
     let (_, first) = fit(folder.path(), How::Falling, &data, |b| {
         b.max_epochs(2).accumulate_grad_batches(5).enable_checkpointing(true)
@@ -159,7 +158,7 @@ fn a_wider_gradient_leaves_a_parameter_its_type() {
     let folder = tempfile::tempdir().unwrap();
     let module = Mlp::new(How::Sign);
     let builder = trainer(folder.path()).max_epochs(1).precision(Precision::Bf16).accumulate_grad_batches(2);
-    let summary = builder.build().unwrap().fit(&module, &loader(16, 8, LastBatch::Drop), None).unwrap();
+    let summary = builder.build().unwrap().fit(&module, &loader(16, 8, DROP_LAST), None).unwrap();
     assert_eq!(summary.global_step, 1);
     let other = Mlp::new(How::Sign);
     other.initialize(0);
@@ -179,7 +178,7 @@ fn gradients_are_clipped_together_or_each() {
         module.initialize(0);
         module.weights()
     };
-    let data = loader(16, 16, LastBatch::Drop);
+    let data = loader(16, 16, DROP_LAST);
     // One step of SGD with a rate of 1: what the weights moved is the gradient.
     let moved = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| -> (Vec<f64>, f64) {
         let record = Record::default();
@@ -211,7 +210,7 @@ fn eight_devices_clip_and_accumulate_as_one() {
     let folder = tempfile::tempdir().unwrap();
     let run = |devices: u64, strategy: Strategy| {
         let record = Record::default();
-        let (weights, _) = fit(folder.path(), How::AdamW, &loader(48, 8, LastBatch::Drop), |b| {
+        let (weights, _) = fit(folder.path(), How::AdamW, &loader(48, 8, DROP_LAST), |b| {
             let b = b.devices(devices as usize).strategy(strategy).accumulate_grad_batches(4).gradient_clip_val(0.2);
             b.log_every_n_steps(1).log_grad_norm(true).callback(record.clone())
         });
@@ -234,7 +233,7 @@ fn a_frozen_parameter_has_no_state_and_stays() {
     module.initialize(0);
     let before: Vec<Vec<f64>> = module.parameters().iter().map(|(_, p)| p.get().eval().unwrap().to_f64()).collect();
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
-    let summary = trainer.fit(&module, &loader(16, 8, LastBatch::Drop), None).unwrap();
+    let summary = trainer.fit(&module, &loader(16, 8, DROP_LAST), None).unwrap();
     for ((name, parameter), before) in module.parameters().iter().zip(before) {
         let same = parameter.get().eval().unwrap().to_f64() == before;
         assert_eq!(same, name.starts_with("body."), "{name}");
@@ -248,7 +247,7 @@ fn a_frozen_parameter_has_no_state_and_stays() {
 #[test]
 fn what_cannot_be_is_said_before_training() {
     let folder = tempfile::tempdir().unwrap();
-    let data = loader(16, 8, LastBatch::Drop);
+    let data = loader(16, 8, DROP_LAST);
     let error = trainer(folder.path()).build().unwrap().fit(&Mlp::new(How::Misspelt), &data, None).unwrap_err();
     let message = error.to_string();
     assert!(message.contains("the pattern `boby.*` fits no parameter; the nearest are `body."), "{message}");

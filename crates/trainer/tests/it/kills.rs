@@ -8,8 +8,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::common::{LONG, Net, Record, itself, terminate, train_loader, trainer, val_loader};
-use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
+use crate::common::{DROP_LAST, LONG, Net, Record, itself, terminate, train_loader, trainer, val_loader};
+use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress, Signal, TrainerBuilder};
 
@@ -48,7 +48,7 @@ fn fit(folder: &Path, signal: Option<&'static str>) {
     if let Some(signal) = signal {
         builder = builder.callback(SignalAtStart(signal));
     }
-    builder.build().unwrap().fit(&Net::new(), &train_loader(20, LastBatch::Drop), None).unwrap();
+    builder.build().unwrap().fit(&Net::new(), &train_loader(20, DROP_LAST), None).unwrap();
 }
 
 fn files(folder: &Path) -> Vec<String> {
@@ -164,7 +164,7 @@ impl Callback for StaysIn {
 
 /// 20 steps in two epochs, validated.
 fn fit_with(builder: TrainerBuilder, validation: &DataLoader) -> fulmen_trainer::FitSummary {
-    let train = train_loader(80, LastBatch::Drop);
+    let train = train_loader(80, DROP_LAST);
     builder.max_epochs(2).log_every_n_steps(1).build().unwrap().fit(&Net::new(), &train, Some(validation)).unwrap()
 }
 
@@ -309,7 +309,7 @@ fn trains_until_it_is_killed() {
     let checkpoint = ModelCheckpoint::new().every_n_train_steps(50).monitor("val_loss", Mode::Min).save_top_k(2);
     let builder = trainer(&folder).resume("auto").max_epochs(3).log_every_n_steps(7).val_check_interval(0.3);
     let mut trainer = builder.callback(checkpoint).callback(Saying(stays_in)).build().unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(4800, LastBatch::Drop), Some(&val_loader(160))).unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(4800, DROP_LAST), Some(&val_loader(160))).unwrap();
     println!("ended with {:?}", summary.last_epoch.unwrap());
 }
 
@@ -387,7 +387,7 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     let go_on = |epochs: u64, builder: TrainerBuilder| {
         let record = Record::default();
         let mut trainer = builder.max_epochs(epochs).log_every_n_steps(1).callback(record.clone()).build().unwrap();
-        let fit = trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), None);
+        let fit = trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), None);
         fit.map(|_| record.bits("train_loss").first().map(|bits| bits.0))
     };
     let auto = || trainer(folder.path()).resume("auto");

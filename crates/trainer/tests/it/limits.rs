@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use fulmen_data::{
-    DType, DataLoader, Field, Fingerprint, IterableDataset, LastBatch, Record as StreamRecord, Records,
-    Result as DataResult, TensorDataset,
+    DType, DataLoader, Field, Fingerprint, IterableDataset, Record as StreamRecord, Records, Result as DataResult,
+    TensorDataset,
 };
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::schedule::Linear as LinearRate;
@@ -18,7 +18,7 @@ use fulmen_trainer::{
     TrainerBuilder, TrainingModule, Weights,
 };
 
-use crate::common::{Net, Record, isolated, train_loader, trainer, val_loader};
+use crate::common::{DROP_LAST, Net, Record, isolated, train_loader, trainer, val_loader};
 
 /// Numbers without an end.
 struct Endless;
@@ -130,7 +130,7 @@ fn a_duration_is_any_of_the_limits() {
         let planned = Planned::default();
         let mut trainer = builder.callback(planned.clone()).enable_checkpointing(false).build().unwrap();
         // 12 batches of 8.
-        let summary = trainer.fit(&Net::new(), &train_loader(100, LastBatch::Drop), None).unwrap();
+        let summary = trainer.fit(&Net::new(), &train_loader(100, DROP_LAST), None).unwrap();
         let plan = planned.0.lock().unwrap().unwrap();
         assert_eq!((summary.global_step, summary.stopped), (plan.total_steps, None));
         (plan.steps_per_epoch, plan.max_epochs, plan.total_steps)
@@ -149,7 +149,7 @@ fn a_duration_is_any_of_the_limits() {
 fn run(builder: TrainerBuilder) -> (Vec<(u64, u64)>, FitSummary) {
     let record = Record::default();
     let mut trainer = builder.log_every_n_steps(1).callback(record.clone()).build().unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(100, LastBatch::Drop), Some(&val_loader(20))).unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(100, DROP_LAST), Some(&val_loader(20))).unwrap();
     (record.bits("train_loss"), summary)
 }
 
@@ -171,7 +171,7 @@ fn a_run_that_ended_within_an_epoch_goes_on_as_if_it_had_not() {
     assert_eq!(tensors(&of_rest.last_checkpoint.unwrap()), tensors(&of_whole.last_checkpoint.unwrap()));
 
     let mut trainer = trainer(folder.path()).max_steps(19).ckpt_path(&checkpoint).build().unwrap();
-    let error = trainer.fit(&Net::new(), &train_loader(100, LastBatch::Drop), None).unwrap_err().to_string();
+    let error = trainer.fit(&Net::new(), &train_loader(100, DROP_LAST), None).unwrap_err().to_string();
     assert!(error.contains("after step 20") && error.contains("Raise max_steps"), "{error}");
 }
 
@@ -202,7 +202,7 @@ fn limits_that_contradict_each_other_are_named() {
 #[test]
 fn a_share_of_the_batches_is_trained_on_validated_and_tested() {
     let folder = tempfile::tempdir().unwrap();
-    let (train, val) = (train_loader(165, LastBatch::Drop), val_loader(100));
+    let (train, val) = (train_loader(165, DROP_LAST), val_loader(100));
     let planned = Planned::default();
     let builder =
         trainer(folder.path()).runtime(isolated()).max_epochs(2).limit_train_batches(0.1).limit_val_batches(3);
@@ -235,7 +235,7 @@ fn a_prediction_has_so_many_batches_of_a_stream_without_an_end() {
 #[test]
 fn a_fast_run_has_one_batch_of_each_and_leaves_no_checkpoint_and_no_log() {
     let folder = tempfile::tempdir().unwrap();
-    let (train, val) = (train_loader(80, LastBatch::Drop), val_loader(20));
+    let (train, val) = (train_loader(80, DROP_LAST), val_loader(20));
     let planned = Planned::default();
     let builder = trainer(folder.path()).max_epochs(7).max_time("1h").fast_dev_run(true);
     let mut trainer = builder.callback(planned.clone()).build().unwrap();
@@ -259,7 +259,7 @@ fn a_fit_validates_after_shares_of_an_epoch_or_so_many_steps() {
         let record = Record::default();
         let builder = set(trainer(folder.path()).runtime(isolated()).max_epochs(2)).callback(record.clone());
         let mut trainer = builder.build().unwrap();
-        let fit = trainer.fit(&Net::new(), &train_loader(100, LastBatch::Drop), Some(&val_loader(20))).unwrap();
+        let fit = trainer.fit(&Net::new(), &train_loader(100, DROP_LAST), Some(&val_loader(20))).unwrap();
         let steps = steps(&record);
         assert_eq!((fit.train_compilations, fit.eval_compilations), (1, u64::from(!steps.is_empty())));
         steps
@@ -280,7 +280,7 @@ fn a_checkpoint_of_a_validation_within_an_epoch_goes_on_there() {
     let fit = |builder: TrainerBuilder| {
         let record = Record::default();
         let mut trainer = builder.callback(record.clone()).build().unwrap();
-        let loader = train_loader(100, LastBatch::Drop);
+        let loader = train_loader(100, DROP_LAST);
         let summary = trainer.fit(&Net::new(), &loader, Some(&val_loader(20))).unwrap();
         (record, summary)
     };
@@ -303,7 +303,7 @@ fn the_same_batches_come_in_every_epoch_of_an_overfit() {
     let record = Record::default();
     let builder = trainer(folder.path()).max_epochs(3).overfit_batches(1).num_sanity_val_steps(2);
     let mut trainer = builder.callback(record.clone()).build().unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(100, LastBatch::Drop), Some(&val_loader(20))).unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(100, DROP_LAST), Some(&val_loader(20))).unwrap();
     assert_eq!((summary.global_step, summary.epochs), (3, 3));
     let epochs = record.epochs.lock().unwrap();
     let seen: Vec<_> = epochs.iter().map(|point| point.arrays[0].clone()).collect();
@@ -331,7 +331,7 @@ fn batches_that_cannot_be_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let fails = |builder: TrainerBuilder| {
         let mut trainer = builder.build().unwrap();
-        trainer.fit(&Net::new(), &train_loader(100, LastBatch::Drop), Some(&val_loader(20))).unwrap_err().to_string()
+        trainer.fit(&Net::new(), &train_loader(100, DROP_LAST), Some(&val_loader(20))).unwrap_err().to_string()
     };
     let few = fails(trainer(folder.path()).limit_train_batches(0.01));
     assert!(few.contains("limit_train_batches: 0.01 of 12 batches is less than one batch"), "{few}");
@@ -353,7 +353,7 @@ fn a_bare_run_trains_alone() {
     let record = Record::default();
     let builder = trainer(folder.path()).max_epochs(2).log_every_n_steps(1).barebones(true).callback(record.clone());
     let mut trainer = builder.build().unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), None).unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), None).unwrap();
     assert_eq!((summary.global_step, summary.last_checkpoint), (20, None));
     assert!(record.logs.lock().unwrap().is_empty() && summary.train_loss.is_some());
     assert_eq!(trainer.device_to_host_transfers(), 2, "one an epoch");
@@ -367,7 +367,7 @@ fn a_duration_in_tokens_is_so_many_samples() {
     let folder = tempfile::tempdir().unwrap();
     let data =
         TensorDataset::builder().array("input_ids", [20, 4], vec![1i32; 80]).array("x", [20, 1], vec![0.5f32; 20]);
-    let loader = DataLoader::builder(data.build().unwrap()).batch_size(8).last_batch(LastBatch::Drop).build().unwrap();
+    let loader = DataLoader::builder(data.build().unwrap()).batch_size(8).drop_last(true).build().unwrap();
     let fit = |duration, loader: &DataLoader| {
         let mut trainer = trainer(folder.path()).max_duration(duration).enable_checkpointing(false).build().unwrap();
         trainer.fit(&Line(Linear::new(1, 1)), loader, None).map(|summary| summary.global_step)
@@ -375,7 +375,7 @@ fn a_duration_in_tokens_is_so_many_samples() {
     // Two batches of 8 samples are an epoch, 32 tokens a batch.
     assert_eq!(fit("64tok", &loader).unwrap(), 2);
     assert_eq!(fit("65tok", &loader).unwrap(), 3);
-    let error = fit("1e3tok", &train_loader(100, LastBatch::Drop)).unwrap_err().to_string();
+    let error = fit("1e3tok", &train_loader(100, DROP_LAST)).unwrap_err().to_string();
     assert_eq!(
         error,
         "max_duration: it is 1000tok, and the training loader has no integer field `input_ids`; give samples (1e6sa)"

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use crate::common::{Record, isolated, trainer};
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::metrics::Mean;
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
@@ -64,7 +64,7 @@ fn loader() -> DataLoader {
         .array("x", [SAMPLES], values())
         .array("image", [SAMPLES, 1, 2, 2], pixels)
         .array("input_ids", [SAMPLES, 2], ids);
-    DataLoader::builder(data.build().unwrap()).batch_size(BATCH).last_batch(LastBatch::Pad).build().unwrap()
+    DataLoader::builder(data.build().unwrap()).batch_size(BATCH).drop_last(false).build().unwrap()
 }
 
 const NAMES: [(&str, ReduceFx); 5] = [

@@ -1,8 +1,8 @@
 //! Metrics in a fit: exact over the samples of an epoch, without padding, on any number of devices; what callbacks and
 //! loggers see of them.
 
-use crate::common::{Record, isolated, trainer};
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use crate::common::{DROP_LAST, PAD_LAST, Record, isolated, trainer};
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::metrics::{
     Accuracy, Auroc, Average, ConfusionMatrix, F1, Mean, MeanSquaredError, Metric, Perplexity, Statistics, Value,
 };
@@ -235,10 +235,10 @@ impl TrainingModule for Logs {
     }
 }
 
-fn validated(values: Vec<f32>, last: LastBatch, log: fn(&Batch, &mut StepContext)) -> fulmen_trainer::Result<LogPoint> {
+fn validated(values: Vec<f32>, drop_last: bool, log: fn(&Batch, &mut StepContext)) -> fulmen_trainer::Result<LogPoint> {
     let folder = tempfile::tempdir().unwrap();
     let data = TensorDataset::builder().array("x", [values.len()], values).build().unwrap();
-    let loader = DataLoader::builder(data).batch_size(2).last_batch(last).build().unwrap();
+    let loader = DataLoader::builder(data).batch_size(2).drop_last(drop_last).build().unwrap();
     let mut trainer = trainer(folder.path()).build().unwrap();
     trainer.test(&Logs { linear: Linear::new(1, 1), log }, &loader, Weights::Current)
 }
@@ -260,7 +260,7 @@ impl Metric for Many {
 fn counters_and_sums_do_not_end_with_32_bits() {
     // One large number, and then small ones that an f32 sum would lose.
     let values: Vec<f32> = [1e8].into_iter().chain((1..600).map(|_| 1.0)).collect();
-    let point = validated(values, LastBatch::Pad, |batch, cx| {
+    let point = validated(values, PAD_LAST, |batch, cx| {
         cx.log("mean", &batch.get("x"));
         cx.log_metric("metric", Mean::new().update(&batch.get("x")));
         cx.log_metric("many", Statistics::new(Many, &[&batch.get("x")], &[batch.size()]));
@@ -283,19 +283,19 @@ fn a_metric_that_would_count_padding_is_refused_with_its_line() {
         let pairs = Tensor::concatenate(&[&batch.get("x"), &batch.get("x")], 0);
         cx.log_metric("pairs", Mean::new().update(&pairs));
     };
-    let error = validated(vec![1.0; 5], LastBatch::Pad, log).unwrap_err().to_string();
+    let error = validated(vec![1.0; 5], PAD_LAST, log).unwrap_err().to_string();
     assert!(
         error.contains("log `pairs`: the last batch is padded, and the metric's samples [4] are not its 2 rows"),
         "{error}"
     );
     assert!(error.contains("metrics.rs:"), "{error}");
-    assert_eq!(validated(vec![1.0; 4], LastBatch::Pad, log).unwrap().get("pairs"), Some(1.0));
-    assert_eq!(validated(vec![1.0; 5], LastBatch::Drop, log).unwrap().get("pairs"), Some(1.0));
+    assert_eq!(validated(vec![1.0; 4], PAD_LAST, log).unwrap().get("pairs"), Some(1.0));
+    assert_eq!(validated(vec![1.0; 5], DROP_LAST, log).unwrap().get("pairs"), Some(1.0));
 }
 
 #[test]
 fn a_metric_of_what_does_not_fit_is_refused_with_its_line() {
-    let error = validated(vec![1.0; 4], LastBatch::Pad, |batch, cx| {
+    let error = validated(vec![1.0; 4], PAD_LAST, |batch, cx| {
         cx.log_metric("f1", F1::new(3).update(&batch.get("x"), &batch.get("x")));
     });
     let text = error.unwrap_err().to_string();
@@ -304,7 +304,7 @@ fn a_metric_of_what_does_not_fit_is_refused_with_its_line() {
             && text.contains("metrics.rs:"),
         "{text}"
     );
-    let error = validated(vec![1.0; 5], LastBatch::Pad, |batch, cx| {
+    let error = validated(vec![1.0; 5], PAD_LAST, |batch, cx| {
         cx.log("x", &batch.mean(&Tensor::scalar(1.0f32)));
     });
     let text = error.unwrap_err().to_string();

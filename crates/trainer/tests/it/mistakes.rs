@@ -4,8 +4,8 @@
 
 use std::sync::Mutex;
 
-use crate::common::{CLASSES, FEATURES, Net, samples, train_loader, trainer, val_loader};
-use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
+use crate::common::{CLASSES, DROP_LAST, FEATURES, Net, PAD_LAST, samples, train_loader, trainer, val_loader};
+use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
@@ -35,10 +35,10 @@ fn custom(step: fn(&Custom, &Batch, &mut StepContext) -> Tensor) -> Custom {
 }
 
 /// The message of a fit of this step on 20 samples in batches of 8.
-fn fit(last: LastBatch, step: fn(&Custom, &Batch, &mut StepContext) -> Tensor) -> String {
+fn fit(drop_last: bool, step: fn(&Custom, &Batch, &mut StepContext) -> Tensor) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
-    trainer.fit(&custom(step), &train_loader(20, last), None).unwrap_err().to_string()
+    trainer.fit(&custom(step), &train_loader(20, drop_last), None).unwrap_err().to_string()
 }
 
 /// Checks that a message starts as expected and names a line of this file.
@@ -50,9 +50,9 @@ fn check(message: &str, expected: &str) {
 
 #[test]
 fn a_step_that_cannot_be_names_the_users_line() {
-    let message = fit(LastBatch::Drop, |m, batch, _| m.fc.forward(&batch.get("x").t()).mean_all());
+    let message = fit(DROP_LAST, |m, batch, _| m.fc.forward(&batch.get("x").t()).mean_all());
     check(&message, "Linear");
-    let message = fit(LastBatch::Drop, |m, batch, _| m.fc.forward(&batch.get("image")).mean_all());
+    let message = fit(DROP_LAST, |m, batch, _| m.fc.forward(&batch.get("image")).mean_all());
     check(&message, "batch: there is no field `image`; the data set has: x, y");
 }
 
@@ -66,7 +66,7 @@ fn shapes_that_do_not_fit_have_the_users_line_as_a_value() {
         logits.mean_all()
     });
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
-    let error = trainer.fit(&module, &train_loader(20, LastBatch::Drop), None).unwrap_err();
+    let error = trainer.fit(&module, &train_loader(20, DROP_LAST), None).unwrap_err();
     let location = error.location().unwrap();
     assert!(location.file().ends_with("mistakes.rs"), "{error}");
     assert_eq!(location.line(), *LINE.lock().unwrap());
@@ -108,7 +108,7 @@ fn a_value_that_a_step_asks_for_is_refused_at_the_users_line() {
         loss
     });
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
-    trainer.fit(&module, &train_loader(20, LastBatch::Drop), None).unwrap();
+    trainer.fit(&module, &train_loader(20, DROP_LAST), None).unwrap();
     let errors = ERRORS.lock().unwrap();
     assert!(!errors.is_empty());
     for ((error, line), input) in errors.iter().zip(["batch.x", "fc.weight"].into_iter().cycle()) {
@@ -120,30 +120,29 @@ fn a_value_that_a_step_asks_for_is_refused_at_the_users_line() {
 
 #[test]
 fn the_loss_must_be_a_scalar_that_knows_of_padding() {
-    let message = fit(LastBatch::Drop, |m, batch, _| m.fc.forward(&batch.get("x")));
+    let message = fit(DROP_LAST, |m, batch, _| m.fc.forward(&batch.get("x")));
     check(&message, "training_step: the loss must be a floating-point scalar, it is f32[8, 3]; take its mean");
-    let message = fit(LastBatch::Pad, |m, batch, _| {
-        cross_entropy(&m.fc.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
-    });
+    let message =
+        fit(PAD_LAST, |m, batch, _| cross_entropy(&m.fc.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean));
     check(&message, "training_step: the last batch is padded, and the loss does not depend on the batch's mask");
 }
 
 #[test]
 fn what_is_logged_must_have_a_name_of_its_own_and_a_value_a_sample() {
-    let message = fit(LastBatch::Drop, |m, batch, cx| {
+    let message = fit(DROP_LAST, |m, batch, cx| {
         let loss = m.fc.forward(&batch.get("x")).mean_all();
         cx.log("a", &loss);
         cx.log("a", &(&loss * 2.0));
         loss
     });
     check(&message, "log `a`: this name was logged before in the same step; choose another");
-    let message = fit(LastBatch::Drop, |m, batch, cx| {
+    let message = fit(DROP_LAST, |m, batch, cx| {
         let logits = m.fc.forward(&batch.get("x"));
         cx.log("logits", &logits);
         logits.mean_all()
     });
     check(&message, "log `logits`: the value is f32[8, 3]; log a scalar or one value a sample, [8]");
-    let message = fit(LastBatch::Pad, |m, batch, cx| {
+    let message = fit(PAD_LAST, |m, batch, cx| {
         let logits = m.fc.forward(&batch.get("x"));
         cx.log("mean", &logits.mean_all());
         batch.mean(&logits.mean(&[1]))
@@ -188,7 +187,7 @@ fn an_unwritable_checkpoint_folder_is_refused_before_training() {
     let file = folder.path().join("a file");
     std::fs::write(&file, "in the way").unwrap();
     let mut trainer = trainer(&file).build().unwrap();
-    let error = trainer.fit(&Net::new(), &train_loader(20, LastBatch::Drop), None).unwrap_err();
+    let error = trainer.fit(&Net::new(), &train_loader(20, DROP_LAST), None).unwrap_err();
     assert!(error.is_checkpoint());
     let message = error.to_string();
     assert!(message.contains("a file") && message.contains("choose another default_root_dir"), "{message}");
@@ -198,7 +197,7 @@ fn an_unwritable_checkpoint_folder_is_refused_before_training() {
 #[test]
 fn a_checkpoint_that_does_not_fit_lists_what_differs() {
     let folder = tempfile::tempdir().unwrap();
-    let train = train_loader(20, LastBatch::Drop);
+    let train = train_loader(20, DROP_LAST);
     let saved = trainer(folder.path())
         .max_epochs(1)
         .build()
@@ -231,7 +230,7 @@ fn diverged_weights_never_become_the_checkpoint_that_is_called_good() {
     let mut module = Net::new();
     module.learning_rate = f64::from(f32::MAX);
     let mut trainer = trainer(folder.path()).max_epochs(3).detect_nan(true).build().unwrap();
-    let error = trainer.fit(&module, &train_loader(8, LastBatch::Drop), None).unwrap_err();
+    let error = trainer.fit(&module, &train_loader(8, DROP_LAST), None).unwrap_err();
     assert!(error.not_finite_step().is_some(), "{error}");
     if let Some(kept) = trainer.last_checkpoint() {
         let tensors = crate::common::tensors(kept);
@@ -244,7 +243,7 @@ fn diverged_weights_never_become_the_checkpoint_that_is_called_good() {
 fn padding_does_not_get_into_batch_statistics() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).build().unwrap();
-    let error = trainer.fit(&Net::new(), &train_loader(20, LastBatch::Pad), None).unwrap_err().to_string();
+    let error = trainer.fit(&Net::new(), &train_loader(20, PAD_LAST), None).unwrap_err().to_string();
     let expected = "the last batch is padded, and `bn.running_mean` would take padding into its statistics; let the \
                     training loader drop the last batch";
     assert!(error.starts_with(expected) && error.contains("common/mod.rs:"), "{error}");
@@ -252,7 +251,7 @@ fn padding_does_not_get_into_batch_statistics() {
 
 #[test]
 fn names_that_the_trainer_uses_itself_are_refused() {
-    let message = fit(LastBatch::Drop, |m, batch, cx| {
+    let message = fit(DROP_LAST, |m, batch, cx| {
         let loss = m.fc.forward(&batch.get("x")).mean_all();
         cx.log("lr", &loss);
         loss
@@ -274,7 +273,7 @@ fn a_panic_in_a_callback_leaves_the_module_its_values() {
     let folder = tempfile::tempdir().unwrap();
     let module = Net::new();
     let mut trainer = trainer(folder.path()).callback(Panics).build().unwrap();
-    let fit = std::panic::AssertUnwindSafe(|| trainer.fit(&module, &train_loader(20, LastBatch::Drop), None));
+    let fit = std::panic::AssertUnwindSafe(|| trainer.fit(&module, &train_loader(20, DROP_LAST), None));
     assert!(std::panic::catch_unwind(fit).is_err());
     assert!(module.parameters().iter().all(|(_, p)| p.get().eval().is_ok()));
 }
@@ -284,7 +283,7 @@ fn a_missing_or_broken_checkpoint_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let message = |path: &std::path::Path| {
         let mut trainer = trainer(folder.path()).ckpt_path(path).build().unwrap();
-        trainer.fit(&Net::new(), &train_loader(20, LastBatch::Drop), None).unwrap_err().to_string()
+        trainer.fit(&Net::new(), &train_loader(20, DROP_LAST), None).unwrap_err().to_string()
     };
     let missing = folder.path().join("none");
     assert!(message(&missing).contains("none"));
@@ -329,7 +328,7 @@ fn two_tensors_of_one_name_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let module = Twice { a: Linear::new(FEATURES, CLASSES), b: Linear::new(FEATURES, CLASSES) };
     let mut trainer = trainer(folder.path()).build().unwrap();
-    let message = trainer.fit(&module, &train_loader(20, LastBatch::Drop), None).unwrap_err().to_string();
+    let message = trainer.fit(&module, &train_loader(20, DROP_LAST), None).unwrap_err().to_string();
     assert!(
         message.starts_with("two tensors of the model have the name `weight`; give one of them another"),
         "{message}"

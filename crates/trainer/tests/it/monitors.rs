@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::common::{CLASSES, FEATURES, Record, isolated, samples, trainer};
-use fulmen_data::{DataLoader, LastBatch};
+use fulmen_data::DataLoader;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups, Sgd};
 use fulmen_nn::schedule::Exponential;
@@ -40,7 +40,7 @@ impl TrainingModule for Mlp {
 }
 
 fn loader() -> DataLoader {
-    DataLoader::builder(samples(64)).batch_size(16).last_batch(LastBatch::Drop).build().unwrap()
+    DataLoader::builder(samples(64)).batch_size(16).drop_last(true).build().unwrap()
 }
 
 /// The weights before and after some steps, by name, and the log points.

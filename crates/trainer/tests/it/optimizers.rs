@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use fulmen_data::{DataLoader, IdxFile, LastBatch, TensorDataset};
+use fulmen_data::{DataLoader, IdxFile, TensorDataset};
 use fulmen_nn::activation::leaky_relu;
 use fulmen_nn::loss::{Reduction, binary_cross_entropy_with_logits};
 use fulmen_nn::optim::{Adam, Optimizer, ParamGroups, Sgd, Step};
@@ -16,7 +16,7 @@ use fulmen_trainer::{
 };
 use serde_json::Value;
 
-use crate::common::{Record, isolated, trainer};
+use crate::common::{DROP_LAST, PAD_LAST, Record, isolated, trainer};
 
 const STEPS: usize = 50;
 const BATCH: usize = 64;
@@ -128,7 +128,7 @@ fn data(samples: usize) -> TensorDataset {
 }
 
 fn loader(batches: usize, batch: usize) -> DataLoader {
-    DataLoader::builder(data(batches * batch)).batch_size(batch).last_batch(LastBatch::Drop).build().unwrap()
+    DataLoader::builder(data(batches * batch)).batch_size(batch).drop_last(true).build().unwrap()
 }
 
 /// Trains for an epoch, logging each step.
@@ -396,9 +396,9 @@ fn a_and_b() -> Optimizers {
     Optimizers::new().add("a", ["a.*", "norm.*"], Sgd::new(0.1)).add("b", ["b.*"], Sgd::new(0.1))
 }
 
-fn noise(samples: usize, batch: usize, last: LastBatch) -> DataLoader {
+fn noise(samples: usize, batch: usize, drop_last: bool) -> DataLoader {
     let data = TensorDataset::builder().array("noise", [samples, NOISE], numbers(5, samples * NOISE)).build().unwrap();
-    DataLoader::builder(data).batch_size(batch).last_batch(last).build().unwrap()
+    DataLoader::builder(data).batch_size(batch).drop_last(drop_last).build().unwrap()
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
     let run = |samples: usize, batch: usize, set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
         let (two, record) = (Two::new(configure, step), Record::default());
         let builder = trainer(folder.path()).max_epochs(1).log_every_n_steps(1).callback(record.clone());
-        let data = noise(samples, batch, LastBatch::Pad);
+        let data = noise(samples, batch, PAD_LAST);
         let summary = set(builder).build().unwrap().fit(&two, &data, None).unwrap();
         assert_eq!(summary.global_step, 4);
         assert_close(&logged(&record, "lr-a"), &[0.1, 0.05, 0.025, 0.0125], 1e-6);
@@ -455,7 +455,7 @@ fn statistics_move_only_where_their_branch_runs() {
             })
         });
         let mut trainer = trainer(folder.path()).max_steps(steps).enable_checkpointing(false).build().unwrap();
-        trainer.fit(&two, &noise(32, 8, LastBatch::Drop), None).unwrap();
+        trainer.fit(&two, &noise(32, 8, DROP_LAST), None).unwrap();
         let of = |names: &[&str]| {
             let parameters = two.parameters().into_iter().map(|(name, p)| (name, p.get()));
             let all = parameters.chain(two.buffers().into_iter().map(|(name, b)| (name, b.get())));
@@ -479,7 +479,7 @@ fn a_gradient_that_overflows_is_no_step_for_its_own_optimizer_alone() {
         cx.minimize("b", |_| m.losses(batch).mean_all() * 1e34)
     });
     let mut trainer = trainer(folder.path()).max_epochs(1).precision(Precision::F16Mixed).build().unwrap();
-    let summary = trainer.fit(&two, &noise(32, 8, LastBatch::Drop), None).unwrap();
+    let summary = trainer.fit(&two, &noise(32, 8, DROP_LAST), None).unwrap();
     let tensors = crate::common::tensors(summary.last_checkpoint.unwrap());
     for (name, value) in [
         ("trainer/updates/a", 4.0),
@@ -496,7 +496,7 @@ fn a_single_optimizer_with_a_name_is_the_one_without() {
     let folder = tempfile::tempdir().unwrap();
     let weights = |two: Two| {
         let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
-        let summary = trainer.fit(&two, &noise(20, 8, LastBatch::Pad), None).unwrap();
+        let summary = trainer.fit(&two, &noise(20, 8, PAD_LAST), None).unwrap();
         let weights = two.parameters().iter().flat_map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>();
         (weights, summary.train_loss)
     };
@@ -512,7 +512,7 @@ fn check(configure: fn() -> Box<dyn Optimizer>, step: fn(&Two, &Batch, &mut Step
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
     let two = Two::new(configure, step);
-    let error = trainer.fit(&two, &noise(20, 8, LastBatch::Pad), Some(&noise(6, 3, LastBatch::Pad))).unwrap_err();
+    let error = trainer.fit(&two, &noise(20, 8, PAD_LAST), Some(&noise(6, 3, PAD_LAST))).unwrap_err();
     let message = error.to_string();
     assert!(message.starts_with(expected) && error.is_usage(), "{message}");
     assert!(message.contains("optimizers.rs:"), "{message}");

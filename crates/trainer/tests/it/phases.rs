@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::optim::{Adam, Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{Devices, Tensor};
@@ -17,7 +17,7 @@ use fulmen_trainer::{
 };
 use serde_json::Value;
 
-use crate::common::{Net, Record, isolated, train_loader, trainer};
+use crate::common::{DROP_LAST, Net, Record, isolated, train_loader, trainer};
 
 const BATCHES: usize = 3;
 const BATCH: usize = 4;
@@ -94,7 +94,7 @@ fn data(batch: usize, batches: usize) -> DataLoader {
         .array("y", [count, 2], numbers(10_000_000, count * 2))
         .build()
         .unwrap();
-    DataLoader::builder(data).batch_size(batch).last_batch(LastBatch::Drop).build().unwrap()
+    DataLoader::builder(data).batch_size(batch).drop_last(true).build().unwrap()
 }
 
 fn ep(epochs: u64) -> TrainDuration {
@@ -257,7 +257,7 @@ fn batch_norm_of_a_frozen_backbone_trains_or_rests() {
         let before = state();
         let frozen = |pattern: &str| BackboneFinetuning::new(pattern, ep(1)).train_bn(train_bn);
         let builder = trainer(folder.path()).max_epochs(epochs).callback(frozen("fc1.*")).callback(frozen("bn.*"));
-        builder.build().unwrap().fit(&net, &train_loader(40, LastBatch::Drop), None).unwrap();
+        builder.build().unwrap().fit(&net, &train_loader(40, DROP_LAST), None).unwrap();
         let changed = state().into_iter().zip(before).filter(|(new, old)| new.1 != old.1);
         changed.map(|(new, _)| new.0).filter(|name| name != "bn.num_batches_tracked").collect::<Vec<_>>()
     };

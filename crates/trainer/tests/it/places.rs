@@ -9,8 +9,7 @@ mod moto;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Net, Record, tensors, train_loader, trainer};
-use fulmen_data::LastBatch;
+use crate::common::{DROP_LAST, Net, Record, tensors, train_loader, trainer};
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{FitSummary, Result, Resume};
 
@@ -22,7 +21,7 @@ fn run(folder: &Path, to: &Path, epochs: u64, resume: Resume) -> (Record, Result
     // The state of the first epoch is the best.
     let best = ModelCheckpoint::new().monitor("train_loss", Mode::Max);
     let mut trainer = builder.callback(best).callback(record.clone()).build().unwrap();
-    (record, trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), None))
+    (record, trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), None))
 }
 
 /// Loses the machine after two of three epochs.

@@ -4,8 +4,7 @@
 
 use std::path::Path;
 
-use crate::common::{FEATURES, Record, isolated, train_loader, trainer, val_loader};
-use fulmen_data::LastBatch;
+use crate::common::{DROP_LAST, FEATURES, Record, isolated, train_loader, trainer, val_loader};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
@@ -35,7 +34,7 @@ fn fit(folder: &Path, epochs: u64, set: impl Fn(TrainerBuilder) -> TrainerBuilde
     let builder = trainer(folder).max_epochs(epochs).log_every_n_steps(5).callback(record.clone());
     let mut trainer = set(builder).build().unwrap();
     let module = Flat(Linear::new(FEATURES, 1));
-    let summary = trainer.fit(&module, &train_loader(40, LastBatch::Drop), Some(&val_loader(16))).unwrap();
+    let summary = trainer.fit(&module, &train_loader(40, DROP_LAST), Some(&val_loader(16))).unwrap();
     (record, summary)
 }
 
@@ -108,6 +107,6 @@ fn what_cannot_be_is_said() {
     }
     let mut trainer = trainer(folder.path()).callback(Silent).max_epochs(1).build().unwrap();
     let module = Flat(Linear::new(FEATURES, 1));
-    let error = trainer.fit(&module, &train_loader(40, LastBatch::Drop), None).unwrap_err().to_string();
+    let error = trainer.fit(&module, &train_loader(40, DROP_LAST), None).unwrap_err().to_string();
     assert!(error.contains("its changes_learning_rate() must be true"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{BatchNorm2d, Conv2d, Linear, Module};
@@ -61,7 +61,7 @@ fn loader() -> DataLoader {
     let labels = (0..count).map(|i| bright(i) as i32).collect::<Vec<_>>();
     let data =
         TensorDataset::builder().array("x", [count, 1, 8, 8], pixels).array("y", [count], labels).build().unwrap();
-    DataLoader::builder(data).batch_size(32).shuffle(true).last_batch(LastBatch::Drop).build().unwrap()
+    DataLoader::builder(data).batch_size(32).shuffle(true).drop_last(true).build().unwrap()
 }
 
 fn trainer(precision: impl Into<Precision>, epochs: u64) -> (Trainer, tempfile::TempDir) {

@@ -187,7 +187,7 @@ fn a_loader_whose_rows_may_be_of_other_samples_is_refused() {
     let runs = tempfile::tempdir().unwrap();
     let net = Net::new(|net, batch| net.linear.forward(&batch.get("x")).into());
     let mut trainer = builder(runs.path()).build().unwrap();
-    for on_error in [OnError::Skip, OnError::Substitute] {
+    for on_error in [OnError::Skip, OnError::Replace] {
         let loader = DataLoader::builder(Broken).batch_size(2).on_error(on_error).build().unwrap();
         let error = trainer.predict(&net, &loader, Weights::Current).err().unwrap();
         assert!(error.is_usage() && error.to_string().contains("cannot be matched to samples"), "{error}");

@@ -4,10 +4,10 @@
 #[path = "../../../coordination/tests/it/common/mod.rs"]
 mod troupe;
 
+use crate::common::PAD_LAST;
 use std::path::Path;
 
 use fulmen_coordination::Error as Coordination;
-use fulmen_data::LastBatch;
 use fulmen_nn::Module;
 use fulmen_tensor::Literal;
 use fulmen_trainer::Result;
@@ -51,7 +51,7 @@ fn train(folder: &Path, part: &str) -> Result<()> {
             Literal::from_slice(&[bias as f32; crate::common::CLASSES], [crate::common::CLASSES]).unwrap().to_tensor(),
         );
     }
-    let loader = crate::common::train_loader(number("SAMPLES").unwrap_or(64.0) as usize, LastBatch::Pad);
+    let loader = crate::common::train_loader(number("SAMPLES").unwrap_or(64.0) as usize, PAD_LAST);
     // What only one process does.
     match std::env::var("ALONE").as_deref() {
         Ok("fails") => {

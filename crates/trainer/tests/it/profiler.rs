@@ -5,18 +5,17 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use fulmen_data::LastBatch;
 use fulmen_trainer::Profiler;
 use serde_json::Value;
 
-use crate::common::{Net, isolated, train_loader, trainer, val_loader};
+use crate::common::{DROP_LAST, Net, isolated, train_loader, trainer, val_loader};
 
 /// Trains for two epochs of five steps, and gives the events of the trace. Nothing is compiled before.
 fn traced(folder: &Path) -> Vec<Value> {
     let runtime = isolated().with_compile_cache(None);
     let builder = trainer(folder).runtime(runtime).max_epochs(2).log_every_n_steps(2);
     let mut trainer = builder.profiler(Profiler::Host).build().unwrap();
-    trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), Some(&val_loader(16))).unwrap();
+    trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), Some(&val_loader(16))).unwrap();
     let text = fs::read_to_string(folder.join("version_0/trace.json")).unwrap();
     let trace: Value = serde_json::from_str(&text).unwrap();
     trace["traceEvents"].as_array().unwrap().clone()
@@ -97,7 +96,7 @@ fn a_dump_has_each_program_before_and_after_the_compiler() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     let mut trainer = trainer(folder.path()).runtime(isolated()).max_epochs(1).dump_dir(&*dump).build().unwrap();
-    trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), Some(&val_loader(16))).unwrap();
+    trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), Some(&val_loader(16))).unwrap();
     let mut files: Vec<String> =
         fs::read_dir(&dump).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     files.sort();
@@ -117,7 +116,7 @@ fn without_a_run_there_is_no_profiler() {
     let error = trainer(folder.path()).barebones(true).profiler("host").options().unwrap_err().to_string();
     assert_eq!(error, "barebones: it leaves out profiler, which is on; give one of the two");
     let mut trainer = trainer(folder.path()).runtime(isolated()).profiler("xla").build().unwrap();
-    let error = trainer.train_step(&Net::new(), &train_loader(40, LastBatch::Drop)).map(drop).unwrap_err().to_string();
+    let error = trainer.train_step(&Net::new(), &train_loader(40, DROP_LAST)).map(drop).unwrap_err().to_string();
     assert!(error.starts_with("profiler: train_step makes no folder"), "{error}");
 }
 

@@ -1,8 +1,9 @@
 //! What a fit tells of itself in its folder: `summary.json`, `report.html`, and a picture of the first batch.
 
+use crate::common::DROP_LAST;
 use std::path::Path;
 
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::{Linear, optim};
 use fulmen_trainer::TrainingFn;
 use serde_json::Value;
@@ -19,7 +20,7 @@ fn a_fit_writes_how_it_went_and_why_it_failed() {
     let folder = tempfile::tempdir().unwrap();
     let mut net = Net::new();
     let mut trainer = trainer(folder.path()).max_epochs(2).log_every_n_steps(1).detect_nan(true).build().unwrap();
-    let (train, validation) = (train_loader(40, LastBatch::Drop), val_loader(16));
+    let (train, validation) = (train_loader(40, DROP_LAST), val_loader(16));
     let summary = trainer.fit(&net, &train, &validation).unwrap();
     let (told, page) = read(trainer.run_dir());
     assert_eq!((&told["state"], &told["epochs"], &told["global_step"]), (&"finished".into(), &2.into(), &10.into()));

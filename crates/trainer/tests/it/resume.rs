@@ -4,8 +4,7 @@
 
 use std::path::Path;
 
-use crate::common::{Net, Record, train_loader, trainer, val_loader};
-use fulmen_data::LastBatch;
+use crate::common::{DROP_LAST, Net, Record, train_loader, trainer, val_loader};
 use fulmen_trainer::FitSummary;
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 
@@ -22,7 +21,7 @@ fn run(folder: &Path, epochs: u64, seed: u64, resume: Option<&Path>) -> (Record,
         builder = builder.ckpt_path(path);
     }
     let mut trainer = builder.build().unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), Some(&val_loader(19))).unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), Some(&val_loader(19))).unwrap();
     (record, summary)
 }
 

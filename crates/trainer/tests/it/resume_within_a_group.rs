@@ -3,8 +3,7 @@
 
 use std::path::Path;
 
-use crate::common::{LONG, Net, Record, has_a_process_of_its_own, terminate, train_loader, trainer};
-use fulmen_data::LastBatch;
+use crate::common::{DROP_LAST, LONG, Net, Record, has_a_process_of_its_own, terminate, train_loader, trainer};
 use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::Tensor;
@@ -52,7 +51,7 @@ fn a_group_of_batches_goes_on_where_it_was_interrupted() {
     }
     let folder = tempfile::tempdir().unwrap();
     // 50 batches an epoch: steps after batch 20, 40 and 50.
-    let train = || train_loader(400, LastBatch::Drop);
+    let train = || train_loader(400, DROP_LAST);
     let whole = Record::default();
     builder(folder.path(), 20, &whole).build().unwrap().fit(&Net::new(), &train(), None).unwrap();
 

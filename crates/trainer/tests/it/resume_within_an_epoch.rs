@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::common::{LONG, Net, Record, has_a_process_of_its_own, samples, terminate, trainer};
-use fulmen_data::{DataLoader, DataLoaderBuilder, LastBatch};
+use fulmen_data::{DataLoader, DataLoaderBuilder};
 use fulmen_trainer::{Actions, Callback, Progress, TrainerBuilder};
 
 const SAMPLES: usize = 1000;
@@ -24,7 +24,7 @@ impl Callback for Interrupt {
 }
 
 fn loader() -> DataLoaderBuilder {
-    DataLoader::builder(samples(SAMPLES)).batch_size(8).shuffle(true).seed(3).num_workers(2).last_batch(LastBatch::Drop)
+    DataLoader::builder(samples(SAMPLES)).batch_size(8).shuffle(true).seed(3).num_workers(2).drop_last(true)
 }
 
 fn builder(folder: &Path, devices: usize, record: &Record) -> TrainerBuilder {
@@ -71,7 +71,7 @@ fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
     let after = Record::default();
     let mut trainer = builder(folder.path(), 2, &after).ckpt_path(&checkpoint).build().unwrap();
     let spelled = DataLoader::builder(samples(SAMPLES)).per_device_batch_size(4).shuffle(true).seed(3);
-    let spelled = spelled.last_batch(LastBatch::Drop);
+    let spelled = spelled.drop_last(true);
     trainer.fit(&Net::new(), &spelled.build().unwrap(), None).unwrap();
 
     let steps = |record: &Record| -> Vec<(u64, f64)> {

@@ -2,8 +2,7 @@
 
 use crate::common::{Record, trainer};
 use fulmen_data::{
-    DType, DataLoader, Error, Field, Fingerprint, Items, LastBatch, OnError, Replica, Sampler, Stream, StreamItem,
-    TensorDataset,
+    DType, DataLoader, Error, Field, Fingerprint, Items, OnError, Replica, Sampler, Stream, StreamItem, TensorDataset,
 };
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
@@ -157,11 +156,11 @@ fn a_batch_size_that_the_devices_cannot_share_is_refused_with_those_that_fit() {
 fn a_sampler_of_the_users_own_is_respected() {
     /// The first half, backwards.
     struct FirstHalf {
-        is_final: bool,
+        is_presharded: bool,
     }
     impl Sampler for FirstHalf {
-        fn is_final(&self) -> bool {
-            self.is_final
+        fn is_presharded(&self) -> bool {
+            self.is_presharded
         }
         fn num_samples(&self, len: usize, _: Replica) -> usize {
             len / 2
@@ -172,10 +171,10 @@ fn a_sampler_of_the_users_own_is_respected() {
             (0..len / 2).rev().collect()
         }
     }
-    for is_final in [false, true] {
+    for is_presharded in [false, true] {
         for devices in DEVICES {
-            let builder = DataLoader::builder(data(74)).batch_size(BATCH_SIZE).sampler(FirstHalf { is_final });
-            let loader = builder.last_batch(LastBatch::Pad).build().unwrap();
+            let builder = DataLoader::builder(data(74)).batch_size(BATCH_SIZE).sampler(FirstHalf { is_presharded });
+            let loader = builder.drop_last(false).build().unwrap();
             assert_eq!(validated(74, devices, &loader).get("square"), Some(mean(37, |x| x * x)), "{devices} devices");
         }
     }

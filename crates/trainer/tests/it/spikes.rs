@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::common::{Record, isolated, trainer};
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Init, Module, Parameter};
 use fulmen_tensor::Tensor;
@@ -55,7 +55,7 @@ fn loader(reference: &Value) -> DataLoader {
     let x: Vec<f32> = scales.iter().flat_map(|s| (0..SAMPLES * FEATURES).map(move |i| s * row(i))).collect();
     let rows = scales.len() * SAMPLES;
     let data = TensorDataset::builder().array("x", [rows, FEATURES], x).build().unwrap();
-    DataLoader::builder(data).batch_size(SAMPLES).last_batch(LastBatch::Drop).build().unwrap()
+    DataLoader::builder(data).batch_size(SAMPLES).drop_last(true).build().unwrap()
 }
 
 fn guard() -> SpikeGuard {

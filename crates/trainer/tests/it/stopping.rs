@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Net, train_loader, trainer, val_loader};
-use fulmen_data::LastBatch;
+use crate::common::{DROP_LAST, Net, train_loader, trainer, val_loader};
 use fulmen_trainer::callbacks::{EarlyStopping, Mode, Timer, TimerInterval};
 use fulmen_trainer::{FitSummary, Result, TrainerBuilder};
 
@@ -12,7 +11,7 @@ use fulmen_trainer::{FitSummary, Result, TrainerBuilder};
 fn fit(folder: &Path, validates: bool, set: impl Fn(TrainerBuilder) -> TrainerBuilder) -> Result<FitSummary> {
     let validation = val_loader(16);
     let mut trainer = set(trainer(folder).max_epochs(4)).build().unwrap();
-    trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), validates.then_some(&validation))
+    trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), validates.then_some(&validation))
 }
 
 #[test]

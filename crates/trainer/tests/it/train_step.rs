@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::common::{CLASSES, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader};
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use crate::common::{CLASSES, DROP_LAST, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader};
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Adam, Sgd};
 use fulmen_nn::{Linear, Module};
@@ -66,7 +66,7 @@ fn a_loop_of_ones_own_is_fit_bit_for_bit() {
     ];
     for (name, set) in settings {
         let folder = tempfile::tempdir().unwrap();
-        let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(20));
+        let (train, val) = (train_loader(40, DROP_LAST), val_loader(20));
         let record = Record::default();
         let fitted = Net::new();
         let mut of_fit = set(builder(folder.path())).callback(record.clone()).build().unwrap();
@@ -99,7 +99,7 @@ fn it_compiles_once_and_reads_only_where_it_is_asked() {
     let compiled = || runtime.metrics().value("UncachedCompile");
     let mut trainer = builder(folder.path()).runtime(runtime.clone()).build().unwrap();
     let net = Net::new();
-    let mut step = trainer.train_step(&net, &train_loader(40, LastBatch::Drop)).unwrap();
+    let mut step = trainer.train_step(&net, &train_loader(40, DROP_LAST)).unwrap();
     let validation = step.eval_step(&val_loader(20)).unwrap();
     assert_eq!((step.compilations(), validation.compilations()), (1, 1));
     let before = compiled();
@@ -124,7 +124,7 @@ fn it_compiles_once_and_reads_only_where_it_is_asked() {
 #[test]
 fn max_steps_ends_the_batches_within_an_epoch() {
     let folder = tempfile::tempdir().unwrap();
-    let train = train_loader(40, LastBatch::Drop);
+    let train = train_loader(40, DROP_LAST);
     for (steps, every, batches) in [(7, 1, 7), (7, 2, 12), (6, 2, 10), (1, 4, 4)] {
         let builder = trainer(folder.path()).max_steps(steps).accumulate_grad_batches(every);
         let mut trainer = builder.build().unwrap();
@@ -150,7 +150,7 @@ fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("step");
         let set = || builder(folder.path()).devices(devices).accumulate_grad_batches(2).gradient_clip_val(1.0).seed(7);
-        let train = train_loader(40, LastBatch::Drop);
+        let train = train_loader(40, DROP_LAST);
         let net = Net::new();
         let mut trainer = set().build().unwrap();
         let mut step = trainer.train_step(&net, &train).unwrap();
@@ -207,7 +207,7 @@ fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
 fn a_step_that_was_saved_at_the_end_of_an_epoch_goes_on_with_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("epoch");
-    let train = train_loader(40, LastBatch::Drop);
+    let train = train_loader(40, DROP_LAST);
     let (net, other) = (Net::new(), Net::new());
     let mut trainer = builder(folder.path()).build().unwrap();
     let mut step = trainer.train_step(&net, &train).unwrap();
@@ -230,7 +230,7 @@ fn a_function_sees_the_weights_of_now_and_compiles_for_each_shape_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut trainer = builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
         let net = Net::new();
-        let mut step = trainer.train_step(&net, &train_loader(40, LastBatch::Drop)).unwrap();
+        let mut step = trainer.train_step(&net, &train_loader(40, DROP_LAST)).unwrap();
         let recorded = Cell::new(0);
         let mut scores = step.function("scores", |x| {
             recorded.set(recorded.get() + 1);
@@ -336,7 +336,7 @@ fn a_closure_trains_as_the_module_does() {
     .validation_step(|net, batch, cx| {
         cx.log("val_loss", &cross_entropy(&net.forward(&batch.get("x")), &batch.get("y"), Reduction::None));
     });
-    let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(20));
+    let (train, val) = (train_loader(40, DROP_LAST), val_loader(20));
     let module = builder(folder.path()).build().unwrap().fit(&net, &train, Some(&val)).unwrap().last_epoch.unwrap();
     let of_closure = builder(folder.path()).build().unwrap().fit(&closure, &train, Some(&val)).unwrap();
     let of_closure = of_closure.last_epoch.unwrap();
@@ -347,7 +347,7 @@ fn a_closure_trains_as_the_module_does() {
 #[test]
 fn each_wrong_use_is_one_clear_error() {
     let folder = tempfile::tempdir().unwrap();
-    let train = train_loader(40, LastBatch::Drop);
+    let train = train_loader(40, DROP_LAST);
     let refused = |builder: TrainerBuilder, shown: &str| {
         let net = Net::new();
         let error = builder.build().unwrap().train_step(&net, &train).map(drop).unwrap_err();
@@ -436,7 +436,7 @@ fn a_loss_that_is_not_finite_is_an_error_where_it_is_asked_for() {
     let mut net = Net::new();
     net.learning_rate = 1e30;
     let mut trainer = builder(folder.path()).detect_nan(true).build().unwrap();
-    let mut step = trainer.train_step(&net, &train_loader(40, LastBatch::Drop)).unwrap();
+    let mut step = trainer.train_step(&net, &train_loader(40, DROP_LAST)).unwrap();
     advance(&mut step, usize::MAX);
     let error = step.logs().unwrap().wait().unwrap_err();
     assert!(error.not_finite_step().is_some() && error.to_string().contains("`train_loss`"), "{error}");

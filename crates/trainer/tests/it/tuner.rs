@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use crate::common::{CLASSES, FEATURES, Net, Record, isolated, samples, train_loader, trainer};
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use crate::common::{CLASSES, FEATURES, Net, PAD_LAST, Record, isolated, samples, train_loader, trainer};
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, ParamGroups, Sgd};
 use fulmen_nn::{Init, Linear, Module, Parameter};
@@ -29,7 +29,7 @@ impl TrainingModule for Slope {
 
 fn ones(n: usize) -> DataLoader {
     let data = TensorDataset::builder().array("x", [n, 1], vec![1.0f32; n]).build().unwrap();
-    DataLoader::builder(data).batch_size(4).last_batch(LastBatch::Drop).build().unwrap()
+    DataLoader::builder(data).batch_size(4).drop_last(true).build().unwrap()
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_fit_after_the_search_is_the_fit_without_it() {
         let record = Record::default();
         let builder = trainer(folder.path()).max_epochs(2).log_every_n_steps(1).callback(record.clone());
         let mut trainer = builder.build().unwrap();
-        let (net, data) = (Net::new(), train_loader(40, LastBatch::Pad));
+        let (net, data) = (Net::new(), train_loader(40, PAD_LAST));
         if search {
             trainer.lr_find(&net, &data, &LearningRateFinder::new().num_training_steps(20)).unwrap();
             let loader = |n| DataLoader::builder(samples(40)).batch_size(n).build();
@@ -154,7 +154,7 @@ fn the_search_ends_with_the_data_or_the_trials() {
 fn what_cannot_be_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).build().unwrap();
-    let data = train_loader(40, LastBatch::Pad);
+    let data = train_loader(40, PAD_LAST);
     fn rates(trainer: &mut Trainer, data: &DataLoader, finder: LearningRateFinder) -> String {
         let error = trainer.lr_find(&Net::new(), data, &finder).unwrap_err();
         assert!(error.is_usage());

@@ -1,4 +1,4 @@
-//! `fulmen cache`: making caches of pictures ahead of a training, and taking care of caches of anything.
+//! `fulmen cache`: making caches of images ahead of a training, and taking care of caches of anything.
 //!
 //! Not here: what a cache is; that is the library's.
 
@@ -14,42 +14,40 @@ use fulmen_cache::{CacheInfo, cache_info, clear_cache, repair_cache, verify_cach
 use fulmen_cli::prepare::Progress;
 use fulmen_data::Dataset;
 use fulmen_data::Result;
-use fulmen_images::{ImageFolder, Pictures};
+use fulmen_images::{ImageFolder, ImagePipeline};
 
 /// Makes, shows, verifies and clears cached datasets, and compiled programs
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Decodes and resizes the pictures of a folder by class once, and keeps them for trainings
-    #[command(
-        long_about = "Decodes and resizes the pictures of a folder by class (FOLDER/class/picture.jpg) once, and \
+    /// Decodes and resizes the images of a folder by class once, and keeps them for trainings
+    #[command(long_about = "Decodes and resizes the images of a folder by class (FOLDER/class/image.jpg) once, and \
         keeps them as the fields image, u8[3, size, size], and label, i32. A training opens the cache by its path, or by \
         the same pipeline with .cache(path).version(..).variants(..).seed(..). A run that was ended goes on with what is \
-        there"
-    )]
+        there")]
     Warm(Warm),
     /// Says what the caches at a path are of, how large they are, and what is missing
-    Info(Place),
+    Info(CachePath),
     /// Compares the files of the caches at a path with the checksums that were kept when they were written
     Verify {
         #[command(flatten)]
-        place: Place,
+        place: CachePath,
         /// Remove what is damaged or missing from the caches, so that making them again writes just that
         #[arg(long)]
         repair: bool,
     },
     /// Removes the caches at a path, and nothing else that lies there
-    Clear(Place),
+    Clear(CachePath),
     Compile(compile_cache::Arguments),
 }
 #[derive(Debug, Args)]
 pub(crate) struct Warm {
-    /// The folder of pictures, with a folder for each class
+    /// The folder of images, with a folder for each class
     #[arg(long, value_name = "FOLDER")]
     images: PathBuf,
-    /// The folder of the cache; caches of other pictures or options may lie in it too
+    /// The folder of the cache; caches of other images or options may lie in it too
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
-    /// The side of the pictures in pixels
+    /// The side of the images in pixels
     #[arg(long, default_value_t = 224, value_name = "PIXELS")]
     size: usize,
     /// Resize the shorter side to so many pixels first, and crop the middle
@@ -63,7 +61,7 @@ pub(crate) struct Warm {
     flip: Option<f64>,
     #[command(flatten)]
     limits: Limits,
-    /// How often each picture is kept, with another augmentation each time
+    /// How often each image is kept, with another augmentation each time
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     variants: usize,
     /// Decides the augmentation
@@ -75,7 +73,7 @@ pub(crate) struct Warm {
     /// Threads that decode [default: one a core]
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
-    /// How many pictures may fail to decode; they fail in the training too, which can skip them
+    /// How many images may fail to decode; they fail in the training too, which can skip them
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     allow_bad: usize,
     /// Fail where the folder has a cache of something else, and say what differs
@@ -86,25 +84,25 @@ pub(crate) struct Warm {
     dry_run: bool,
 }
 impl Warm {
-    fn pictures(&self) -> Pictures {
-        let pictures = if self.random_resized_crop {
-            Pictures::rgb().random_resized_crop(self.size)
+    fn pipeline(&self) -> ImagePipeline {
+        let pipeline = if self.random_resized_crop {
+            ImagePipeline::rgb().random_resized_crop(self.size)
         } else {
-            Pictures::rgb().resize(self.resize).center_crop(self.size)
+            ImagePipeline::rgb().resize(self.resize).center_crop(self.size)
         };
-        let pictures = match self.flip {
-            Some(probability) => pictures.horizontal_flip(probability),
-            None => pictures,
+        let pipeline = match self.flip {
+            Some(probability) => pipeline.horizontal_flip(probability),
+            None => pipeline,
         };
-        let pictures = match self.limits.max_pixels {
-            Some(pixels) => pictures.max_pixels(pixels),
-            None => pictures,
+        let pipeline = match self.limits.max_pixels {
+            Some(pixels) => pipeline.max_pixels(pixels),
+            None => pipeline,
         };
-        if self.limits.keep_damaged { pictures.keep_damaged() } else { pictures }
+        if self.limits.keep_damaged { pipeline.keep_damaged() } else { pipeline }
     }
 
     fn run(self) -> Result<()> {
-        let data = ImageFolder::open(&self.images)?.decode(self.pictures())?;
+        let data = ImageFolder::open(&self.images)?.decode(self.pipeline())?;
         let mut builder = data
             .cache(&self.output)
             .version(self.data_version)
@@ -120,7 +118,7 @@ impl Warm {
             return Ok(());
         }
         let reporter = Arc::new(Reporter::new());
-        let teller = Mutex::new(Teller { reporter: Arc::clone(&reporter), done: 0, waiting: false });
+        let teller = Mutex::new(EventPrinter { reporter: Arc::clone(&reporter), done: 0, waiting: false });
         let cached =
             builder.on_event(move |event| teller.lock().unwrap_or_else(PoisonError::into_inner).tell(event)).open()?;
         drop(reporter);
@@ -133,13 +131,13 @@ impl Warm {
 }
 
 /// Shows what happens.
-struct Teller {
+struct EventPrinter {
     reporter: Arc<Reporter>,
     /// Bytes of samples.
     done: u64,
     waiting: bool,
 }
-impl Teller {
+impl EventPrinter {
     fn tell(&mut self, event: CacheEvent) {
         match event {
             CacheEvent::Differs { differences } => {
@@ -167,7 +165,7 @@ impl Teller {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Place {
+pub(crate) struct CachePath {
     /// The folder that a cache was made with, or that of one cache in it
     path: PathBuf,
 }
@@ -175,11 +173,11 @@ pub(crate) struct Place {
 pub(crate) fn run(command: Command) -> Result<()> {
     match command {
         Command::Warm(warm) => warm.run(),
-        Command::Info(Place { path }) => {
+        Command::Info(CachePath { path }) => {
             cache_info(path)?.iter().for_each(show);
             Ok(())
         }
-        Command::Verify { place: Place { path }, repair: true } => {
+        Command::Verify { place: CachePath { path }, repair: true } => {
             let removed = repair_cache(path)?;
             for file in &removed {
                 say!("removed {}", file.display());
@@ -190,8 +188,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
             }
             Ok(())
         }
-        Command::Verify { place: Place { path }, repair: false } => verify(path),
-        Command::Clear(Place { path }) => {
+        Command::Verify { place: CachePath { path }, repair: false } => verify(path),
+        Command::Clear(CachePath { path }) => {
             say!("{} bytes are free again", clear_cache(path)?);
             Ok(())
         }

@@ -20,7 +20,7 @@ pub(crate) enum Command {
     /// Makes the official archives of a dataset, as downloaded, into shards
     #[command(subcommand)]
     Prepare(Dataset),
-    /// Makes the pictures of a folder by class smaller, and writes them into a few tar shards
+    /// Makes the images of a folder by class smaller, and writes them into a few tar shards
     Presize(crate::presize::Arguments),
     /// Says what is in tar shards: samples, files by extension, classes
     Info {
@@ -58,12 +58,12 @@ fn dataset(name: &str) -> std::result::Result<&'static Published, String> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Dataset {
-    /// ImageNet (ILSVRC 2012): pictures and classes
+    /// ImageNet (ILSVRC 2012): images and classes
     #[command(long_about = "ImageNet (ILSVRC 2012): ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and \
         ILSVRC2012_devkit_t12.tar.gz become tar shards train-000000.tar ... and val-000000.tar ..., a sample with a .jpg \
         and its class in a .cls")]
     Imagenet(Archives),
-    /// COCO 2017: pictures with boxes, outlines and captions
+    /// COCO 2017: images with boxes, outlines and captions
     #[command(long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards \
         train-000000.tar ... and val-000000.tar ..., a sample with a .jpg and what is in it in a .json")]
     Coco(Archives),
@@ -85,7 +85,7 @@ pub(crate) struct Archives {
     #[arg(long, value_name = "FILE")]
     expected: Option<PathBuf>,
     #[command(flatten)]
-    making: Making,
+    making: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -112,18 +112,18 @@ pub(crate) struct Texts {
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     validation: f64,
     #[command(flatten)]
-    making: Making,
+    making: OutputArgs,
 }
 
 #[derive(Debug, Args)]
-struct Making {
+struct OutputArgs {
     /// The folder that the shards go into; where a run was ended, the next one goes on with what is there
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
     /// Decides the order of the samples
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// The most samples of a shard [default: 10000 pictures, or any number of documents]
+    /// The most samples of a shard [default: 10000 images, or any number of documents]
     #[arg(long, value_name = "NUMBER")]
     max_samples: Option<usize>,
     /// The most bytes of a shard
@@ -143,7 +143,7 @@ struct Making {
     delete_uploaded: bool,
 }
 
-impl Making {
+impl OutputArgs {
     fn options(self, max_samples: usize) -> PrepareOptions {
         let options = PrepareOptions::new(self.output)
             .seed(self.seed)

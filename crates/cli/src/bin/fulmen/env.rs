@@ -9,11 +9,11 @@ use fulmen_pjrt::fetch::libtpu_version;
 pub(crate) struct Arguments {
     /// Which place
     #[arg(value_enum)]
-    place: Place,
+    place: Environment,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Place {
+enum Environment {
     /// The first cell of a notebook on Google Colab
     Colab,
     /// The first cell of a notebook on Kaggle
@@ -33,13 +33,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let libtpu =
         libtpu_version().ok_or_else(|| Error::usage("libtpu is for x86-64; run this command on such a machine"))?;
     let (first, note, last) = match arguments.place {
-        Place::Colab => {
+        Environment::Colab => {
             ("%%bash", "Colab keeps no files. Give `--default-root-dir` a folder of Drive to keep runs.", "")
         }
-        Place::Kaggle => {
+        Environment::Kaggle => {
             ("%%bash", "Internet must be on in the notebook's settings. Kaggle keeps /kaggle/working.", "")
         }
-        Place::Gce => ("#!/usr/bin/env bash", "For each host of a TPU VM.", HUGE_PAGES),
+        Environment::Gce => ("#!/usr/bin/env bash", "For each host of a TPU VM.", HUGE_PAGES),
     };
     let name = arguments.place.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let text = COMMON

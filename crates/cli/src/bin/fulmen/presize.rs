@@ -1,4 +1,4 @@
-//! `fulmen data presize`: many small files of pictures into few large ones of smaller pictures.
+//! `fulmen data presize`: many small files of images into few large ones of smaller images.
 //!
 //! Not here: how; that is the library's.
 
@@ -15,26 +15,26 @@ use crate::size::parse_size;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The folder of pictures, with a folder for each class
+    /// The folder of images, with a folder for each class
     images: PathBuf,
     /// The folder that the shards go into; where a run was ended, the next one goes on with what is there
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
-    /// The shorter side of the pictures in pixels; smaller ones stay as they are, byte by byte
+    /// The shorter side of the images in pixels; smaller ones stay as they are, byte by byte
     #[arg(long, default_value_t = 256, value_name = "PIXELS")]
     size: usize,
     /// The quality of the JPEGs, from 1 to 100
     #[arg(long, default_value_t = 95)]
     quality: u8,
-    /// Turn the pictures that are made smaller as their EXIF data say, which they lose
+    /// Turn the images that are made smaller as their EXIF data say, which they lose
     #[arg(long)]
     exif_orientation: bool,
     #[command(flatten)]
     limits: Limits,
-    /// Decides the order of the pictures
+    /// Decides the order of the images
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// The most pictures of a shard
+    /// The most images of a shard
     #[arg(long, default_value_t = 100_000, value_name = "NUMBER")]
     max_samples: u64,
     /// The most bytes of a shard
@@ -43,13 +43,13 @@ pub(crate) struct Arguments {
     /// Threads that decode [default: one a core]
     #[arg(long, value_name = "NUMBER")]
     threads: Option<usize>,
-    /// How many pictures may be left out because they cannot be decoded
+    /// How many images may be left out because they cannot be decoded
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     allow_bad: usize,
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    let pictures = ImageFolder::open(&arguments.images)?;
+    let images = ImageFolder::open(&arguments.images)?;
     let mut presize = Presize::new(arguments.output)
         .shorter_side(arguments.size)
         .quality(arguments.quality)
@@ -68,9 +68,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         presize = presize.keep_damaged();
     }
     let reporter = Reporter::new();
-    let shards = presize.run(&pictures, &reporter)?;
+    let shards = presize.run(&images, &reporter)?;
     drop(reporter);
     let (samples, bytes) = shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard.samples, sum.1 + shard.bytes));
-    say!("{samples} pictures in {} shards, {bytes} bytes", shards.len());
+    say!("{samples} images in {} shards, {bytes} bytes", shards.len());
     Ok(())
 }

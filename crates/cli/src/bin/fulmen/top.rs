@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fulmen_cli::top::{Look, Screen};
+use fulmen_cli::top::{Screen, Snapshot};
 use fulmen_data::{Error, Result};
 use fulmen_machine::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, RunMetrics, RunMetricsClient, Tpu};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
@@ -76,7 +76,7 @@ fn look(
     level: Level,
     interval: Duration,
     count: u64,
-) -> Receiver<Look> {
+) -> Receiver<Snapshot> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut watch = Tpu::here().watch();
@@ -87,7 +87,7 @@ fn look(
             let metrics = client.read(level).map_err(|error| error.to_string());
             let run = training.as_mut().map(|training| training.read().map_err(|error| error.to_string()));
             let (processes, holders) = watch.look();
-            if sender.send(Look { metrics, run, processes, unseen: holders.unseen }).is_err() {
+            if sender.send(Snapshot { metrics, run, processes, unseen: holders.unseen }).is_err() {
                 return;
             }
         }
@@ -96,7 +96,7 @@ fn look(
 }
 
 /// Until q is pressed, or there are no more looks.
-fn show(mut screen: Screen, looks: &Receiver<Look>) -> std::io::Result<()> {
+fn show(mut screen: Screen, looks: &Receiver<Snapshot>) -> std::io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
@@ -117,7 +117,7 @@ fn show(mut screen: Screen, looks: &Receiver<Look>) -> std::io::Result<()> {
     }
 }
 
-fn look_json(look: &Look) -> Value {
+fn look_json(look: &Snapshot) -> Value {
     let device = |it: &DeviceMetrics| {
         json!({
             "id": it.id,

@@ -19,22 +19,22 @@ pub(crate) struct ImageNet {
     pub(crate) val: usize,
 }
 
-/// Class and content of each picture, by its name.
-pub(crate) type Pictures = BTreeMap<String, (usize, Vec<u8>)>;
+/// Class and content of each image, by its name.
+pub(crate) type Images = BTreeMap<String, (usize, Vec<u8>)>;
 
 impl ImageNet {
-    pub(crate) fn train(&self) -> Pictures {
-        let picture = |class: usize, number: usize| {
+    pub(crate) fn train(&self) -> Images {
+        let image = |class: usize, number: usize| {
             let bytes =
                 if (class, number) == (1, 0) { b"\x89PNG\r\n...".to_vec() } else { jpeg(class * 1000 + number) };
             (format!("{}_{number}", CLASSES[class].0), (class, bytes))
         };
-        (0..3).flat_map(|class| (0..self.per_class).map(move |number| picture(class, number))).collect()
+        (0..3).flat_map(|class| (0..self.per_class).map(move |number| image(class, number))).collect()
     }
 
-    pub(crate) fn val_pictures(&self) -> Pictures {
-        let picture = |number: usize| (format!("ILSVRC2012_val_{number:08}"), (number * 7 % 3, jpeg(5000 + number)));
-        (1..=self.val).map(picture).collect()
+    pub(crate) fn val_images(&self) -> Images {
+        let image = |number: usize| (format!("ILSVRC2012_val_{number:08}"), (number * 7 % 3, jpeg(5000 + number)));
+        (1..=self.val).map(image).collect()
     }
 
     /// Writes the three archives; says what they hold.
@@ -44,18 +44,18 @@ impl ImageNet {
         let inner: Vec<(String, Vec<u8>)> = [2, 1, 0]
             .into_iter()
             .map(|class| {
-                let of = train.iter().filter(|(_, picture)| picture.0 == class);
+                let of = train.iter().filter(|(_, image)| image.0 == class);
                 let files: Vec<(String, Vec<u8>)> =
-                    of.map(|(name, picture)| (format!("{name}.JPEG"), picture.1.clone())).collect();
+                    of.map(|(name, image)| (format!("{name}.JPEG"), image.1.clone())).collect();
                 (format!("{}.tar", CLASSES[class].0), tar_of(&files))
             })
             .collect();
         fs::write(folder.join("ILSVRC2012_img_train.tar"), tar_of(&inner)).unwrap();
-        let val = self.val_pictures();
+        let val = self.val_images();
         let files: Vec<(String, Vec<u8>)> =
-            val.iter().map(|(name, picture)| (format!("{name}.JPEG"), picture.1.clone())).collect();
+            val.iter().map(|(name, image)| (format!("{name}.JPEG"), image.1.clone())).collect();
         fs::write(folder.join("ILSVRC2012_img_val.tar"), tar_of(&files)).unwrap();
-        let truth: String = val.values().map(|picture| format!("{}\n", CLASSES[picture.0].1)).collect();
+        let truth: String = val.values().map(|image| format!("{}\n", CLASSES[image.0].1)).collect();
         let kit = tar_of(&[
             ("ILSVRC2012_devkit_t12/readme.txt".to_owned(), b"not needed".to_vec()),
             ("ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt".to_owned(), truth.into_bytes()),

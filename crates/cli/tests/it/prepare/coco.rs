@@ -9,7 +9,7 @@ use crate::prepare::archives::{self, entries};
 use crate::prepare::{coco_archives as coco, options};
 
 #[test]
-fn every_picture_of_coco_is_in_one_shard_with_what_is_in_it() {
+fn every_image_of_coco_is_in_one_shard_with_what_is_in_it() {
     let folder = tempfile::tempdir().unwrap();
     let expected = coco::write_coco(folder.path(), 20, 6);
     let output = folder.path().join("shards");
@@ -35,7 +35,7 @@ fn every_picture_of_coco_is_in_one_shard_with_what_is_in_it() {
     assert_eq!(found.len(), 26);
     assert!(wanted.iter().all(|image| found.contains_key(image)));
     // Numbers stand as they are in the archive, and what is not of interest is gone.
-    expect_test::expect![[r#"{"image_id":9,"file_name":"000000000009.jpg","width":640,"height":427,"annotations":[{"id":909,"label":0,"category_id":1,"bbox":[0,34,639,388],"area":220834,"iscrowd":1,"segmentation":{"counts": [179,27,392],"size": [426,640]}},{"id":1858,"label":2,"category_id":90,"bbox":[473.07,395.93,38.65,28.67],"area":702.1057499999998,"iscrowd":0,"segmentation":[[510.66,423.01,511.72,420.03]]}],"captions":["picture 9, \"text\" 0","picture 9, \"text\" 1"]}"#]]
+    expect_test::expect![[r#"{"image_id":9,"file_name":"000000000009.jpg","width":640,"height":427,"annotations":[{"id":909,"label":0,"category_id":1,"bbox":[0,34,639,388],"area":220834,"iscrowd":1,"segmentation":{"counts": [179,27,392],"size": [426,640]}},{"id":1858,"label":2,"category_id":90,"bbox":[473.07,395.93,38.65,28.67],"area":702.1057499999998,"iscrowd":0,"segmentation":[[510.66,423.01,511.72,420.03]]}],"captions":["image 9, \"text\" 0","image 9, \"text\" 1"]}"#]]
     .assert_eq(&found[&9]);
     assert!(found[&coco::number("train", 2)].contains(r#""annotations":[],"captions":["#));
 }
@@ -57,9 +57,9 @@ fn archives_of_coco_that_do_not_fit_together_are_named_with_the_entry() {
         assert!(error.contains(name) && error.contains(says), "{error}");
         fs::write(&path, before).unwrap();
     };
-    let picture = |image: usize| (format!("train2017/{image:012}.jpg"), archives::jpeg(image));
+    let image = |image: usize| (format!("train2017/{image:012}.jpg"), archives::jpeg(image));
     let stored = |numbers: &[usize]| {
-        let files: Vec<_> = numbers.iter().map(|&image| picture(image)).collect();
+        let files: Vec<_> = numbers.iter().map(|&image| image(image)).collect();
         coco::zip_of(&files, zip::CompressionMethod::Stored)
     };
     check("train2017.zip", &stored(&[9, 25]), &expected, "the train split has 2 samples, expected 4");
@@ -73,7 +73,7 @@ fn archives_of_coco_that_do_not_fit_together_are_named_with_the_entry() {
     let whole = fs::read(folder.path().join("train2017.zip")).unwrap();
     check("train2017.zip", &whole[..whole.len() / 2], &any, "is the file cut off?");
     let mut damaged = whole.clone();
-    // In the data of a picture.
+    // In the data of an image.
     let place = whole.windows(4).position(|window| window == [0xff, 0xd8, 0xff, 0xe0]).unwrap() + 8;
     damaged[place] ^= 1;
     check("train2017.zip", &damaged, &any, "entry train2017/000000000009.jpg: Invalid checksum");

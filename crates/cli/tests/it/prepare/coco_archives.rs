@@ -1,4 +1,4 @@
-//! COCO with few pictures.
+//! COCO with few images.
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -10,12 +10,12 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 
 use crate::prepare::archives::{expected, jpeg};
 
-/// Numbers of pictures: those of the official archives have gaps too.
+/// Numbers of images: those of the official archives have gaps too.
 pub(crate) fn number(split: &str, at: usize) -> usize {
     if split == "train" { 9 + 16 * at } else { 139 + 146 * at }
 }
 
-/// The text of the annotations of a picture's things, as COCO writes them; every third picture has none.
+/// The text of the annotations of an image's things, as COCO writes them; every third image has none.
 fn instances(image: usize, at: usize) -> Vec<String> {
     if at % 3 == 2 {
         return Vec::new();
@@ -47,7 +47,7 @@ fn annotation_files(split: &str, count: usize) -> [(String, Vec<u8>); 2] {
             let image = number(split, at);
             (0..2).map(move |which| {
                 format!(
-                    r#"{{"image_id": {image},"id": {},"caption": "picture {image}, \"text\" {which}"}}"#,
+                    r#"{{"image_id": {image},"id": {},"caption": "image {image}, \"text\" {which}"}}"#,
                     7 * image + which
                 )
             })
@@ -84,12 +84,12 @@ pub(crate) fn zip_of(files: &[(String, Vec<u8>)], method: CompressionMethod) -> 
 /// Writes the three archives; says what they hold.
 pub(crate) fn write_coco(folder: &Path, train: usize, val: usize) -> Expected {
     for (split, count) in [("train", train), ("val", val)] {
-        let picture = |at: usize| {
+        let image = |at: usize| {
             let image = number(split, at);
             (format!("{split}2017/{image:012}.jpg"), jpeg(image))
         };
-        let pictures: Vec<_> = (0..count).map(picture).collect();
-        fs::write(folder.join(format!("{split}2017.zip")), zip_of(&pictures, CompressionMethod::Stored)).unwrap();
+        let images: Vec<_> = (0..count).map(image).collect();
+        fs::write(folder.join(format!("{split}2017.zip")), zip_of(&images, CompressionMethod::Stored)).unwrap();
     }
     let files = [annotation_files("train", train), annotation_files("val", val)].concat();
     let zip = zip_of(&files, CompressionMethod::Deflated);

@@ -9,7 +9,7 @@ use crate::prepare::archives::{ImageNet, contents, entries};
 use crate::prepare::options;
 
 #[test]
-fn every_picture_of_imagenet_is_in_one_shard_with_its_class() {
+fn every_image_of_imagenet_is_in_one_shard_with_its_class() {
     let folder = tempfile::tempdir().unwrap();
     let imagenet = ImageNet { per_class: 20, val: 30 };
     let expected = imagenet.write(folder.path());
@@ -23,7 +23,7 @@ fn every_picture_of_imagenet_is_in_one_shard_with_its_class() {
     assert_eq!(manifest.splits.iter().map(|split| split.shards.len()).collect::<Vec<_>>(), [9, 5]);
     assert_eq!(Manifest::read(&output).unwrap(), manifest);
 
-    for (split, wanted) in [("train", imagenet.train()), ("val", imagenet.val_pictures())] {
+    for (split, wanted) in [("train", imagenet.train()), ("val", imagenet.val_images())] {
         let mut found = BTreeMap::new();
         let shards = manifest.splits.iter().find(|it| it.name == split).unwrap();
         let mut runs = 0;

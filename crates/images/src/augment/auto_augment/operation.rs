@@ -3,8 +3,8 @@
 //! Not here: the choice.
 
 use crate::functional::{self, Affine, Fill};
-use crate::{Interpolation, Picture};
-use fulmen_data::{Result, SampleRandom};
+use crate::{Image, Interpolation};
+use fulmen_data::{Result, SampleRng};
 
 /// An operation of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) const CHOICES: [Operation; 14] = [
 
 /// The largest magnitudes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Space {
+pub(super) enum MagnitudeSpace {
     /// Those of AutoAugment and RandAugment.
     Auto,
     /// The wider ones of TrivialAugment.
@@ -54,18 +54,18 @@ pub(super) enum Space {
 }
 
 impl Operation {
-    /// What comes of magnitude number `bin` of `bins`, on a picture of `size` (width, height): in the operation's own
+    /// What comes of magnitude number `bin` of `bins`, on an image of `size` (width, height): in the operation's own
     /// unit, from the weakest to the strongest, as torchvision spaces them.
-    pub(super) fn magnitude(self, space: Space, bin: usize, bins: usize, size: (usize, usize)) -> f64 {
+    pub(super) fn magnitude(self, space: MagnitudeSpace, bin: usize, bins: usize, size: (usize, usize)) -> f64 {
         // Of one bin only torch's linspace has the first end.
         let part = if bins > 1 { bin as f64 / (bins - 1) as f64 } else { 0.0 };
         let (shear, rotate, factor, posterize) = match space {
-            Space::Auto => (0.3, 30.0, 0.9, 4.0),
-            Space::Wide => (0.99, 135.0, 0.99, 6.0),
+            MagnitudeSpace::Auto => (0.3, 30.0, 0.9, 4.0),
+            MagnitudeSpace::Wide => (0.99, 135.0, 0.99, 6.0),
         };
         let translate = |size: usize| match space {
-            Space::Auto => 150.0 / 331.0 * size as f64,
-            Space::Wide => 32.0,
+            MagnitudeSpace::Auto => 150.0 / 331.0 * size as f64,
+            MagnitudeSpace::Wide => 32.0,
         };
         match self {
             Operation::ShearX | Operation::ShearY => shear * part,
@@ -93,38 +93,38 @@ impl Operation {
     }
 
     /// The same magnitude, turned round in one of two cases where it goes both ways.
-    pub(super) fn with_sign(self, magnitude: f64, random: &mut SampleRandom) -> f64 {
-        if self.signed() && random.chance(0.5) { -magnitude } else { magnitude }
+    pub(super) fn with_sign(self, magnitude: f64, random: &mut SampleRng) -> f64 {
+        if self.signed() && random.bernoulli(0.5) { -magnitude } else { magnitude }
     }
 
     /// Does the operation.
     pub(super) fn apply(
         self,
-        picture: Picture,
+        image: Image,
         magnitude: f64,
         interpolation: Interpolation,
         fill: &Fill,
-    ) -> Result<Picture> {
-        let mapped = |map: Affine| functional::affine(&picture, &map, interpolation, fill);
+    ) -> Result<Image> {
+        let mapped = |map: Affine| functional::affine(&image, &map, interpolation, fill);
         // A shear by this much a row, about the upper left corner.
         let lean = magnitude.atan().to_degrees();
         let corner = Some((0.0, 0.0));
         match self {
-            Operation::Identity => Ok(picture),
+            Operation::Identity => Ok(image),
             Operation::ShearX => mapped(Affine { shear: (lean, 0.0), center: corner, ..Affine::default() }),
             Operation::ShearY => mapped(Affine { shear: (0.0, lean), center: corner, ..Affine::default() }),
             Operation::TranslateX => mapped(Affine { translate: (magnitude.trunc(), 0.0), ..Affine::default() }),
             Operation::TranslateY => mapped(Affine { translate: (0.0, magnitude.trunc()), ..Affine::default() }),
-            Operation::Rotate => functional::rotate(&picture, magnitude, interpolation, false, None, fill),
-            Operation::Brightness => functional::adjust_brightness(picture, 1.0 + magnitude),
-            Operation::Color => functional::adjust_saturation(picture, 1.0 + magnitude),
-            Operation::Contrast => functional::adjust_contrast(picture, 1.0 + magnitude),
-            Operation::Sharpness => functional::adjust_sharpness(picture, 1.0 + magnitude),
-            Operation::Posterize => functional::posterize(picture, magnitude as u32),
-            Operation::Solarize => functional::solarize(picture, 255.0 * magnitude),
-            Operation::AutoContrast => Ok(functional::autocontrast(picture)),
-            Operation::Equalize => Ok(functional::equalize(picture)),
-            Operation::Invert => Ok(functional::invert(picture)),
+            Operation::Rotate => functional::rotate(&image, magnitude, interpolation, false, None, fill),
+            Operation::Brightness => functional::adjust_brightness(image, 1.0 + magnitude),
+            Operation::Color => functional::adjust_saturation(image, 1.0 + magnitude),
+            Operation::Contrast => functional::adjust_contrast(image, 1.0 + magnitude),
+            Operation::Sharpness => functional::adjust_sharpness(image, 1.0 + magnitude),
+            Operation::Posterize => functional::posterize(image, magnitude as u32),
+            Operation::Solarize => functional::solarize(image, 255.0 * magnitude),
+            Operation::AutoContrast => Ok(functional::autocontrast(image)),
+            Operation::Equalize => Ok(functional::equalize(image)),
+            Operation::Invert => Ok(functional::invert(image)),
         }
     }
 }
@@ -137,24 +137,25 @@ mod tests {
     fn magnitudes_are_torchvisions() {
         let size = (224, 100);
         let of = |operation: Operation, space, bin| operation.magnitude(space, bin, 31, size);
-        assert_eq!(of(Operation::ShearX, Space::Auto, 30), 0.3);
-        assert!((of(Operation::TranslateX, Space::Auto, 9) - 30.453_172).abs() < 1e-5);
-        assert!((of(Operation::TranslateY, Space::Auto, 9) - 13.595_166).abs() < 1e-5);
-        assert_eq!(of(Operation::Rotate, Space::Auto, 9), 9.0);
-        assert!((of(Operation::Contrast, Space::Auto, 9) - 0.27).abs() < 1e-9);
+        assert_eq!(of(Operation::ShearX, MagnitudeSpace::Auto, 30), 0.3);
+        assert!((of(Operation::TranslateX, MagnitudeSpace::Auto, 9) - 30.453_172).abs() < 1e-5);
+        assert!((of(Operation::TranslateY, MagnitudeSpace::Auto, 9) - 13.595_166).abs() < 1e-5);
+        assert_eq!(of(Operation::Rotate, MagnitudeSpace::Auto, 9), 9.0);
+        assert!((of(Operation::Contrast, MagnitudeSpace::Auto, 9) - 0.27).abs() < 1e-9);
         // As (8 - (torch.arange(31) / (30 / 4))).round() has them.
-        let bits: Vec<f64> = (0..31).step_by(3).map(|bin| of(Operation::Posterize, Space::Auto, bin)).collect();
+        let bits: Vec<f64> =
+            (0..31).step_by(3).map(|bin| of(Operation::Posterize, MagnitudeSpace::Auto, bin)).collect();
         assert_eq!(bits, [8.0, 8.0, 7.0, 7.0, 6.0, 6.0, 6.0, 5.0, 5.0, 4.0, 4.0]);
-        assert!((of(Operation::Solarize, Space::Auto, 9) - 0.7).abs() < 1e-9);
-        assert_eq!(of(Operation::TranslateY, Space::Wide, 30), 32.0);
-        assert_eq!(of(Operation::Rotate, Space::Wide, 30), 135.0);
-        assert_eq!(of(Operation::Posterize, Space::Wide, 30), 2.0);
-        assert_eq!(of(Operation::Color, Space::Wide, 30), 0.99);
+        assert!((of(Operation::Solarize, MagnitudeSpace::Auto, 9) - 0.7).abs() < 1e-9);
+        assert_eq!(of(Operation::TranslateY, MagnitudeSpace::Wide, 30), 32.0);
+        assert_eq!(of(Operation::Rotate, MagnitudeSpace::Wide, 30), 135.0);
+        assert_eq!(of(Operation::Posterize, MagnitudeSpace::Wide, 30), 2.0);
+        assert_eq!(of(Operation::Color, MagnitudeSpace::Wide, 30), 0.99);
     }
 
     #[test]
     fn half_of_the_signed_magnitudes_turn_round() {
-        let mut random = SampleRandom::new(0, 0, 0);
+        let mut random = SampleRng::new(0, 0, 0);
         let turned = (0..2000).filter(|_| Operation::Rotate.with_sign(1.0, &mut random) < 0.0).count();
         assert!((900..1100).contains(&turned), "{turned} of 2000");
         assert!((0..100).all(|_| Operation::Solarize.with_sign(1.0, &mut random) > 0.0));

@@ -3,15 +3,15 @@
 //!
 //! Not here: what the operations do (`operation`).
 
+use super::operation::MagnitudeSpace;
 use super::operation::Operation::{
     self, AutoContrast, Brightness, Color, Contrast, Equalize, Invert, Posterize, Rotate, Sharpness, ShearX, ShearY,
     Solarize, TranslateX, TranslateY,
 };
-use super::operation::Space;
-use crate::augment::{named, outside_options};
+use crate::augment::{named, resampling_options};
 use crate::functional::{Fill, check_interpolation};
-use crate::{Interpolation, Picture, PictureTransform};
-use fulmen_data::{Result, SampleRandom};
+use crate::{Image, ImageTransform, Interpolation};
+use fulmen_data::{Result, SampleRng};
 
 /// For which data set a policy was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ impl AutoAugmentPolicy {
     }
 }
 
-/// Draws one of a policy's 25 pairs of operations for each picture, and does each of the two with its own probability
+/// Draws one of a policy's 25 pairs of operations for each image, and does each of the two with its own probability
 /// and magnitude (torchvision's `AutoAugment`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoAugment {
@@ -59,26 +59,26 @@ impl AutoAugment {
         AutoAugment { policy, interpolation: Interpolation::Nearest, fill: Fill::default() }
     }
 
-    outside_options!();
+    resampling_options!();
 }
 
-impl PictureTransform for AutoAugment {
+impl ImageTransform for AutoAugment {
     fn check(&self) -> Result<()> {
         named("AutoAugment", check_interpolation(self.interpolation))
     }
 
-    fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, mut image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let sub_policies = self.policy.sub_policies();
         for (operation, p, bin) in sub_policies[random.below(sub_policies.len())] {
-            if !random.chance(p) {
+            if !random.bernoulli(p) {
                 continue;
             }
-            let magnitude = operation.magnitude(Space::Auto, bin, 10, (picture.width(), picture.height()));
+            let magnitude = operation.magnitude(MagnitudeSpace::Auto, bin, 10, (image.width(), image.height()));
             let magnitude = operation.with_sign(magnitude, random);
-            picture = operation.apply(picture, magnitude, self.interpolation, &self.fill)?;
+            image = operation.apply(image, magnitude, self.interpolation, &self.fill)?;
         }
-        Ok(picture)
+        Ok(image)
     }
 
     fn describe(&self) -> String {

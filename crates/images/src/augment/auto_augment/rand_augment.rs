@@ -2,21 +2,21 @@
 //!
 //! Not here: what the operations do (`operation`).
 
-use super::operation::{CHOICES, Space};
-use crate::augment::{named, options, outside_options};
+use super::operation::{CHOICES, MagnitudeSpace};
+use crate::augment::{named, options, resampling_options};
 use crate::functional::{Fill, check_interpolation};
-use crate::{Interpolation, Picture, PictureTransform};
-use fulmen_data::{Error, Result, SampleRandom};
+use crate::{Image, ImageTransform, Interpolation};
+use fulmen_data::{Error, Result, SampleRng};
 
-/// Does a few operations, drawn from 14 for each picture, all of one magnitude (torchvision's `RandAugment`).
+/// Does a few operations, drawn from 14 for each image, all of one magnitude (torchvision's `RandAugment`).
 ///
 /// ```
-/// use fulmen_images::{Picture, PictureTransform, RandAugment};
-/// use fulmen_data::SampleRandom;
+/// use fulmen_images::{Image, ImageTransform, RandAugment};
+/// use fulmen_data::SampleRng;
 ///
 /// let augment = RandAugment::new().magnitude(15);
-/// let picture = Picture::new(2, 2, 1, vec![0, 80, 160, 240])?;
-/// let changed = augment.apply(picture, &mut SampleRandom::new(0, 0, 0))?;
+/// let image = Image::new(2, 2, 1, vec![0, 80, 160, 240])?;
+/// let changed = augment.apply(image, &mut SampleRng::new(0, 0, 0))?;
 /// assert_eq!((changed.width(), changed.height()), (2, 2));
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
@@ -47,7 +47,7 @@ impl RandAugment {
         RandAugment::default()
     }
 
-    outside_options!();
+    resampling_options!();
 
     options! {
         /// Another number of operations.
@@ -59,7 +59,7 @@ impl RandAugment {
     }
 }
 
-impl PictureTransform for RandAugment {
+impl ImageTransform for RandAugment {
     fn check(&self) -> Result<()> {
         named("RandAugment", check_interpolation(self.interpolation))?;
         match self.magnitude < self.num_magnitude_bins {
@@ -71,16 +71,16 @@ impl PictureTransform for RandAugment {
         }
     }
 
-    fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, mut image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         for _ in 0..self.num_ops {
             let operation = CHOICES[random.below(CHOICES.len())];
-            let size = (picture.width(), picture.height());
-            let magnitude = operation.magnitude(Space::Auto, self.magnitude, self.num_magnitude_bins, size);
+            let size = (image.width(), image.height());
+            let magnitude = operation.magnitude(MagnitudeSpace::Auto, self.magnitude, self.num_magnitude_bins, size);
             let magnitude = operation.with_sign(magnitude, random);
-            picture = operation.apply(picture, magnitude, self.interpolation, &self.fill)?;
+            image = operation.apply(image, magnitude, self.interpolation, &self.fill)?;
         }
-        Ok(picture)
+        Ok(image)
     }
 
     fn describe(&self) -> String {

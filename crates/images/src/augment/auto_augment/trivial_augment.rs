@@ -2,13 +2,13 @@
 //!
 //! Not here: what the operations do (`operation`).
 
-use super::operation::{CHOICES, Space};
-use crate::augment::{named, options, outside_options};
+use super::operation::{CHOICES, MagnitudeSpace};
+use crate::augment::{named, options, resampling_options};
 use crate::functional::{Fill, check_interpolation};
-use crate::{Interpolation, Picture, PictureTransform};
-use fulmen_data::{Error, Result, SampleRandom};
+use crate::{Image, ImageTransform, Interpolation};
+use fulmen_data::{Error, Result, SampleRng};
 
-/// Does one operation, drawn from 14 for each picture, of a magnitude that is drawn too, up to very strong ones
+/// Does one operation, drawn from 14 for each image, of a magnitude that is drawn too, up to very strong ones
 /// (torchvision's `TrivialAugmentWide`). There is nothing to tune.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrivialAugmentWide {
@@ -29,7 +29,7 @@ impl TrivialAugmentWide {
         TrivialAugmentWide::default()
     }
 
-    outside_options!();
+    resampling_options!();
 
     options! {
         /// Another number of magnitudes.
@@ -37,7 +37,7 @@ impl TrivialAugmentWide {
     }
 }
 
-impl PictureTransform for TrivialAugmentWide {
+impl ImageTransform for TrivialAugmentWide {
     fn check(&self) -> Result<()> {
         named("TrivialAugmentWide", check_interpolation(self.interpolation))?;
         match self.num_magnitude_bins {
@@ -46,14 +46,14 @@ impl PictureTransform for TrivialAugmentWide {
         }
     }
 
-    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+    fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let operation = CHOICES[random.below(CHOICES.len())];
         let bin = random.below(self.num_magnitude_bins);
-        let size = (picture.width(), picture.height());
-        let magnitude = operation.magnitude(Space::Wide, bin, self.num_magnitude_bins, size);
+        let size = (image.width(), image.height());
+        let magnitude = operation.magnitude(MagnitudeSpace::Wide, bin, self.num_magnitude_bins, size);
         let magnitude = operation.with_sign(magnitude, random);
-        operation.apply(picture, magnitude, self.interpolation, &self.fill)
+        operation.apply(image, magnitude, self.interpolation, &self.fill)
     }
 
     fn describe(&self) -> String {

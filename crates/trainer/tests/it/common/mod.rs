@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::weights::StateDict;
@@ -85,12 +85,23 @@ pub(crate) fn samples(n: usize) -> TensorDataset {
     TensorDataset::builder().array("x", [n, FEATURES], x).array("y", [n], y).build().unwrap()
 }
 
-pub(crate) fn train_loader(n: usize, last: LastBatch) -> DataLoader {
-    DataLoader::builder(samples(n)).batch_size(8).shuffle(true).seed(3).num_workers(2).last_batch(last).build().unwrap()
+/// For the option `drop_last` of a loader.
+pub(crate) const DROP_LAST: bool = true;
+pub(crate) const PAD_LAST: bool = false;
+
+pub(crate) fn train_loader(n: usize, drop_last: bool) -> DataLoader {
+    DataLoader::builder(samples(n))
+        .batch_size(8)
+        .shuffle(true)
+        .seed(3)
+        .num_workers(2)
+        .drop_last(drop_last)
+        .build()
+        .unwrap()
 }
 
 pub(crate) fn val_loader(n: usize) -> DataLoader {
-    DataLoader::builder(samples(n)).batch_size(8).last_batch(LastBatch::Pad).build().unwrap()
+    DataLoader::builder(samples(n)).batch_size(8).drop_last(false).build().unwrap()
 }
 
 /// A quiet Trainer that writes under `folder`.

@@ -11,30 +11,30 @@ use fulmen_data::{Error, Result, Source};
 /// [`Buckets`](fulmen_data::Buckets): `Buckets::new(&lengths, boundaries.lengths())`.
 ///
 /// ```
-/// use fulmen_text::{Boundaries, choose_boundaries};
+/// use fulmen_text::{BucketBoundaries, choose_boundaries};
 ///
 /// let lengths = [3, 3, 4, 4, 4, 9, 10];
 /// let best = choose_boundaries(&lengths, 2)?;
 /// assert_eq!(best.lengths(), [4, 10]);
 /// assert_eq!(best.to_string(), "2 lengths, 7.5 % padding: up to 4: 5 samples, 10.0 %; up to 10: 2 samples, 5.0 %");
-/// assert!(best.padding_share() < Boundaries::new(&lengths, &[10])?.padding_share());
+/// assert!(best.padding_share() < BucketBoundaries::new(&lengths, &[10])?.padding_share());
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Boundaries {
+pub struct BucketBoundaries {
     /// Ascending.
     lengths: Vec<usize>,
     /// Of each: samples, and their tokens.
     counts: Vec<(u64, u64)>,
 }
 
-impl Boundaries {
+impl BucketBoundaries {
     /// What the samples of these lengths come to with these boundaries, each of which is the length that samples are
     /// padded to.
     ///
     /// # Errors
     /// Boundaries that do not ascend from 1 on, and a sample longer than the last.
-    pub fn new(lengths: &[usize], boundaries: &[usize]) -> Result<Boundaries> {
+    pub fn new(lengths: &[usize], boundaries: &[usize]) -> Result<BucketBoundaries> {
         if boundaries.is_empty() || boundaries[0] == 0 || boundaries.windows(2).any(|pair| pair[0] >= pair[1]) {
             return Err(Error::usage(format!("the boundaries {boundaries:?} do not ascend from 1 on")));
         }
@@ -51,7 +51,7 @@ impl Boundaries {
             *samples += 1;
             *tokens += length as u64;
         }
-        Ok(Boundaries { lengths: boundaries.to_vec(), counts })
+        Ok(BucketBoundaries { lengths: boundaries.to_vec(), counts })
     }
 
     /// The lengths that samples are padded to, ascending.
@@ -81,7 +81,7 @@ fn share(padded: u128, tokens: u128) -> f64 {
     if padded == 0 { 0.0 } else { (padded - tokens) as f64 / padded as f64 }
 }
 
-impl fmt::Display for Boundaries {
+impl fmt::Display for BucketBoundaries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.lengths.len() == 1 { "" } else { "s" };
         write!(f, "{} length{plural}, {:.1} % padding:", self.lengths.len(), 100.0 * self.padding_share())?;
@@ -103,7 +103,7 @@ impl fmt::Display for Boundaries {
 ///
 /// # Errors
 /// No samples, no lengths to choose, or only samples of length 0.
-pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<Boundaries> {
+pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<BucketBoundaries> {
     let mut sorted = lengths.to_vec();
     sorted.sort_unstable();
     if count == 0 || sorted.last().is_none_or(|&longest| longest == 0) {
@@ -123,7 +123,7 @@ pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<Boundaries> 
         }
     }
     let chosen = cheapest(&steps, count.min(steps.len()));
-    Boundaries::new(lengths, &chosen)
+    BucketBoundaries::new(lengths, &chosen)
 }
 
 /// The boundaries of the least sum of padded lengths. `steps` has the distinct lengths and the samples up to each.
@@ -209,7 +209,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fulmen_data::SampleRandom;
+    use fulmen_data::SampleRng;
 
     /// The least positions of all ways to choose boundaries among the lengths.
     fn least(lengths: &[usize], distinct: &[usize], count: usize) -> u128 {
@@ -218,19 +218,19 @@ mod tests {
             let boundaries: Vec<usize> =
                 (0..distinct.len()).filter(|bit| choice >> bit & 1 == 1).map(|bit| distinct[bit]).collect();
             if boundaries.len() <= count && boundaries.last() == distinct.last() {
-                best = best.min(positions(&Boundaries::new(lengths, &boundaries).unwrap()));
+                best = best.min(positions(&BucketBoundaries::new(lengths, &boundaries).unwrap()));
             }
         }
         best
     }
 
-    fn positions(boundaries: &Boundaries) -> u128 {
+    fn positions(boundaries: &BucketBoundaries) -> u128 {
         (0..boundaries.lengths.len()).map(|bucket| boundaries.padded(bucket)).sum()
     }
 
     #[test]
     fn the_choice_is_the_best_of_all() {
-        let mut random = SampleRandom::new(2, 0, 0);
+        let mut random = SampleRng::new(2, 0, 0);
         for round in 0..200 {
             let longest = random.in_range(1..12);
             let lengths: Vec<usize> = (0..random.in_range(1..40))
@@ -258,9 +258,9 @@ mod tests {
             assert!(choose_boundaries(lengths, count).unwrap_err().is_usage());
         }
         for boundaries in [&[][..], &[0, 4], &[4, 4], &[4, 2]] {
-            assert!(Boundaries::new(&[1], boundaries).unwrap_err().to_string().contains("do not ascend"));
+            assert!(BucketBoundaries::new(&[1], boundaries).unwrap_err().to_string().contains("do not ascend"));
         }
-        let error = Boundaries::new(&[1, 9], &[4]).unwrap_err();
+        let error = BucketBoundaries::new(&[1, 9], &[4]).unwrap_err();
         assert!(error.to_string().contains("sample 1 has 9 tokens"), "{error}");
     }
 }

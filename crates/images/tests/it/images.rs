@@ -1,12 +1,12 @@
-//! Pictures from files against Pillow and torchvision, parts against wholes, and files that are not what they should be.
-//! The files and what is expected of them are made by reference/pictures.py.
+//! Images from files against Pillow and torchvision, parts against wholes, and files that are not what they should be.
+//! The files and what is expected of them are made by reference/images.py.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fulmen_data::{DataLoader, Dataset, Fingerprint, HostBatch, SampleRandom, Source};
+use fulmen_data::{DataLoader, Dataset, Fingerprint, HostBatch, SampleRng, Source};
 use fulmen_images::{
-    ColorJitter, ImageFolder, Interpolation, Picture, Pictures, RandAugment, RandomAffine, RandomErasing,
+    ColorJitter, Image, ImageFolder, ImagePipeline, Interpolation, RandAugment, RandomAffine, RandomErasing,
 };
 
 const JPEGS: [&str; 11] =
@@ -17,27 +17,27 @@ const JPEGS: [&str; 11] =
 const JPEG: u8 = if cfg!(feature = "turbojpeg") { 0 } else { 3 };
 
 fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/pictures").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/images").join(name)
 }
 
 fn bytes(name: &str) -> Vec<u8> {
     fs::read(path(name)).unwrap()
 }
 
-fn none() -> SampleRandom {
-    SampleRandom::new(0, 0, 0)
+fn none() -> SampleRng {
+    SampleRng::new(0, 0, 0)
 }
 
-fn decode(pictures: &Pictures, name: &str) -> Picture {
-    pictures.decode(&bytes(name), &mut none()).unwrap()
+fn decode(pipeline: &ImagePipeline, name: &str) -> Image {
+    pipeline.decode(&bytes(name), &mut none()).unwrap()
 }
 
-fn expected(name: &str) -> Picture {
-    decode(&Pictures::rgb(), &format!("{name}.expected.png"))
+fn expected(name: &str) -> Image {
+    decode(&ImagePipeline::rgb(), &format!("{name}.expected.png"))
 }
 
 /// The greatest difference of two values, and the mean one.
-fn difference(a: &Picture, b: &Picture) -> (u8, f64) {
+fn difference(a: &Image, b: &Image) -> (u8, f64) {
     assert_eq!((a.width(), a.height(), a.channels()), (b.width(), b.height(), b.channels()));
     let differences = a.pixels().iter().zip(b.pixels()).map(|(a, b)| a.abs_diff(*b));
     let sum: f64 = differences.clone().map(f64::from).sum();
@@ -45,7 +45,7 @@ fn difference(a: &Picture, b: &Picture) -> (u8, f64) {
 }
 
 #[track_caller]
-fn check_near(what: &str, found: &Picture, expected: &Picture, most: u8) {
+fn check_near(what: &str, found: &Image, expected: &Image, most: u8) {
     let (difference, mean) = difference(found, expected);
     assert!(difference <= most, "{what}: values differ by up to {difference}, {mean:.3} in the mean");
 }
@@ -53,55 +53,56 @@ fn check_near(what: &str, found: &Picture, expected: &Picture, most: u8) {
 #[test]
 fn jpegs_decode_as_pillow_decodes_them() {
     for name in JPEGS {
-        check_near(name, &decode(&Pictures::rgb(), &format!("{name}.jpg")), &expected(name), JPEG);
+        check_near(name, &decode(&ImagePipeline::rgb(), &format!("{name}.jpg")), &expected(name), JPEG);
     }
 }
 
 #[test]
 fn pngs_and_webps_decode_as_pillow_decodes_them() {
     for name in ["rgba", "palette", "la", "bits", "deep"] {
-        check_near(name, &decode(&Pictures::rgb(), &format!("{name}.png")), &expected(name), 0);
+        check_near(name, &decode(&ImagePipeline::rgb(), &format!("{name}.png")), &expected(name), 0);
     }
-    check_near("lossless", &decode(&Pictures::rgb(), "lossless.webp"), &expected("lossless"), 0);
-    check_near("lossy", &decode(&Pictures::rgb(), "lossy.webp"), &expected("lossy"), 1);
+    check_near("lossless", &decode(&ImagePipeline::rgb(), "lossless.webp"), &expected("lossless"), 0);
+    check_near("lossy", &decode(&ImagePipeline::rgb(), "lossy.webp"), &expected("lossy"), 1);
 }
 
 #[test]
 fn channels_are_those_that_are_asked_for() {
-    let rgba = decode(&Pictures::rgba(), "rgba.png");
+    let rgba = decode(&ImagePipeline::rgba(), "rgba.png");
     assert_eq!((rgba.channels(), rgba.pixel(0, 0)[3]), (4, 1));
-    assert_eq!(decode(&Pictures::rgba(), "s444.jpg").pixel(3, 3)[3], 255);
-    assert_eq!(decode(&Pictures::rgb(), "rgba.png"), rgba.clone().with_channels(3).unwrap());
-    assert_eq!(decode(&Pictures::gray(), "rgba.png"), rgba.with_channels(1).unwrap());
+    assert_eq!(decode(&ImagePipeline::rgba(), "s444.jpg").pixel(3, 3)[3], 255);
+    assert_eq!(decode(&ImagePipeline::rgb(), "rgba.png"), rgba.clone().with_channels(3).unwrap());
+    assert_eq!(decode(&ImagePipeline::gray(), "rgba.png"), rgba.with_channels(1).unwrap());
     // The luma as stored, against luma of colours that were rounded and clipped.
-    let luma = decode(&Pictures::gray(), "s444.jpg");
-    check_near("luma", &luma, &decode(&Pictures::rgb(), "s444.jpg").with_channels(1).unwrap(), 8);
+    let luma = decode(&ImagePipeline::gray(), "s444.jpg");
+    check_near("luma", &luma, &decode(&ImagePipeline::rgb(), "s444.jpg").with_channels(1).unwrap(), 8);
 }
 
 #[test]
-fn pictures_are_turned_only_on_request() {
-    let stored = decode(&Pictures::rgb(), "turned1.jpg");
+fn images_are_turned_only_on_request() {
+    let stored = decode(&ImagePipeline::rgb(), "turned1.jpg");
     for value in 1..=8 {
         let name = format!("turned{value}");
         let file = format!("{name}.jpg");
-        assert_eq!(decode(&Pictures::rgb(), &file), stored);
-        let turned = decode(&Pictures::rgb().exif_orientation(true), &file);
+        assert_eq!(decode(&ImagePipeline::rgb(), &file), stored);
+        let turned = decode(&ImagePipeline::rgb().exif_orientation(true), &file);
         check_near(&name, &turned, &expected(&name), JPEG);
-        // Steps see the picture turned, whatever part of the file the decoder is asked for.
-        let steps = |pictures: Pictures| {
-            pictures.random_crop((17, 11), 0).resize_exact((9, 13)).horizontal_flip(1.0).center_crop((7, 6))
+        // Steps see the image turned, whatever part of the file the decoder is asked for.
+        let steps = |pipeline: ImagePipeline| {
+            pipeline.random_crop((17, 11), 0).resize_exact((9, 13)).horizontal_flip(1.0).center_crop((7, 6))
         };
         for seed in 0..8 {
-            let random = || SampleRandom::new(seed, 0, 0);
-            let of_file = steps(Pictures::rgb().exif_orientation(true)).decode(&bytes(&file), &mut random()).unwrap();
-            let of_turned = steps(Pictures::rgb()).apply(turned.clone(), &mut random()).unwrap();
+            let random = || SampleRng::new(seed, 0, 0);
+            let of_file =
+                steps(ImagePipeline::rgb().exif_orientation(true)).decode(&bytes(&file), &mut random()).unwrap();
+            let of_turned = steps(ImagePipeline::rgb()).apply(turned.clone(), &mut random()).unwrap();
             check_near(&name, &of_file, &of_turned, 1);
         }
     }
 }
 
 #[test]
-fn pictures_are_resized_as_torchvision_resizes_them() {
+fn images_are_resized_as_torchvision_resizes_them() {
     // Weights have 16 bits here and 22 in Pillow, and a kernel of Lanczos has many.
     let modes = [
         ("nearest", Interpolation::Nearest, 0),
@@ -110,14 +111,20 @@ fn pictures_are_resized_as_torchvision_resizes_them() {
         ("lanczos", Interpolation::Lanczos, 3),
     ];
     for (name, mode, most) in modes {
-        let small = decode(&Pictures::rgb().resize(48).interpolation(mode), "large.png");
+        let small = decode(&ImagePipeline::rgb().resize(48).interpolation(mode), "large.png");
         check_near(name, &small, &expected(&format!("resize_{name}")), most);
-        let great = decode(&Pictures::rgb().center_crop(40).resize_exact((64, 80)).interpolation(mode), "large.png");
+        let great =
+            decode(&ImagePipeline::rgb().center_crop(40).resize_exact((64, 80)).interpolation(mode), "large.png");
         check_near(name, &great, &expected(&format!("enlarge_{name}")), most);
     }
-    check_near("crop", &decode(&Pictures::rgb().resize(64).center_crop((48, 56)), "large.png"), &expected("crop"), 1);
-    check_near("beyond", &decode(&Pictures::rgb().center_crop((131, 180)), "large.png"), &expected("beyond"), 0);
-    check_near("tensor", &decode(&Pictures::rgb().resize_exact((48, 64)), "large.png"), &expected("tensor"), 1);
+    check_near(
+        "crop",
+        &decode(&ImagePipeline::rgb().resize(64).center_crop((48, 56)), "large.png"),
+        &expected("crop"),
+        1,
+    );
+    check_near("beyond", &decode(&ImagePipeline::rgb().center_crop((131, 180)), "large.png"), &expected("beyond"), 0);
+    check_near("tensor", &decode(&ImagePipeline::rgb().resize_exact((48, 64)), "large.png"), &expected("tensor"), 1);
 }
 
 /// All parts of a file that a decoder can be asked for give the pixels of the whole, to the bit.
@@ -125,12 +132,12 @@ fn pictures_are_resized_as_torchvision_resizes_them() {
 fn a_part_of_a_jpeg_has_the_pixels_of_the_whole() {
     for name in JPEGS {
         let file = bytes(&format!("{name}.jpg"));
-        for pictures in [Pictures::rgb(), Pictures::gray()] {
-            let whole = pictures.decode(&file, &mut none()).unwrap();
+        for pipeline in [ImagePipeline::rgb(), ImagePipeline::gray()] {
+            let whole = pipeline.decode(&file, &mut none()).unwrap();
             for (size, seeds) in [((1, 1), 40), ((3, 40), 20), ((33, 2), 20), ((30, 31), 30), ((74, 100), 4)] {
-                let crop = pictures.clone().random_crop(size, 0).horizontal_flip(0.5);
+                let crop = pipeline.clone().random_crop(size, 0).horizontal_flip(0.5);
                 for seed in 0..seeds {
-                    let random = || SampleRandom::new(seed, 1, 2);
+                    let random = || SampleRng::new(seed, 1, 2);
                     let part = crop.decode(&file, &mut random()).unwrap();
                     let cut = crop.apply(whole.clone(), &mut random()).unwrap();
                     assert_eq!(difference(&part, &cut), (0, 0.0), "{name}, {size:?}, seed {seed}");
@@ -145,21 +152,21 @@ fn resizing_a_part_gives_the_pixels_of_resizing_the_whole() {
     for interpolation in
         [Interpolation::Nearest, Interpolation::Bilinear, Interpolation::Bicubic, Interpolation::Lanczos]
     {
-        let pictures = Pictures::rgb().interpolation(interpolation);
+        let pipeline = ImagePipeline::rgb().interpolation(interpolation);
         for name in ["s420.jpg", "s444.jpg", "large.png"] {
-            let whole = decode(&pictures, name);
+            let whole = decode(&pipeline, name);
             for seed in 0..25 {
-                let random = || SampleRandom::new(seed, 0, 7);
-                let crop = pictures.clone().random_resized_crop(32).vertical_flip(0.5);
+                let random = || SampleRng::new(seed, 0, 7);
+                let crop = pipeline.clone().random_resized_crop(32).vertical_flip(0.5);
                 let (fast, plain) = (
                     crop.decode(&bytes(name), &mut random()).unwrap(),
                     crop.apply(whole.clone(), &mut random()).unwrap(),
                 );
                 assert_eq!(difference(&fast, &plain), (0, 0.0), "{name}, {interpolation}, seed {seed}");
-                // Only the middle of the resized picture is sampled; where its kernels lie is rounded otherwise.
-                let middle = pictures.clone().resize(64).center_crop((20, 33));
-                let all = pictures.clone().resize(64).decode(&bytes(name), &mut random()).unwrap();
-                let all = Pictures::rgb().center_crop((20, 33)).apply(all, &mut random()).unwrap();
+                // Only the middle of the resized image is sampled; where its kernels lie is rounded otherwise.
+                let middle = pipeline.clone().resize(64).center_crop((20, 33));
+                let all = pipeline.clone().resize(64).decode(&bytes(name), &mut random()).unwrap();
+                let all = ImagePipeline::rgb().center_crop((20, 33)).apply(all, &mut random()).unwrap();
                 check_near(name, &middle.decode(&bytes(name), &mut random()).unwrap(), &all, 1);
             }
         }
@@ -169,17 +176,17 @@ fn resizing_a_part_gives_the_pixels_of_resizing_the_whole() {
 /// A photograph of 8 times the target: the decoder may shrink it by 4 and leave the resize a factor of 2.
 #[cfg(feature = "turbojpeg")]
 #[test]
-fn a_decoder_that_shrinks_leaves_the_picture_nearly_the_same() {
+fn a_decoder_that_shrinks_leaves_the_image_nearly_the_same() {
     let name = "s420.jpg";
-    let full = decode(&Pictures::rgb().resize_exact((9, 12)).reducing_gap(None), name);
+    let full = decode(&ImagePipeline::rgb().resize_exact((9, 12)).reducing_gap(None), name);
     for (gap, most, mean) in [(1.0, 40, 6.0), (2.0, 12, 2.0), (3.0, 12, 2.0), (1000.0, 0, 0.0)] {
-        let shrunk = decode(&Pictures::rgb().resize_exact((9, 12)).reducing_gap(Some(gap)), name);
+        let shrunk = decode(&ImagePipeline::rgb().resize_exact((9, 12)).reducing_gap(Some(gap)), name);
         let (greatest, average) = difference(&shrunk, &full);
         assert!(greatest <= most && average <= mean, "gap {gap}: up to {greatest}, {average:.2} in the mean");
     }
-    let crop = Pictures::rgb().random_resized_crop(8);
+    let crop = ImagePipeline::rgb().random_resized_crop(8);
     for seed in 0..30 {
-        let random = || SampleRandom::new(seed, 0, 0);
+        let random = || SampleRng::new(seed, 0, 0);
         let shrunk = crop.decode(&bytes(name), &mut random()).unwrap();
         let full = crop.clone().reducing_gap(None).decode(&bytes(name), &mut random()).unwrap();
         let (greatest, average) = difference(&shrunk, &full);
@@ -190,15 +197,15 @@ fn a_decoder_that_shrinks_leaves_the_picture_nearly_the_same() {
 /// Without libjpeg-turbo, no decoder shrinks.
 #[cfg(not(feature = "turbojpeg"))]
 #[test]
-fn a_decoder_that_cannot_shrink_gives_the_same_picture_for_any_gap() {
-    let steps = Pictures::rgb().resize_exact((9, 12));
+fn a_decoder_that_cannot_shrink_gives_the_same_image_for_any_gap() {
+    let steps = ImagePipeline::rgb().resize_exact((9, 12));
     let full = decode(&steps.clone().reducing_gap(None), "s420.jpg");
     assert_eq!(decode(&steps.reducing_gap(Some(1.0)), "s420.jpg"), full);
 }
 
 #[track_caller]
-fn refused(file: &[u8], pictures: &Pictures, words: &[&str]) {
-    let error = pictures.decode(file, &mut none()).unwrap_err();
+fn refused(file: &[u8], pipeline: &ImagePipeline, words: &[&str]) {
+    let error = pipeline.decode(file, &mut none()).unwrap_err();
     assert!(error.is_file(), "{error}");
     let message = error.to_string();
     for word in words {
@@ -208,14 +215,14 @@ fn refused(file: &[u8], pictures: &Pictures, words: &[&str]) {
 
 #[test]
 fn files_that_are_cut_short_are_refused_wherever_the_crop_lies() {
-    let crops = [Pictures::rgb(), Pictures::rgb().center_crop(4), Pictures::rgb().random_crop(2, 0)];
+    let crops = [ImagePipeline::rgb(), ImagePipeline::rgb().center_crop(4), ImagePipeline::rgb().random_crop(2, 0)];
     let others = ["rgba.png", "palette.png", "lossless.webp", "lossy.webp"].map(String::from);
     for name in JPEGS.map(|name| format!("{name}.jpg")).iter().chain(&others) {
         let file = bytes(name);
-        for pictures in &crops {
+        for pipeline in &crops {
             for share in [0.3, 0.6, 0.9] {
                 let cut = &file[..(file.len() as f64 * share) as usize];
-                refused(cut, pictures, &[]);
+                refused(cut, pipeline, &[]);
             }
         }
     }
@@ -231,23 +238,23 @@ fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     let middle = file.len() / 2;
     // An end in the middle: what comes after it would be grey.
     file[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
-    refused(&file, &Pictures::rgb(), &["damaged", "keep_damaged"]);
-    let kept = Pictures::rgb().keep_damaged().decode(&file, &mut none()).unwrap();
+    refused(&file, &ImagePipeline::rgb(), &["damaged", "keep_damaged"]);
+    let kept = ImagePipeline::rgb().keep_damaged().decode(&file, &mut none()).unwrap();
     assert_eq!((kept.width(), kept.height()), (101, 75));
     // What comes before the damage is as it was.
-    let whole = decode(&Pictures::rgb(), "s444.jpg");
-    let top = |picture: Picture| picture.pixels()[..101 * 3 * 16].to_vec();
+    let whole = decode(&ImagePipeline::rgb(), "s444.jpg");
+    let top = |image: Image| image.pixels()[..101 * 3 * 16].to_vec();
     assert_eq!(top(kept), top(whole));
     // A file that is cut short is no damaged one, even if it is its end marker alone that is missing.
     let file = bytes("s444.jpg");
-    refused(&file[..middle], &Pictures::rgb().keep_damaged(), &["cut short"]);
-    refused(&file[..file.len() - 2], &Pictures::rgb().keep_damaged(), &["cut short"]);
+    refused(&file[..middle], &ImagePipeline::rgb().keep_damaged(), &["cut short"]);
+    refused(&file[..file.len() - 2], &ImagePipeline::rgb().keep_damaged(), &["cut short"]);
     // A restart interval that ends too early.
     let mut file = bytes("restarts.jpg");
     let restart = file.windows(2).position(|pair| pair == [0xff, 0xd0]).unwrap();
     file.drain(restart - 40..restart);
-    refused(&file, &Pictures::rgb(), &["damaged", "keep_damaged"]);
-    assert!(Pictures::rgb().keep_damaged().decode(&file, &mut none()).is_ok());
+    refused(&file, &ImagePipeline::rgb(), &["damaged", "keep_damaged"]);
+    assert!(ImagePipeline::rgb().keep_damaged().decode(&file, &mut none()).is_ok());
 }
 
 /// A file of a few kilobytes with thousands of scans would keep a thread busy for minutes.
@@ -259,9 +266,9 @@ fn a_jpeg_of_too_many_scans_is_refused() {
     let second = find([0xff, 0xda], find([0xff, 0xda], 0) + 2);
     let third = find([0xff, 0xc4], second);
     let many = |scans: usize| [&file[..third], &file[second..third].repeat(scans), &file[third..]].concat();
-    let pictures = Pictures::rgb().keep_damaged();
-    assert!(pictures.decode(&many(50), &mut none()).is_ok());
-    refused(&many(600), &pictures, &["more than 500 scans"]);
+    let pipeline = ImagePipeline::rgb().keep_damaged();
+    assert!(pipeline.decode(&many(50), &mut none()).is_ok());
+    refused(&many(600), &pipeline, &["more than 500 scans"]);
 }
 
 /// Adobe's segment says that the three channels are red, green and blue, and not luma and colours.
@@ -272,11 +279,11 @@ fn a_jpeg_of_red_green_and_blue_is_not_converted() {
     // Without JFIF's segment, which says that they are luma and colours.
     let after = 4 + usize::from(u16::from_be_bytes([file[4], file[5]]));
     let rgb = [&file[..2], adobe, &file[after..]].concat();
-    let found = Pictures::rgb().decode(&rgb, &mut none()).unwrap();
-    let luma = decode(&Pictures::gray(), "s444.jpg");
+    let found = ImagePipeline::rgb().decode(&rgb, &mut none()).unwrap();
+    let luma = decode(&ImagePipeline::gray(), "s444.jpg");
     let red: Vec<u8> = found.pixels().iter().copied().step_by(3).collect();
     assert!(red.iter().zip(luma.pixels()).all(|(a, b)| a.abs_diff(*b) <= 1));
-    let gray = Pictures::gray().decode(&rgb, &mut none()).unwrap();
+    let gray = ImagePipeline::gray().decode(&rgb, &mut none()).unwrap();
     check_near("gray", &gray, &found.with_channels(1).unwrap(), 1);
 }
 
@@ -289,15 +296,15 @@ fn jpegs_that_no_decoder_here_reads_say_so() {
         file[frame + at] = byte;
         file
     };
-    refused(&changed(1, 0xc3), &Pictures::rgb(), &["cannot decode this JPEG"]);
-    refused(&changed(4, 12), &Pictures::rgb(), &["12"]);
+    refused(&changed(1, 0xc3), &ImagePipeline::rgb(), &["cannot decode this JPEG"]);
+    refused(&changed(4, 12), &ImagePipeline::rgb(), &["12"]);
     #[cfg(not(feature = "turbojpeg"))]
-    refused(&changed(1, 0xc9), &Pictures::rgb(), &["arithmetic-coded", "feature `turbojpeg`"]);
+    refused(&changed(1, 0xc9), &ImagePipeline::rgb(), &["arithmetic-coded", "feature `turbojpeg`"]);
 }
 
 #[test]
-fn files_that_are_no_pictures_are_named() {
-    let any = Pictures::rgb();
+fn files_that_are_no_images_are_named() {
+    let any = ImagePipeline::rgb();
     refused(b"", &any, &["empty", "0 bytes"]);
     refused(b"GIF89a........", &any, &["GIF", "convert"]);
     refused(b"<html><body>404</body></html>", &any, &["web page"]);
@@ -312,23 +319,23 @@ fn a_header_alone_takes_no_memory() {
     let mut bomb = bytes("s420.jpg");
     let frame = bomb.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
     bomb[frame + 5..frame + 9].copy_from_slice(&[0x4e, 0x20, 0x4e, 0x20]);
-    refused(&bomb, &Pictures::rgb(), &["20000 x 20000", "89478485", "max_pixels"]);
+    refused(&bomb, &ImagePipeline::rgb(), &["20000 x 20000", "89478485", "max_pixels"]);
     // With the limit raised, the bytes cannot be enough.
-    refused(&bomb, &Pictures::rgb().max_pixels(1 << 40), &["cut short", "20000 x 20000"]);
+    refused(&bomb, &ImagePipeline::rgb().max_pixels(1 << 40), &["cut short", "20000 x 20000"]);
     // A PNG.
     let mut bomb = bytes("rgba.png");
     bomb[16..24].copy_from_slice(&[0, 0, 0x4e, 0x20, 0, 0, 0x4e, 0x20]);
     let checksum = crc(&bomb[12..29]);
     bomb[29..33].copy_from_slice(&checksum.to_be_bytes());
-    refused(&bomb, &Pictures::rgb(), &["20000 x 20000", "max_pixels"]);
-    refused(&bytes("s420.jpg"), &Pictures::rgb().max_pixels(100), &["101 x 75", "limit of 100"]);
+    refused(&bomb, &ImagePipeline::rgb(), &["20000 x 20000", "max_pixels"]);
+    refused(&bytes("s420.jpg"), &ImagePipeline::rgb().max_pixels(100), &["101 x 75", "limit of 100"]);
     // A WebP of each kind: 14 bits a side.
     let mut bomb = bytes("lossless.webp");
     bomb[21..25].copy_from_slice(&[0xfe, 0xbf, 0xff, 0x0f]);
-    refused(&bomb, &Pictures::rgb(), &["16383 x 16383", "max_pixels"]);
+    refused(&bomb, &ImagePipeline::rgb(), &["16383 x 16383", "max_pixels"]);
     let mut bomb = bytes("lossy.webp");
     bomb[26..30].copy_from_slice(&[0xff, 0x3f, 0xff, 0x3f]);
-    refused(&bomb, &Pictures::rgb(), &["16383 x 16383", "max_pixels"]);
+    refused(&bomb, &ImagePipeline::rgb(), &["16383 x 16383", "max_pixels"]);
 }
 
 /// A strip of few pixels whose shorter side is made longer has as many more of them as it is long.
@@ -338,19 +345,19 @@ fn a_strip_that_becomes_too_great_is_refused() {
     strip[16..24].copy_from_slice(&[0, 0, 0, 1, 4, 0xc4, 0xb4, 0]);
     let checksum = crc(&strip[12..29]);
     strip[29..33].copy_from_slice(&checksum.to_be_bytes());
-    let great = Pictures::rgb().resize(256);
+    let great = ImagePipeline::rgb().resize(256);
     for steps in [great.clone(), great.clone().then(RandAugment::new()).center_crop(224)] {
         refused(&strip, &steps, &["256 x 20480000000 pixels of 1 x 80000000", "resize_exact", "max_pixels"]);
     }
-    let strip = Picture::black(1, 600_000, 1).unwrap();
+    let strip = Image::black(1, 600_000, 1).unwrap();
     let error = great.apply(strip.clone(), &mut none()).unwrap_err();
     assert!(error.is_file() && error.to_string().contains("256 x 153600000"), "{error}");
     // What is seen of it counts.
-    let middle = Pictures::gray().resize(256).center_crop(224).apply(strip, &mut none()).unwrap();
+    let middle = ImagePipeline::gray().resize(256).center_crop(224).apply(strip, &mut none()).unwrap();
     assert_eq!((middle.width(), middle.height()), (224, 224));
-    // A great picture that was given may stay as great.
-    let flipped = Pictures::gray().max_pixels(10).horizontal_flip(1.0);
-    assert!(flipped.apply(Picture::black(8, 8, 1).unwrap(), &mut none()).is_ok());
+    // A great image that was given may stay as great.
+    let flipped = ImagePipeline::gray().max_pixels(10).horizontal_flip(1.0);
+    assert!(flipped.apply(Image::black(8, 8, 1).unwrap(), &mut none()).is_ok());
 }
 
 /// PNG's checksum.
@@ -390,18 +397,18 @@ fn a_folder_has_a_class_for_each_folder_in_it() {
     assert_eq!((0..folder.len()).map(|i| folder.label(i)).collect::<Vec<_>>(), [0, 0, 0, 1, 1]);
     assert!(folder.origin(3).ends_with("a.png"));
     assert_eq!(folder.path(4), root.path().join("dog/b.JPG"));
-    let data = folder.decode(Pictures::rgb().resize_exact(16)).unwrap();
+    let data = folder.decode(ImagePipeline::rgb().resize_exact(16)).unwrap();
     assert_eq!(data.fields()[0].to_string(), "image u8[3, 16, 16]");
     let batch = HostBatch::collate(&data, &[0, 1, 2, 3, 4]).unwrap();
     assert_eq!(batch.values::<i32>(1).unwrap(), [0, 0, 0, 1, 1]);
-    // CHW: the red plane of the fourth picture.
-    let picture = decode(&Pictures::rgb().resize_exact(16), "s444.jpg");
-    let red: Vec<u8> = picture.pixels().iter().copied().step_by(3).collect();
+    // CHW: the red plane of the fourth image.
+    let image = decode(&ImagePipeline::rgb().resize_exact(16), "s444.jpg");
+    let red: Vec<u8> = image.pixels().iter().copied().step_by(3).collect();
     assert_eq!(batch.values::<u8>(0).unwrap()[3 * 768..][..256], red);
 }
 
 #[test]
-fn a_folder_without_pictures_says_what_is_missing() {
+fn a_folder_without_images_says_what_is_missing() {
     let root = tempfile::tempdir().unwrap();
     let message = |root: &Path| ImageFolder::open(root).unwrap_err().to_string();
     assert!(message(&root.path().join("nowhere")).contains("listing the folder"));
@@ -419,7 +426,7 @@ fn a_folder_without_pictures_says_what_is_missing() {
     assert!(message(root.path()).contains("none of its 1 folders has a file that ends in jpg"));
     fs::create_dir(root.path().join("dog")).unwrap();
     fs::write(root.path().join("dog/a.jpg"), bytes("s420.jpg")).unwrap();
-    assert!(message(root.path()).contains("1 of 2 classes have no pictures, the first of them \"bird\""));
+    assert!(message(root.path()).contains("1 of 2 classes have no images, the first of them \"bird\""));
     let kept = ImageFolder::open_allowing_empty(root.path()).unwrap();
     assert_eq!((kept.classes().len(), kept.label(0)), (2, 1));
 }
@@ -427,7 +434,7 @@ fn a_folder_without_pictures_says_what_is_missing() {
 #[test]
 fn a_bad_file_and_a_deleted_one_are_named_with_the_sample() {
     let root = folder();
-    let data = ImageFolder::open(root.path()).unwrap().decode(Pictures::rgb().resize_exact(8)).unwrap();
+    let data = ImageFolder::open(root.path()).unwrap().decode(ImagePipeline::rgb().resize_exact(8)).unwrap();
     fs::write(root.path().join("dog/a.png"), b"").unwrap();
     fs::remove_file(root.path().join("dog/b.JPG")).unwrap();
     let loader = DataLoader::builder(data).batch_size(1).build().unwrap();
@@ -442,7 +449,7 @@ fn a_bad_file_and_a_deleted_one_are_named_with_the_sample() {
 #[test]
 fn pixels_are_the_same_on_any_number_of_workers() {
     let root = folder();
-    let plain = Pictures::rgb().random_resized_crop(24).horizontal_flip(0.5);
+    let plain = ImagePipeline::rgb().random_resized_crop(24).horizontal_flip(0.5);
     let augmented = plain
         .clone()
         .then(RandAugment::new())
@@ -450,21 +457,21 @@ fn pixels_are_the_same_on_any_number_of_workers() {
         .then(RandomAffine::new(15.0).translate(0.1, 0.1).scale(0.8, 1.2).shear(5.0))
         .then(RandomErasing::new().p(0.8));
     // Batches of two epochs, from the middle of the first on: pixels and labels.
-    let read = |pictures: &Pictures, workers: usize, start: usize| -> Vec<(Vec<u8>, Vec<i32>)> {
-        let data = ImageFolder::open(root.path()).unwrap().decode(pictures.clone()).unwrap();
+    let read = |pipeline: &ImagePipeline, workers: usize, start: usize| -> Vec<(Vec<u8>, Vec<i32>)> {
+        let data = ImageFolder::open(root.path()).unwrap().decode(pipeline.clone()).unwrap();
         let loader =
             DataLoader::builder(data).batch_size(2).shuffle(true).seed(5).num_workers(workers).build().unwrap();
         let batches = loader.epochs(3..5, start).map(Result::unwrap);
         batches.map(|batch| (batch.values(0).unwrap().to_vec(), batch.values(1).unwrap().to_vec())).collect()
     };
-    for pictures in [plain, augmented] {
-        let alone = read(&pictures, 0, 0);
+    for pipeline in [plain, augmented] {
+        let alone = read(&pipeline, 0, 0);
         assert_eq!(alone.len(), 6);
         assert_ne!(alone[..3], alone[3..]);
         for workers in [0, 1, 2, 7] {
-            assert_eq!(read(&pictures, workers, 0), alone, "{workers} workers");
+            assert_eq!(read(&pipeline, workers, 0), alone, "{workers} workers");
             // As after a restore in the middle of an epoch.
-            assert_eq!(read(&pictures, workers, 2), alone[2..], "{workers} workers");
+            assert_eq!(read(&pipeline, workers, 2), alone[2..], "{workers} workers");
         }
     }
 }
@@ -472,28 +479,28 @@ fn pixels_are_the_same_on_any_number_of_workers() {
 #[test]
 fn fingerprints_tell_files_and_steps_apart() {
     let root = folder();
-    let of = |pictures: Pictures| {
+    let of = |pipeline: ImagePipeline| {
         let mut fingerprint = Fingerprint::new();
-        let data = ImageFolder::open(root.path()).unwrap().decode(pictures).unwrap();
+        let data = ImageFolder::open(root.path()).unwrap().decode(pipeline).unwrap();
         data.fingerprint(&mut fingerprint).unwrap();
         fingerprint.to_string()
     };
-    let first = of(Pictures::rgb().resize_exact(8));
-    assert_eq!(of(Pictures::rgb().resize_exact(8)), first);
-    assert_ne!(of(Pictures::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)), first);
+    let first = of(ImagePipeline::rgb().resize_exact(8));
+    assert_eq!(of(ImagePipeline::rgb().resize_exact(8)), first);
+    assert_ne!(of(ImagePipeline::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)), first);
     // The limit decides which samples there are.
-    assert_ne!(of(Pictures::rgb().resize_exact(8).max_pixels(1 << 30)), first);
+    assert_ne!(of(ImagePipeline::rgb().resize_exact(8).max_pixels(1 << 30)), first);
     fs::write(root.path().join("dog/a.png"), bytes("gray.jpg")).unwrap();
-    assert_ne!(of(Pictures::rgb().resize_exact(8)), first);
+    assert_ne!(of(ImagePipeline::rgb().resize_exact(8)), first);
 }
 
 #[test]
 fn a_fingerprint_names_the_decoder_of_jpegs() {
     let root = folder();
-    let data = ImageFolder::open(root.path()).unwrap().decode(Pictures::rgb().resize_exact(8)).unwrap();
-    let mut fingerprint = Fingerprint::noting();
+    let data = ImageFolder::open(root.path()).unwrap().decode(ImagePipeline::rgb().resize_exact(8)).unwrap();
+    let mut fingerprint = Fingerprint::recording_parts();
     data.fingerprint(&mut fingerprint).unwrap();
-    let notes = fingerprint.into_notes().finish();
+    let notes = fingerprint.into_parts().finish();
     let decoder = notes.iter().find(|note| note.name == "JPEG decoder").unwrap();
     let built = if cfg!(feature = "turbojpeg") { "`libjpeg-turbo`" } else { "`zune-jpeg`" };
     assert_eq!((decoder.first.as_str(), decoder.count), (built, 1));
@@ -501,16 +508,16 @@ fn a_fingerprint_names_the_decoder_of_jpegs() {
 
 #[test]
 fn options_that_make_no_sense_are_refused() {
-    let message = |pictures: Pictures| pictures.field("image").unwrap_err().to_string();
-    assert!(message(Pictures::rgb()).contains("add random_resized_crop"));
-    assert!(message(Pictures::rgb().resize(8)).contains("add random_resized_crop"));
-    assert!(message(Pictures::rgb().resize_exact(0)).contains("between 1 and"));
-    assert!(message(Pictures::rgb().random_resized_crop_of(8, (0.5, 0.1), (1.0, 1.0))).contains("scale"));
-    assert!(message(Pictures::rgb().random_crop(8, 0).horizontal_flip(1.5)).contains("probability"));
-    assert!(message(Pictures::rgb().resize_exact(8).reducing_gap(Some(0.5))).contains("at least 1"));
-    let field = Pictures::gray().source_size((4, 6)).resize(2).channels_last().field("x").unwrap();
+    let message = |pipeline: ImagePipeline| pipeline.field("image").unwrap_err().to_string();
+    assert!(message(ImagePipeline::rgb()).contains("add random_resized_crop"));
+    assert!(message(ImagePipeline::rgb().resize(8)).contains("add random_resized_crop"));
+    assert!(message(ImagePipeline::rgb().resize_exact(0)).contains("between 1 and"));
+    assert!(message(ImagePipeline::rgb().random_resized_crop_of(8, (0.5, 0.1), (1.0, 1.0))).contains("scale"));
+    assert!(message(ImagePipeline::rgb().random_crop(8, 0).horizontal_flip(1.5)).contains("probability"));
+    assert!(message(ImagePipeline::rgb().resize_exact(8).reducing_gap(Some(0.5))).contains("at least 1"));
+    let field = ImagePipeline::gray().source_size((4, 6)).resize(2).channels_last().field("x").unwrap();
     assert_eq!(field.to_string(), "x u8[2, 3, 1]");
-    refused(&bytes("s420.jpg"), &Pictures::rgb().random_crop(200, 4), &["does not fit", "101 x 75"]);
+    refused(&bytes("s420.jpg"), &ImagePipeline::rgb().random_crop(200, 4), &["does not fit", "101 x 75"]);
 }
 
 #[test]
@@ -528,13 +535,13 @@ fn cifar_files_are_read_as_they_are_and_augmented() {
     assert_eq!(batch.values::<i32>(1).unwrap(), [0, 9]);
     assert_eq!(batch.values::<u8>(0).unwrap()[3072..], ten[9_999 * 3073 + 1..]);
     assert!(plain.origin(17).unwrap().ends_with("test_batch.bin, record 17"));
-    // Steps that leave a picture as it is.
-    let same = plain.clone().augment(Pictures::rgb().resize(32)).unwrap();
+    // Steps that leave an image as it is.
+    let same = plain.clone().augment(ImagePipeline::rgb().resize(32)).unwrap();
     assert_eq!(
         HostBatch::collate(&same, &[5]).unwrap().values::<u8>(0).unwrap(),
         HostBatch::collate(&plain, &[5]).unwrap().values::<u8>(0).unwrap()
     );
-    let cropped = plain.augment(Pictures::rgb().random_crop(32, 4).horizontal_flip(0.5)).unwrap();
+    let cropped = plain.augment(ImagePipeline::rgb().random_crop(32, 4).horizontal_flip(0.5)).unwrap();
     assert_eq!(cropped.fields()[0].shape, [3, 32, 32]);
 
     let message = |split| fulmen_images::Cifar::cifar10(folder.path(), split).unwrap_err().to_string();
@@ -555,12 +562,12 @@ fn cifar_files_are_read_as_they_are_and_augmented() {
 }
 
 #[test]
-fn normalized_pictures_are_those_of_bytes() {
+fn normalized_images_are_those_of_bytes() {
     let root = folder();
     let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
-    let open = |pictures| ImageFolder::open(root.path()).unwrap().decode(pictures).unwrap();
-    let bytes = HostBatch::collate(&open(Pictures::rgb().resize_exact(6)), &[2]).unwrap();
-    let data = open(Pictures::rgb().resize_exact(6).normalize(mean, std));
+    let open = |pipeline| ImageFolder::open(root.path()).unwrap().decode(pipeline).unwrap();
+    let bytes = HostBatch::collate(&open(ImagePipeline::rgb().resize_exact(6)), &[2]).unwrap();
+    let data = open(ImagePipeline::rgb().resize_exact(6).normalize(mean, std));
     assert_eq!(data.fields()[0].to_string(), "image f32[3, 6, 6]");
     let normalized = HostBatch::collate(&data, &[2]).unwrap();
     let values = normalized.values::<f32>(0).unwrap();

@@ -20,7 +20,7 @@ const IMAGENET_SITE: &str = "https://image-net.org/challenges/LSVRC/2012/2012-do
 ///
 /// let mut expected = Expected::imagenet();
 /// assert_eq!(expected.samples["train"], 1_281_167);
-/// // The validation pictures alone are official here.
+/// // The validation images alone are official here.
 /// expected.samples.remove("train");
 /// expected.classes = None;
 /// if let Some(archive) = expected.archives.iter_mut().find(|archive| archive.name == "ILSVRC2012_img_train.tar") {
@@ -56,7 +56,7 @@ pub struct ExpectedArchive {
 }
 
 impl Expected {
-    /// ILSVRC 2012: 1,281,167 pictures to train with and 50,000 to validate with, of 1,000 classes. The checksums are those
+    /// ILSVRC 2012: 1,281,167 images to train with and 50,000 to validate with, of 1,000 classes. The checksums are those
     /// that torchvision lists.
     pub fn imagenet() -> Expected {
         Expected::of(
@@ -70,7 +70,7 @@ impl Expected {
         )
     }
 
-    /// COCO 2017: 118,287 pictures to train with and 5,000 to validate with, of things of 80 categories.
+    /// COCO 2017: 118,287 images to train with and 5,000 to validate with, of things of 80 categories.
     pub fn coco() -> Expected {
         let images = "http://images.cocodataset.org/";
         Expected::of(

@@ -12,35 +12,35 @@ const LONGEST_TEXT: usize = 300;
 
 /// All values that came under each name, in the order in which the names came first.
 #[derive(Clone, Debug, Default)]
-pub struct Notes(Vec<Gathering>);
+pub struct KeyParts(Vec<OpenPart>);
 
 #[derive(Clone, Debug)]
-struct Gathering {
+struct OpenPart {
     name: String,
     first: String,
     count: u64,
     hash: Sha256,
 }
 
-impl Notes {
+impl KeyParts {
     pub fn add(&mut self, name: &str, value: &[u8]) {
-        let at = self.0.iter().position(|note| note.name == name).unwrap_or_else(|| {
-            self.0.push(Gathering { name: name.to_owned(), first: readable(value), count: 0, hash: Sha256::new() });
+        let at = self.0.iter().position(|part| part.name == name).unwrap_or_else(|| {
+            self.0.push(OpenPart { name: name.to_owned(), first: readable(value), count: 0, hash: Sha256::new() });
             self.0.len() - 1
         });
-        let note = &mut self.0[at];
-        note.count += 1;
-        note.hash.update((value.len() as u64).to_le_bytes());
-        note.hash.update(value);
+        let part = &mut self.0[at];
+        part.count += 1;
+        part.hash.update((value.len() as u64).to_le_bytes());
+        part.hash.update(value);
     }
 
     /// As a manifest keeps them.
-    pub fn finish(self) -> Vec<Note> {
-        let finish = |note: Gathering| Note {
-            name: note.name,
-            first: note.first,
-            count: note.count,
-            hash: hex(&note.hash.finalize()),
+    pub fn finish(self) -> Vec<KeyPart> {
+        let finish = |part: OpenPart| KeyPart {
+            name: part.name,
+            first: part.first,
+            count: part.count,
+            hash: hex(&part.hash.finalize()),
         };
         self.0.into_iter().map(finish).collect()
     }
@@ -49,7 +49,7 @@ impl Notes {
 /// The values under one name: how many there are, the first of them, and a hash over all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Note {
+pub struct KeyPart {
     pub name: String,
     pub first: String,
     pub count: u64,
@@ -57,20 +57,20 @@ pub struct Note {
 }
 
 /// What differs, a line a name.
-pub fn differences(was: &[Note], is: &[Note]) -> Vec<String> {
-    let find = |notes: &'_ [Note], name: &str| notes.iter().find(|note| note.name == name).cloned();
+pub fn differences(was: &[KeyPart], is: &[KeyPart]) -> Vec<String> {
+    let find = |parts: &'_ [KeyPart], name: &str| parts.iter().find(|part| part.name == name).cloned();
     let mut lines = Vec::new();
-    for note in is {
-        match find(was, &note.name) {
-            Some(old) if old == *note => {}
-            Some(old) if old.count == 1 && note.count == 1 => {
-                lines.push(format!("{}: was {}, is {}", note.name, old.first, note.first));
+    for part in is {
+        match find(was, &part.name) {
+            Some(old) if old == *part => {}
+            Some(old) if old.count == 1 && part.count == 1 => {
+                lines.push(format!("{}: was {}, is {}", part.name, old.first, part.first));
             }
-            Some(old) if old.count == note.count => {
-                lines.push(format!("{}: some of the {} values differ", note.name, note.count));
+            Some(old) if old.count == part.count => {
+                lines.push(format!("{}: some of the {} values differ", part.name, part.count));
             }
-            Some(old) => lines.push(format!("{}: was {} values, is {}", note.name, old.count, note.count)),
-            None => lines.push(format!("{}: is {}, was not there", note.name, described(note))),
+            Some(old) => lines.push(format!("{}: was {} values, is {}", part.name, old.count, part.count)),
+            None => lines.push(format!("{}: is {}, was not there", part.name, described(part))),
         }
     }
     for old in was.iter().filter(|old| find(is, &old.name).is_none()) {
@@ -82,8 +82,8 @@ pub fn differences(was: &[Note], is: &[Note]) -> Vec<String> {
     lines
 }
 
-fn described(note: &Note) -> String {
-    if note.count == 1 { note.first.clone() } else { format!("{} values", note.count) }
+fn described(part: &KeyPart) -> String {
+    if part.count == 1 { part.first.clone() } else { format!("{} values", part.count) }
 }
 
 /// A value in words: text as it is, a few bytes as a number (they are written lowest first), others in hexadecimal.
@@ -110,17 +110,17 @@ fn readable(value: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn notes(pairs: &[(&str, &[u8])]) -> Vec<Note> {
-        let mut notes = Notes::default();
-        pairs.iter().for_each(|(name, value)| notes.add(name, value));
-        notes.finish()
+    fn parts(pairs: &[(&str, &[u8])]) -> Vec<KeyPart> {
+        let mut parts = KeyParts::default();
+        pairs.iter().for_each(|(name, value)| parts.add(name, value));
+        parts.finish()
     }
 
     #[test]
     fn differences_are_said_name_by_name() {
-        let was = notes(&[("resize", &224u64.to_le_bytes()), ("file", b"a"), ("file", b"b"), ("crop", b"centre")]);
+        let was = parts(&[("resize", &224u64.to_le_bytes()), ("file", b"a"), ("file", b"b"), ("crop", b"centre")]);
         assert!(differences(&was, &was).is_empty());
-        let is = notes(&[("resize", &256u64.to_le_bytes()), ("file", b"a"), ("file", b"c"), ("flip", b"0.5")]);
+        let is = parts(&[("resize", &256u64.to_le_bytes()), ("file", b"a"), ("file", b"c"), ("flip", b"0.5")]);
         assert_eq!(
             differences(&was, &is),
             [
@@ -130,9 +130,9 @@ mod tests {
                 "crop: was `centre`, is not there"
             ]
         );
-        let fewer = notes(&[("resize", &224u64.to_le_bytes()), ("file", b"a"), ("crop", b"centre")]);
+        let fewer = parts(&[("resize", &224u64.to_le_bytes()), ("file", b"a"), ("crop", b"centre")]);
         assert_eq!(differences(&was, &fewer), ["file: was 2 values, is 1"]);
-        let turned = notes(&[("file", b"a"), ("resize", &224u64.to_le_bytes()), ("file", b"b"), ("crop", b"centre")]);
+        let turned = parts(&[("file", b"a"), ("resize", &224u64.to_le_bytes()), ("file", b"b"), ("crop", b"centre")]);
         assert_eq!(differences(&was, &turned), ["the order of what the samples depend on"]);
     }
 

@@ -4,27 +4,27 @@
 
 use fulmen_tensor::DType;
 
-use super::array_cell::store_list;
-use super::cell::{Cell, Mismatch, store};
+use super::arrow_scalar::store_list;
 use super::column::{Column, ColumnRef, Positions};
 use super::labels::Labels;
 use super::row::RowLease;
+use super::scalar::{Mismatch, ScalarRef, store};
 use super::table::Table;
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample, Stage};
 
 /// One field, as the user asked for it.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct FieldSpec {
     name: String,
     columns: Vec<ColumnRef>,
     dtype: DType,
     shape: Vec<usize>,
-    form: Form,
+    form: FieldKind,
     fill: Option<f64>,
 }
 
 #[derive(Clone, Debug)]
-enum Form {
+enum FieldKind {
     /// One value a column.
     Values,
     /// A list in one column.
@@ -38,7 +38,7 @@ enum Form {
 #[derive(Debug)]
 pub struct TableBuilder<T> {
     table: T,
-    wanted: Vec<Wanted>,
+    wanted: Vec<FieldSpec>,
     fault: Option<String>,
 }
 
@@ -47,8 +47,8 @@ impl<T: Table> TableBuilder<T> {
         TableBuilder { table, wanted: Vec::new(), fault: None }
     }
 
-    fn push(mut self, name: String, columns: Vec<ColumnRef>, dtype: DType, shape: Vec<usize>, form: Form) -> Self {
-        self.wanted.push(Wanted { name, columns, dtype, shape, form, fill: None });
+    fn push(mut self, name: String, columns: Vec<ColumnRef>, dtype: DType, shape: Vec<usize>, form: FieldKind) -> Self {
+        self.wanted.push(FieldSpec { name, columns, dtype, shape, form, fill: None });
         self
     }
 
@@ -72,7 +72,7 @@ impl<T: Table> TableBuilder<T> {
     pub fn column(self, column: impl Into<ColumnRef>, dtype: DType) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
-        self.push(name, vec![column], dtype, vec![], Form::Values)
+        self.push(name, vec![column], dtype, vec![], FieldKind::Values)
     }
 
     /// A field of shape `[columns]` of the values of several columns, in this order.
@@ -84,7 +84,7 @@ impl<T: Table> TableBuilder<T> {
     ) -> TableBuilder<T> {
         let columns: Vec<ColumnRef> = columns.into_iter().map(Into::into).collect();
         let shape = vec![columns.len()];
-        self.push(field.into(), columns, dtype, shape, Form::Values)
+        self.push(field.into(), columns, dtype, shape, FieldKind::Values)
     }
 
     /// A field of this shape of a column of lists, nested ones too, or for u8 of bytes.
@@ -94,7 +94,7 @@ impl<T: Table> TableBuilder<T> {
     pub fn array(self, column: impl Into<ColumnRef>, dtype: DType, shape: impl Into<Vec<usize>>) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
-        self.push(name, vec![column], dtype, shape.into(), Form::Array)
+        self.push(name, vec![column], dtype, shape.into(), FieldKind::Array)
     }
 
     /// A field `i32[]` of class indices.
@@ -106,7 +106,7 @@ impl<T: Table> TableBuilder<T> {
     pub fn label(self, column: impl Into<ColumnRef>) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
-        self.push(name, vec![column], DType::I32, vec![], Form::Label(None))
+        self.push(name, vec![column], DType::I32, vec![], FieldKind::Label(None))
     }
 
     /// The same with given classes: a text's index is its place among them, an integer must be below their number. In CSV,
@@ -119,7 +119,7 @@ impl<T: Table> TableBuilder<T> {
         let column = column.into();
         let classes = classes.into_iter().map(Into::into).collect();
         let name = self.name_of(&column);
-        self.push(name, vec![column], DType::I32, vec![], Form::Label(Some(classes)))
+        self.push(name, vec![column], DType::I32, vec![], FieldKind::Label(Some(classes)))
     }
 
     /// Names the field that was added last, otherwise called as its column.
@@ -157,7 +157,7 @@ impl<T: Table> TableBuilder<T> {
             specs.push(check(wanted, &rows.columns, &positions, &rows.name)?);
         }
         for (spec, wanted) in specs.iter_mut().zip(&self.wanted) {
-            if let Form::Label(classes) = &wanted.form {
+            if let FieldKind::Label(classes) = &wanted.form {
                 spec.labels = Some(Labels::find(rows, spec.columns[0], classes.as_deref(), spec.fill)?);
             }
         }
@@ -170,7 +170,7 @@ impl<T: Table> TableBuilder<T> {
 }
 
 /// What a field is made of, checked against the columns that there are.
-fn check(wanted: &Wanted, schema: &[Column], positions: &Positions, place: &str) -> Result<Spec> {
+fn check(wanted: &FieldSpec, schema: &[Column], positions: &Positions, place: &str) -> Result<FieldWriter> {
     let field = Field::new(wanted.name.clone(), wanted.dtype, wanted.shape.clone());
     field.elements()?;
     let columns: Vec<usize> =
@@ -178,11 +178,13 @@ fn check(wanted: &Wanted, schema: &[Column], positions: &Positions, place: &str)
     for &column in &columns {
         let column = &schema[column];
         let (fits, expected) = match wanted.form {
-            Form::Values => (column.kind.fits(wanted.dtype), format!("values that can be read as {}", wanted.dtype)),
-            Form::Array => {
+            FieldKind::Values => {
+                (column.kind.fits(wanted.dtype), format!("values that can be read as {}", wanted.dtype))
+            }
+            FieldKind::Array => {
                 (column.kind.fits_array(wanted.dtype), format!("lists whose elements can be read as {}", wanted.dtype))
             }
-            Form::Label(_) => (Labels::fits(&column.kind), "texts or integers, to number classes by".to_owned()),
+            FieldKind::Label(_) => (Labels::fits(&column.kind), "texts or integers, to number classes by".to_owned()),
         };
         if !fits {
             return Err(Error::field(format!(
@@ -194,17 +196,17 @@ fn check(wanted: &Wanted, schema: &[Column], positions: &Positions, place: &str)
     if let Some(fill) = wanted.fill {
         let mut place = vec![0; wanted.dtype.size_in_bytes()];
         let whole = wanted.dtype.is_float() || fill.fract() == 0.0;
-        let stored = store(std::iter::once(Cell::Missing), wanted.dtype, Some(fill), &mut place);
+        let stored = store(std::iter::once(ScalarRef::Missing), wanted.dtype, Some(fill), &mut place);
         if !whole || stored.is_err() {
             return Err(Error::field(format!("field `{field}` cannot be filled with {fill}")));
         }
     }
-    Ok(Spec { field, columns, array: matches!(wanted.form, Form::Array), labels: None, fill: wanted.fill })
+    Ok(FieldWriter { field, columns, array: matches!(wanted.form, FieldKind::Array), labels: None, fill: wanted.fill })
 }
 
 /// How one field is written.
 #[derive(Debug)]
-struct Spec {
+struct FieldWriter {
     field: Field,
     columns: Vec<usize>,
     array: bool,
@@ -212,13 +214,13 @@ struct Spec {
     fill: Option<f64>,
 }
 
-impl Spec {
+impl FieldWriter {
     /// Writes the field's bytes from a row. An error comes with the position of the column.
     fn write(&self, row: &RowLease<'_>, out: &mut [u8]) -> std::result::Result<(), (usize, Mismatch)> {
         let (dtype, column) = (self.field.dtype, self.columns.first().copied().unwrap_or(0));
         if let Some(labels) = &self.labels {
             let label = match (row.cell(column), self.fill) {
-                (Cell::Missing, Some(fill)) => Ok(fill as i32),
+                (ScalarRef::Missing, Some(fill)) => Ok(fill as i32),
                 (cell, _) => labels.index(&cell),
             };
             out.copy_from_slice(&label.map_err(|mismatch| (column, mismatch))?.to_ne_bytes());
@@ -237,21 +239,21 @@ impl Spec {
 
 /// Writes a list, or bytes.
 fn write_array(
-    cell: &Cell<'_>,
+    cell: &ScalarRef<'_>,
     (dtype, shape): (DType, &[usize]),
     fill: Option<f64>,
     out: &mut [u8],
 ) -> Result<(), Mismatch> {
     match *cell {
-        Cell::List(values, start, end) => store_list(values, (start, end), (dtype, shape), fill, out),
-        Cell::Bytes(bytes) if bytes.len() == out.len() => {
+        ScalarRef::List(values, start, end) => store_list(values, (start, end), (dtype, shape), fill, out),
+        ScalarRef::Bytes(bytes) if bytes.len() == out.len() => {
             out.copy_from_slice(bytes);
             Ok(())
         }
-        Cell::Bytes(_) => Err(Mismatch::kind(cell, format!("{}, for the shape {shape:?}", out.len()))),
-        Cell::Missing if fill.is_some() => {
+        ScalarRef::Bytes(_) => Err(Mismatch::kind(cell, format!("{}, for the shape {shape:?}", out.len()))),
+        ScalarRef::Missing if fill.is_some() => {
             let count = shape.iter().product();
-            store(std::iter::repeat_n(Cell::Missing, count), dtype, fill, out)
+            store(std::iter::repeat_n(ScalarRef::Missing, count), dtype, fill, out)
         }
         _ => Err(Mismatch::kind(cell, format!("a list for the shape {shape:?}"))),
     }
@@ -261,7 +263,7 @@ fn write_array(
 #[derive(Debug)]
 pub struct TableDataset<T> {
     table: T,
-    specs: Vec<Spec>,
+    specs: Vec<FieldWriter>,
 }
 
 impl<T> TableDataset<T> {

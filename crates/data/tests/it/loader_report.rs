@@ -110,7 +110,7 @@ fn a_report_counts_batches_samples_and_the_time_of_each_stage() {
         assert!(report.first_batch.unwrap() >= 4 * 6 * PAUSE);
         assert!(report.transfer.is_none());
         assert_eq!(report.slow_stage().unwrap().0, Some(Stage::Decode));
-        assert!(report.verdict().contains("decode is the slow stage"), "{report}");
+        assert!(report.bottleneck().contains("decode is the slow stage"), "{report}");
         loader.reset_report();
         assert_eq!((loader.report().batches, loader.report().waiting), (0, Duration::ZERO));
     }
@@ -159,7 +159,7 @@ fn the_reading_of_a_stream_is_told_apart() {
     assert_eq!(loader.epoch(0).filter(Result::is_ok).count(), 5);
     let report = loader.report();
     assert!(report.in_order >= 20 * PAUSE && report.stages[Stage::Read as usize].1 >= 20 * PAUSE);
-    assert!(report.verdict().contains("reading the stream is the slow stage"), "{report}");
+    assert!(report.bottleneck().contains("reading the stream is the slow stage"), "{report}");
 }
 
 #[test]

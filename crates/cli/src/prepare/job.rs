@@ -40,13 +40,13 @@ impl State {
 }
 
 /// A run under way.
-pub(crate) struct Work<'a> {
+pub(crate) struct Job<'a> {
     pub(crate) options: &'a PrepareOptions,
     pub(crate) journal: &'a Journal,
     pub(crate) progress: &'a dyn Progress,
 }
 
-impl Work<'_> {
+impl Job<'_> {
     fn destination(&self) -> Option<Destination<'_>> {
         let folder = self.options.upload.as_ref()?;
         Some(Destination { folder, journal: self.journal, progress: self.progress })

@@ -1,4 +1,4 @@
-//! A decoded picture: rows of interleaved 8-bit pixels.
+//! A decoded image: rows of interleaved 8-bit pixels.
 //!
 //! Not here: decoding (`decode`), resizing (`resize`).
 
@@ -6,63 +6,63 @@ use std::fmt;
 
 use fulmen_data::{Error, Result};
 
-/// A picture of 8 bits a channel: rows from the top, in each the pixels from the left, in each its channels (HWC).
+/// An image of 8 bits a channel: rows from the top, in each the pixels from the left, in each its channels (HWC).
 ///
 /// It has 1 channel (grey), 3 (red, green, blue) or 4 (and alpha, not premultiplied).
 ///
 /// ```
-/// use fulmen_images::Picture;
+/// use fulmen_images::Image;
 ///
-/// let mut picture = Picture::new(2, 1, 3, vec![255, 0, 0, 0, 0, 255])?;
-/// assert_eq!(picture.pixel(1, 0), [0, 0, 255]);
-/// picture.pixel_mut(1, 0)[1] = 9;
-/// assert_eq!(picture.pixels(), [255, 0, 0, 0, 9, 255]);
+/// let mut image = Image::new(2, 1, 3, vec![255, 0, 0, 0, 0, 255])?;
+/// assert_eq!(image.pixel(1, 0), [0, 0, 255]);
+/// image.pixel_mut(1, 0)[1] = 9;
+/// assert_eq!(image.pixels(), [255, 0, 0, 0, 9, 255]);
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct Picture {
+pub struct Image {
     width: usize,
     height: usize,
     channels: usize,
     pixels: Vec<u8>,
 }
 
-impl Picture {
-    /// A picture of these pixels.
+impl Image {
+    /// An image of these pixels.
     ///
     /// # Errors
     /// Another number of channels than 1, 3 or 4, and another number of bytes than `width * height * channels`.
-    pub fn new(width: usize, height: usize, channels: usize, pixels: Vec<u8>) -> Result<Picture> {
-        let bytes = Picture::bytes(width, height, channels)?;
+    pub fn new(width: usize, height: usize, channels: usize, pixels: Vec<u8>) -> Result<Image> {
+        let bytes = Image::bytes(width, height, channels)?;
         match pixels.len() == bytes {
-            true => Ok(Picture { width, height, channels, pixels }),
+            true => Ok(Image { width, height, channels, pixels }),
             false => Err(Error::usage(format!(
-                "a picture of {width} x {height} pixels with {channels} channels has {bytes} bytes, not {}",
+                "an image of {width} x {height} pixels with {channels} channels has {bytes} bytes, not {}",
                 pixels.len()
             ))),
         }
     }
 
-    /// A picture that is black, and transparent where it has alpha.
+    /// An image that is black, and transparent where it has alpha.
     ///
     /// # Errors
     /// Another number of channels than 1, 3 or 4, and more bytes than can be had.
-    pub fn black(width: usize, height: usize, channels: usize) -> Result<Picture> {
-        let bytes = Picture::bytes(width, height, channels)?;
+    pub fn black(width: usize, height: usize, channels: usize) -> Result<Image> {
+        let bytes = Image::bytes(width, height, channels)?;
         let mut pixels = Vec::new();
         pixels.try_reserve_exact(bytes).map_err(|_| {
             Error::usage(format!(
-                "there is no memory for a picture of {width} x {height} pixels with {channels} channels"
+                "there is no memory for an image of {width} x {height} pixels with {channels} channels"
             ))
         })?;
         pixels.resize(bytes, 0);
-        Ok(Picture { width, height, channels, pixels })
+        Ok(Image { width, height, channels, pixels })
     }
 
-    /// The bytes that such a picture has.
+    /// The bytes that such an image has.
     fn bytes(width: usize, height: usize, channels: usize) -> Result<usize> {
         if !matches!(channels, 1 | 3 | 4) {
-            return Err(Error::usage(format!("a picture has 1, 3 or 4 channels, not {channels}")));
+            return Err(Error::usage(format!("an image has 1, 3 or 4 channels, not {channels}")));
         }
         let bytes = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(channels));
         bytes.filter(|&bytes| bytes <= isize::MAX as usize).ok_or_else(|| {
@@ -119,20 +119,20 @@ impl Picture {
         &mut self.pixels[y * row..][..row][x * self.channels..][..self.channels]
     }
 
-    /// The picture with another number of channels.
+    /// The image with another number of channels.
     ///
     /// Grey becomes colour by repetition; colour becomes grey by ITU-R 601-2's luma, rounded as Pillow rounds it: (19595 R +
     /// 38470 G + 7471 B + 32768) / 65536. Alpha is dropped, not composed on anything, or is 255 where there was none.
     ///
     /// # Errors
     /// Another number of channels than 1, 3 or 4.
-    pub fn with_channels(self, channels: usize) -> Result<Picture> {
+    pub fn with_channels(self, channels: usize) -> Result<Image> {
         if channels == self.channels {
             return Ok(self);
         }
-        let mut pixels = Vec::with_capacity(Picture::bytes(self.width, self.height, channels)?);
+        let mut pixels = Vec::with_capacity(Image::bytes(self.width, self.height, channels)?);
         convert(&self.pixels, self.channels, &mut pixels, channels);
-        Ok(Picture { channels, pixels, ..self })
+        Ok(Image { channels, pixels, ..self })
     }
 }
 
@@ -155,8 +155,8 @@ pub(crate) fn luma(pixel: &[u8]) -> u8 {
     ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8
 }
 
-impl fmt::Debug for Picture {
+impl fmt::Debug for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Picture u8[{}, {}, {}]", self.height, self.width, self.channels)
+        write!(f, "Image u8[{}, {}, {}]", self.height, self.width, self.channels)
     }
 }

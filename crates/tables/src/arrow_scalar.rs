@@ -14,22 +14,22 @@ use arrow_array::{Array, ArrowPrimitiveType};
 use arrow_schema::{DataType, TimeUnit};
 use fulmen_tensor::DType;
 
-use super::cell::{Cell, Mismatch, store};
 use super::column::Kind;
+use super::scalar::{Mismatch, ScalarRef, store};
 
 /// The value of an array at `row`, which must be there.
-pub(crate) fn cell(array: &dyn Array, row: usize) -> Cell<'_> {
+pub(crate) fn cell(array: &dyn Array, row: usize) -> ScalarRef<'_> {
     if array.is_null(row) {
-        return Cell::Missing;
+        return ScalarRef::Missing;
     }
     macro_rules! number {
         ($type:ty, $cell:ident) => {
-            Cell::$cell(array.as_primitive::<$type>().value(row).into())
+            ScalarRef::$cell(array.as_primitive::<$type>().value(row).into())
         };
     }
     match array.data_type() {
-        DataType::Null => Cell::Missing,
-        DataType::Boolean => Cell::Bool(array.as_boolean().value(row)),
+        DataType::Null => ScalarRef::Missing,
+        DataType::Boolean => ScalarRef::Bool(array.as_boolean().value(row)),
         DataType::Int8 => number!(Int8Type, Int),
         DataType::Int16 => number!(Int16Type, Int),
         DataType::Int32 => number!(Int32Type, Int),
@@ -38,11 +38,11 @@ pub(crate) fn cell(array: &dyn Array, row: usize) -> Cell<'_> {
         DataType::UInt16 => number!(UInt16Type, Unsigned),
         DataType::UInt32 => number!(UInt32Type, Unsigned),
         DataType::UInt64 => number!(UInt64Type, Unsigned),
-        DataType::Float16 => Cell::Float(array.as_primitive::<Float16Type>().value(row).to_f64()),
+        DataType::Float16 => ScalarRef::Float(array.as_primitive::<Float16Type>().value(row).to_f64()),
         DataType::Float32 => number!(Float32Type, Float),
         DataType::Float64 => number!(Float64Type, Float),
         DataType::Decimal128(_, scale) => {
-            Cell::Float(array.as_primitive::<Decimal128Type>().value(row) as f64 / 10f64.powi(i32::from(*scale)))
+            ScalarRef::Float(array.as_primitive::<Decimal128Type>().value(row) as f64 / 10f64.powi(i32::from(*scale)))
         }
         DataType::Date32 => number!(Date32Type, Int),
         DataType::Date64 => number!(Date64Type, Int),
@@ -58,35 +58,35 @@ pub(crate) fn cell(array: &dyn Array, row: usize) -> Cell<'_> {
         DataType::Duration(TimeUnit::Millisecond) => number!(DurationMillisecondType, Int),
         DataType::Duration(TimeUnit::Microsecond) => number!(DurationMicrosecondType, Int),
         DataType::Duration(TimeUnit::Nanosecond) => number!(DurationNanosecondType, Int),
-        DataType::Utf8 => Cell::Text(array.as_string::<i32>().value(row)),
-        DataType::LargeUtf8 => Cell::Text(array.as_string::<i64>().value(row)),
-        DataType::Utf8View => Cell::Text(array.as_string_view().value(row)),
-        DataType::Binary => Cell::Bytes(array.as_binary::<i32>().value(row)),
-        DataType::LargeBinary => Cell::Bytes(array.as_binary::<i64>().value(row)),
-        DataType::BinaryView => Cell::Bytes(array.as_binary_view().value(row)),
-        DataType::FixedSizeBinary(_) => Cell::Bytes(array.as_fixed_size_binary().value(row)),
+        DataType::Utf8 => ScalarRef::Text(array.as_string::<i32>().value(row)),
+        DataType::LargeUtf8 => ScalarRef::Text(array.as_string::<i64>().value(row)),
+        DataType::Utf8View => ScalarRef::Text(array.as_string_view().value(row)),
+        DataType::Binary => ScalarRef::Bytes(array.as_binary::<i32>().value(row)),
+        DataType::LargeBinary => ScalarRef::Bytes(array.as_binary::<i64>().value(row)),
+        DataType::BinaryView => ScalarRef::Bytes(array.as_binary_view().value(row)),
+        DataType::FixedSizeBinary(_) => ScalarRef::Bytes(array.as_fixed_size_binary().value(row)),
         DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => match children(array, row, row + 1)
         {
-            Some((values, start, end)) => Cell::List(values, start, end),
-            None => Cell::Missing,
+            Some((values, start, end)) => ScalarRef::List(values, start, end),
+            None => ScalarRef::Missing,
         },
         DataType::Dictionary(..) => dictionary(array, row),
-        DataType::Struct(_) => Cell::Other("a struct (name one of its parts as `column.part`)"),
-        _ => Cell::Other("a value of a type that is not supported"),
+        DataType::Struct(_) => ScalarRef::Other("a struct (name one of its parts as `column.part`)"),
+        _ => ScalarRef::Other("a value of a type that is not supported"),
     }
 }
 
 /// A value that stands in a dictionary: pandas' categories.
-fn dictionary(array: &dyn Array, row: usize) -> Cell<'_> {
+fn dictionary(array: &dyn Array, row: usize) -> ScalarRef<'_> {
     let dictionary = array.as_any_dictionary();
     let key = match cell(dictionary.keys(), row) {
-        Cell::Int(key) => usize::try_from(key).ok(),
-        Cell::Unsigned(key) => usize::try_from(key).ok(),
+        ScalarRef::Int(key) => usize::try_from(key).ok(),
+        ScalarRef::Unsigned(key) => usize::try_from(key).ok(),
         _ => None,
     };
     match key {
         Some(key) if key < dictionary.values().len() => cell(dictionary.values().as_ref(), key),
-        _ => Cell::Missing,
+        _ => ScalarRef::Missing,
     }
 }
 
@@ -170,7 +170,7 @@ fn store_range(
                 out.copy_from_slice(bytes);
                 return Ok(());
             }
-            store(numbers.iter().map(|&value| Cell::$cell(value.into())), dtype, fill, out)
+            store(numbers.iter().map(|&value| ScalarRef::$cell(value.into())), dtype, fill, out)
         }};
     }
     if values.null_count() > 0 {

@@ -67,12 +67,12 @@ pub struct Entry {
 
 /// The files of the tar that is this part of a local file, with their offsets in the part. `location` is for messages.
 pub fn tar_entries(location: Location, file: &File, part: Range<u64>) -> impl Iterator<Item = Result<Entry>> {
-    let mut walk = Walk::of_part(location, file, part);
+    let mut walk = TarEntries::of_part(location, file, part);
     std::iter::from_fn(move || walk.next().transpose())
 }
 
 /// A tar file, and how far it has been gone through.
-pub(super) struct Walk<R> {
+pub(super) struct TarEntries<R> {
     location: Location,
     reader: R,
     skip: Skip<R>,
@@ -87,22 +87,22 @@ pub(super) struct Walk<R> {
 
 /// What extended records and long names say of the next entry.
 #[derive(Default)]
-struct Extended {
+struct PaxRecords {
     name: Option<Vec<u8>>,
     size: Option<u64>,
     /// It has holes; what follows the header is not the content as it is.
     sparse: bool,
 }
 
-impl<'a> Walk<FilePart<'a>> {
-    pub(super) fn of_part(location: Location, file: &'a File, part: Range<u64>) -> Walk<FilePart<'a>> {
-        Walk::new(location, FilePart { file, left: part }, FilePart::skip)
+impl<'a> TarEntries<FilePart<'a>> {
+    pub(super) fn of_part(location: Location, file: &'a File, part: Range<u64>) -> TarEntries<FilePart<'a>> {
+        TarEntries::new(location, FilePart { file, left: part }, FilePart::skip)
     }
 }
 
-impl<R: Read> Walk<R> {
-    pub(super) fn new(location: Location, reader: R, skip: Skip<R>) -> Walk<R> {
-        Walk { location, reader, skip, at: 0, next: 0, latest: None, ended: false }
+impl<R: Read> TarEntries<R> {
+    pub(super) fn new(location: Location, reader: R, skip: Skip<R>) -> TarEntries<R> {
+        TarEntries { location, reader, skip, at: 0, next: 0, latest: None, ended: false }
     }
 
     /// The next file; folders, links and the like are passed over. Nothing after the end or an error.
@@ -133,7 +133,7 @@ impl<R: Read> Walk<R> {
             // Folders, links and devices have no content, whatever their size says.
             let is_empty = matches!(kind.as_byte(), b'1'..=b'6');
             let size = match &extended {
-                Some(Extended { size: Some(size), .. }) if is_file => *size,
+                Some(PaxRecords { size: Some(size), .. }) if is_file => *size,
                 _ if is_empty => 0,
                 _ => size,
             };
@@ -149,7 +149,7 @@ impl<R: Read> Walk<R> {
             } else if is_empty {
                 (long_name, extended) = (None, None);
             } else if is_file {
-                let Extended { name, sparse, .. } = extended.unwrap_or_default();
+                let PaxRecords { name, sparse, .. } = extended.unwrap_or_default();
                 // A pax name counts more than GNU's, and both more than the header's.
                 let long_name = long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
                 let name = readable(&name.or(long_name).unwrap_or_else(|| header.path_bytes().into_owned()));
@@ -162,7 +162,7 @@ impl<R: Read> Walk<R> {
         }
     }
 
-    /// The content of the entry that [`next`](Walk::next) gave last. What is allocated grows with what is there.
+    /// The content of the entry that [`next`](TarEntries::next) gave last. What is allocated grows with what is there.
     pub(super) fn content(&mut self, entry: &Entry) -> Result<Vec<u8>> {
         let mut content = Vec::with_capacity(usize::try_from(entry.size.min(MOST_OF_A_NAME)).unwrap_or(0));
         let read = self.reader.by_ref().take(entry.size).read_to_end(&mut content);
@@ -284,8 +284,8 @@ fn checked_size(header: &Header) -> Result<u64, String> {
 
 /// Reads records `length key=value\n`, where the length is that of the whole record (POSIX.1-2001 pax). Where a key comes
 /// twice, the last one counts.
-fn parse(mut records: &[u8]) -> Result<Extended, String> {
-    let mut extended = Extended::default();
+fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
+    let mut extended = PaxRecords::default();
     while !records.is_empty() {
         let broken = || "a record of an extended header is not `length key=value`".to_owned();
         let space = records.iter().take(20).position(|&byte| byte == b' ').ok_or_else(broken)?;

@@ -14,7 +14,7 @@ use fulmen_shards::{TarEntry, tar_entries};
 
 /// `len` bytes of a file from `start` on, with a place of its own in them. A clone is cheap and shares the open file.
 #[derive(Clone, Debug)]
-pub(crate) struct Section {
+pub(crate) struct FileSlice {
     file: Arc<File>,
     path: Arc<Path>,
     start: u64,
@@ -22,21 +22,21 @@ pub(crate) struct Section {
     at: u64,
 }
 
-impl Section {
+impl FileSlice {
     /// All of a file.
-    pub(crate) fn open(path: &Path) -> Result<Section> {
+    pub(crate) fn open(path: &Path) -> Result<FileSlice> {
         let file = File::open(path).map_err(|source| Error::io(path, "opening the archive", source))?;
         let metadata = file.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
         if !metadata.is_file() {
             return Err(Error::file(path, "this is not a file; an archive was expected"));
         }
-        Ok(Section { file: Arc::new(file), path: path.into(), start: 0, len: metadata.len(), at: 0 })
+        Ok(FileSlice { file: Arc::new(file), path: path.into(), start: 0, len: metadata.len(), at: 0 })
     }
 
     /// The part of this section from `start` on, `len` bytes; `None` where they are not all in it.
-    pub(crate) fn part(&self, start: u64, len: u64) -> Option<Section> {
+    pub(crate) fn part(&self, start: u64, len: u64) -> Option<FileSlice> {
         let end = start.checked_add(len)?;
-        (end <= self.len).then(|| Section { start: self.start + start, len, at: 0, ..self.clone() })
+        (end <= self.len).then(|| FileSlice { start: self.start + start, len, at: 0, ..self.clone() })
     }
 
     /// The file that it lies in.
@@ -58,13 +58,13 @@ impl Section {
     /// All the bytes, which are few enough for memory.
     pub(crate) fn read_all(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(self.len).map_err(|_| io::ErrorKind::OutOfMemory)?];
-        let mut section = Section { at: 0, ..self.clone() };
+        let mut section = FileSlice { at: 0, ..self.clone() };
         section.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 }
 
-impl Read for Section {
+impl Read for FileSlice {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.len.saturating_sub(self.at);
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
@@ -74,7 +74,7 @@ impl Read for Section {
     }
 }
 
-impl Seek for Section {
+impl Seek for FileSlice {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let place = match to {
             SeekFrom::Start(place) => Some(place),
@@ -95,7 +95,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bytes");
         std::fs::write(&path, b"0123456789").unwrap();
-        let all = Section::open(&path).unwrap();
+        let all = FileSlice::open(&path).unwrap();
         let part = all.part(2, 5).unwrap().part(1, 3).unwrap();
         assert_eq!(part.read_all().unwrap(), b"345");
         assert!(all.part(8, 3).is_none());
@@ -125,7 +125,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tar");
         std::fs::write(&path, bytes).unwrap();
-        Section::open(&path)?.tar_entries("a.tar").collect()
+        FileSlice::open(&path)?.tar_entries("a.tar").collect()
     }
 
     #[test]

@@ -1,9 +1,9 @@
-"""Makes the files that pictures.rs decodes, and what Pillow and torchvision make of them, as PNG.
+"""Makes the files that images.rs decodes, and what Pillow and torchvision make of them, as PNG.
 
 Made with Python 3.13, Pillow 13.0.0 (libjpeg-turbo 3.2.0), torchvision 0.29.2, torch 2.15.0, numpy 2.5,
 simplejpeg 1.9.0.
 
-    pictures.py FOLDER      (crates/data/tests/reference/pictures)
+    images.py FOLDER      (crates/data/tests/reference/images)
 """
 import pathlib
 import sys
@@ -24,14 +24,14 @@ def photo(width, height, seed):
     random = numpy.random.default_rng(seed)
     y, x = numpy.mgrid[0:height, 0:width]
     waves = [numpy.sin(x / (5 + 3 * c) + seed) * numpy.cos(y / (7 + 2 * c)) for c in range(3)]
-    picture = 120 + 90 * numpy.stack(waves, axis=-1)
-    picture[(x - width / 3) ** 2 + (y - height / 2) ** 2 < (height / 4) ** 2] += (80, -60, 20)
-    picture += random.normal(0, 6, (height, width, 1))
-    return Image.fromarray(picture.clip(0, 255).astype(numpy.uint8))
+    image = 120 + 90 * numpy.stack(waves, axis=-1)
+    image[(x - width / 3) ** 2 + (y - height / 2) ** 2 < (height / 4) ** 2] += (80, -60, 20)
+    image += random.normal(0, 6, (height, width, 1))
+    return Image.fromarray(image.clip(0, 255).astype(numpy.uint8))
 
 
-def expect(name, picture):
-    picture.save(folder / f"{name}.expected.png", optimize=True)
+def expect(name, image):
+    image.save(folder / f"{name}.expected.png", optimize=True)
 
 
 base = photo(101, 75, 1)
@@ -95,7 +95,7 @@ for value in range(1, 9):
 
     expect(f"turned{value}", ImageOps.exif_transpose(Image.open(folder / f"turned{value}.jpg")).convert("RGB"))
 
-# Resizing, as torchvision does with Pillow pictures.
+# Resizing, as torchvision does with Pillow images.
 large = photo(160, 120, 3)
 large.save(folder / "large.png")
 modes = dict(nearest=InterpolationMode.NEAREST, bilinear=InterpolationMode.BILINEAR, bicubic=InterpolationMode.BICUBIC,

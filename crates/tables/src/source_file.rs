@@ -22,23 +22,23 @@ const OPEN_FILES: usize = 128;
 
 /// A file of known size.
 #[derive(Debug)]
-pub(crate) struct Input {
+pub(crate) struct SourceFile {
     location: Location,
     /// A local file, if it stays open.
     file: Option<File>,
     size: u64,
 }
 
-impl Input {
+impl SourceFile {
     /// Opens the files of a table, or asks a store for them.
-    pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Arc<Input>>> {
+    pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Arc<SourceFile>>> {
         let numbered: Vec<(usize, &Location)> = locations.iter().enumerate().collect();
         // A store takes its time for each answer.
         in_parallel(&numbered, MOST_ASKING, |&(number, location)| {
             let size = location.size()?;
             let open = |path| File::open(path).map_err(|source| Error::io(path, "cannot open the file", source));
             let file = location.local().filter(|_| number < OPEN_FILES).map(open).transpose()?;
-            Ok(Arc::new(Input { location: location.clone(), file, size }))
+            Ok(Arc::new(SourceFile { location: location.clone(), file, size }))
         })
     }
 
@@ -165,7 +165,7 @@ impl Input {
 
 /// Adds all files.
 pub(crate) fn fingerprint_inputs<'a>(
-    inputs: impl IntoIterator<Item = &'a Input>,
+    inputs: impl IntoIterator<Item = &'a SourceFile>,
     fingerprint: &mut Fingerprint,
 ) -> Result<()> {
     let locations: Vec<Location> = inputs.into_iter().map(|input| input.location.clone()).collect();
@@ -173,7 +173,7 @@ pub(crate) fn fingerprint_inputs<'a>(
 }
 
 /// The files in a few words, wherever they lie: `RowStream(3 from a.csv)`.
-pub(crate) fn describe(name: &str, inputs: &[Arc<Input>]) -> String {
+pub(crate) fn describe(name: &str, inputs: &[Arc<SourceFile>]) -> String {
     let first = inputs.first().map_or(String::new(), |first| format!(" from {}", first.location.name()));
     format!("{name}({}{first})", inputs.len())
 }

@@ -10,18 +10,18 @@ use fulmen_data::{Error, Fingerprint, Result, Source};
 /// room for it, and into a new one where none has.
 ///
 /// The documents of a block are told apart by `segment_ids` and `position_ids`
-/// ([`TokenSamples::documents`](super::TokenSamples::documents)). Which documents share a block depends on their lengths
+/// ([`TokenCollator::documents`](super::TokenCollator::documents)). Which documents share a block depends on their lengths
 /// and their order alone.
 ///
 /// ```
 /// use fulmen_data::Source;
-/// use fulmen_text::{FirstFit, TokenArray};
+/// use fulmen_text::{PackedDocuments, TokenArray};
 ///
 /// let mut tokens = TokenArray::new(100)?;
 /// for document in [&[11, 12, 13][..], &[21, 22, 23], &[31], &[41]] {
 ///     tokens.push(document)?;
 /// }
-/// let blocks = FirstFit::new(tokens, 4)?;
+/// let blocks = PackedDocuments::new(tokens, 4)?;
 /// assert_eq!(blocks.len(), 2);
 /// assert_eq!(blocks.get(0)?.ids, [11, 12, 13, 31]);
 /// assert_eq!(blocks.get(0)?.starts, [3]);
@@ -29,7 +29,7 @@ use fulmen_data::{Error, Fingerprint, Result, Source};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct FirstFit<T> {
+pub struct PackedDocuments<T> {
     tokens: T,
     length: usize,
     decreasing: bool,
@@ -57,29 +57,29 @@ struct Piece {
     length: u32,
 }
 
-impl<T: TokenStore> FirstFit<T> {
+impl<T: TokenStore> PackedDocuments<T> {
     /// Blocks of at most `length` tokens. Longer documents are split.
     ///
     /// # Errors
     /// Blocks of no tokens; no documents.
-    pub fn new(tokens: T, length: usize) -> Result<FirstFit<T>> {
+    pub fn new(tokens: T, length: usize) -> Result<PackedDocuments<T>> {
         check_length(length)?;
         if tokens.num_tokens() == 0 {
             return Err(Error::usage("there are no tokens to fill blocks with"));
         }
         let (decreasing, long) = (false, LongDocuments::default());
-        Ok(FirstFit { tokens, length, decreasing, long, pieces: Vec::new(), ends: Vec::new() }.pack())
+        Ok(PackedDocuments { tokens, length, decreasing, long, pieces: Vec::new(), ends: Vec::new() }.pack())
     }
 
     /// Whether longer documents find their place before shorter ones, which leaves less padding (first-fit decreasing).
     /// The blocks then come with the longest document first, so shuffle them.
-    pub fn decreasing(mut self, decreasing: bool) -> FirstFit<T> {
+    pub fn decreasing(mut self, decreasing: bool) -> PackedDocuments<T> {
         self.decreasing = decreasing;
         self.pack()
     }
 
     /// What becomes of documents that are longer than a block.
-    pub fn long_documents(mut self, long: LongDocuments) -> FirstFit<T> {
+    pub fn long_documents(mut self, long: LongDocuments) -> PackedDocuments<T> {
         self.long = long;
         self.pack()
     }
@@ -90,7 +90,7 @@ impl<T: TokenStore> FirstFit<T> {
         1.0 - tokens as f64 / (self.ends.len() as f64 * self.length as f64)
     }
 
-    fn pack(mut self) -> FirstFit<T> {
+    fn pack(mut self) -> PackedDocuments<T> {
         let mut pieces = Vec::with_capacity(self.tokens.document_ends().len());
         let mut start = 0;
         for &end in self.tokens.document_ends() {
@@ -103,7 +103,7 @@ impl<T: TokenStore> FirstFit<T> {
             // Stable: equal lengths stay in the documents' order.
             pieces.sort_by_key(|piece| std::cmp::Reverse(piece.length));
         }
-        let mut room = Room::new(pieces.len(), self.length as u32);
+        let mut room = FreeSpace::new(pieces.len(), self.length as u32);
         let blocks: Vec<usize> = pieces.iter().map(|piece| room.take(piece.length)).collect();
         // Counted, then put in place: the pieces of a block keep their order.
         let count = blocks.iter().max().map_or(0, |last| last + 1);
@@ -135,16 +135,16 @@ pub(super) fn parts(document: u64, length: usize, long: LongDocuments) -> impl I
 }
 
 /// The room that is left in blocks, as a tree of maxima: a leaf is a block, and a node the most room below it.
-struct Room {
+struct FreeSpace {
     leaves: usize,
     most: Vec<u32>,
 }
 
-impl Room {
+impl FreeSpace {
     /// `blocks` empty blocks of `length`.
-    fn new(blocks: usize, length: u32) -> Room {
+    fn new(blocks: usize, length: u32) -> FreeSpace {
         let leaves = blocks.next_power_of_two();
-        Room { leaves, most: vec![length; 2 * leaves] }
+        FreeSpace { leaves, most: vec![length; 2 * leaves] }
     }
 
     /// The first block with this much room, which is taken. There is one: there are as many blocks as pieces.
@@ -166,7 +166,7 @@ impl Room {
     }
 }
 
-impl<T: TokenStore> Source for FirstFit<T> {
+impl<T: TokenStore> Source for PackedDocuments<T> {
     type Item = Encoding;
 
     fn len(&self) -> usize {

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 /// One value, borrowed from its row.
 #[derive(Clone, Copy)]
-pub enum Cell<'a> {
+pub enum ScalarRef<'a> {
     /// None: a null.
     Missing,
     Bool(bool),
@@ -33,9 +33,9 @@ pub enum Mismatch {
 }
 
 impl Mismatch {
-    pub(crate) fn kind(cell: &Cell<'_>, expected: impl Into<String>) -> Mismatch {
+    pub(crate) fn kind(cell: &ScalarRef<'_>, expected: impl Into<String>) -> Mismatch {
         match cell {
-            Cell::Missing => Mismatch::Missing,
+            ScalarRef::Missing => Mismatch::Missing,
             _ => Mismatch::Kind(cell.describe(), expected.into()),
         }
     }
@@ -59,19 +59,19 @@ pub(crate) fn shorten(text: &str) -> String {
     }
 }
 
-impl Cell<'_> {
+impl ScalarRef<'_> {
     /// What this is, for messages.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Cell::Missing => "no value".to_owned(),
-            Cell::Bool(value) => format!("the truth value {value}"),
-            Cell::Int(value) => format!("the integer {value}"),
-            Cell::Unsigned(value) => format!("the integer {value}"),
-            Cell::Float(value) => format!("the number {value}"),
-            Cell::Text(text) => format!("the text {}", shorten(text)),
-            Cell::Bytes(bytes) => format!("{} bytes", bytes.len()),
-            Cell::List(_, start, end) => format!("a list of {} elements", end - start),
-            Cell::Other(what) => (*what).to_owned(),
+            ScalarRef::Missing => "no value".to_owned(),
+            ScalarRef::Bool(value) => format!("the truth value {value}"),
+            ScalarRef::Int(value) => format!("the integer {value}"),
+            ScalarRef::Unsigned(value) => format!("the integer {value}"),
+            ScalarRef::Float(value) => format!("the number {value}"),
+            ScalarRef::Text(text) => format!("the text {}", shorten(text)),
+            ScalarRef::Bytes(bytes) => format!("{} bytes", bytes.len()),
+            ScalarRef::List(_, start, end) => format!("a list of {} elements", end - start),
+            ScalarRef::Other(what) => (*what).to_owned(),
         }
     }
 
@@ -79,11 +79,11 @@ impl Cell<'_> {
     #[inline]
     pub(crate) fn float(&self, dtype: &str) -> Result<f64, Mismatch> {
         match *self {
-            Cell::Float(value) => Ok(value),
-            Cell::Int(value) => Ok(value as f64),
-            Cell::Unsigned(value) => Ok(value as f64),
-            Cell::Bool(value) => Ok(f64::from(u8::from(value))),
-            Cell::Text(text) => match (text.trim().parse(), truth(text)) {
+            ScalarRef::Float(value) => Ok(value),
+            ScalarRef::Int(value) => Ok(value as f64),
+            ScalarRef::Unsigned(value) => Ok(value as f64),
+            ScalarRef::Bool(value) => Ok(f64::from(u8::from(value))),
+            ScalarRef::Text(text) => match (text.trim().parse(), truth(text)) {
                 (Ok(value), _) => Ok(value),
                 (Err(_), Some(value)) => Ok(f64::from(u8::from(value))),
                 _ => Err(Mismatch::kind(self, format!("a number for {dtype}"))),
@@ -96,10 +96,10 @@ impl Cell<'_> {
     #[inline]
     pub(crate) fn integer(&self, dtype: &str) -> Result<i128, Mismatch> {
         match *self {
-            Cell::Int(value) => Ok(i128::from(value)),
-            Cell::Unsigned(value) => Ok(i128::from(value)),
-            Cell::Bool(value) => Ok(i128::from(value)),
-            Cell::Text(text) => {
+            ScalarRef::Int(value) => Ok(i128::from(value)),
+            ScalarRef::Unsigned(value) => Ok(i128::from(value)),
+            ScalarRef::Bool(value) => Ok(i128::from(value)),
+            ScalarRef::Text(text) => {
                 let trimmed = text.trim();
                 if let Ok(value) = trimmed.parse::<i64>() {
                     return Ok(i128::from(value));
@@ -124,10 +124,10 @@ impl Cell<'_> {
     #[inline]
     pub(crate) fn bool(&self) -> Result<bool, Mismatch> {
         match *self {
-            Cell::Bool(value) => Ok(value),
-            Cell::Int(0) | Cell::Unsigned(0) => Ok(false),
-            Cell::Int(1) | Cell::Unsigned(1) => Ok(true),
-            Cell::Text(text) => match (truth(text), text.trim()) {
+            ScalarRef::Bool(value) => Ok(value),
+            ScalarRef::Int(0) | ScalarRef::Unsigned(0) => Ok(false),
+            ScalarRef::Int(1) | ScalarRef::Unsigned(1) => Ok(true),
+            ScalarRef::Text(text) => match (truth(text), text.trim()) {
                 (Some(value), _) => Ok(value),
                 (None, "0" | "0.0") => Ok(false),
                 (None, "1" | "1.0") => Ok(true),
@@ -138,7 +138,7 @@ impl Cell<'_> {
     }
 
     pub(crate) fn is_missing(&self) -> bool {
-        matches!(self, Cell::Missing)
+        matches!(self, ScalarRef::Missing)
     }
 }
 
@@ -152,7 +152,7 @@ fn truth(text: &str) -> Option<bool> {
 
 /// An integer of a narrower type, or what it should have been.
 #[inline]
-fn narrow<T: TryFrom<i128>>(cell: &Cell<'_>, dtype: &str) -> Result<T, Mismatch> {
+fn narrow<T: TryFrom<i128>>(cell: &ScalarRef<'_>, dtype: &str) -> Result<T, Mismatch> {
     let value = cell.integer(dtype)?;
     T::try_from(value).map_err(|_| Mismatch::Kind(format!("the integer {value}"), format!("one that fits in {dtype}")))
 }
@@ -160,14 +160,14 @@ fn narrow<T: TryFrom<i128>>(cell: &Cell<'_>, dtype: &str) -> Result<T, Mismatch>
 /// Writes cells one after another as elements of `dtype`. There must be as many as fit into `out`; `fill` stands in for
 /// those that are missing.
 pub(crate) fn store<'a>(
-    cells: impl Iterator<Item = Cell<'a>>,
+    cells: impl Iterator<Item = ScalarRef<'a>>,
     dtype: DType,
     fill: Option<f64>,
     out: &mut [u8],
 ) -> Result<(), Mismatch> {
     let cells = cells.map(|cell| match (cell, fill) {
-        (Cell::Missing, Some(fill)) if dtype.is_float() => Cell::Float(fill),
-        (Cell::Missing, Some(fill)) => Cell::Int(fill as i64),
+        (ScalarRef::Missing, Some(fill)) if dtype.is_float() => ScalarRef::Float(fill),
+        (ScalarRef::Missing, Some(fill)) => ScalarRef::Int(fill as i64),
         (cell, _) => cell,
     });
     macro_rules! each {
@@ -211,7 +211,7 @@ mod sealed {
 /// number or truth value that it holds.
 pub trait Value: sealed::Sealed + Sized {
     #[doc(hidden)]
-    fn from_cell(cell: Cell<'_>) -> Result<Self, Mismatch>;
+    fn from_cell(cell: ScalarRef<'_>) -> Result<Self, Mismatch>;
 
     /// A binary value, where this is what bytes are made of.
     #[doc(hidden)]
@@ -224,7 +224,7 @@ macro_rules! values {
     ($($type:ty: $cell:ident => $value:expr;)*) => {$(
         impl sealed::Sealed for $type {}
         impl Value for $type {
-            fn from_cell(cell: Cell<'_>) -> Result<Self, Mismatch> {
+            fn from_cell(cell: ScalarRef<'_>) -> Result<Self, Mismatch> {
                 let $cell = &cell;
                 $value
             }
@@ -249,7 +249,7 @@ values! {
 
 impl sealed::Sealed for u8 {}
 impl Value for u8 {
-    fn from_cell(cell: Cell<'_>) -> Result<u8, Mismatch> {
+    fn from_cell(cell: ScalarRef<'_>) -> Result<u8, Mismatch> {
         narrow(&cell, "u8")
     }
 
@@ -260,7 +260,7 @@ impl Value for u8 {
 
 impl<T: Value> sealed::Sealed for Option<T> {}
 impl<T: Value> Value for Option<T> {
-    fn from_cell(cell: Cell<'_>) -> Result<Option<T>, Mismatch> {
+    fn from_cell(cell: ScalarRef<'_>) -> Result<Option<T>, Mismatch> {
         match cell.is_missing() {
             true => Ok(None),
             false => T::from_cell(cell).map(Some),
@@ -270,12 +270,12 @@ impl<T: Value> Value for Option<T> {
 
 impl<T: Value> sealed::Sealed for Vec<T> {}
 impl<T: Value> Value for Vec<T> {
-    fn from_cell(cell: Cell<'_>) -> Result<Vec<T>, Mismatch> {
+    fn from_cell(cell: ScalarRef<'_>) -> Result<Vec<T>, Mismatch> {
         match cell {
-            Cell::List(values, start, end) => {
-                (start..end).map(|row| T::from_cell(super::array_cell::cell(values, row))).collect()
+            ScalarRef::List(values, start, end) => {
+                (start..end).map(|row| T::from_cell(super::arrow_scalar::cell(values, row))).collect()
             }
-            Cell::Bytes(bytes) => {
+            ScalarRef::Bytes(bytes) => {
                 T::from_bytes(bytes).ok_or_else(|| Mismatch::kind(&cell, "a list (bytes are a Vec<u8>)"))
             }
             cell => Err(Mismatch::kind(&cell, "a list")),
@@ -284,18 +284,18 @@ impl<T: Value> Value for Vec<T> {
 }
 
 /// As text.
-pub(crate) fn text<'a>(cell: &Cell<'a>) -> Result<&'a str, Mismatch> {
+pub(crate) fn text<'a>(cell: &ScalarRef<'a>) -> Result<&'a str, Mismatch> {
     match *cell {
-        Cell::Text(text) => Ok(text),
+        ScalarRef::Text(text) => Ok(text),
         _ => Err(Mismatch::kind(cell, "text")),
     }
 }
 
 /// As bytes: those, and text.
-pub(crate) fn bytes<'a>(cell: &Cell<'a>) -> Result<&'a [u8], Mismatch> {
+pub(crate) fn bytes<'a>(cell: &ScalarRef<'a>) -> Result<&'a [u8], Mismatch> {
     match *cell {
-        Cell::Bytes(bytes) => Ok(bytes),
-        Cell::Text(text) => Ok(text.as_bytes()),
+        ScalarRef::Bytes(bytes) => Ok(bytes),
+        ScalarRef::Text(text) => Ok(text.as_bytes()),
         _ => Err(Mismatch::kind(cell, "bytes")),
     }
 }

@@ -20,7 +20,7 @@ type Task<T> = (Deferred<T>, SyncSender<Result<T>>);
 type Pending<T> = Result<StreamItem<Receiver<Result<T>>>>;
 
 /// The items of a stream in order. The threads end when it is dropped.
-pub(super) struct Ahead<T> {
+pub(super) struct Prefetch<T> {
     /// None at the end of the stream.
     items: Option<Items<Deferred<T>>>,
     threads: Vec<Sender<Task<T>>>,
@@ -29,9 +29,9 @@ pub(super) struct Ahead<T> {
     pending: VecDeque<Pending<T>>,
 }
 
-impl<T: Send + 'static> Ahead<T> {
+impl<T: Send + 'static> Prefetch<T> {
     /// With no threads the items are made where they are asked for.
-    pub(super) fn new(items: Items<Deferred<T>>, threads: usize) -> Result<Ahead<T>> {
+    pub(super) fn new(items: Items<Deferred<T>>, threads: usize) -> Result<Prefetch<T>> {
         let spawn = |number| {
             let (sender, receiver) = channel::<Task<T>>();
             let work = move || {
@@ -44,7 +44,7 @@ impl<T: Send + 'static> Ahead<T> {
             spawned.map(|_| sender).map_err(|why| Error::runtime("starting a thread that makes documents", why))
         };
         let threads = (0..threads).map(spawn).collect::<Result<_>>()?;
-        Ok(Ahead { items: Some(items), threads, next: 0, pending: VecDeque::new() })
+        Ok(Prefetch { items: Some(items), threads, next: 0, pending: VecDeque::new() })
     }
 
     fn pull(&mut self) -> Option<Result<StreamItem<Deferred<T>>>> {
@@ -72,7 +72,7 @@ impl<T: Send + 'static> Ahead<T> {
     }
 }
 
-impl<T: Send + 'static> Iterator for Ahead<T> {
+impl<T: Send + 'static> Iterator for Prefetch<T> {
     type Item = Result<StreamItem<T>>;
 
     fn next(&mut self) -> Option<Self::Item> {

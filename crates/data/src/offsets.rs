@@ -4,18 +4,18 @@
 
 /// How many items are before each part, and how many there are.
 #[derive(Clone, Debug)]
-pub struct Starts(Vec<usize>);
+pub struct Offsets(Vec<usize>);
 
-impl Starts {
+impl Offsets {
     /// Of parts with so many items each.
-    pub fn new(parts: impl IntoIterator<Item = usize>) -> Starts {
+    pub fn new(parts: impl IntoIterator<Item = usize>) -> Offsets {
         let mut starts = vec![0usize];
         let mut total = 0usize;
         starts.extend(parts.into_iter().map(|part| {
             total = total.saturating_add(part);
             total
         }));
-        Starts(starts)
+        Offsets(starts)
     }
 
     /// All items.
@@ -42,12 +42,12 @@ mod tests {
 
     #[test]
     fn parts_without_items_have_none() {
-        let starts = Starts::new([0, 2, 0, 0, 1, 0]);
+        let starts = Offsets::new([0, 2, 0, 0, 1, 0]);
         assert_eq!(
             (0..4).map(|item| starts.find(item)).collect::<Vec<_>>(),
             [Some((1, 0)), Some((1, 1)), Some((4, 0)), None]
         );
         assert_eq!((starts.len(), starts.first(4), starts.first(9)), (3, 2, 3));
-        assert_eq!((Starts::new([]).len(), Starts::new([]).find(0)), (0, None));
+        assert_eq!((Offsets::new([]).len(), Offsets::new([]).find(0)), (0, None));
     }
 }

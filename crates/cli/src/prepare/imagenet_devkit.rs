@@ -1,6 +1,6 @@
-//! ImageNet's development kit: which classes there are, and which class each validation picture is of.
+//! ImageNet's development kit: which classes there are, and which class each validation image is of.
 //!
-//! Not here: the pictures (`imagenet`).
+//! Not here: the images (`imagenet`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -20,15 +20,15 @@ const TRUTH: &str = "data/ILSVRC2012_validation_ground_truth.txt";
 
 /// What of the development kit is needed.
 #[derive(Debug)]
-pub(crate) struct Devkit {
+pub(crate) struct ImagenetDevkit {
     /// What a class is called in WordNet (`n01440764`), and what people call it.
     pub(crate) names: BTreeMap<String, String>,
-    /// For each validation picture, in the order of its numbers from 1, the class in WordNet.
+    /// For each validation image, in the order of its numbers from 1, the class in WordNet.
     pub(crate) validation: Vec<String>,
 }
 
-impl Devkit {
-    pub(crate) fn read(path: &Path) -> Result<Devkit> {
+impl ImagenetDevkit {
+    pub(crate) fn read(path: &Path) -> Result<ImagenetDevkit> {
         let [meta, truth] = files(path, [META, TRUTH])?;
         let wrong = |entry: &str, what: &str| Error::file(path, format!("entry {entry}: {what}"));
         let variables = mat5::variables(&meta).map_err(|what| wrong(META, &what))?;
@@ -48,7 +48,7 @@ impl Devkit {
                 let text = field(name).and_then(Value::text);
                 text.ok_or_else(|| wrong(META, &format!("synset {at} has no text {name}")))
             };
-            // A synset with children is what several classes have in common; no picture is of it.
+            // A synset with children is what several classes have in common; no image is of it.
             if number("num_children")? == 0.0 {
                 let wnid = text("WNID")?.to_owned();
                 ids.insert(number("ILSVRC2012_ID")? as u64, wnid.clone());
@@ -63,7 +63,7 @@ impl Devkit {
             })
         };
         let validation = truth.lines().enumerate().map(class).collect::<Result<_>>()?;
-        Ok(Devkit { names, validation })
+        Ok(ImagenetDevkit { names, validation })
     }
 }
 

@@ -4,41 +4,41 @@
 
 use std::fmt;
 
-use fulmen_data::{Error, Result, SampleRandom};
+use fulmen_data::{Error, Result, SampleRng};
 
 /// A parameter that torchvision takes as one number or as a pair: made from an `f64`, or from `(least, most)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Amount {
+pub enum FactorRange {
     /// One number, from which the transform makes its range.
     One(f64),
     /// From the first to the second.
     Range(f64, f64),
 }
 
-impl From<f64> for Amount {
-    fn from(amount: f64) -> Amount {
-        Amount::One(amount)
+impl From<f64> for FactorRange {
+    fn from(amount: f64) -> FactorRange {
+        FactorRange::One(amount)
     }
 }
 
-impl From<(f64, f64)> for Amount {
-    fn from((least, most): (f64, f64)) -> Amount {
-        Amount::Range(least, most)
+impl From<(f64, f64)> for FactorRange {
+    fn from((least, most): (f64, f64)) -> FactorRange {
+        FactorRange::Range(least, most)
     }
 }
 
-impl Amount {
+impl FactorRange {
     /// The range about `center`: one number reaches as far to both sides, but not beyond `least`.
     pub(super) fn about(self, center: f64, least: f64) -> (f64, f64) {
         match self {
-            Amount::One(amount) => ((center - amount).max(least), center + amount),
-            Amount::Range(from, to) => (from, to),
+            FactorRange::One(amount) => ((center - amount).max(least), center + amount),
+            FactorRange::Range(from, to) => (from, to),
         }
     }
 
     /// Refuses one number that is negative, a range that is empty or upside down, and what leaves `allowed`.
     pub(super) fn check(self, name: &str, center: f64, allowed: (f64, f64)) -> Result<()> {
-        if let Amount::One(amount) = self
+        if let FactorRange::One(amount) = self
             && !(amount >= 0.0 && amount.is_finite())
         {
             return Err(Error::usage(format!(
@@ -62,16 +62,16 @@ impl Amount {
     }
 }
 
-impl fmt::Display for Amount {
+impl fmt::Display for FactorRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Amount::One(amount) => write!(f, "{amount}"),
-            Amount::Range(from, to) => write!(f, "{from}..{to}"),
+            FactorRange::One(amount) => write!(f, "{amount}"),
+            FactorRange::Range(from, to) => write!(f, "{from}..{to}"),
         }
     }
 }
 
 /// A uniform draw from a range.
-pub(super) fn draw(random: &mut SampleRandom, (from, to): (f64, f64)) -> f64 {
+pub(super) fn draw(random: &mut SampleRng, (from, to): (f64, f64)) -> f64 {
     random.uniform(from, to)
 }

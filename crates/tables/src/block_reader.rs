@@ -10,10 +10,10 @@ use lru::LruCache;
 
 use super::column::{Column, Positions};
 use super::features::HfFeatures;
-use super::input::Input;
 use super::row::{Row, RowLease};
-use super::row_stream::{RowStream, TableInOrder};
-use fulmen_data::internal::{Starts, catch_quietly};
+use super::row_stream::{RowStream, SequentialTable};
+use super::source_file::SourceFile;
+use fulmen_data::internal::{Offsets, catch_quietly};
 use fulmen_data::{Error, Fingerprint, Result};
 
 /// Bytes of decoded rows that are kept unless the user says otherwise.
@@ -23,48 +23,48 @@ pub(crate) const DEFAULT_CACHE: usize = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) columns: Arc<StructArray>,
-    pub(crate) place: Arc<Place>,
+    pub(crate) place: Arc<RowOrigin>,
     /// How much memory it takes.
     bytes: usize,
 }
 
 impl Block {
-    pub(crate) fn new(batch: RecordBatch, place: Place, bytes: usize) -> Block {
+    pub(crate) fn new(batch: RecordBatch, place: RowOrigin, bytes: usize) -> Block {
         Block { columns: Arc::new(StructArray::from(batch)), place: Arc::new(place), bytes }
     }
 }
 
 /// Where the rows of a block stand.
 #[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) file: Arc<Input>,
-    pub(crate) numbers: Numbers,
+pub(crate) struct RowOrigin {
+    pub(crate) file: Arc<SourceFile>,
+    pub(crate) numbers: RowNumbers,
     /// The rows and columns of the block whose text is no UTF-8. The arrays have nulls there.
     pub(crate) not_utf8: Vec<(usize, usize)>,
 }
 
 /// How the rows of a block are numbered in their file.
 #[derive(Debug)]
-pub(crate) enum Numbers {
+pub(crate) enum RowNumbers {
     /// By rows, from this one on.
-    Rows(usize),
+    BlockReader(usize),
     /// By lines, of which each is a row, from this one on.
     Lines(u64),
     /// By the lines in which they begin.
     Each(Vec<u64>),
 }
 
-impl Place {
-    pub(crate) fn new(file: &Arc<Input>, numbers: Numbers) -> Place {
-        Place { file: Arc::clone(file), numbers, not_utf8: Vec::new() }
+impl RowOrigin {
+    pub(crate) fn new(file: &Arc<SourceFile>, numbers: RowNumbers) -> RowOrigin {
+        RowOrigin { file: Arc::clone(file), numbers, not_utf8: Vec::new() }
     }
 
     /// `row 3`, or `line 4`.
     fn number(&self, row: usize) -> String {
         match &self.numbers {
-            Numbers::Rows(first) => format!("row {}", first + row),
-            Numbers::Lines(first) => format!("line {}", first + row as u64),
-            Numbers::Each(lines) => format!("line {}", lines[row]),
+            RowNumbers::BlockReader(first) => format!("row {}", first + row),
+            RowNumbers::Lines(first) => format!("line {}", first + row as u64),
+            RowNumbers::Each(lines) => format!("line {}", lines[row]),
         }
     }
 
@@ -79,12 +79,12 @@ impl Place {
 }
 
 /// Files whose rows come in blocks.
-pub(crate) trait Decode: Send + Sync + 'static {
+pub(crate) trait BlockSource: Send + Sync + 'static {
     /// How many rows each block has.
     fn block_rows(&self) -> Vec<usize>;
 
     /// Where a block stands, if that is known before it is decoded.
-    fn place(&self, block: usize) -> Option<Place>;
+    fn place(&self, block: usize) -> Option<RowOrigin>;
 
     /// Decodes a block.
     fn decode(&self, block: usize) -> Result<Block>;
@@ -95,7 +95,7 @@ pub(crate) trait Decode: Send + Sync + 'static {
     }
 
     /// The same files with these columns alone.
-    fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>>;
+    fn select(&self, columns: &[usize]) -> Result<Arc<dyn BlockSource>>;
 
     /// All files.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
@@ -105,9 +105,9 @@ pub(crate) trait Decode: Send + Sync + 'static {
 pub(crate) type Sequence = Box<dyn Iterator<Item = Result<(usize, Block)>> + Send>;
 
 /// Some files as one list of rows.
-pub struct Rows {
-    decode: Arc<dyn Decode>,
-    starts: Starts,
+pub struct BlockReader {
+    decode: Arc<dyn BlockSource>,
+    offsets: Offsets,
     pub(crate) columns: Vec<Column>,
     /// What Hugging Face's `datasets` says of them.
     pub(crate) features: HfFeatures,
@@ -119,10 +119,14 @@ pub struct Rows {
     pub(crate) name: String,
 }
 
-impl Rows {
-    pub(crate) fn new(decode: Arc<dyn Decode>, (columns, features): (Vec<Column>, HfFeatures), name: String) -> Rows {
-        Rows {
-            starts: Starts::new(decode.block_rows()),
+impl BlockReader {
+    pub(crate) fn new(
+        decode: Arc<dyn BlockSource>,
+        (columns, features): (Vec<Column>, HfFeatures),
+        name: String,
+    ) -> BlockReader {
+        BlockReader {
+            offsets: Offsets::new(decode.block_rows()),
             decode,
             positions: (0..columns.len()).map(Some).collect(),
             names: Arc::new(Positions::of(&columns)),
@@ -134,7 +138,7 @@ impl Rows {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.starts.len()
+        self.offsets.len()
     }
 
     /// The columns that are read.
@@ -149,7 +153,7 @@ impl Rows {
         columns.dedup();
         self.decode = self.decode.select(&columns)?;
         // Blocks may be larger where fewer columns are read.
-        self.starts = Starts::new(self.decode.block_rows());
+        self.offsets = Offsets::new(self.decode.block_rows());
         self.positions = (0..self.columns.len()).map(|column| columns.binary_search(&column).ok()).collect();
         self.names = Arc::new(Positions::of(self.selected()));
         self.cache = Cache::new(self.cache.limit);
@@ -161,13 +165,13 @@ impl Rows {
     }
 
     fn locate(&self, index: usize) -> Result<(usize, usize)> {
-        self.starts.find(index).ok_or_else(|| outside(index, self.len()))
+        self.offsets.find(index).ok_or_else(|| out_of_range(index, self.len()))
     }
 
     /// The block in which a row stands, and its number there.
     pub(crate) fn find(&self, index: usize) -> Result<(Arc<Block>, usize)> {
         let (number, row) = self.locate(index)?;
-        let expected = self.starts.first(number + 1) - self.starts.first(number);
+        let expected = self.offsets.first(number + 1) - self.offsets.first(number);
         let found = self.cache.get(number, || {
             let block = self.decode.decode(number)?;
             match block.columns.len() {
@@ -193,7 +197,7 @@ impl Rows {
     }
 
     /// Where a row stands, and its number there.
-    fn place(&self, index: usize) -> Result<(Arc<Place>, usize)> {
+    fn place(&self, index: usize) -> Result<(Arc<RowOrigin>, usize)> {
         let (number, row) = self.locate(index)?;
         match self.decode.place(number) {
             Some(place) => Ok((Arc::new(place), row)),
@@ -216,7 +220,7 @@ impl Rows {
     /// The rows from the beginning to the end.
     pub(crate) fn stream(&self) -> RowStream {
         let columns = self.selected().map(|column| column.name.clone()).collect();
-        let table = TableInOrder { decode: Arc::clone(&self.decode), starts: self.starts.clone(), columns };
+        let table = SequentialTable { decode: Arc::clone(&self.decode), offsets: self.offsets.clone(), columns };
         RowStream::new(Arc::new(table), Arc::clone(&self.names))
     }
 
@@ -226,7 +230,7 @@ impl Rows {
     }
 }
 
-impl fmt::Debug for Rows {
+impl fmt::Debug for BlockReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rows").field("name", &self.name).field("rows", &self.len()).finish_non_exhaustive()
     }
@@ -280,12 +284,12 @@ impl Cache {
 }
 
 /// The error for an index that is not there.
-pub(crate) fn outside(index: usize, len: usize) -> Error {
+pub(crate) fn out_of_range(index: usize, len: usize) -> Error {
     Error::usage(format!("there is no item {index}; there are {len}"))
 }
 
 /// Runs code that reads a file's content; a panic over content that it did not expect is an error of the file.
-pub(crate) fn guard<T>(file: &Input, read: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guard<T>(file: &SourceFile, read: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_quietly(read).unwrap_or_else(|message| Err(file.error(format!("the file is damaged: {message}"))))
 }
 
@@ -298,8 +302,8 @@ mod tests {
     #[test]
     fn the_cache_keeps_what_was_used_last_within_its_bytes_and_at_least_one_block() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let input = Input::open_all(&[file.path().into()]).unwrap().remove(0);
-        let place = || Place::new(&input, Numbers::Rows(0));
+        let input = SourceFile::open_all(&[file.path().into()]).unwrap().remove(0);
+        let place = || RowOrigin::new(&input, RowNumbers::BlockReader(0));
         let block = |bytes| {
             let column: ArrayRef = Arc::new(Int32Array::from(vec![1]));
             Block::new(RecordBatch::try_from_iter([("x", column)]).unwrap(), place(), bytes)

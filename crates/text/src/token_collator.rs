@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::encoding::place;
-use super::masking::label_of;
+use super::masking::token_label;
 use super::{Encoding, MaskedLanguageModel, Side};
 use fulmen_data::{
     DType, Dataset, Error, Field, Fingerprint, IterableDataset, Record, Records, Result, Sample, Source, Stage, Stream,
@@ -33,16 +33,16 @@ pub enum CausalLabels {
 /// | --- | --- | --- |
 /// | `input_ids` | `i32[length]` | always |
 /// | `attention_mask` | `bool[length]`: true where there is a token, false for padding | always |
-/// | `token_type_ids` | `i32[length]`: which text of a pair | [`token_type_ids`](TokenSamples::token_type_ids) |
-/// | `segment_ids` | `i32[length]`: which document, from 1; 0 for padding | [`documents`](TokenSamples::documents) |
-/// | `position_ids` | `i32[length]`: the place within its document | [`documents`](TokenSamples::documents) |
-/// | `labels` | `i32[length]` | [`causal`](TokenSamples::causal), [`masked`](TokenSamples::masked) |
+/// | `token_type_ids` | `i32[length]`: which text of a pair | [`token_type_ids`](TokenCollator::token_type_ids) |
+/// | `segment_ids` | `i32[length]`: which document, from 1; 0 for padding | [`documents`](TokenCollator::documents) |
+/// | `position_ids` | `i32[length]`: the place within its document | [`documents`](TokenCollator::documents) |
+/// | `labels` | `i32[length]` | [`causal`](TokenCollator::causal), [`masked`](TokenCollator::masked) |
 ///
 /// `attention_mask` is what `fulmen_nn`'s attention takes as a mask after a reshape to `[batch, 1, 1, length]`. Padding
 /// has the label [`IGNORE_INDEX`], by its place and not by its token, so that a text may end with the token that pads.
 ///
 /// ```
-/// use fulmen_text::{Encoding, TokenSamples};
+/// use fulmen_text::{Encoding, TokenCollator};
 /// use fulmen_data::{Field, HostBatch, Fingerprint, Result, Source};
 ///
 /// struct Reviews; // Two of them, tokenized, with their labels.
@@ -63,7 +63,7 @@ pub enum CausalLabels {
 ///     }
 /// }
 ///
-/// let texts = TokenSamples::new(3, 0);
+/// let texts = TokenCollator::new(3, 0);
 /// let mut fields = texts.fields();
 /// fields.push(Field::new("label", fulmen_data::DType::I32, []));
 /// let data = Reviews.into_dataset(fields, move |(encoding, label), sample| {
@@ -76,7 +76,7 @@ pub enum CausalLabels {
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct TokenSamples {
+pub struct TokenCollator {
     length: usize,
     pad_id: u32,
     padding: Side,
@@ -93,10 +93,10 @@ enum Labels {
     Masked(MaskedLanguageModel),
 }
 
-impl TokenSamples {
+impl TokenCollator {
     /// Samples of `length` tokens, padded on the right with `pad_id`. A longer text is an error.
-    pub fn new(length: usize, pad_id: u32) -> TokenSamples {
-        TokenSamples {
+    pub fn new(length: usize, pad_id: u32) -> TokenCollator {
+        TokenCollator {
             length,
             pad_id,
             padding: Side::Right,
@@ -108,20 +108,20 @@ impl TokenSamples {
     }
 
     /// The side on which there is padding; right unless said otherwise.
-    pub fn padding(mut self, side: Side) -> TokenSamples {
+    pub fn padding(mut self, side: Side) -> TokenCollator {
         self.padding = side;
         self
     }
 
     /// Cuts texts that are too long on this side, special tokens like any other. `Tokenizer::max_length` keeps
     /// them, and is what to use with a tokenizer that adds some.
-    pub fn truncation(mut self, side: Side) -> TokenSamples {
+    pub fn truncation(mut self, side: Side) -> TokenCollator {
         self.truncation = Some(side);
         self
     }
 
     /// Whether there is a field `token_type_ids`.
-    pub fn token_type_ids(mut self, token_types: bool) -> TokenSamples {
+    pub fn token_type_ids(mut self, token_types: bool) -> TokenCollator {
         self.token_types = token_types;
         self
     }
@@ -129,19 +129,19 @@ impl TokenSamples {
     /// Whether there are fields `segment_ids` and `position_ids`, which tell the documents of a block apart: attention is
     /// kept within a document by the mask `segment_ids[:, :, None] == segment_ids[:, None, :]`. Causal labels then do
     /// not reach into the next document.
-    pub fn documents(mut self, documents: bool) -> TokenSamples {
+    pub fn documents(mut self, documents: bool) -> TokenCollator {
         self.documents = documents;
         self
     }
 
     /// Labels of a causal language model: each token is to be told from those before it.
-    pub fn causal(mut self, labels: CausalLabels) -> TokenSamples {
+    pub fn causal(mut self, labels: CausalLabels) -> TokenCollator {
         self.labels = Labels::Causal(labels);
         self
     }
 
     /// Hides tokens, and makes them the labels. The random numbers are those of the sample, other ones in each epoch.
-    pub fn masked(mut self, masked: MaskedLanguageModel) -> TokenSamples {
+    pub fn masked(mut self, masked: MaskedLanguageModel) -> TokenCollator {
         self.labels = Labels::Masked(masked);
         self
     }
@@ -169,7 +169,7 @@ impl TokenSamples {
     /// several lengths have shorter ones.
     ///
     /// # Errors
-    /// More tokens than there is room for; a token that no i32 holds; fields that are not [`fields`](TokenSamples::fields).
+    /// More tokens than there is room for; a token that no i32 holds; fields that are not [`fields`](TokenCollator::fields).
     pub fn write(&self, mut encoding: Encoding, sample: &mut Sample<'_>, first: usize) -> Result<()> {
         encoding.check()?;
         let length = match sample.fields().get(first) {
@@ -177,7 +177,7 @@ impl TokenSamples {
             other => {
                 let found = other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
                 return Err(Error::field(format!(
-                    "field {first} was to hold the tokens as {}, but {found}; give TokenSamples::fields to the dataset \
+                    "field {first} was to hold the tokens as {}, but {found}; give TokenCollator::fields to the dataset \
                      and say where they begin",
                     self.field("input_ids")
                 )));
@@ -192,13 +192,13 @@ impl TokenSamples {
         let labels = self.make_labels(&mut encoding, sample)?;
 
         let mut values = Values { sample, field: first, start };
-        values.write(label_of(self.pad_id)?, tokens, |place| label_of(encoding.ids[place]))?;
+        values.write(token_label(self.pad_id)?, tokens, |place| token_label(encoding.ids[place]))?;
         let mask: Vec<bool> = (0..length).map(|place| (start..start + tokens).contains(&place)).collect();
         values.sample.write_slice::<bool>(first + 1, &mask)?;
         values.field += 1;
         if self.token_types {
             let types = &encoding.type_ids;
-            values.write(0, tokens, |place| label_of(types.get(place).copied().unwrap_or(0)))?;
+            values.write(0, tokens, |place| token_label(types.get(place).copied().unwrap_or(0)))?;
         }
         if self.documents {
             let starts = &encoding.starts;
@@ -220,12 +220,12 @@ impl TokenSamples {
         let mut labels: Vec<i32> = match &self.labels {
             Labels::None => return Ok(None),
             Labels::Masked(masked) => return masked.apply(encoding, sample.random()).map(Some),
-            Labels::Causal(_) => encoding.ids.iter().map(|&id| label_of(id)).collect::<Result<_>>()?,
+            Labels::Causal(_) => encoding.ids.iter().map(|&id| token_label(id)).collect::<Result<_>>()?,
         };
         let shifted = matches!(self.labels, Labels::Causal(CausalLabels::Shifted));
         if shifted && !labels.is_empty() {
             labels.remove(0);
-            labels.push(encoding.next.map_or(Ok(IGNORE_INDEX), label_of)?);
+            labels.push(encoding.next.map_or(Ok(IGNORE_INDEX), token_label)?);
         }
         if self.documents {
             // The first token of a document is told from no other one: it is the label of the place before, or, where
@@ -242,14 +242,14 @@ impl TokenSamples {
     /// The tokens of a [`Source`] as a [`Dataset`], or those of a [`Stream`] as an [`IterableDataset`].
     ///
     /// ```
-    /// use fulmen_text::{FirstFit, TokenArray, TokenSamples};
+    /// use fulmen_text::{PackedDocuments, TokenArray, TokenCollator};
     /// use fulmen_data::HostBatch;
     ///
     /// let mut tokens = TokenArray::new(100)?;
     /// for document in [&[11, 12, 13][..], &[21, 22, 23], &[31]] {
     ///     tokens.push(document)?;
     /// }
-    /// let data = TokenSamples::new(4, 0).documents(true).dataset(FirstFit::new(tokens, 4)?)?;
+    /// let data = TokenCollator::new(4, 0).documents(true).dataset(PackedDocuments::new(tokens, 4)?)?;
     /// let batch = HostBatch::collate(&data, &[0, 1])?;
     /// assert_eq!(batch.values::<i32>(0)?, [11, 12, 13, 31, 21, 22, 23, 0]);
     /// assert_eq!(batch.values::<i32>(2)?, [1, 1, 1, 2, 1, 1, 1, 0]); // segment_ids
@@ -308,11 +308,11 @@ impl Values<'_, '_> {
     }
 }
 
-/// The tokens of a source or a stream as samples of one length. Made by [`TokenSamples::dataset`].
+/// The tokens of a source or a stream as samples of one length. Made by [`TokenCollator::dataset`].
 #[derive(Clone, Debug)]
 pub struct TokenDataset<S> {
     source: S,
-    samples: TokenSamples,
+    samples: TokenCollator,
 }
 
 impl<S: Source<Item = Encoding>> Dataset for TokenDataset<S> {

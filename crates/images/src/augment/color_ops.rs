@@ -3,8 +3,8 @@
 //! Not here: those that draw more than that.
 
 use super::{check_probability, named};
-use crate::{Picture, PictureTransform, functional};
-use fulmen_data::{Result, SampleRandom};
+use crate::{Image, ImageTransform, functional};
+use fulmen_data::{Result, SampleRng};
 
 macro_rules! choice {
     (
@@ -34,18 +34,18 @@ macro_rules! choice {
             }
         }
 
-        impl PictureTransform for $name {
+        impl ImageTransform for $name {
             fn check(&self) -> Result<()> {
                 check_probability(stringify!($name), self.p)?;
-                // What a picture of one pixel is refused, all are.
-                let apply: fn(&$name, Picture) -> Result<Picture> = $apply;
-                named(stringify!($name), Picture::new(1, 1, 1, vec![0]).and_then(|pixel| apply(self, pixel))).map(|_| ())
+                // What an image of one pixel is refused, all are.
+                let apply: fn(&$name, Image) -> Result<Image> = $apply;
+                named(stringify!($name), Image::new(1, 1, 1, vec![0]).and_then(|pixel| apply(self, pixel))).map(|_| ())
             }
 
-            fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+            fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
                 self.check()?;
-                let apply: fn(&$name, Picture) -> Result<Picture> = $apply;
-                if random.chance(self.p) { apply(self, picture) } else { Ok(picture) }
+                let apply: fn(&$name, Image) -> Result<Image> = $apply;
+                if random.bernoulli(self.p) { apply(self, image) } else { Ok(image) }
             }
 
             fn describe(&self) -> String {
@@ -57,16 +57,16 @@ macro_rules! choice {
 }
 
 choice! {
-    /// Makes a picture grey, in as many channels as it has.
-    RandomGrayscale(), 0.1, |_, picture| {
-        let channels = picture.channels();
-        functional::rgb_to_grayscale(picture, channels)
+    /// Makes an image grey, in as many channels as it has.
+    RandomGrayscale(), 0.1, |_, image| {
+        let channels = image.channels();
+        functional::rgb_to_grayscale(image, channels)
     }
 }
 
 choice! {
-    /// Inverts a picture's colours.
-    RandomInvert(), 0.5, |_, picture| Ok(functional::invert(picture))
+    /// Inverts an image's colours.
+    RandomInvert(), 0.5, |_, image| Ok(functional::invert(image))
 }
 
 choice! {
@@ -74,7 +74,7 @@ choice! {
     RandomPosterize(
         /// `bits` from 0 to 8 are kept.
         bits: u32
-    ), 0.5, |this, picture| functional::posterize(picture, this.bits)
+    ), 0.5, |this, image| functional::posterize(image, this.bits)
 }
 
 choice! {
@@ -82,23 +82,23 @@ choice! {
     RandomSolarize(
         /// All values from `threshold` up are inverted.
         threshold: f64
-    ), 0.5, |this, picture| functional::solarize(picture, this.threshold)
+    ), 0.5, |this, image| functional::solarize(image, this.threshold)
 }
 
 choice! {
     /// Stretches each channel to all values from 0 to 255.
-    RandomAutocontrast(), 0.5, |_, picture| Ok(functional::autocontrast(picture))
+    RandomAutocontrast(), 0.5, |_, image| Ok(functional::autocontrast(image))
 }
 
 choice! {
     /// Makes all values of each channel about equally frequent.
-    RandomEqualize(), 0.5, |_, picture| Ok(functional::equalize(picture))
+    RandomEqualize(), 0.5, |_, image| Ok(functional::equalize(image))
 }
 
 choice! {
-    /// Makes a picture sharper or softer.
+    /// Makes an image sharper or softer.
     RandomAdjustSharpness(
-        /// A `sharpness_factor` of 0 gives a soft picture, 1 the same, 2 a sharper one.
+        /// A `sharpness_factor` of 0 gives a soft image, 1 the same, 2 a sharper one.
         sharpness_factor: f64
-    ), 0.5, |this, picture| functional::adjust_sharpness(picture, this.sharpness_factor)
+    ), 0.5, |this, image| functional::adjust_sharpness(image, this.sharpness_factor)
 }

@@ -28,14 +28,14 @@ impl Fold {
         Ok([Subset::new(dataset.clone(), &*self.train)?, Subset::new(dataset.clone(), &*self.validation)?])
     }
 
-    fn by(len: usize, validates: impl Fn(usize) -> bool) -> Fold {
+    fn from_predicate(len: usize, validates: impl Fn(usize) -> bool) -> Fold {
         let (validation, train) = (0..len).partition(|&index| validates(index));
         Fold { train, validation }
     }
 
     /// One fold for each number in `fold_of`, which tells for each sample in which it validates.
-    fn all(folds: usize, fold_of: &[usize]) -> Vec<Fold> {
-        (0..folds).map(|fold| Fold::by(fold_of.len(), |index| fold_of[index] == fold)).collect()
+    fn from_assignment(folds: usize, fold_of: &[usize]) -> Vec<Fold> {
+        (0..folds).map(|fold| Fold::from_predicate(fold_of.len(), |index| fold_of[index] == fold)).collect()
     }
 }
 
@@ -69,7 +69,7 @@ pub fn k_fold(len: usize, folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> 
         let of_longer = longer * (size + 1);
         fold_of[index] = if place < of_longer { place / (size + 1) } else { longer + (place - of_longer) / size };
     }
-    Ok(Fold::all(folds, &fold_of))
+    Ok(Fold::from_assignment(folds, &fold_of))
 }
 
 /// As [`k_fold`], with each class as often in each fold as in all, as nearly as that goes (`StratifiedKFold`). `labels` has
@@ -89,7 +89,7 @@ pub fn k_fold(len: usize, folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> 
 /// Fewer than two folds; no class with a sample for each fold.
 pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> {
     check_folds("stratified_k_fold", folds, labels.len(), "samples")?;
-    let classes = by_appearance(labels);
+    let classes = class_indices(labels);
     let members = members(&classes);
     if let Some(most) = members.iter().map(Vec::len).max().filter(|&most| most < folds) {
         return Err(Error::usage(format!(
@@ -111,11 +111,11 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
         }
         members.iter().zip(dealt).for_each(|(&index, fold)| fold_of[index] = fold);
     }
-    Ok(Fold::all(folds, &fold_of))
+    Ok(Fold::from_assignment(folds, &fold_of))
 }
 
 /// Divides samples into folds of nearly one length so that no group is in two of them (`GroupKFold`). `groups` has the group
-/// of each sample: a patient, a speaker, the picture that several crops come from. The largest group goes first, each into
+/// of each sample: a patient, a speaker, the image that several crops come from. The largest group goes first, each into
 /// the fold with the fewest samples so far.
 ///
 /// ```
@@ -141,7 +141,7 @@ pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
         sizes[lightest] += members.len();
         members.into_iter().for_each(|index| fold_of[index] = lightest);
     }
-    Ok(Fold::all(folds, &fold_of))
+    Ok(Fold::from_assignment(folds, &fold_of))
 }
 
 /// Divides samples at random so that no group is on both sides (`GroupShuffleSplit`). `validation` is the part of the
@@ -161,10 +161,10 @@ pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
 pub fn group_split<G: Ord>(groups: &[G], validation: f64, seed: u64) -> Result<Fold> {
     let mut numbers: BTreeMap<&G, usize> = groups.iter().map(|group| (group, 0)).collect();
     numbers.values_mut().enumerate().for_each(|(number, place)| *place = number);
-    let count = count_of("group_split", validation, numbers.len(), "groups")?;
+    let count = validation_count("group_split", validation, numbers.len(), "groups")?;
     let mut validates = vec![false; numbers.len()];
     permutation(Purpose::Folds, seed, 1, numbers.len())[..count].iter().for_each(|&group| validates[group] = true);
-    Ok(Fold::by(groups.len(), |index| numbers.get(&groups[index]).is_some_and(|&group| validates[group])))
+    Ok(Fold::from_predicate(groups.len(), |index| numbers.get(&groups[index]).is_some_and(|&group| validates[group])))
 }
 
 /// Divides samples at random with each class as often on both sides as in all, as nearly as that goes
@@ -184,8 +184,8 @@ pub fn group_split<G: Ord>(groups: &[G], validation: f64, seed: u64) -> Result<F
 /// # Errors
 /// A part outside 0 to 1; a class with a single sample; a side with fewer samples than there are classes.
 pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) -> Result<Fold> {
-    let count = count_of("stratified_split", validation, labels.len(), "samples")?;
-    let members = members(&by_appearance(labels));
+    let count = validation_count("stratified_split", validation, labels.len(), "samples")?;
+    let members = members(&class_indices(labels));
     if let Some(alone) = members.iter().find(|members| members.len() < 2) {
         return Err(Error::usage(format!(
             "stratified_split: the class of sample {} has that sample alone; it cannot be on both sides",
@@ -213,7 +213,7 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
         shuffle(Purpose::Folds, [seed, 3 + class as u64, members.len() as u64], &mut members);
         members[..counts[class]].iter().for_each(|&index| validates[index] = true);
     }
-    Ok(Fold::by(labels.len(), |index| validates[index]))
+    Ok(Fold::from_predicate(labels.len(), |index| validates[index]))
 }
 
 fn check_folds(name: &str, folds: usize, len: usize, what: &str) -> Result<()> {
@@ -226,7 +226,7 @@ fn check_folds(name: &str, folds: usize, len: usize, what: &str) -> Result<()> {
     Ok(())
 }
 
-fn count_of(name: &str, part: f64, len: usize, what: &str) -> Result<usize> {
+fn validation_count(name: &str, part: f64, len: usize, what: &str) -> Result<usize> {
     if !(part > 0.0 && part < 1.0) {
         return Err(Error::usage(format!("{name}: the part that validates is {part}; it must be between 0 and 1")));
     }
@@ -239,7 +239,7 @@ fn count_of(name: &str, part: f64, len: usize, what: &str) -> Result<usize> {
 }
 
 /// A number for each label, by the order in which they first appear.
-fn by_appearance<L: Eq + Hash>(labels: &[L]) -> Vec<usize> {
+fn class_indices<L: Eq + Hash>(labels: &[L]) -> Vec<usize> {
     let mut numbers = HashMap::new();
     labels
         .iter()

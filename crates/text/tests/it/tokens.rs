@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fulmen_cache::CacheExt;
 use fulmen_data::{
-    Buckets, DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, Sample, SampleRandom, Source, Stream,
-    StreamItem,
+    Buckets, DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, Sample, SampleRng, Source, Stream, StreamItem,
 };
 use fulmen_tables::{JsonLines, TextFile};
 use fulmen_text::{
-    ByteLevelBpe, CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel,
-    PackedStream, Side, TextInput, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore,
-    Tokenizer, Truncation, choose_boundaries, token_lengths,
+    ByteLevelBpe, CausalLabels, Encoding, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel,
+    PackedDocuments, PackedStream, Side, TextInput, TokenArray, TokenBlocks, TokenCollator, TokenFile, TokenFileWriter,
+    TokenStore, Tokenizer, Truncation, choose_boundaries, token_lengths,
 };
 use serde_json::Value;
 
@@ -199,7 +198,7 @@ fn samples_are_padded_and_cut_as_transformers_does_it() {
         let tokenizer =
             tokenizer("wordpiece").max_length(16).unwrap().truncation_side(side(&case["truncation"])).unwrap();
         let samples =
-            TokenSamples::new(16, tokenizer.pad_id().unwrap()).padding(side(&case["padding"])).token_type_ids(true);
+            TokenCollator::new(16, tokenizer.pad_id().unwrap()).padding(side(&case["padding"])).token_type_ids(true);
         let check = |data: &dyn Dataset, expected: &Value| {
             assert_eq!(rows::<i32>(data, "input_ids"), list::<Vec<i32>>(&expected["input_ids"]));
             assert_eq!(rows::<i32>(data, "token_type_ids"), list::<Vec<i32>>(&expected["token_type_ids"]));
@@ -216,7 +215,7 @@ fn causal_labels_are_those_of_transformers() {
     let case = &reference()["causal"];
     let tokenizer = tokenizer("bpe");
     let length = array(&case["input_ids"][0]).len();
-    let samples = TokenSamples::new(length, tokenizer.special_id("<|endoftext|>").unwrap());
+    let samples = TokenCollator::new(length, tokenizer.special_id("<|endoftext|>").unwrap());
     let texts = tokenizer.tokenize(Memory(list::<String>(&case["texts"])));
     let data = samples.clone().causal(CausalLabels::Same).dataset(texts.clone()).unwrap();
     assert_eq!(rows::<i32>(&data, "input_ids"), list::<Vec<i32>>(&case["input_ids"]));
@@ -247,12 +246,12 @@ fn joined_documents_are_cut_into_the_blocks_of_the_reference() {
     let case = &reference()["packing"];
     let length = case["length"].as_u64().unwrap() as usize;
     let blocks = TokenBlocks::new(packed_array(case), length).unwrap();
-    let data = TokenSamples::new(length, 0).causal(CausalLabels::Shifted).dataset(blocks.clone()).unwrap();
+    let data = TokenCollator::new(length, 0).causal(CausalLabels::Shifted).dataset(blocks.clone()).unwrap();
     let (ids, mut shifted) = (list::<Vec<i32>>(&case["blocks"]), list::<Vec<i32>>(&case["shifted"]));
     assert_eq!(rows::<i32>(&data, "input_ids"), ids);
     shifted.last_mut().unwrap().resize(length, IGNORE_INDEX);
     assert_eq!(rows::<i32>(&data, "labels"), shifted);
-    let same = TokenSamples::new(length, 0).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
+    let same = TokenCollator::new(length, 0).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
     assert_eq!(rows::<i32>(&same, "labels"), ids);
 
     // The same from a stream, to the last detail, with and without the remainder.
@@ -275,14 +274,14 @@ fn no_label_reaches_into_the_next_document() {
     // The first block ends where a document does, the second within one.
     let ids = [vec![11, 12, 13, 0], vec![21, 22, 0, 31], vec![32, 33, 34, 35]];
     let shifted = |documents| {
-        TokenSamples::new(4, 0).documents(documents).causal(CausalLabels::Shifted).dataset(blocks.clone()).unwrap()
+        TokenCollator::new(4, 0).documents(documents).causal(CausalLabels::Shifted).dataset(blocks.clone()).unwrap()
     };
     assert_eq!(rows::<i32>(&shifted(true), "input_ids"), ids);
     let labels = [vec![12, 13, 0, -100], vec![22, 0, -100, 32], vec![33, 34, 35, 0]];
     assert_eq!(rows::<i32>(&shifted(true), "labels"), labels);
     assert_eq!(rows::<i32>(&shifted(true), "segment_ids"), [vec![1; 4], vec![1, 1, 1, 2], vec![1; 4]]);
     assert_eq!(rows::<i32>(&shifted(false), "labels"), [vec![12, 13, 0, 21], vec![22, 0, 31, 32], vec![33, 34, 35, 0]]);
-    let same = TokenSamples::new(4, 0).documents(true).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
+    let same = TokenCollator::new(4, 0).documents(true).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
     assert_eq!(rows::<i32>(&same, "labels"), [vec![11, 12, 13, 0], vec![21, 22, 0, -100], vec![32, 33, 34, 35]]);
 
     // The same from a stream, and where a longer text is cut.
@@ -294,11 +293,11 @@ fn no_label_reaches_into_the_next_document() {
     whole.truncate(4, Side::Right);
     assert_eq!(whole, by_index[0]);
     let one =
-        TokenSamples::new(4, 0).documents(true).causal(CausalLabels::Shifted).dataset(Memory(vec![whole])).unwrap();
+        TokenCollator::new(4, 0).documents(true).causal(CausalLabels::Shifted).dataset(Memory(vec![whole])).unwrap();
     assert_eq!(rows::<i32>(&one, "labels"), [[12, 13, 0, -100]]);
     // Nothing may begin behind tokens after which nothing is known.
     let wrong = Encoding { starts: vec![2], ..Encoding::from_ids(vec![1, 2]) };
-    let wrong = TokenSamples::new(4, 0).dataset(Memory(vec![wrong])).unwrap();
+    let wrong = TokenCollator::new(4, 0).dataset(Memory(vec![wrong])).unwrap();
     assert!(HostBatch::collate(&wrong, &[0]).unwrap_err().is_usage());
 }
 
@@ -307,9 +306,9 @@ fn documents_side_by_side_are_those_of_the_reference() {
     let case = &reference()["packing"];
     let length = case["length"].as_u64().unwrap() as usize;
     let tokens = packed_array(case);
-    let fit = FirstFit::new(tokens, length).unwrap();
+    let fit = PackedDocuments::new(tokens, length).unwrap();
     let end = documents(case).1;
-    let samples = TokenSamples::new(length, end).documents(true).causal(CausalLabels::Shifted);
+    let samples = TokenCollator::new(length, end).documents(true).causal(CausalLabels::Shifted);
     let data = samples.clone().dataset(fit.clone()).unwrap();
     let expected =
         |name: &str| -> Vec<Vec<i32>> { array(&case["first_fit"]).iter().map(|row| list(&row[name])).collect() };
@@ -336,7 +335,7 @@ fn documents_side_by_side_are_those_of_the_reference() {
 
 #[test]
 fn first_fit_loses_and_doubles_no_token() {
-    let mut random = SampleRandom::new(5, 0, 0);
+    let mut random = SampleRng::new(5, 0, 0);
     for round in 0..30 {
         let (length, open) = (random.in_range(1..20), random.in_range(1..5));
         let mut next = 0;
@@ -352,7 +351,7 @@ fn first_fit_loses_and_doubles_no_token() {
         if tokens.num_tokens() == 0 {
             continue;
         }
-        let fit = FirstFit::new(tokens, length).unwrap().decreasing(round % 2 == 0);
+        let fit = PackedDocuments::new(tokens, length).unwrap().decreasing(round % 2 == 0);
         let by_index: Vec<Encoding> = (0..fit.len()).map(|index| fit.get(index).unwrap()).collect();
         for blocks in [by_index, blocks(&PackedStream::first_fit(Memory(documents.clone()), length, open).unwrap())] {
             assert!(blocks.iter().all(|block| (1..=length).contains(&block.len())));
@@ -381,7 +380,7 @@ fn masking_has_the_shares_that_transformers_has() {
     let (mut maskable, mut chosen, mut masked, mut changed, mut kept) = (0, 0, 0, 0, 0);
     for index in 0..2000 {
         let mut encoding = Encoding::from_ids(row.clone());
-        let labels = mask.apply(&mut encoding, &mut SampleRandom::new(1, 0, index)).unwrap();
+        let labels = mask.apply(&mut encoding, &mut SampleRng::new(1, 0, index)).unwrap();
         for ((&before, &after), &label) in row.iter().zip(&encoding.ids).zip(&labels) {
             let special = before <= 4;
             maskable += u64::from(!special);
@@ -422,7 +421,7 @@ fn words_are_hidden_whole_or_not_at_all() {
     let mask = MaskedLanguageModel::for_tokenizer(&tokenizer).unwrap().whole_words(true).probability(0.4);
     let (mut words, mut hidden) = (0, 0);
     for index in 0..50 {
-        let labels = mask.apply(&mut encoding.clone(), &mut SampleRandom::new(3, 0, index)).unwrap();
+        let labels = mask.apply(&mut encoding.clone(), &mut SampleRng::new(3, 0, index)).unwrap();
         let tokens: Vec<(Option<u32>, bool)> =
             encoding.words.iter().zip(&labels).map(|(word, label)| (*word, *label != IGNORE_INDEX)).collect();
         assert!(tokens.iter().all(|(word, chosen)| word.is_some() || !chosen));
@@ -435,7 +434,7 @@ fn words_are_hidden_whole_or_not_at_all() {
     }
     assert!(words > 1000);
     assert!(deviations(hidden, words, 0.4).abs() < 4.0, "{hidden} of {words}");
-    let error = mask.apply(&mut Encoding::from_ids(vec![9]), &mut SampleRandom::new(0, 0, 0)).unwrap_err();
+    let error = mask.apply(&mut Encoding::from_ids(vec![9]), &mut SampleRng::new(0, 0, 0)).unwrap_err();
     assert!(error.to_string().contains("Tokenizer::words"), "{error}");
 }
 
@@ -444,7 +443,7 @@ fn masks_are_new_in_each_epoch_and_the_same_for_any_number_of_workers() {
     let tokenizer = tokenizer("wordpiece").max_length(24).unwrap();
     let texts: Vec<String> = list(&reference()["packing"]["texts"]);
     let mask = MaskedLanguageModel::for_tokenizer(&tokenizer).unwrap();
-    let samples = TokenSamples::new(24, tokenizer.pad_id().unwrap()).masked(mask);
+    let samples = TokenCollator::new(24, tokenizer.pad_id().unwrap()).masked(mask);
     let read = |workers| -> Vec<Vec<i32>> {
         let data = samples.clone().dataset(tokenizer.tokenize(Memory(texts.clone()))).unwrap();
         let loader =
@@ -492,7 +491,7 @@ fn lines_become_batches_through_a_token_file() {
 
     let array = packed_array(&reference()["packing"]);
     assert_eq!(file.document_ends(), array.document_ends());
-    let samples = TokenSamples::new(24, end).documents(true).causal(CausalLabels::Shifted);
+    let samples = TokenCollator::new(24, end).documents(true).causal(CausalLabels::Shifted);
     let read = |workers| -> Vec<Vec<u8>> {
         let data = samples.clone().dataset(TokenBlocks::new(file.clone(), 24).unwrap()).unwrap();
         let loader =
@@ -524,7 +523,7 @@ fn a_stream_of_lines_gives_the_same_batches_for_any_number_of_workers_and_after_
     let tokenizer = tokenizer("bpe");
     let end = tokenizer.special_id("<|endoftext|>").unwrap();
     let lines: Vec<String> = list(&reference()["packing"]["texts"]);
-    let samples = TokenSamples::new(24, end).documents(true).causal(CausalLabels::Shifted);
+    let samples = TokenCollator::new(24, end).documents(true).causal(CausalLabels::Shifted);
     let loader = |first_fit, workers, threads| {
         let documents = tokenizer.tokenize(Memory(lines.clone()).shuffle(8, 5));
         let packed = match first_fit {
@@ -567,7 +566,7 @@ fn chosen_lengths_are_the_shapes_of_the_batches() {
     let lengths = token_lengths(&tokens, 2).unwrap();
     let best = choose_boundaries(&lengths, 3).unwrap();
     assert_eq!(best.lengths().len(), 3);
-    let samples = TokenSamples::new(best.lengths()[2], 0).causal(CausalLabels::Shifted);
+    let samples = TokenCollator::new(best.lengths()[2], 0).causal(CausalLabels::Shifted);
     // Bucket, valid rows, ids, mask, labels.
     type Content = (usize, usize, Vec<i32>, Vec<bool>, Vec<i32>);
     let read = |workers| -> Vec<Content> {
@@ -705,15 +704,15 @@ fn what_does_not_fit_says_what_to_do() {
     says(MaskedLanguageModel::for_tokenizer(&tokenizer("bpe")).unwrap_err(), &["[MASK]", "text_bpe.json"]);
 
     let texts = wordpiece.tokenize(Memory(vec!["one", "two, and three, and four"]));
-    let data = TokenSamples::new(6, 0).dataset(texts.clone()).unwrap();
+    let data = TokenCollator::new(6, 0).dataset(texts.clone()).unwrap();
     says(HostBatch::collate(&data, &[0, 1]).unwrap_err(), &["sample 1", "more than the 6", "Tokenizer::max_length"]);
-    let cut = TokenSamples::new(6, 0).truncation(Side::Right).dataset(texts.clone()).unwrap();
+    let cut = TokenCollator::new(6, 0).truncation(Side::Right).dataset(texts.clone()).unwrap();
     assert_eq!(rows::<bool>(&cut, "attention_mask")[1], [true; 6]);
-    says(TokenSamples::new(0, 0).dataset(texts.clone()).unwrap_err(), &["samples of 0 tokens"]);
+    says(TokenCollator::new(0, 0).dataset(texts.clone()).unwrap_err(), &["samples of 0 tokens"]);
     let mask = MaskedLanguageModel::new(4, 300, []).replacements(0.8, 0.3);
-    says(TokenSamples::new(6, 0).masked(mask).dataset(texts.clone()).unwrap_err(), &["0.8", "0.3", "at most 1"]);
+    says(TokenCollator::new(6, 0).masked(mask).dataset(texts.clone()).unwrap_err(), &["0.8", "0.3", "at most 1"]);
     says(TokenBlocks::new(TokenArray::new(9).unwrap(), 4).unwrap_err(), &["0 tokens in all", "block of 4"]);
-    let write = |encoding, sample: &mut Sample<'_>| TokenSamples::new(6, 0).write(encoding, sample, 0);
+    let write = |encoding, sample: &mut Sample<'_>| TokenCollator::new(6, 0).write(encoding, sample, 0);
     let data = Source::into_dataset(texts, vec![], write);
     says(HostBatch::collate(&data, &[0]).unwrap_err(), &["field 0", "there is none"]);
 }
@@ -783,18 +782,18 @@ fn lengths_and_fingerprints() {
     for threads in [0, 1, 2, 7] {
         assert_eq!(token_lengths(&tokens, threads).unwrap(), lengths);
     }
-    let of = |tokenizer: &Tokenizer, samples: TokenSamples| {
+    let of = |tokenizer: &Tokenizer, samples: TokenCollator| {
         let mut fingerprint = Fingerprint::new();
         samples.dataset(tokenizer.tokenize(texts.clone())).unwrap().fingerprint(&mut fingerprint).unwrap();
         fingerprint.to_string()
     };
-    let first = of(&bpe, TokenSamples::new(64, 0));
-    assert_eq!(first, of(&tokenizer("bpe"), TokenSamples::new(64, 0)));
+    let first = of(&bpe, TokenCollator::new(64, 0));
+    assert_eq!(first, of(&tokenizer("bpe"), TokenCollator::new(64, 0)));
     for other in [
-        of(&bpe, TokenSamples::new(65, 0)),
-        of(&bpe, TokenSamples::new(64, 0).documents(true)),
-        of(&bpe.clone().max_length(9).unwrap(), TokenSamples::new(64, 0)),
-        of(&tokenizer("wordpiece"), TokenSamples::new(64, 0)),
+        of(&bpe, TokenCollator::new(65, 0)),
+        of(&bpe, TokenCollator::new(64, 0).documents(true)),
+        of(&bpe.clone().max_length(9).unwrap(), TokenCollator::new(64, 0)),
+        of(&tokenizer("wordpiece"), TokenCollator::new(64, 0)),
     ] {
         assert_ne!(first, other);
     }
@@ -815,7 +814,7 @@ fn texts_of_a_type_of_the_users_need_a_version_in_a_cache() {
     let at = |name: &str| dir.path().join(name);
     std::fs::write(at("x.jsonl"), "{\"text\": \"One\"}\n").unwrap();
     std::fs::write(at("x.txt"), "one\n").unwrap();
-    let (tokenizer, samples) = (tokenizer("bpe"), TokenSamples::new(8, 0));
+    let (tokenizer, samples) = (tokenizer("bpe"), TokenCollator::new(8, 0));
     let reviews = || JsonLines::open(at("x.jsonl")).unwrap().typed::<Review>();
     let data = || samples.clone().dataset(tokenizer.tokenize(reviews())).unwrap();
     let error = data().cache(at("cache")).open().unwrap_err();

@@ -1,0 +1,281 @@
+//! How a pipeline of images runs: the geometric steps that come first become one view, the decoder decodes what it shows,
+//! and the steps after it go from image to image.
+//!
+//! Each thread keeps its decoder and its memory from one image to the next.
+//!
+//! Not here: the pipeline's options (`pipeline`).
+
+use std::cell::Cell;
+
+use fast_image_resize::Resizer;
+
+use super::decode::{self, Buffers};
+use super::geometry::{ImageSize, Orientation, Rect, View};
+use super::pipeline::{ImagePipeline, Step};
+use super::resize::{self, Pixels};
+use crate::{Image, jpeg};
+use fulmen_data::{Error, Result, Sample, SampleRng, Stage};
+
+/// What a thread keeps.
+#[derive(Default)]
+struct Scratch {
+    decoder: Option<jpeg::Decoder>,
+    buffers: Buffers,
+    resizer: Resizer,
+    /// What the view shows, not oriented.
+    rendered: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// Lends the thread's scratch. A step that decodes other images while it runs gets a new one.
+fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
+    let mut scratch = SCRATCH.take().unwrap_or_default();
+    let result = work(&mut scratch);
+    scratch.trim();
+    SCRATCH.set(Some(scratch));
+    result
+}
+
+impl Scratch {
+    /// Gives back what one unusually great image took.
+    fn trim(&mut self) {
+        const KEPT: usize = 64 << 20;
+        for buffer in [&mut self.buffers.raw, &mut self.buffers.pixels, &mut self.rendered] {
+            if buffer.capacity() > KEPT {
+                *buffer = Vec::new();
+            }
+        }
+        if self.resizer.size_of_internal_buffers() > KEPT {
+            self.resizer.reset_internal_buffers();
+        }
+    }
+}
+
+/// What is left to do after the first view was sampled into the scratch.
+struct Rendered {
+    size: ImageSize,
+    orientation: Orientation,
+    /// Steps that are done.
+    done: usize,
+}
+
+impl ImagePipeline {
+    /// Decodes the bytes of a file and does all steps. A [`Image`] has bytes, pixel after pixel:
+    /// [`normalize`](ImagePipeline::normalize) and [`channels_last`](ImagePipeline::channels_last) say how a field is written, and
+    /// change nothing here.
+    ///
+    /// # Errors
+    /// Bytes that are no JPEG, PNG or WebP file, or not the whole of one; more pixels than
+    /// [`max_pixels`](ImagePipeline::max_pixels); what the steps refuse. The messages do not know the file's name.
+    pub fn decode(&self, file: &[u8], random: &mut SampleRng) -> Result<Image> {
+        self.check()?;
+        with_scratch(|scratch| {
+            let rendered = self.begin(file, random, scratch)?;
+            self.finish(image(&rendered, self.channels, scratch)?, rendered.done, random)
+        })
+    }
+
+    /// Does all steps to an image that has been decoded; as in [`decode`](ImagePipeline::decode), it is not normalized.
+    ///
+    /// # Errors
+    /// What the steps refuse.
+    pub fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
+        self.check()?;
+        self.finish(image.with_channels(self.channels)?, 0, random)
+    }
+
+    /// Decodes the bytes of a file, does all steps with the sample's random numbers, and writes the result into a field,
+    /// which must have the shape of [`ImagePipeline::field`].
+    ///
+    /// # Errors
+    /// As [`decode`](ImagePipeline::decode); an image of another size than the field's.
+    pub fn write(&self, file: &[u8], sample: &mut Sample<'_>, field: usize) -> Result<()> {
+        // A copy of the numbers, since the sample is needed for its clock.
+        let mut random = sample.random().clone();
+        let result = with_scratch(|scratch| {
+            let rendered = sample.timed(Stage::Decode, || self.begin(file, &mut random, scratch))?;
+            if rendered.done == self.steps.len() {
+                let Rendered { size, orientation, .. } = rendered;
+                return self.put(&scratch.rendered, size, orientation, sample, field);
+            }
+            let image = sample.timed(Stage::Transform, || {
+                self.finish(image(&rendered, self.channels, scratch)?, rendered.done, &mut random)
+            })?;
+            self.put_image(&image, sample, field)
+        });
+        *sample.random() = random;
+        result
+    }
+
+    /// The same for an image that has been decoded.
+    ///
+    /// # Errors
+    /// What the steps refuse; an image of another size than the field's.
+    pub fn write_image(&self, image: Image, sample: &mut Sample<'_>, field: usize) -> Result<()> {
+        let mut random = sample.random().clone();
+        let image = sample.timed(Stage::Transform, || self.finish(image.with_channels(self.channels)?, 0, &mut random));
+        *sample.random() = random;
+        self.put_image(&image?, sample, field)
+    }
+
+    fn put_image(&self, image: &Image, sample: &mut Sample<'_>, field: usize) -> Result<()> {
+        let size = ImageSize { height: image.height(), width: image.width() };
+        if image.channels() != self.channels {
+            return Err(Error::field(format!(
+                "the steps of {self} made an image of {} channels; {} are wanted",
+                image.channels(),
+                self.channels
+            )));
+        }
+        self.put(image.pixels(), size, Orientation::default(), sample, field)
+    }
+
+    /// Writes pixels into a field.
+    fn put(
+        &self,
+        pixels: &[u8],
+        size: ImageSize,
+        orientation: Orientation,
+        sample: &mut Sample<'_>,
+        field: usize,
+    ) -> Result<()> {
+        let ImageSize { height, width } = orientation.size(size);
+        let shape = match self.channels_first {
+            true => [self.channels, height, width],
+            false => [height, width, self.channels],
+        };
+        let declared = sample.fields().get(field);
+        if let Some(declared) = declared.filter(|declared| declared.shape != shape) {
+            return Err(Error::field(format!(
+                "the image is {shape:?}, but field `{declared}` takes another shape; declare it with Images::field, or \
+                 give all images one size (random_resized_crop, resize_exact, center_crop)"
+            )));
+        }
+        let to = resize::Target { size, channels: self.channels, orientation, channels_first: self.channels_first };
+        match &self.normalize {
+            None => to.write(pixels, sample.values_mut::<u8>(field)?, |_, value| value),
+            Some(normalize) => {
+                let tables = &*normalize.tables;
+                to.write(pixels, sample.values_mut::<f32>(field)?, |channel, value| match tables.get(channel) {
+                    Some(table) => table[usize::from(value)],
+                    None => f32::from(value) / 255.0,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes what the first geometric steps show, and samples it into the scratch.
+    fn begin(&self, file: &[u8], random: &mut SampleRng, scratch: &mut Scratch) -> Result<Rendered> {
+        let Scratch { decoder, buffers, resizer, rendered } = scratch;
+        let mut encoded = decode::open(file, decoder, &self.limits)?;
+        let stored = encoded.size();
+        let turned = if self.exif { encoded.orientation() } else { Orientation::default() };
+        let (view, done) = self.view(turned.size(stored), 0, random)?;
+        let view = view.reorient(turned, stored);
+        let eighths = if encoded.has_scales() { self.eighths(&view) } else { 8 };
+        match resize::needed(&view, self.interpolation) {
+            Some(rect) => {
+                let pixels = encoded.decode(rect, eighths, self.channels, &self.limits, buffers)?;
+                resize::render(&view, &pixels, self.interpolation, resizer, rendered)?;
+            }
+            None => {
+                let size = view.window.size();
+                rendered.clear();
+                decode::lengthen(rendered, size.width * size.height * self.channels)?;
+            }
+        }
+        Ok(Rendered { size: view.window.size(), orientation: view.orientation, done })
+    }
+
+    /// The view that the geometric steps from `from` on make up together, and the first step that is not in it.
+    fn view(&self, size: ImageSize, from: usize, random: &mut SampleRng) -> Result<(View, usize)> {
+        let mut view = View::all(size);
+        let mut done = from;
+        while let Some(Step::Geometric(step)) = self.steps.get(done) {
+            if !view.push(step, random)? {
+                break;
+            }
+            done += 1;
+        }
+        // A strip whose shorter side is resized becomes endlessly long.
+        let pixels = |size: ImageSize| (size.width as u64).saturating_mul(size.height as u64);
+        let seen = view.output();
+        if pixels(seen) > self.limits.pixels.max(pixels(size)) {
+            return Err(Error::content(format!(
+                "the steps make {} x {} pixels of {} x {}, over the limit of {}; use resize_exact, crop before \
+                 augmentations, or raise the limit with Images::max_pixels",
+                seen.width, seen.height, size.width, size.height, self.limits.pixels
+            )));
+        }
+        Ok((view, done))
+    }
+
+    /// The scale at which a JPEG is decoded for a view.
+    fn eighths(&self, view: &View) -> usize {
+        let Some(gap) = self.reducing_gap.filter(|_| view.is_resized()) else { return 8 };
+        let width = view.crop.width as f64 / view.size.width as f64;
+        let height = view.crop.height as f64 / view.size.height as f64;
+        let room = width.min(height) / gap;
+        [1, 2, 4].into_iter().find(|&eighths| 8.0 / eighths as f64 <= room).unwrap_or(8)
+    }
+
+    /// Does the steps from `done` on.
+    fn finish(&self, mut image: Image, mut done: usize, random: &mut SampleRng) -> Result<Image> {
+        while let Some(step) = self.steps.get(done) {
+            match step {
+                Step::Other(step) => {
+                    image = step.apply(image, random)?;
+                    done += 1;
+                }
+                Step::Geometric(_) => {
+                    let size = ImageSize { height: image.height(), width: image.width() };
+                    let (view, next) = self.view(size, done, random)?;
+                    image = see(&view, &image, self)?;
+                    done = next;
+                }
+            }
+        }
+        Ok(image)
+    }
+}
+
+/// What a view shows of an image.
+fn see(view: &View, of: &Image, pipeline: &ImagePipeline) -> Result<Image> {
+    let channels = of.channels();
+    let rect = Rect::all(ImageSize { height: of.height(), width: of.width() });
+    let pixels = Pixels { bytes: of.pixels(), stride: of.width() * channels, channels, rect, eighths: 8 };
+    let mut rendered = Vec::new();
+    resize::render(view, &pixels, pipeline.interpolation, &mut Resizer::new(), &mut rendered)?;
+    oriented(&rendered, view.window.size(), view.orientation, channels)
+}
+
+/// An image of what lies in the scratch.
+fn image(rendered: &Rendered, channels: usize, scratch: &Scratch) -> Result<Image> {
+    oriented(&scratch.rendered, rendered.size, rendered.orientation, channels)
+}
+
+/// An image of pixels that are to be turned and mirrored.
+pub(crate) fn oriented(pixels: &[u8], size: ImageSize, orientation: Orientation, channels: usize) -> Result<Image> {
+    let ImageSize { height, width } = orientation.size(size);
+    let mut image = Image::black(width, height, channels)?;
+    let to = resize::Target { size, channels, orientation, channels_first: false };
+    to.write(pixels, image.pixels_mut(), |_, value| value);
+    Ok(image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_great_image_took_is_given_back() {
+        with_scratch(|scratch| scratch.rendered.reserve(65 << 20));
+        assert_eq!(with_scratch(|scratch| scratch.rendered.capacity()), 0);
+        with_scratch(|scratch| scratch.rendered.reserve(1 << 10));
+        assert!(with_scratch(|scratch| scratch.rendered.capacity()) >= 1 << 10);
+    }
+}
