@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use fulmen::data::TensorDataset;
 use fulmen::models::{Pretrained, bert, biggan, decoder, marian, resnet, roberta};
 use fulmen::prelude::*;
-use fulmen::trainer::preflight::{Judgement, Slice};
+use fulmen::trainer::preflight::{Feasibility, Slice};
 use fulmen::trainer::{Precision, Strategy};
 use serde::Deserialize;
 
@@ -218,19 +218,19 @@ pub(crate) fn judge<M: TrainingModule>(
 ) -> Result<Option<Cost>, Box<dyn Error>> {
     let builder = Trainer::builder().precision(Precision::Bf16Mixed).strategy(strategy);
     let report = builder.preflight(module, loader, std::slice::from_ref(slice), None)?;
-    let judgement: &Judgement = report.slices.first().ok_or("there is no judgement")?;
-    let Some(step) = &judgement.step else {
-        println!("{judgement}");
+    let feasibility: &Feasibility = report.slices.first().ok_or("the report has no slices")?;
+    let Some(step) = &feasibility.step else {
+        println!("{feasibility}");
         return Ok(None);
     };
     Ok(Some(Cost {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         flops: step.counted_once.0,
         bytes_accessed: step.counted_once.1,
-        hbm_bytes: judgement.hbm_needed_bytes.unwrap_or_default() as f64,
+        hbm_bytes: feasibility.hbm_needed_bytes.unwrap_or_default() as f64,
         optimal_seconds: step.optimal_seconds,
         parameters: module.num_parameters() as u64,
-        compile_s: judgement.compile_s,
+        compile_s: feasibility.compile_s,
     }))
 }
 

@@ -16,14 +16,14 @@ pub const OPTIMIZER: &str = "optimizer/";
 pub const TRAINER: &str = "trainer/";
 
 /// Whether a value belongs to an optimizer or to the Trainer, and not to the module.
-pub fn is_of_training(name: &str) -> bool {
+pub fn is_training_state(name: &str) -> bool {
     name.starts_with(OPTIMIZER) || name.starts_with(TRAINER)
 }
 
 /// What a merge writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merge {
-    /// Only the module's tensors, without those of [training](is_of_training).
+    /// Only the module's tensors, without those of [training](is_training_state).
     pub weights_only: bool,
     /// The tensors of one file, in bytes; a larger tensor has a file of its own. `None` is one file.
     pub max_shard_bytes: Option<u64>,
@@ -31,7 +31,7 @@ pub struct Merge {
 
 impl Merge {
     fn takes(&self, name: &str) -> bool {
-        !self.weights_only || !is_of_training(name)
+        !self.weights_only || !is_training_state(name)
     }
 }
 

@@ -74,7 +74,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Those of [`Checkpoint::open`] and [`open_store`]; a path that is no folder.
-    pub fn at(folder: impl AsRef<Path>) -> Result<Checkpoint> {
+    pub fn open_folder(folder: impl AsRef<Path>) -> Result<Checkpoint> {
         let folder = folder.as_ref();
         let place = folder.display().to_string();
         if let Some((scheme, path)) = place.split_once("://") {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::copy::copy_while;
-use crate::keep::{list, remove, remove_shards};
+use crate::retention::{list, remove, remove_shards};
 use crate::store::{Entry, NewObject, Store};
 use crate::{Checkpoint, Error, MANIFEST, Manifest, Result};
 

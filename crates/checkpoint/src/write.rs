@@ -4,8 +4,8 @@ use std::io::Write;
 use std::iter;
 use std::sync::Arc;
 
-use crate::keep::{SHARD, files, remove_shards};
 use crate::manifest::is_plain;
+use crate::retention::{SHARD, files, remove_shards};
 use crate::store::Store;
 use crate::{Error, MANIFEST, Manifest, Part, Result, Run, ShardWriter, WrittenShard};
 

@@ -40,11 +40,11 @@ impl Process {
     /// A variable that is missing beside the others or has a value that it cannot have; it is named.
     pub fn from_env(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let env = Environment(&env);
-        let process = match env.of_fulmen()? {
+        let process = match env.fulmen_process()? {
             Some(process) => process,
-            None => env.of_libtpu()?.unwrap_or_else(Process::single),
+            None => env.libtpu_process()?.unwrap_or_else(Process::single),
         };
-        env.of_run(process)
+        env.add_run(process)
     }
 
     /// As [`Process::from_env`], but without libtpu's variables: for a run on other devices of a TPU host.
@@ -53,8 +53,8 @@ impl Process {
     /// As [`Process::from_env`].
     pub fn from_fulmen_env(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let env = Environment(&env);
-        let process = env.of_fulmen()?.unwrap_or_else(Process::single);
-        env.of_run(process)
+        let process = env.fulmen_process()?.unwrap_or_else(Process::single);
+        env.add_run(process)
     }
 }
 
@@ -67,17 +67,17 @@ impl Environment<'_> {
             None => Ok(None),
             Some(Ok(text)) if text.trim().is_empty() => Ok(None),
             Some(Ok(text)) => Ok(Some(text.trim().to_owned())),
-            Some(Err(text)) => Err(wrong(name, &text.to_string_lossy(), "text in UTF-8")),
+            Some(Err(text)) => Err(invalid(name, &text.to_string_lossy(), "text in UTF-8")),
         }
     }
 
     fn number(&self, name: &str, expected: &str) -> Result<Option<usize>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| wrong(name, &text, expected))
+        text.parse().map(Some).map_err(|_| invalid(name, &text, expected))
     }
 
     /// The name and the secret of the run.
-    fn of_run(&self, process: Process) -> Result<Process> {
+    fn add_run(&self, process: Process) -> Result<Process> {
         let process = process.with_run_id(self.text(RUN_ID)?.unwrap_or_default());
         let named = |what: &dyn fmt::Display| Error::usage(format!("the environment variable {RUN_TOKEN}: {what}"));
         // Unlike the other variables, it is never shown.
@@ -89,7 +89,7 @@ impl Environment<'_> {
         }
     }
 
-    fn of_fulmen(&self) -> Result<Option<Process>> {
+    fn fulmen_process(&self) -> Result<Option<Process>> {
         let expected_id = "the index of this process, from 0";
         let expected_count = "the number of processes, at least 1";
         let expected_coordinator = "the host:port at which process 0 listens";
@@ -112,17 +112,17 @@ impl Environment<'_> {
         let index = index.ok_or_else(|| missing(PROCESS_ID, expected_id))?;
         let count = count.ok_or_else(|| missing(NUM_PROCESSES, expected_count))?;
         if count == 0 {
-            return Err(wrong(NUM_PROCESSES, "0", expected_count));
+            return Err(invalid(NUM_PROCESSES, "0", expected_count));
         }
         if index >= count {
             let expected = format!("0 to {}, as {NUM_PROCESSES} is {count}", count - 1);
-            return Err(wrong(PROCESS_ID, &index.to_string(), &expected));
+            return Err(invalid(PROCESS_ID, &index.to_string(), &expected));
         }
         let process = Process::new(index, count, &coordinator);
         process.map(Some).map_err(|e| Error::usage(format!("the environment variable {COORDINATOR}: {e}")))
     }
 
-    fn of_libtpu(&self) -> Result<Option<Process>> {
+    fn libtpu_process(&self) -> Result<Option<Process>> {
         let list = |text: String| text.split(',').map(|h| h.trim().to_owned()).collect::<Vec<_>>();
         let task = ("CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES");
         let worker = ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES");
@@ -140,7 +140,7 @@ impl Environment<'_> {
         if index.is_none() && id_name == worker.0 {
             index = self.number(task.0, expected)?.map(|index| (task.0, index));
         }
-        self.one_slice(hosts.len() > 1 || index.is_some())?;
+        self.check_single_slice(hosts.len() > 1 || index.is_some())?;
         let (id_name, index) = match (index, hosts.len()) {
             (None, 0 | 1) => return Ok(None),
             (None, count) => {
@@ -165,7 +165,7 @@ impl Environment<'_> {
         }
         if index >= hosts.len() {
             let expected = format!("0 to {}, as {hosts_name} names {}", hosts.len() - 1, hosts.len());
-            return Err(wrong(id_name, &index.to_string(), &expected));
+            return Err(invalid(id_name, &index.to_string(), &expected));
         }
         if hosts.len() == 1 {
             return Ok(None);
@@ -180,7 +180,7 @@ impl Environment<'_> {
     }
 
     /// Several slices train together through Megascale's own transport, which Fulmen does not speak yet.
-    fn one_slice(&self, has_processes: bool) -> Result<()> {
+    fn check_single_slice(&self, has_processes: bool) -> Result<()> {
         let slices = self.number("MEGASCALE_NUM_SLICES", "the number of slices, at least 1")?;
         let coordinator = self.text("MEGASCALE_COORDINATOR_ADDRESS")?;
         let (name, value) = match (slices, coordinator) {
@@ -195,7 +195,7 @@ impl Environment<'_> {
     }
 }
 
-fn wrong(name: &str, value: &str, expected: &str) -> Error {
+fn invalid(name: &str, value: &str, expected: &str) -> Error {
     Error::usage(format!("the environment variable {name} is `{value}`; expected {expected}"))
 }
 

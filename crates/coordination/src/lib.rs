@@ -36,10 +36,10 @@
 
 #![cfg_attr(not(feature = "grpc"), allow(dead_code, reason = "only a process that has joined needs all of it"))]
 
-#[cfg(not(feature = "grpc"))]
-mod absent;
 mod environment;
 mod error;
+#[cfg(not(feature = "grpc"))]
+mod single_process;
 /// What bytes from the network reach, for the fuzz targets alone.
 #[cfg(all(feature = "grpc", any(test, feature = "fuzzing")))]
 #[doc(hidden)]
@@ -52,11 +52,11 @@ mod process;
 mod timeouts;
 mod token;
 
-#[cfg(not(feature = "grpc"))]
-pub use absent::{Builder, Coordination, Halt, on_preemption};
 pub use environment::DEFAULT_PORT;
 pub use error::{Error, Result};
 #[cfg(feature = "grpc")]
 pub use grpc::{Builder, Coordination, Halt, MetadataAnswer, MetadataServer, on_preemption};
 pub use process::{Process, ProcessInfo};
+#[cfg(not(feature = "grpc"))]
+pub use single_process::{Builder, Coordination, Halt, on_preemption};
 pub use timeouts::Timeouts;

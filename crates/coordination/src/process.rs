@@ -137,7 +137,7 @@ impl Process {
         if self.token.is_none() && !is_loopback(host) {
             return Err(Error::usage(format!(
                 "the coordinator's address `{}` can be reached from other machines, and the run has no token to keep \
-                 strangers out; set FULMEN_RUN_TOKEN to the same secret for all its processes, 32 random characters or more \
+                 rejected out; set FULMEN_RUN_TOKEN to the same secret for all its processes, 32 random characters or more \
                  (`openssl rand -hex 32` prints some)",
                 self.coordinator
             )));

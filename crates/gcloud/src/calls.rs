@@ -19,7 +19,7 @@ fn words(command: &str, name: Option<&str>, zone: &str, project: Option<&str>) -
     words.chain([format!("--zone={zone}")]).chain(project.map(|project| format!("--project={project}"))).collect()
 }
 
-fn at(command: &str, name: &str, place: &Place, more: &[&str]) -> Vec<String> {
+fn located(command: &str, name: &str, place: &Place, more: &[&str]) -> Vec<String> {
     let mut words = words(command, Some(name), &place.zone, place.project.as_deref());
     words.extend(more.iter().map(|&word| word.to_owned()));
     words
@@ -57,28 +57,28 @@ pub(crate) fn quota(project: &str) -> Vec<String> {
 }
 
 pub(crate) fn delete_node(name: &str, place: &Place) -> Vec<String> {
-    at("compute tpus tpu-vm delete", name, place, &["--quiet"])
+    located("compute tpus tpu-vm delete", name, place, &["--quiet"])
 }
 
 /// Its TPU is deleted, too.
 pub(crate) fn delete_queued(name: &str, place: &Place) -> Vec<String> {
-    at("compute tpus queued-resources delete", name, place, &["--force", "--quiet"])
+    located("compute tpus queued-resources delete", name, place, &["--force", "--quiet"])
 }
 
 /// A command on all hosts.
 pub(crate) fn run_on_hosts(name: &str, place: &Place, command: &str) -> Vec<String> {
-    at("compute tpus tpu-vm ssh", name, place, &["--worker=all", &format!("--command={command}"), "--quiet"])
+    located("compute tpus tpu-vm ssh", name, place, &["--worker=all", &format!("--command={command}"), "--quiet"])
 }
 
 /// A shell, or a command, in this terminal.
 pub(crate) fn ssh(name: &str, place: &Place, worker: &str, command: Option<&str>) -> Vec<String> {
-    let mut words = at("compute tpus tpu-vm ssh", name, place, &[&format!("--worker={worker}")]);
+    let mut words = located("compute tpus tpu-vm ssh", name, place, &[&format!("--worker={worker}")]);
     words.extend(command.map(|command| format!("--command={command}")));
     words
 }
 
 pub(crate) fn label(name: &str, place: &Place, label: &str, value: &str) -> Vec<String> {
-    at("compute tpus tpu-vm update", name, place, &[&format!("--update-labels={label}={value}"), "--quiet"])
+    located("compute tpus tpu-vm update", name, place, &[&format!("--update-labels={label}={value}"), "--quiet"])
 }
 
 /// What creates the machine.
@@ -101,13 +101,13 @@ pub(crate) fn create(
             let node = format!("--node-id={name}");
             at(&command, name, place, &[&node, &format!("--runtime-version={version}"), &valid])
         }
-        false => at("compute tpus tpu-vm create", name, place, &[&format!("--version={version}")]),
+        false => located("compute tpus tpu-vm create", name, place, &[&format!("--version={version}")]),
     };
     let generation = match machine.slice.generation().name {
         "v5e" => "v5litepod",
         name => name,
     };
-    let asked = machine.slice.asked();
+    let asked = machine.slice.requested_name();
     match asked.split_once(':') {
         Some((_, axes)) => words.extend([format!("--type={generation}"), format!("--topology={axes}")]),
         None => {

@@ -20,7 +20,7 @@ impl Rates {
     /// # Errors
     /// The table cannot be read.
     pub(crate) fn read(path: Option<&Path>) -> Result<Rates> {
-        let prices = path.map_or_else(Prices::ours, Prices::read);
+        let prices = path.map_or_else(Prices::built_in, Prices::read);
         prices.map(Rates).map_err(|error| Error::usage(error.to_string()))
     }
 

@@ -11,7 +11,7 @@ use crate::arguments::{Create, Machine};
 use crate::cost::{Rates, dollars};
 use crate::find::Target;
 use crate::limit::{FORBIDDEN, Limit, PROGRAM};
-use crate::program::{Gcloud, Pace, Stop, Tool, quote, spell};
+use crate::program::{Gcloud, PollPolicy, Stop, Tool, quote, spell};
 use crate::resource::{Node, base};
 use crate::{Error, Result, calls};
 
@@ -37,11 +37,11 @@ impl Plan {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let owner = format!("{now:x}-{}", std::process::id());
         let rates = Rates::read(machine.price.as_deref())?;
-        let limit = Limit::of(machine, &rates)?;
+        let limit = Limit::new(machine, &rates)?;
         // Google enforces that of flex-start.
         let on_host = limit.filter(|_| !machine.flex_start);
         let script = Limit::startup_script(on_host, machine)?;
-        let plan = Plan { target: Target::of(machine, &owner, &rates), limit, script, rates };
+        let plan = Plan { target: Target::new(machine, &owner, &rates), limit, script, rates };
         plan.command(machine, SCRIPT)?;
         Ok(plan)
     }
@@ -182,7 +182,7 @@ pub fn lease(
     work: &mut dyn FnMut(&mut dyn Write) -> Result<u8, String>,
 ) -> Result<u8> {
     let program = Gcloud::default();
-    lease_with(lease, true, Tool::new(&program, out, log, signals, Pace::default()), work)
+    lease_with(lease, true, Tool::new(&program, out, log, signals, PollPolicy::default()), work)
 }
 
 pub(crate) fn lease_with(

@@ -36,7 +36,7 @@ pub(crate) struct Found {
 
 /// A machine that is there, or may be there, when a command ends.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Left {
+pub(crate) struct Leftover {
     pub(crate) name: String,
     pub(crate) zone: String,
     /// `None` where gcloud could not be asked.
@@ -47,9 +47,9 @@ pub(crate) struct Left {
     pub(crate) command: String,
 }
 
-impl fmt::Display for Left {
+impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Left { name, zone, state, why, usd_per_day, command } = self;
+        let Leftover { name, zone, state, why, usd_per_day, command } = self;
         let costs = dollars(*usd_per_day);
         match state {
             Some(state) => write!(f, "{name} in {zone} is {state} and costs {costs} a day.")?,
@@ -73,7 +73,7 @@ impl Found {
 }
 
 impl Target {
-    pub(crate) fn of(machine: &Machine, owner: &str, rates: &Rates) -> Target {
+    pub(crate) fn new(machine: &Machine, owner: &str, rates: &Rates) -> Target {
         Target {
             name: machine.name.clone(),
             place: machine.place.clone(),
@@ -143,7 +143,7 @@ impl Target {
         Err(Error::new(format!("{} is not ready: {last}", self.name)).into())
     }
 
-    fn left(&self, found: Option<&Found>, why: String) -> Left {
+    fn left(&self, found: Option<&Found>, why: String) -> Leftover {
         let Target { name, place, .. } = self;
         let command = match found {
             // That looks for both.
@@ -156,7 +156,7 @@ impl Target {
         };
         let node = found.and_then(|found| found.node.as_ref());
         let listed = || Some(Rates::read(None).ok()?.of_slice(&node?.accelerator_type.parse().ok()?)? * 24.0);
-        Left {
+        Leftover {
             name: name.clone(),
             zone: place.zone.clone(),
             state: found.map(Found::state),
@@ -170,7 +170,7 @@ impl Target {
     }
 
     /// What is there, asked until it is known.
-    pub(crate) fn look(&self, tool: &mut Tool<'_>) -> Option<Left> {
+    pub(crate) fn look(&self, tool: &mut Tool<'_>) -> Option<Leftover> {
         let (mut absent, mut why) = (0, String::new());
         for _ in 0..tool.pace.attempts {
             match self.find(tool) {
@@ -191,7 +191,7 @@ impl Target {
 
     /// Deletes what is there until it is gone. Whether there was something, and what is left. `certain` says that the
     /// command which created it has succeeded.
-    pub(crate) fn remove(&self, tool: &mut Tool<'_>, certain: bool) -> (Option<Found>, Option<Left>) {
+    pub(crate) fn remove(&self, tool: &mut Tool<'_>, certain: bool) -> (Option<Found>, Option<Leftover>) {
         // Those that came before asked for this.
         while tool.signals.try_recv().is_ok() {}
         tool.only_interrupt = true;

@@ -46,7 +46,7 @@ use std::sync::mpsc::{Receiver, channel};
 use chrono::Utc;
 use fulmen_signals::Signal;
 
-use program::{Gcloud, Pace, Tool, spell};
+use program::{Gcloud, PollPolicy, Tool, spell};
 
 /// Does what a command says, and returns the exit code. Results go to `out`; commands and progress go to `log`. A signal
 /// ends what waits.
@@ -55,7 +55,7 @@ use program::{Gcloud, Pace, Tool, spell};
 /// Arguments that do not fit together, and what gcloud says. What is left is named.
 pub fn run(command: &Command, out: &mut dyn Write, log: &mut dyn Write, signals: &Receiver<Signal>) -> Result<u8> {
     let gcloud = Gcloud::default();
-    run_with(command, Tool::new(&gcloud, out, log, signals, Pace::default()))
+    run_with(command, Tool::new(&gcloud, out, log, signals, PollPolicy::default()))
 }
 
 fn run_with(command: &Command, mut tool: Tool<'_>) -> Result<u8> {
@@ -88,7 +88,7 @@ pub fn hosts(name: &str, zone: Option<&str>, project: Option<&str>) -> Result<Ve
     arguments::name(name).map_err(|why| Error::usage(format!("--tpu: {why}")))?;
     let (_send, signals) = channel();
     let (gcloud, mut out, mut log) = (Gcloud::default(), std::io::sink(), std::io::sink());
-    let mut tool = Tool::new(&gcloud, &mut out, &mut log, &signals, Pace::default());
+    let mut tool = Tool::new(&gcloud, &mut out, &mut log, &signals, PollPolicy::default());
     let text = tool.ask(&calls::describe(name, zone, project));
     let text = text.map_err(|error| Error::new(format!("gcloud cannot describe the TPU {name}: {error}")))?;
     let node: resource::Node = resource::parse(&text)?;

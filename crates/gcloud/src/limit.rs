@@ -31,7 +31,7 @@ impl Limit {
     ///
     /// # Errors
     /// A limit on cost where the price is unknown; flex-start without a limit, or with a longer one than Google allows.
-    pub(crate) fn of(machine: &Machine, rates: &Rates) -> Result<Option<Limit>> {
+    pub(crate) fn new(machine: &Machine, rates: &Rates) -> Result<Option<Limit>> {
         let by_cost = match machine.max_cost {
             None => None,
             Some(dollars) => Some(match rates.of_slice(&machine.slice) {

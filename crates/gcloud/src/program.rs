@@ -19,7 +19,7 @@ const CHANGE: Duration = Duration::from_secs(1800);
 
 /// What a call said.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) ok: bool,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -28,7 +28,7 @@ pub(crate) struct Said {
 /// What answers calls.
 pub(crate) trait Program {
     /// Calls `gcloud`, at most for `limit`, and gives up once `interrupted` says so.
-    fn call(&self, words: &[String], limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> Said;
+    fn call(&self, words: &[String], limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> CommandOutput;
 
     /// Calls `gcloud` with this process's own terminal, and returns its exit code.
     ///
@@ -47,7 +47,7 @@ impl Default for Gcloud {
 }
 
 impl Program for Gcloud {
-    fn call(&self, words: &[String], limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> Said {
+    fn call(&self, words: &[String], limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> CommandOutput {
         let mut command = Command::new(&self.0);
         command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // In a group of its own, where Ctrl-C in the terminal does not reach it.
@@ -56,14 +56,14 @@ impl Program for Gcloud {
             Ok(child) => child,
             Err(error) => {
                 let err = format!("the program gcloud: {error}; install the Google Cloud CLI");
-                return Said { err, ..Said::default() };
+                return CommandOutput { err, ..CommandOutput::default() };
             }
         };
         match finish(&mut child, limit, interrupted) {
-            Ended { status: Some(status), out, err } => Said { ok: status.success(), out, err },
+            Ended { status: Some(status), out, err } => CommandOutput { ok: status.success(), out, err },
             Ended { out, .. } => {
                 let err = if interrupted() { "interrupted".to_owned() } else { format!("no answer in {limit:?}") };
-                Said { ok: false, out, err }
+                CommandOutput { ok: false, out, err }
             }
         }
     }
@@ -123,7 +123,7 @@ fn text_of(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-impl Said {
+impl CommandOutput {
     /// # Errors
     /// What gcloud says is wrong.
     fn result(self) -> Result<String> {
@@ -140,15 +140,15 @@ impl Said {
 
 /// How long to wait between questions, how often to try, and how often something must be absent to be gone.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct PollPolicy {
     pub(crate) pause: Duration,
     pub(crate) attempts: u64,
     pub(crate) settle: u64,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { pause: Duration::from_secs(15), attempts: 20, settle: 3 }
+impl Default for PollPolicy {
+    fn default() -> PollPolicy {
+        PollPolicy { pause: Duration::from_secs(15), attempts: 20, settle: 3 }
     }
 }
 
@@ -158,7 +158,7 @@ pub(crate) struct Tool<'a> {
     pub(crate) out: &'a mut dyn Write,
     pub(crate) log: &'a mut dyn Write,
     pub(crate) signals: &'a Receiver<Signal>,
-    pub(crate) pace: Pace,
+    pub(crate) pace: PollPolicy,
     /// Whether only Ctrl-C counts as a signal. A terminal that closes must not end a deletion.
     pub(crate) only_interrupt: bool,
     shown: HashSet<String>,
@@ -170,7 +170,7 @@ impl<'a> Tool<'a> {
         out: &'a mut dyn Write,
         log: &'a mut dyn Write,
         signals: &'a Receiver<Signal>,
-        pace: Pace,
+        pace: PollPolicy,
     ) -> Tool<'a> {
         Tool { program, out, log, signals, pace, only_interrupt: false, shown: HashSet::new() }
     }

@@ -90,7 +90,7 @@ impl Loggers {
             })
         });
         started.unwrap_or_else(|| {
-            self.tell_once("a logger does not answer; training goes on");
+            self.warn_once("a logger does not answer; training goes on");
             Ok(())
         })
     }
@@ -108,7 +108,7 @@ impl Loggers {
         if (waiting > 0 && waiting + size > MOST_BYTES) || !self.thread.post(Box::new(job)) {
             self.shared.bytes.fetch_sub(size, Ordering::Relaxed);
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
-            self.tell_once("the loggers do not keep up, and logged values are lost; training goes on");
+            self.warn_once("the loggers do not keep up, and logged values are lost; training goes on");
         }
     }
 
@@ -157,7 +157,7 @@ impl Loggers {
         }
     }
 
-    fn tell_once(&self, what: &str) {
+    fn warn_once(&self, what: &str) {
         if !self.shared.told.swap(true, Ordering::Relaxed) {
             (self.shared.tell)(&format!("warning: {what}"));
         }

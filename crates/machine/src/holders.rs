@@ -21,7 +21,7 @@ use crate::lock_file::user;
 /// ```
 /// use fulmen_machine::Tpu;
 ///
-/// let holders = Tpu::here().holders();
+/// let holders = Tpu::local().holders();
 /// for process in &holders.processes {
 ///     println!("{} of {}: {}", process.pid, process.user, process.command);
 /// }
@@ -107,7 +107,7 @@ pub struct Watch {
 
 impl Tpu {
     /// This machine's.
-    pub fn here() -> Self {
+    pub fn local() -> Self {
         Self { device_files: device_files(Platform::Tpu), libraries: "/".into(), root: "/".into() }
     }
 

@@ -21,7 +21,7 @@ const AFTER_KILL: Duration = Duration::from_secs(20);
 /// ```
 /// use fulmen_machine::{Plan, Tpu};
 ///
-/// let plan = Plan::new(Tpu::here().holders(), &[], false);
+/// let plan = Plan::new(Tpu::local().holders(), &[], false);
 /// for process in &plan.ended {
 ///     println!("would end {}", process.pid);
 /// }
@@ -115,7 +115,7 @@ impl Plan {
 
     /// Sends SIGTERM to all processes of the plan, and SIGKILL to those that are there after `grace`. A process that has let
     /// the TPU go since the plan was made is left alone. Then removes the lock file if no process holds the TPU.
-    pub fn carry_out(&self, tpu: &Tpu, grace: Duration) -> Report {
+    pub fn execute(&self, tpu: &Tpu, grace: Duration) -> Report {
         // Each descriptor stays with the process that has the number now. Whether that is the process of the plan is looked
         // at afterwards, so that no number can change its process in between.
         let opened: Vec<_> = self.ended.iter().map(|process| open(process.pid)).collect();

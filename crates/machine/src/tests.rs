@@ -92,7 +92,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
 
 /// Ends the processes, and returns how.
 fn end(tpu: &Tpu, grace: Duration) -> Vec<Outcome> {
-    let report = Plan::new(tpu.holders(), &[], false).carry_out(tpu, grace);
+    let report = Plan::new(tpu.holders(), &[], false).execute(tpu, grace);
     assert!(report.is_free(), "{report:?}");
     report.outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
@@ -243,10 +243,10 @@ fn another_users_process_is_spared_without_force() {
     assert_eq!((process.pid, process.uid), (child.0.id(), 65534));
     assert!(why.starts_with("it belongs to another user, ") && why.ends_with("; --force ends it, too"), "{why}");
     assert!(plan.lock.as_ref().unwrap().as_ref().unwrap_err().contains("belongs to another user"));
-    let report = plan.carry_out(&tpu, LONG);
+    let report = plan.execute(&tpu, LONG);
     assert!(!report.is_free() && lock.exists() && child.0.try_wait().unwrap().is_none());
 
-    let report = Plan::new(tpu.holders(), &[], true).carry_out(&tpu, LONG);
+    let report = Plan::new(tpu.holders(), &[], true).execute(&tpu, LONG);
     assert!(report.is_free() && !lock.exists(), "{report:?}");
 }
 
@@ -258,7 +258,7 @@ fn a_recycled_number_is_left_alone() {
     let (mut child, _) = start(&mut machine.shell(WAITS));
     let mut plan = Plan::new(tpu.holders(), &[], false);
     plan.ended[0].start_ticks -= 1;
-    let report = plan.carry_out(&tpu, LONG);
+    let report = plan.execute(&tpu, LONG);
     assert_eq!(report.outcomes[0].1, Outcome::Gone);
     assert!(child.0.try_wait().unwrap().is_none() && !report.is_free());
 
@@ -272,7 +272,7 @@ fn a_recycled_number_is_left_alone() {
         }
         let mut other = Running(Command::new("sleep").arg("600").spawn().unwrap());
         if other.0.id() == pid {
-            assert_eq!(plan.carry_out(&tpu, LONG).outcomes[0].1, Outcome::Gone);
+            assert_eq!(plan.execute(&tpu, LONG).outcomes[0].1, Outcome::Gone);
             assert!(other.0.try_wait().unwrap().is_none());
             return;
         }
@@ -288,7 +288,7 @@ fn those_that_were_not_asked_for_and_those_that_run_this_command_stay() {
     let unknown = std::process::id();
     let plan = Plan::new(tpu.holders(), &[one.0.id(), unknown], false);
     assert_eq!((plan.ended.len(), &plan.unknown[..]), (1, &[unknown][..]));
-    let report = plan.carry_out(&tpu, LONG);
+    let report = plan.execute(&tpu, LONG);
     assert_eq!(report.outcomes[0].1, Outcome::Ended);
     assert!(!report.is_free() && other.0.try_wait().unwrap().is_none());
 
@@ -307,12 +307,12 @@ fn a_lock_file_goes_unless_it_is_locked() {
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let lock = LockFile::find(&tpu.root).unwrap();
     assert_eq!(lock.remove().unwrap_err(), format!("{} was not removed: a process uses it", lock.path.display()));
-    let report = Plan::new(tpu.holders(), &[], false).carry_out(&tpu, LONG);
+    let report = Plan::new(tpu.holders(), &[], false).execute(&tpu, LONG);
     assert!(matches!(&report.lock, Some((_, Err(_)))) && path.exists(), "{report:?}");
     drop(file);
 
     let plan = Plan::new(tpu.holders(), &[], false);
     assert!(!plan.is_empty() && plan.ended.is_empty());
-    assert!(plan.carry_out(&tpu, LONG).is_free() && !path.exists());
+    assert!(plan.execute(&tpu, LONG).is_free() && !path.exists());
     assert_eq!(lock.remove(), Ok(()), "it is gone already");
 }

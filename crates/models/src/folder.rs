@@ -125,8 +125,8 @@ pub trait Pretrained: Module + Sized {
         change(&mut config);
         let model = Self::new(config)?;
         let report = load(&model, folder, Strictness::Lenient)?;
-        let misshapen = report.misshapen.iter().map(|misfit| &misfit.name);
-        let all = report.missing.iter().chain(&report.unexpected).chain(misshapen);
+        let mismatched = report.mismatched.iter().map(|mismatch| &mismatch.name);
+        let all = report.missing.iter().chain(&report.unexpected).chain(mismatched);
         let mut others = all.filter(|name| !is_of_head::<Self>(name));
         if others.next().is_some() || !report.conflicting.is_empty() {
             load(&model, folder, Strictness::Strict)?;

@@ -155,12 +155,12 @@ impl<M: Module> Lora<M> {
         }
         let (parameters, conv1d) = (model.parameters(), layers_of_conv1d(&model));
         let names = parameters.iter().map(|(name, _)| name.as_str());
-        if let Some(message) = patterns.iter().find_map(|pattern| pattern::misfit(pattern, names.clone())) {
+        if let Some(message) = patterns.iter().find_map(|pattern| pattern::check_pattern(pattern, names.clone())) {
             return Err(Error::config(message));
         }
         let mut adapters = BTreeMap::new();
         for (name, weight) in &parameters {
-            if !patterns.iter().any(|pattern| pattern::fits(pattern, name)) {
+            if !patterns.iter().any(|pattern| pattern::matches_pattern(pattern, name)) {
                 continue;
             }
             let (Some(layer), 2) = (name.strip_suffix(".weight"), weight.ty().shape.rank()) else {

@@ -131,7 +131,7 @@ impl Attention {
     }
 
     /// Why these cannot be, if they cannot.
-    fn misfit(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Option<String> {
+    fn check_inputs(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Option<String> {
         let (qt, kt, vt) = (q.ty(), k.ty(), v.ty());
         if let Some(ty) = [qt, kt, vt].into_iter().find(|ty| ty.shape.rank() < 2 || !ty.dtype.is_float()) {
             return Some(format!("{ty} is not floating-point numbers [.., length, width]"));
@@ -176,7 +176,7 @@ impl Attention {
     fn weigh(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
         live(&[q, k, v])?;
         self.mask.as_ref().map(Tensor::live).transpose()?;
-        if let Some(message) = self.misfit(q, k, v) {
+        if let Some(message) = self.check_inputs(q, k, v) {
             return Err(message.into());
         }
         let scale = self.scale.unwrap_or(1.0 / (q.size(-1).max(1) as f64).sqrt());

@@ -137,7 +137,7 @@ impl fmt::Display for Error {
             }
             Kind::Mismatch { path, report } => {
                 write!(f, "the weights in {} do not fit the model; nothing was loaded", path.display())?;
-                report.describe_misfits(f)?;
+                report.describe_mismatches(f)?;
                 f.write_str(
                     "\n  load what fits with Strictness::Lenient, or build the model that the file was made for",
                 )

@@ -32,7 +32,7 @@
 //! ```
 //!
 //! Not here: the loop that trains (`fulmen-trainer`), and datasets (`fulmen-data`). Nothing here prints, and nothing
-//! here waits for a device but what hands values to the host: saving weights, and [`metrics::Statistics::eval`].
+//! here waits for a device but what hands values to the host: saving weights, and [`metrics::MetricState::eval`].
 
 // What the derive macro writes names this crate from outside, also in this crate's own tests.
 extern crate self as fulmen_nn;
@@ -48,6 +48,7 @@ pub mod loss;
 pub mod metrics;
 mod model_summary;
 mod module;
+mod module_impls;
 pub mod optim;
 mod parameter;
 mod precision;
@@ -56,7 +57,6 @@ mod record;
 pub mod safetensors;
 mod scan_layers;
 pub mod schedule;
-mod settings;
 mod training_mode;
 mod visit;
 pub mod weights;

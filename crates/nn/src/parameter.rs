@@ -25,10 +25,10 @@ use crate::{Error, Init, Result};
 /// assert_eq!((encoder, twin).num_parameters(), 8 * 16);
 /// ```
 #[derive(Clone)]
-pub struct Parameter(Arc<Mutex<Holds>>);
+pub struct Parameter(Arc<Mutex<Slot>>);
 
 /// What stands behind a parameter and all its clones.
-enum Holds {
+enum Slot {
     Cell(Arc<Cell>),
     /// What this one was tied to; there is no way round in a circle.
     Tied(Parameter),
@@ -63,7 +63,7 @@ impl Parameter {
         let variable = Variable::with_type(ty, unset.clone());
         let requires_grad = AtomicBool::new(true);
         let cell = Cell { init: Mutex::new(init), variable, unset, requires_grad, sharding: Mutex::new(None) };
-        Parameter(Arc::new(Mutex::new(Holds::Cell(Arc::new(cell)))))
+        Parameter(Arc::new(Mutex::new(Slot::Cell(Arc::new(cell)))))
     }
 
     /// A parameter that begins with this value.
@@ -107,7 +107,7 @@ impl Parameter {
             let message = format!("cannot tie {ty} to {expected}: tied parameters have one shape and one dtype");
             return Err(Error::usage(message, Location::caller()));
         }
-        *lock(&from.0) = Holds::Tied(to);
+        *lock(&from.0) = Slot::Tied(to);
         Ok(())
     }
 
@@ -123,7 +123,7 @@ impl Parameter {
     pub fn get(&self) -> Tensor {
         NN.record("parameter", || {
             let cell = self.cell();
-            if let Some(message) = cell.unfit_sharding() {
+            if let Some(message) = cell.check_sharding() {
                 return Err(message.into());
             }
             if !cell.is_set() {
@@ -245,15 +245,15 @@ impl Parameter {
 
     /// The last parameter that this one is tied to, itself if it is not, and the cell there.
     fn resolve(&self) -> (Parameter, Arc<Cell>) {
-        let mut at = self.clone();
+        let mut current = self.clone();
         loop {
-            let next = match &*lock(&at.0) {
-                Holds::Cell(cell) => Err(cell.clone()),
-                Holds::Tied(next) => Ok(next.clone()),
+            let next = match &*lock(&current.0) {
+                Slot::Cell(cell) => Err(cell.clone()),
+                Slot::Tied(next) => Ok(next.clone()),
             };
             match next {
-                Ok(next) => at = next,
-                Err(cell) => return (at, cell),
+                Ok(next) => current = next,
+                Err(cell) => return (current, cell),
             }
         }
     }
@@ -268,7 +268,7 @@ impl Cell {
         }
     }
 
-    fn unfit_sharding(&self) -> Option<String> {
+    fn check_sharding(&self) -> Option<String> {
         let (sharding, location) = lock(&self.sharding).clone()?;
         let ty = self.variable.ty();
         let fits = sharding.axes().len() <= ty.shape.rank();

@@ -26,6 +26,7 @@ mod arguments;
 mod error;
 mod manage;
 mod manifest;
+mod outcome;
 mod plan;
 mod program;
 mod run;
@@ -34,7 +35,6 @@ mod ssh;
 mod targets;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 pub use arguments::{Arguments, RunOptions};
 pub use error::{Error, Result};

@@ -54,7 +54,7 @@ pub(crate) fn on_each<T: Sync, R: Send>(
 /// Sends a signal to workers, as far as they are reached.
 pub(crate) fn signal_all(ssh: &Ssh, run: &str, workers: &[Worker], signal: &str) {
     let send = |worker: &Worker| {
-        let command = SIGNAL.with(&[run, &worker.index.to_string(), signal]);
+        let command = SIGNAL.command(&[run, &worker.index.to_string(), signal]);
         ssh.ask(&worker.host, &command, Input::Text(""), PATIENCE).result()
     };
     // Whether they have ended is asked afterwards.
@@ -99,7 +99,7 @@ impl Row {
 /// The workers of all runs, or of one.
 fn rows(ssh: &Ssh, hosts: &[String], run: Option<&str>) -> Result<Vec<Row>> {
     let arguments: Vec<&str> = run.into_iter().collect();
-    let ask = |host: &String| ssh.ask(host, &STATUS.with(&arguments), Input::Text(""), PATIENCE).result();
+    let ask = |host: &String| ssh.ask(host, &STATUS.command(&arguments), Input::Text(""), PATIENCE).result();
     let hosts = distinct(hosts);
     let said = on_each(&hosts, String::clone, ask)?;
     let of_host =
@@ -153,7 +153,7 @@ pub(crate) fn logs(
     }
     let lines = arguments.lines.map_or("+1".to_owned(), |lines| lines.to_string());
     let ask = |worker: &Worker| {
-        ssh.ask(&worker.host, &LOGS.with(&[&run, &worker.index.to_string(), &lines]), Input::Text(""), PATIENCE)
+        ssh.ask(&worker.host, &LOGS.command(&[&run, &worker.index.to_string(), &lines]), Input::Text(""), PATIENCE)
             .result()
     };
     let texts = on_each(&workers, Worker::to_string, ask)?;
@@ -170,7 +170,7 @@ pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
     let workers = |rows: &[Row]| rows.iter().map(|row| Worker::seen(row.worker, &row.host)).collect::<Vec<_>>();
     if arguments.dry_run {
         for worker in workers(&running) {
-            let command = SIGNAL.with(&[&run, &worker.index.to_string(), "TERM"]);
+            let command = SIGNAL.command(&[&run, &worker.index.to_string(), "TERM"]);
             note(out, &ssh.spell(&worker.host, &command));
         }
         return Ok(0);
@@ -192,7 +192,7 @@ pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
 }
 
 /// A line of a worker's, or its exit code at the end.
-type Said = (usize, Result<String, u8>);
+type CommandOutput = (usize, Result<String, u8>);
 
 pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
     let (hosts, ssh) = arguments.targets.resolve()?;
@@ -207,7 +207,7 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
         let mut command = ssh.command(host, &command);
         let failed = |e| Error::new(format!("the program ssh: {e}"));
         let mut child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
-        let send: Sender<Said> = send.clone();
+        let send: Sender<CommandOutput> = send.clone();
         thread::spawn(move || {
             let (out, err) = (child.stdout.take(), child.stderr.take());
             thread::scope(|scope| {
@@ -232,7 +232,7 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
     Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
 }
 
-fn lines(pipe: Option<impl Read>, worker: usize, send: &Sender<Said>) {
+fn lines(pipe: Option<impl Read>, worker: usize, send: &Sender<CommandOutput>) {
     let lines = pipe.into_iter().flat_map(|pipe| BufReader::new(pipe).split(b'\n').map_while(std::io::Result::ok));
     for line in lines {
         let _ = send.send((worker, Ok(String::from_utf8_lossy(&line).into_owned())));

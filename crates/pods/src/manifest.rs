@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::arguments::{Kind, Manifest};
 use crate::plan::{PORT, environment};
 
-use crate::verdict::TEMPORARY;
+use crate::outcome::TEMPORARY;
 use crate::{Error, Result};
 
 const JOBSET: &str = include_str!("manifests/jobset.yaml");
@@ -112,7 +112,7 @@ fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, S
 
 fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, String)>) -> Result<Values> {
     let Manifest { name, command, max_restarts, .. } = arguments;
-    let everyday = slice.everyday_name().ok_or_else(|| {
+    let everyday = slice.accelerator_type().ok_or_else(|| {
         Error::usage(format!("--topology {slice}: SkyPilot takes slices of the usual shape only, such as v5p-128"))
     })?;
     let fixed = [("FULMEN_RESUME".into(), "auto".into()), ("FULMEN_RUN_ID".into(), name.clone())];

@@ -68,7 +68,7 @@ impl Plan {
     }
 
     fn check_command(&self) -> String {
-        CHECK.with(&[&self.program.hash, &self.wait_for, &self.wait_timeout.as_secs().to_string()])
+        CHECK.command(&[&self.program.hash, &self.wait_for, &self.wait_timeout.as_secs().to_string()])
     }
 
     fn start_command(&self, worker: &Worker) -> String {
@@ -76,7 +76,7 @@ impl Plan {
         let [index, lease, grace] = &numbers;
         let supervise = SUPERVISE.text();
         let fixed = [&self.run, index, &self.program.hash, lease, grace, &supervise];
-        START.with(&fixed.into_iter().chain(&worker.arguments).collect::<Vec<_>>())
+        START.command(&fixed.into_iter().chain(&worker.arguments).collect::<Vec<_>>())
     }
 
     /// Checks a host, and copies the program to it unless it is there.
@@ -93,7 +93,7 @@ impl Plan {
         if !found.present {
             let path = self.program.path.display();
             let file = File::open(&self.program.path).map_err(|e| format!("{path}: {e}"))?;
-            let copy = COPY.with(&[&self.program.hash]);
+            let copy = COPY.command(&[&self.program.hash]);
             // A slow line is no failure; ssh notices a dead one.
             let copied = self.ssh.ask(host, &copy, Input::File(file), Duration::from_secs(24 * 3600)).result();
             copied.map_err(|why| format!("{path} cannot be copied: {why}"))?;
@@ -113,7 +113,8 @@ impl Plan {
         }
         environment += "\n";
         let said = self.ssh.ask(&worker.host, &self.start_command(worker), Input::Text(&environment), PATIENCE);
-        let started = said.err.lines().find_map(|line| crate::ssh::told(line)?.strip_prefix("started ")?.parse().ok());
+        let started =
+            said.err.lines().find_map(|line| crate::ssh::marked(line)?.strip_prefix("started ")?.parse().ok());
         match (said.code, started) {
             (Some(0), Some(offset)) => Ok(offset),
             _ => Err(said.result().err().unwrap_or_else(|| "its answer is not understood".into())),
@@ -126,7 +127,7 @@ impl Plan {
         for host in distinct(workers.iter().map(|worker| &worker.host)) {
             let host = host.as_str();
             lines.push(self.ssh.spell(host, &self.check_command()));
-            let copy = self.ssh.spell(host, &COPY.with(&[&self.program.hash]));
+            let copy = self.ssh.spell(host, &COPY.command(&[&self.program.hash]));
             lines.push(format!("{copy} <{}", fulmen_gcloud::quote(&self.program.path.to_string_lossy())));
         }
         for worker in workers {

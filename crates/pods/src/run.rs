@@ -16,11 +16,11 @@ use signal_hook::iterator::Signals;
 
 use crate::arguments::{Run, RunOptions};
 use crate::manage::{distinct, on_each, signal_all};
+use crate::outcome::{End, Outcome, TEMPORARY, outcome};
 use crate::plan::{Host, Plan, Worker};
 use crate::program::Program;
 use crate::session::{Event, Link, Message, PAUSE, Session, Start};
 use crate::ssh::Ssh;
-use crate::verdict::{End, TEMPORARY, Verdict, verdict};
 use crate::{Error, Result};
 
 /// The signals that this process gets from now on: Ctrl-C, SIGTERM and SIGHUP. They no longer end it.
@@ -176,7 +176,7 @@ pub(crate) struct Limits {
 }
 
 /// A worker's present attempt.
-struct Seat {
+struct WorkerSlot {
     worker: Worker,
     link: Option<Link>,
     cancelled: Arc<AtomicBool>,
@@ -197,19 +197,19 @@ struct Seat {
 
 /// Workers that end and restart together.
 struct Group {
-    seats: Vec<Seat>,
+    slots: Vec<WorkerSlot>,
     attempt: u32,
-    /// The seats in the order in which they ended.
+    /// The slots in the order in which they ended.
     order: Vec<usize>,
     /// The signal that was last sent to all, also for a worker that is reached later.
     sent: Option<&'static str>,
     /// What is done next to workers that still run.
-    next: Option<(Instant, Next)>,
-    verdict: Option<Verdict>,
+    next: Option<(Instant, Escalation)>,
+    outcome: Option<Outcome>,
 }
 
 #[derive(Clone, Copy)]
-enum Next {
+enum Escalation {
     Send(&'static str),
     GiveUp,
 }
@@ -247,7 +247,7 @@ impl<'a> Watch<'a> {
     pub(crate) fn run(mut self, groups: Vec<Vec<Worker>>, signals: &Receiver<Signal>) -> u8 {
         let mut groups: Vec<Group> = groups.into_iter().map(|workers| self.group(workers, 0)).collect();
         let mut first_failure = 0;
-        while groups.iter().any(|group| group.verdict.is_none()) {
+        while groups.iter().any(|group| group.outcome.is_none()) {
             match self.received.recv_timeout(Duration::from_millis(100)) {
                 Ok(message) => self.receive(&mut groups, message),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
@@ -263,13 +263,13 @@ impl<'a> Watch<'a> {
             if tick {
                 self.ticked = Instant::now();
             }
-            for group in groups.iter_mut().filter(|group| group.verdict.is_none()) {
+            for group in groups.iter_mut().filter(|group| group.outcome.is_none()) {
                 self.watch(group, tick);
-                if group.order.len() == group.seats.len() {
+                if group.order.len() == group.slots.len() {
                     self.conclude(group);
                 }
-                if let (0, Some(verdict)) = (first_failure, &group.verdict) {
-                    first_failure = verdict.code;
+                if let (0, Some(outcome)) = (first_failure, &group.outcome) {
+                    first_failure = outcome.code;
                 }
             }
         }
@@ -279,7 +279,7 @@ impl<'a> Watch<'a> {
     /// Starts workers, or begins to follow them.
     fn group(&self, workers: Vec<Worker>, attempt: u32) -> Group {
         let retry = (attempt > 0).then(|| Instant::now() + self.limits.start);
-        let seat = |worker: Worker| {
+        let slot = |worker: Worker| {
             let session = session(&self.ssh, &self.run, &worker, attempt, self.plan.is_some(), &self.events);
             let cancelled = session.cancelled.clone();
             let heard = match &self.plan {
@@ -292,7 +292,7 @@ impl<'a> Watch<'a> {
                     Some(Instant::now())
                 }
             };
-            Seat {
+            WorkerSlot {
                 worker,
                 link: None,
                 cancelled,
@@ -306,52 +306,52 @@ impl<'a> Watch<'a> {
                 end: None,
             }
         };
-        let seats = workers.into_iter().map(seat).collect();
-        Group { seats, attempt, order: vec![], sent: None, next: None, verdict: None }
+        let slots = workers.into_iter().map(slot).collect();
+        Group { slots, attempt, order: vec![], sent: None, next: None, outcome: None }
     }
 
     fn receive(&mut self, groups: &mut [Group], Message { worker, attempt, event }: Message) {
-        let seats = groups.iter_mut().filter(|group| group.attempt == attempt && group.verdict.is_none());
-        let found = seats.into_iter().find_map(|group| {
-            let at = group.seats.iter().position(|seat| seat.worker.index == worker)?;
+        let slots = groups.iter_mut().filter(|group| group.attempt == attempt && group.outcome.is_none());
+        let found = slots.into_iter().find_map(|group| {
+            let at = group.slots.iter().position(|slot| slot.worker.index == worker)?;
             Some((group, at))
         });
         let Some((group, at)) = found else { return };
-        let (asked, seat) = (group.sent.is_some(), &mut group.seats[at]);
-        if seat.end.is_some() {
+        let (asked, slot) = (group.sent.is_some(), &mut group.slots[at]);
+        if slot.end.is_some() {
             return;
         }
         let now = Instant::now();
         let end = match event {
             Event::Opened(mut link, offset) => {
-                if seat.heard.is_none() {
-                    (seat.heard, seat.since) = (Some(now), now);
+                if slot.heard.is_none() {
+                    (slot.heard, slot.since) = (Some(now), now);
                 }
                 group.sent.iter().for_each(|signal| link.send(signal));
                 link.send(".");
-                (seat.link, seat.offset) = (Some(link), offset);
+                (slot.link, slot.offset) = (Some(link), offset);
                 return;
             }
             Event::Printed(text, bytes) => {
-                (seat.heard, seat.offset) = (Some(now), seat.offset + bytes);
+                (slot.heard, slot.offset) = (Some(now), slot.offset + bytes);
                 return note(self.out, &format!("[worker {worker}] {text}"));
             }
             Event::Alive(state, step) => {
-                seat.heard = Some(now);
+                slot.heard = Some(now);
                 // All states but that of a stopped process are alike.
                 let state = if state == 'T' { 'T' } else { 'R' };
-                if seat.state != state || seat.step != step {
-                    (seat.state, seat.step, seat.since) = (state, step, now);
+                if slot.state != state || slot.step != step {
+                    (slot.state, slot.step, slot.since) = (state, step, now);
                 }
                 return;
             }
             Event::Broken(why) => {
-                seat.link = None;
-                seat.reopen = Some(now + PAUSE);
-                let text = format!("[pod] {}: the connection is lost: {why}; trying again", seat.worker);
+                slot.link = None;
+                slot.reopen = Some(now + PAUSE);
+                let text = format!("[pod] {}: the connection is lost: {why}; trying again", slot.worker);
                 return note(self.out, &text);
             }
-            Event::Exited(code) => match seat.stuck.take() {
+            Event::Exited(code) => match slot.stuck.take() {
                 Some(why) => End::Stuck(why),
                 None => End::Exited { code, asked },
             },
@@ -364,12 +364,12 @@ impl<'a> Watch<'a> {
     fn forward(&mut self, groups: &mut [Group], signal: Signal) {
         let again = self.asked.is_some();
         let (name, next) = match signal {
-            Signal::Interrupt if again => ("KILL", Some((Instant::now() + self.limits.lost, Next::GiveUp))),
+            Signal::Interrupt if again => ("KILL", Some((Instant::now() + self.limits.lost, Escalation::GiveUp))),
             // The user decides how long to wait.
             Signal::Interrupt => ("INT", None),
             Signal::Terminate | Signal::HangUp if again => return,
             Signal::Terminate | Signal::HangUp => {
-                ("TERM", Some((Instant::now() + self.limits.grace, Next::Send("KILL"))))
+                ("TERM", Some((Instant::now() + self.limits.grace, Escalation::Send("KILL"))))
             }
         };
         self.asked.get_or_insert(signal);
@@ -379,7 +379,7 @@ impl<'a> Watch<'a> {
             _ => "all workers save and end",
         };
         note(self.out, &format!("[pod] {signal}: {what}"));
-        for group in groups.iter_mut().filter(|group| group.verdict.is_none()) {
+        for group in groups.iter_mut().filter(|group| group.outcome.is_none()) {
             group.send(name);
             group.next = next;
         }
@@ -388,43 +388,43 @@ impl<'a> Watch<'a> {
     /// What time brings: workers that are silent or stuck, connections to try again, the end of patience.
     fn watch(&mut self, group: &mut Group, tick: bool) {
         let now = Instant::now();
-        for at in 0..group.seats.len() {
-            let seat = &mut group.seats[at];
-            if seat.end.is_some() {
+        for at in 0..group.slots.len() {
+            let slot = &mut group.slots[at];
+            if slot.end.is_some() {
                 continue;
             }
-            if tick && let Some(link) = &mut seat.link {
+            if tick && let Some(link) = &mut slot.link {
                 link.send(".");
             }
             if let Some(silent) =
-                seat.heard.map(|heard| now.saturating_duration_since(heard)).filter(|s| *s > self.limits.lost)
+                slot.heard.map(|heard| now.saturating_duration_since(heard)).filter(|s| *s > self.limits.lost)
             {
                 group.end(at, End::Lost(format!("nothing was heard from it for {} s", silent.as_secs())));
-            } else if seat.reopen.is_some_and(|due| now >= due) {
-                seat.reopen = None;
+            } else if slot.reopen.is_some_and(|due| now >= due) {
+                slot.reopen = None;
                 let owns = self.plan.is_some();
-                session(&self.ssh, &self.run, &seat.worker, group.attempt, owns, &self.events).open(seat.offset);
+                session(&self.ssh, &self.run, &slot.worker, group.attempt, owns, &self.events).open(slot.offset);
             }
         }
         if self.plan.is_none() {
             return;
         }
         if group.sent.is_none() {
-            self.begin_to_end(group, now);
+            self.start_shutdown(group, now);
         }
         match group.next {
             Some((due, next)) if now >= due => {
                 group.next = match next {
-                    Next::Send("KILL") => Some((now + self.limits.lost, Next::GiveUp)),
-                    Next::Send(_) => Some((now + self.limits.grace, Next::Send("KILL"))),
-                    Next::GiveUp => None,
+                    Escalation::Send("KILL") => Some((now + self.limits.lost, Escalation::GiveUp)),
+                    Escalation::Send(_) => Some((now + self.limits.grace, Escalation::Send("KILL"))),
+                    Escalation::GiveUp => None,
                 };
                 match next {
-                    Next::Send(name) => group.send(name),
-                    Next::GiveUp => {
-                        for at in (0..group.seats.len()).filter(|at| group.seats[*at].end.is_none()).collect::<Vec<_>>()
+                    Escalation::Send(name) => group.send(name),
+                    Escalation::GiveUp => {
+                        for at in (0..group.slots.len()).filter(|at| group.slots[*at].end.is_none()).collect::<Vec<_>>()
                         {
-                            note(self.out, &format!("[pod] {} still runs after it was killed", group.seats[at].worker));
+                            note(self.out, &format!("[pod] {} still runs after it was killed", group.slots[at].worker));
                             group.end(at, End::Remains);
                         }
                     }
@@ -435,69 +435,69 @@ impl<'a> Watch<'a> {
     }
 
     /// Whether a worker has failed, or is stuck, so that the others have to end.
-    fn begin_to_end(&mut self, group: &mut Group, now: Instant) {
-        let failed = group.seats.iter().find_map(|seat| match seat.end.as_ref()? {
+    fn start_shutdown(&mut self, group: &mut Group, now: Instant) {
+        let failed = group.slots.iter().find_map(|slot| match slot.end.as_ref()? {
             End::Exited { code: 0, .. } => None,
-            End::Exited { code, .. } => Some((*code == TEMPORARY, format!("{} ended with code {code}", seat.worker))),
-            End::Remains => Some((false, format!("{} still runs", seat.worker))),
-            End::Lost(why) | End::Stuck(why) => Some((false, format!("{} is lost: {why}", seat.worker))),
+            End::Exited { code, .. } => Some((*code == TEMPORARY, format!("{} ended with code {code}", slot.worker))),
+            End::Remains => Some((false, format!("{} still runs", slot.worker))),
+            End::Lost(why) | End::Stuck(why) => Some((false, format!("{} is lost: {why}", slot.worker))),
         });
-        let stopped = |seat: &Seat| seat.end.is_none() && seat.state == 'T';
-        let overdue = |seat: &Seat| {
-            let waits = seat.state == 'T' || !seat.step.is_empty();
-            seat.end.is_none() && waits && now.saturating_duration_since(seat.since) > self.limits.stuck
+        let stopped = |slot: &WorkerSlot| slot.end.is_none() && slot.state == 'T';
+        let overdue = |slot: &WorkerSlot| {
+            let waits = slot.state == 'T' || !slot.step.is_empty();
+            slot.end.is_none() && waits && now.saturating_duration_since(slot.since) > self.limits.stuck
         };
         // All stand still if one does: the one that is stopped, or furthest behind, holds them up.
-        let stuck = failed.is_none() && group.seats.iter().any(overdue);
-        let behind = |seat: &&mut Seat| (seat.state != 'T', seat.step.parse::<u64>().unwrap_or(u64::MAX));
+        let stuck = failed.is_none() && group.slots.iter().any(overdue);
+        let behind = |slot: &&mut WorkerSlot| (slot.state != 'T', slot.step.parse::<u64>().unwrap_or(u64::MAX));
         let limit = self.limits.stuck.as_secs();
-        if stuck && let Some(seat) = group.seats.iter_mut().filter(|seat| seat.end.is_none()).min_by_key(behind) {
-            let step = if seat.step.is_empty() { String::new() } else { format!(", at step {}", seat.step) };
-            let what = if seat.state == 'T' { "its process is stopped (SIGSTOP)" } else { "it does not go on" };
-            seat.stuck = Some(format!("{what} for {limit} s{step}"));
+        if stuck && let Some(slot) = group.slots.iter_mut().filter(|slot| slot.end.is_none()).min_by_key(behind) {
+            let step = if slot.step.is_empty() { String::new() } else { format!(", at step {}", slot.step) };
+            let what = if slot.state == 'T' { "its process is stopped (SIGSTOP)" } else { "it does not go on" };
+            slot.stuck = Some(format!("{what} for {limit} s{step}"));
         }
         let Some((saves, text)) = failed.or_else(|| {
-            let seat = group.seats.iter().find(|seat| seat.stuck.is_some())?;
-            Some((false, format!("{} is stuck: {}", seat.worker, seat.stuck.as_deref().unwrap_or_default())))
+            let slot = group.slots.iter().find(|slot| slot.stuck.is_some())?;
+            Some((false, format!("{} is stuck: {}", slot.worker, slot.stuck.as_deref().unwrap_or_default())))
         }) else {
             return;
         };
-        for seat in group.seats.iter_mut().filter(|seat| stopped(seat)) {
-            seat.stuck.get_or_insert("its process is stopped (SIGSTOP)".into());
+        for slot in group.slots.iter_mut().filter(|slot| stopped(slot)) {
+            slot.stuck.get_or_insert("its process is stopped (SIGSTOP)".into());
         }
-        if group.seats.iter().all(|seat| seat.end.is_some()) {
+        if group.slots.iter().all(|slot| slot.end.is_some()) {
             return;
         }
         note(self.out, &format!("[pod] {text}; ending the others"));
         if saves {
             // They save and end, too.
             group.sent = Some("");
-            group.next = Some((now + self.limits.grace, Next::Send("TERM")));
+            group.next = Some((now + self.limits.grace, Escalation::Send("TERM")));
         } else {
             group.send("TERM");
-            group.next = Some((now + self.limits.grace, Next::Send("KILL")));
+            group.next = Some((now + self.limits.grace, Escalation::Send("KILL")));
         }
     }
 
     /// All workers have ended: the run begins again, or not.
     fn conclude(&mut self, group: &mut Group) {
         let ends: Vec<(usize, End)> =
-            group.order.iter().filter_map(|at| Some((*at, group.seats[*at].end.clone()?))).collect();
-        let verdict = verdict(&ends, self.asked, |at| group.seats[at].worker.to_string());
-        let again = verdict.again && self.plan.is_some() && group.attempt < self.max_restarts;
-        if !verdict.text.is_empty() {
+            group.order.iter().filter_map(|at| Some((*at, group.slots[*at].end.clone()?))).collect();
+        let outcome = outcome(&ends, self.asked, |at| group.slots[at].worker.to_string());
+        let again = outcome.again && self.plan.is_some() && group.attempt < self.max_restarts;
+        if !outcome.text.is_empty() {
             let what = match (again, self.max_restarts) {
                 (true, all) => format!("; restart {} of {all}, from the last checkpoint", group.attempt + 1),
-                (false, 1..) if verdict.again => format!("; after {} restarts", group.attempt),
+                (false, 1..) if outcome.again => format!("; after {} restarts", group.attempt),
                 _ => String::new(),
             };
-            note(self.out, &format!("[pod] {}{what}", verdict.text));
+            note(self.out, &format!("[pod] {}{what}", outcome.text));
         }
         if again {
-            let workers = group.seats.drain(..).map(|seat| seat.worker).collect();
+            let workers = group.slots.drain(..).map(|slot| slot.worker).collect();
             *group = self.group(workers, group.attempt + 1);
         } else {
-            group.verdict = Some(verdict);
+            group.outcome = Some(outcome);
         }
     }
 }
@@ -505,10 +505,10 @@ impl<'a> Watch<'a> {
 impl Group {
     /// A worker has ended, once.
     fn end(&mut self, at: usize, end: End) {
-        let seat = &mut self.seats[at];
-        if seat.end.is_none() {
-            (seat.end, seat.link, seat.reopen) = (Some(end), None, None);
-            seat.cancelled.store(true, Ordering::Relaxed);
+        let slot = &mut self.slots[at];
+        if slot.end.is_none() {
+            (slot.end, slot.link, slot.reopen) = (Some(end), None, None);
+            slot.cancelled.store(true, Ordering::Relaxed);
             self.order.push(at);
         }
     }
@@ -516,9 +516,9 @@ impl Group {
     /// Sends a signal to all that run, now or when they are reached.
     fn send(&mut self, signal: &'static str) {
         self.sent = Some(signal);
-        for seat in self.seats.iter_mut().filter(|seat| seat.end.is_none()) {
-            seat.cancelled.store(true, Ordering::Relaxed);
-            if let Some(link) = &mut seat.link {
+        for slot in self.slots.iter_mut().filter(|slot| slot.end.is_none()) {
+            slot.cancelled.store(true, Ordering::Relaxed);
+            if let Some(link) = &mut slot.link {
                 link.send(signal);
             }
         }

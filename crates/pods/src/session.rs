@@ -114,7 +114,7 @@ impl Session {
     /// The command that [`open`](Session::open) runs.
     pub(crate) fn command(&self, offset: u64) -> String {
         let owns = if self.owns { "1" } else { "0" };
-        FOLLOW.with(&[&self.run, &self.worker.to_string(), &offset.to_string(), owns])
+        FOLLOW.command(&[&self.run, &self.worker.to_string(), &offset.to_string(), owns])
     }
 
     fn follow(&self, offset: u64) {
@@ -134,7 +134,7 @@ impl Session {
             let print = scope.spawn(|| self.print(BufReader::new(out)));
             for line in BufReader::new(err).split(b'\n').map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).into_owned();
-                let words: Vec<&str> = told(&line).unwrap_or_default().splitn(3, ' ').collect();
+                let words: Vec<&str> = marked(&line).unwrap_or_default().splitn(3, ' ').collect();
                 match words.as_slice() {
                     ["alive", state, step] => {
                         self.tell(Event::Alive(state.chars().next().unwrap_or('?'), (*step).to_owned()));

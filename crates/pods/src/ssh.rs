@@ -33,14 +33,14 @@ impl Script {
     }
 
     /// The command for the host's shell.
-    pub(crate) fn with(self, arguments: &[impl AsRef<str>]) -> String {
+    pub(crate) fn command(self, arguments: &[impl AsRef<str>]) -> String {
         let arguments: Vec<String> = arguments.iter().map(|a| format!(" {}", quote(a.as_ref()))).collect();
         format!("exec bash -c {} fulmen-pod{}", quote(&self.text()), arguments.concat())
     }
 }
 
 /// What a script says to this program, in a line of its standard error.
-pub(crate) fn told(line: &str) -> Option<&str> {
+pub(crate) fn marked(line: &str) -> Option<&str> {
     line.strip_prefix(MARK)
 }
 
@@ -71,7 +71,7 @@ pub(crate) enum Input<'a> {
 
 /// What a command that has ended said.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     /// `None` if a signal or the time-out ended it.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
@@ -98,8 +98,9 @@ impl Ssh {
     }
 
     /// Runs a command on a host to its end, at most for `limit`.
-    pub(crate) fn ask(&self, host: &str, remote: &str, input: Input, limit: Duration) -> Said {
-        let failed = |e: std::io::Error| Said { code: None, out: String::new(), err: format!("the program ssh: {e}") };
+    pub(crate) fn ask(&self, host: &str, remote: &str, input: Input, limit: Duration) -> CommandOutput {
+        let failed =
+            |e: std::io::Error| CommandOutput { code: None, out: String::new(), err: format!("the program ssh: {e}") };
         let mut command = self.command(host, remote);
         // In a group of its own, where Ctrl-C in the terminal does not reach it.
         command.process_group(0);
@@ -123,11 +124,11 @@ impl Ssh {
             Some(_) => ended.err,
             None => format!("no answer within {} s\n{}", limit.as_secs(), ended.err),
         };
-        Said { code: ended.status.and_then(|status| status.code()), out: ended.out, err }
+        CommandOutput { code: ended.status.and_then(|status| status.code()), out: ended.out, err }
     }
 }
 
-impl Said {
+impl CommandOutput {
     /// Its standard output if it succeeded.
     ///
     /// # Errors
@@ -143,7 +144,7 @@ impl Said {
 /// Why a command failed, from what it wrote to standard error.
 pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
     let lines = err.lines().map(str::trim).filter(|line| !line.is_empty());
-    let lines: Vec<&str> = lines.map(|l| told(l).map_or(l, |l| l.strip_prefix("error ").unwrap_or(l))).collect();
+    let lines: Vec<&str> = lines.map(|l| marked(l).map_or(l, |l| l.strip_prefix("error ").unwrap_or(l))).collect();
     let text = match lines.as_slice() {
         [] => code.map_or("it was ended".to_owned(), |code| format!("exit code {code}")),
         lines => lines[lines.len().saturating_sub(3)..].join("; "),

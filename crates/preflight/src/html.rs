@@ -4,7 +4,7 @@ use fulmen_report::chart::{Chart, Mark, NEUTRAL, Series, bar, number};
 use fulmen_report::html::{Html, element, page, paragraph, section, table};
 use fulmen_report::units::{amount, duration, memory};
 
-use crate::{Judgement, LineCost, Report, StepCost};
+use crate::{Feasibility, LineCost, Report, StepCost};
 
 /// Lines with a colour and a name of their own.
 const NAMED: usize = 5;
@@ -24,21 +24,21 @@ impl Report {
     }
 
     fn slices_html(&self) -> Html {
-        let row = |judgement: &Judgement| {
-            let roofline = judgement.step.as_ref().map(|step| &step.roofline);
-            let hbm = judgement.hbm_needed_bytes.map_or("unknown".into(), memory);
+        let row = |feasibility: &Feasibility| {
+            let roofline = feasibility.step.as_ref().map(|step| &step.roofline);
+            let hbm = feasibility.hbm_needed_bytes.map_or("unknown".into(), memory);
             let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".into());
             [
-                judgement.slice.name().to_owned(),
-                judgement.slice.num_chips().to_string(),
-                if judgement.fits() { "fits" } else { "DOES NOT FIT" }.to_owned(),
-                format!("{hbm} of {}", memory(judgement.hbm_available_bytes)),
+                feasibility.slice.name().to_owned(),
+                feasibility.slice.num_chips().to_string(),
+                if feasibility.fits() { "fits" } else { "DOES NOT FIT" }.to_owned(),
+                format!("{hbm} of {}", memory(feasibility.hbm_available_bytes)),
                 or_none(roofline.map(|r| duration(r.step_s))),
                 or_none(roofline.map(|r| r.bound_by.to_string())),
                 or_none(roofline.map(|r| format!("{:.1} %", 100.0 * r.peak_share))),
-                or_none(judgement.epoch_hours().map(|hours| duration(3600.0 * hours))),
-                or_none(judgement.usd_per_epoch().map(|usd| format!("${}", number(usd)))),
-                or_none(judgement.usd_per_hour.map(|usd| format!("${usd:.2}"))),
+                or_none(feasibility.epoch_hours().map(|hours| duration(3600.0 * hours))),
+                or_none(feasibility.usd_per_epoch().map(|usd| format!("${}", number(usd)))),
+                or_none(feasibility.usd_per_hour.map(|usd| format!("${usd:.2}"))),
             ]
         };
         let header = [
@@ -53,11 +53,17 @@ impl Report {
             "epoch's price",
             "hour's price",
         ];
-        let rows = self.slices.iter().map(|judgement| row(judgement).map(Html::from).into());
+        let rows = self.slices.iter().map(|feasibility| row(feasibility).map(Html::from).into());
         let priced = self.cheapest_first();
-        let dots = priced.iter().enumerate().filter_map(|(colour, (judgement, usd))| {
-            let points = vec![(60.0 * judgement.epoch_hours()?, *usd)];
-            Some(Series { name: judgement.slice.name().into(), colour, points, mark: Mark::Dots, ..Series::default() })
+        let dots = priced.iter().enumerate().filter_map(|(colour, (feasibility, usd))| {
+            let points = vec![(60.0 * feasibility.epoch_hours()?, *usd)];
+            Some(Series {
+                name: feasibility.slice.name().into(),
+                colour,
+                points,
+                mark: Mark::Dots,
+                ..Series::default()
+            })
         });
         let compared = Chart {
             title: "Time and money of an epoch".into(),
@@ -91,16 +97,16 @@ fn short(line: &LineCost) -> String {
     name.rsplit('/').next().unwrap_or(name).to_owned()
 }
 
-fn with_name(judgement: &Judgement, content: impl Into<Html>) -> Html {
-    [element("h3", &[], judgement.slice.name()), content.into()].into()
+fn with_name(feasibility: &Feasibility, content: impl Into<Html>) -> Html {
+    [element("h3", &[], feasibility.slice.name()), content.into()].into()
 }
 
 /// The roof, and each line of code on it where its operations a byte put it; the larger the dot, the longer it takes.
-fn roofline(judgement: &Judgement) -> Html {
-    let Some(step) = &judgement.step else {
-        return with_name(judgement, paragraph("The step does not fit, so it was not compiled."));
+fn roofline(feasibility: &Feasibility) -> Html {
+    let Some(step) = &feasibility.step else {
+        return with_name(feasibility, paragraph("The step does not fit, so it was not compiled."));
     };
-    let chip = judgement.slice.generation();
+    let chip = feasibility.slice.generation();
     let (peak, bandwidth) = (chip.device_flops(), chip.device_hbm_bandwidth());
     let roof = |intensity: f64| (intensity, peak.min(intensity * bandwidth));
     // What moves nothing lies at the right end.
@@ -131,7 +137,7 @@ fn roofline(judgement: &Judgement) -> Html {
     }
     series.extend(named.iter().enumerate().map(|(colour, line)| dots(short(line), colour, &[line])));
     let chart = Chart {
-        title: format!("{}, {} and {}", judgement.slice.name(), amount(peak, "FLOP/s"), amount(bandwidth, "B/s")),
+        title: format!("{}, {} and {}", feasibility.slice.name(), amount(peak, "FLOP/s"), amount(bandwidth, "B/s")),
         x: "operations a byte of HBM".into(),
         y: "FLOP/s".into(),
         series,
@@ -153,19 +159,19 @@ fn roofline(judgement: &Judgement) -> Html {
         cells.map(Html::from).into()
     });
     let header = ["line", "at least", "share", "arithmetic", "moved", "operations a byte", "bound by"];
-    with_name(judgement, [element("div", &[("class", &"charts")], chart.html()), table(&header, rows)])
+    with_name(feasibility, [element("div", &[("class", &"charts")], chart.html()), table(&header, rows)])
 }
 
-fn memory_of(judgement: &Judgement) -> Html {
-    let limit = judgement.hbm_available_bytes;
+fn memory_of(feasibility: &Feasibility) -> Html {
+    let limit = feasibility.hbm_available_bytes;
     let bar = |parts: &[(usize, &str, u64)]| {
         let whole = parts.iter().map(|part| part.2).sum::<u64>().max(limit).max(1) as f64;
         bar(parts
             .iter()
             .map(|&(colour, name, bytes)| (colour, format!("{name}: {}", memory(bytes)), bytes as f64 / whole)))
     };
-    let needed = judgement.hbm_needed_bytes;
-    let content: Html = match (&judgement.step, needed) {
+    let needed = feasibility.hbm_needed_bytes;
+    let content: Html = match (&feasibility.step, needed) {
         (Some(step), _) => {
             let StepCost { argument_bytes, temp_bytes, .. } = *step;
             let text = format!(
@@ -189,7 +195,7 @@ fn memory_of(judgement: &Judgement) -> Html {
                 Some(needed) => format!("needs {} of {}: it does not fit", memory(needed), memory(limit)),
                 None => format!("does not fit into {}", memory(limit)),
             };
-            let rows = judgement.largest.iter().map(|tensor| {
+            let rows = feasibility.largest.iter().map(|tensor| {
                 let what = format!("{} × {} {}", tensor.count, tensor.ty, tensor.what);
                 let share = format!("{:.1} %", 100.0 * tensor.total_bytes() as f64 / limit.max(1) as f64);
                 [tensor.source.clone(), memory(tensor.total_bytes()), share, what].map(Html::from).into()
@@ -198,17 +204,17 @@ fn memory_of(judgement: &Judgement) -> Html {
             [paragraph(text), bar(&[(1, "the step", needed.unwrap_or(limit))]), list].into()
         }
     };
-    with_name(judgement, content)
+    with_name(feasibility, content)
 }
 
-fn warnings(judgement: &Judgement) -> Html {
+fn warnings(feasibility: &Feasibility) -> Html {
     let one = |warning: &crate::Warning| {
         let at = warning.source.as_ref().map(|source| format!(", at {source}")).unwrap_or_default();
         element("li", &[], format!("{}{at}", warning.message))
     };
-    let content = match judgement.warnings.is_empty() {
+    let content = match feasibility.warnings.is_empty() {
         true => paragraph("None."),
-        false => element("ul", &[], judgement.warnings.iter().map(one).collect::<Html>()),
+        false => element("ul", &[], feasibility.warnings.iter().map(one).collect::<Html>()),
     };
-    with_name(judgement, content)
+    with_name(feasibility, content)
 }

@@ -7,17 +7,17 @@
 //! ```
 //! use fulmen_pjrt::Plugin;
 //! use fulmen_pjrt::locate::{Platform, locate};
-//! use fulmen_preflight::{Prices, Slice, Step, judge};
+//! use fulmen_preflight::{Prices, Slice, Step, estimate};
 //! use fulmen_tensor::{DType, Function, Mesh, TensorType};
 //!
 //! let types = [TensorType::new(DType::Bf16, [1024, 512]), TensorType::new(DType::Bf16, [512, 256])];
 //! let product = Function::trace("product", &types, |x| vec![x[0].matmul(&x[1])]);
 //! let slices = Slice::parse_list("v5e:1x1,v6e:1x1")?;
-//! let prices = Prices::ours()?;
+//! let prices = Prices::built_in()?;
 //! // Where libtpu is not installed, `fulmen_pjrt::fetch::libtpu` fetches it.
 //! if let Ok(path) = locate(Platform::Tpu, None) {
 //!     let plugin = Plugin::load(path)?;
-//!     let report = judge(&plugin, &slices, Some(&prices), |devices| {
+//!     let report = estimate(&plugin, &slices, Some(&prices), |devices| {
 //!         Ok::<_, Box<dyn std::error::Error>>(Step::new(&product, &Mesh::new([("data", devices)])?)?)
 //!     })?;
 //!     assert!(report.all_fit());
@@ -28,30 +28,30 @@
 //!
 //! Not here: how the training step of a module is recorded, which the Trainer does.
 
-mod chips;
+mod display;
 mod error;
+mod estimate;
+mod generations;
 mod html;
-mod judge;
-mod large;
+mod largest_tensors;
 #[cfg(test)]
 #[path = "../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
-mod lines;
+mod line_costs;
 mod prices;
 mod report;
 mod roofline;
 mod save;
 mod slice;
-mod text;
 pub mod warnings;
 
-pub use chips::{GENERATIONS, Generation, Ring};
 pub use error::{Error, Result};
-pub use judge::{Step, judge};
-pub use large::LargeTensor;
-pub use lines::cost_by_line;
+pub use estimate::{Step, estimate};
+pub use generations::{GENERATIONS, Generation, Ring};
+pub use largest_tensors::LargeTensor;
+pub use line_costs::cost_by_line;
 pub use prices::{Price, Prices};
-pub use report::{Judgement, LineCost, Report, StepCost, StepSetting};
+pub use report::{Feasibility, LineCost, Report, StepCost, StepSetting};
 pub use roofline::{Bound, Roofline};
 pub use save::{save, topology};
 pub use slice::Slice;

@@ -6,7 +6,7 @@ use toml_edit::{DocumentMut, TableLike};
 
 use crate::{Error, GENERATIONS, Generation, Result, Slice};
 
-const OURS: &str = include_str!("prices.toml");
+const BUILT_IN: &str = include_str!("prices.toml");
 
 /// A table of prices.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +34,8 @@ impl Prices {
     ///
     /// # Errors
     /// None that a user can bring about.
-    pub fn ours() -> Result<Prices> {
-        Prices::parse(OURS, "the price table of Fulmen")
+    pub fn built_in() -> Result<Prices> {
+        Prices::parse(BUILT_IN, "the price table of Fulmen")
     }
 
     /// A user's own table, a TOML file in the form of ours, which the errors spell out.
@@ -77,12 +77,12 @@ impl Prices {
     }
 
     /// The lowest price for the chips of a slice.
-    pub fn of(&self, slice: &Slice) -> Option<&Price> {
-        self.of_generation(slice.generation())
+    pub fn for_slice(&self, slice: &Slice) -> Option<&Price> {
+        self.for_generation(slice.generation())
     }
 
     /// The lowest price for the chips of a generation.
-    pub fn of_generation(&self, generation: &Generation) -> Option<&Price> {
+    pub fn for_generation(&self, generation: &Generation) -> Option<&Price> {
         let rows = self.rows.iter().filter(|price| price.generation == generation.name);
         rows.min_by(|a, b| a.usd_per_chip_hour.total_cmp(&b.usd_per_chip_hour))
     }
@@ -94,9 +94,9 @@ mod tests {
 
     #[test]
     fn our_table_can_be_read() {
-        let prices = Prices::ours().unwrap();
+        let prices = Prices::built_in().unwrap();
         assert!(prices.date.starts_with("20") && prices.source.contains("pricing"));
-        let of = |slice: &str| prices.of(&slice.parse().unwrap()).map(|price| price.usd_per_chip_hour);
+        let of = |slice: &str| prices.for_slice(&slice.parse().unwrap()).map(|price| price.usd_per_chip_hour);
         assert_eq!((of("v5e:2x4"), of("v3-8"), of("tpu7x:2x2x1")), (Some(1.20), Some(2.00), None));
     }
 
@@ -110,7 +110,7 @@ mod tests {
         let two = "[[price]]\ngeneration = \"ironwood\"\nusd_per_chip_hour = 9\n\
                    [[price]]\ngeneration = \"tpu7x\"\nregion = \"x\"\nusd_per_chip_hour = 8.5";
         let prices = read(two).unwrap();
-        let price = prices.of(&"tpu7x-8".parse().unwrap()).unwrap();
+        let price = prices.for_slice(&"tpu7x-8".parse().unwrap()).unwrap();
         assert_eq!((price.region.as_str(), price.usd_per_chip_hour), ("x", 8.5));
         assert_eq!(prices.date, "not said");
         let check = |text: &str, expected: &str| {

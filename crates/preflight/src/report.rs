@@ -10,14 +10,14 @@ use crate::{LargeTensor, Roofline, Slice, Warning};
 #[derive(Clone, Debug)]
 pub struct Report {
     /// In the order in which they were asked for.
-    pub slices: Vec<Judgement>,
+    pub slices: Vec<Feasibility>,
     /// When and where the prices were looked up, if prices were asked for.
     pub prices: Option<(String, String)>,
 }
 
 /// What a preflight found for one slice.
 #[derive(Clone, Debug)]
-pub struct Judgement {
+pub struct Feasibility {
     /// Which slice.
     pub slice: Slice,
     /// HBM of one device that programs may use, in bytes.
@@ -107,7 +107,7 @@ impl StepCost {
     }
 }
 
-impl Judgement {
+impl Feasibility {
     /// Whether the step fits into the memory of the slice.
     pub fn fits(&self) -> bool {
         self.step.is_some()
@@ -155,7 +155,7 @@ impl Judgement {
             self.warnings.iter().map(|w| json!({ "message": w.message, "at": w.source })).collect();
         let mut report = json!({
             "topology": self.slice.name(),
-            "asked": self.slice.asked(),
+            "asked": self.slice.requested_name(),
             "chips": self.slice.num_chips(),
             "devices": devices,
             "batch_size": setting.map(|s| s.batch_size),
@@ -216,11 +216,11 @@ fn collective_json(collective: &Collective) -> Value {
 impl Report {
     /// Whether the step fits into every slice.
     pub fn all_fit(&self) -> bool {
-        self.slices.iter().all(Judgement::fits)
+        self.slices.iter().all(Feasibility::fits)
     }
 
     /// The slices with a price for an epoch, cheapest first.
-    pub fn cheapest_first(&self) -> Vec<(&Judgement, f64)> {
+    pub fn cheapest_first(&self) -> Vec<(&Feasibility, f64)> {
         let mut priced: Vec<_> = self.slices.iter().filter_map(|j| Some((j, j.usd_per_epoch()?))).collect();
         priced.sort_by(|a, b| a.1.total_cmp(&b.1));
         priced
@@ -228,7 +228,7 @@ impl Report {
 
     /// Everything as one line of JSON. What is not known is `null`.
     pub fn json(&self) -> String {
-        let mut report = json!({ "topologies": self.slices.iter().map(Judgement::json).collect::<Vec<_>>() });
+        let mut report = json!({ "topologies": self.slices.iter().map(Feasibility::json).collect::<Vec<_>>() });
         if let Some((date, source)) = &self.prices {
             let order: Vec<_> = self.cheapest_first().iter().map(|(j, _)| j.slice.name()).collect();
             report["prices"] = json!({ "date": date, "source": source });

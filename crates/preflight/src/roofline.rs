@@ -7,7 +7,7 @@ use crate::Slice;
 
 /// What one device has to do in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Work {
+pub(crate) struct StepWork {
     /// Arithmetic operations.
     pub(crate) flops: f64,
     /// Operations that are done again, because `f32` is multiplied in several passes of `bf16`.
@@ -60,7 +60,7 @@ pub struct Roofline {
 
 impl Roofline {
     /// Of the work of one device of a slice.
-    pub(crate) fn new(work: &Work, slice: &Slice) -> Roofline {
+    pub(crate) fn new(work: &StepWork, slice: &Slice) -> Roofline {
         let chip = slice.generation();
         let peak = chip.device_flops();
         let matrix_s = (work.flops + work.further_passes) / peak;
@@ -82,7 +82,7 @@ impl Roofline {
 mod tests {
     use super::*;
 
-    fn roofline(work: Work, slice: &str) -> Roofline {
+    fn roofline(work: StepWork, slice: &str) -> Roofline {
         Roofline::new(&work, &slice.parse().unwrap())
     }
 
@@ -94,27 +94,27 @@ mod tests {
     #[test]
     fn the_longest_of_three_bounds_the_step() {
         // v5e: 197 TFLOP/s, 819 GB/s, and half of its links of 200 GB/s in a slice of 2 × 4.
-        let work = Work { flops: 197e9, bytes: 819e6, sent_bytes: 1e6, further_passes: 0.0 };
+        let work = StepWork { flops: 197e9, bytes: 819e6, sent_bytes: 1e6, further_passes: 0.0 };
         let matrix = roofline(work, "v5e:2x4");
         assert_eq!(matrix.bound_by, Bound::MatrixUnit);
         [matrix.matrix_s, matrix.memory_s, matrix.step_s].into_iter().for_each(|s| close(s, 1e-3));
         close(matrix.collective_s, 1e-5);
         close(matrix.peak_share, 1.0);
         close(matrix.serial_s, 2.01e-3);
-        let memory = roofline(Work { bytes: 4.0 * 819e6, ..work }, "v5e:2x4");
+        let memory = roofline(StepWork { bytes: 4.0 * 819e6, ..work }, "v5e:2x4");
         assert_eq!(memory.bound_by, Bound::Memory);
         close(memory.step_s, 4e-3);
         close(memory.peak_share, 0.25);
-        let sends = roofline(Work { sent_bytes: 1e9, ..work }, "v5e:2x4");
+        let sends = roofline(StepWork { sent_bytes: 1e9, ..work }, "v5e:2x4");
         assert_eq!(sends.bound_by, Bound::Collectives);
         close(sends.step_s, 1e-2);
         // The same in a whole pod: all four links.
-        close(roofline(Work { sent_bytes: 1e9, ..work }, "v5e:16x16").step_s, 5e-3);
+        close(roofline(StepWork { sent_bytes: 1e9, ..work }, "v5e:16x16").step_s, 5e-3);
     }
 
     #[test]
     fn passes_take_time_but_are_no_work() {
-        let work = Work { flops: 197e9, further_passes: 5.0 * 197e9, ..Work::default() };
+        let work = StepWork { flops: 197e9, further_passes: 5.0 * 197e9, ..StepWork::default() };
         let six = roofline(work, "v5e:1x1");
         close(six.step_s, 6e-3);
         close(six.peak_share, 1.0 / 6.0);
@@ -122,16 +122,16 @@ mod tests {
 
     #[test]
     fn two_devices_of_a_chip_share_what_it_has() {
-        let work = Work { flops: 61.5e9, bytes: 450e6, sent_bytes: 41.5e6, further_passes: 0.0 };
+        let work = StepWork { flops: 61.5e9, bytes: 450e6, sent_bytes: 41.5e6, further_passes: 0.0 };
         let half = roofline(work, "v3:2x2");
         [half.matrix_s, half.memory_s].into_iter().for_each(|s| close(s, 1e-3));
         close(half.collective_s, 0.5e-3);
-        close(roofline(Work { sent_bytes: 450e6, ..Work::default() }, "v3:1x1").collective_s, 1e-3);
+        close(roofline(StepWork { sent_bytes: 450e6, ..StepWork::default() }, "v3:1x1").collective_s, 1e-3);
     }
 
     #[test]
     fn no_work_takes_no_time() {
-        let none = roofline(Work::default(), "v5e:1x1");
+        let none = roofline(StepWork::default(), "v5e:1x1");
         assert_eq!((none.step_s, none.peak_share, none.bound_by), (0.0, 0.0, Bound::MatrixUnit));
     }
 }

@@ -48,7 +48,7 @@ const DEEP: &[&[usize]] = &[
 
 impl Slice {
     /// The name as it was asked for.
-    pub fn asked(&self) -> &str {
+    pub fn requested_name(&self) -> &str {
         &self.asked
     }
 
@@ -58,7 +58,7 @@ impl Slice {
     }
 
     /// The name that Google's interfaces take, `v5litepod-8` or `v3-8`; none for a slice of an unusual shape.
-    pub fn everyday_name(&self) -> Option<String> {
+    pub fn accelerator_type(&self) -> Option<String> {
         let generation = if self.generation.name == "v5e" { "v5litepod" } else { self.generation.name };
         let name = format!("{generation}-{}", counted(self.generation, self.num_chips()));
         name.parse().is_ok_and(|slice: Slice| slice.name == self.name).then_some(name)
@@ -186,8 +186,8 @@ mod tests {
         let check = |asked: &str, name: &str, chips: usize, devices: usize| {
             let slice: Slice = asked.parse().unwrap();
             assert_eq!((slice.name(), slice.num_chips(), slice.num_devices()), (name, chips, devices), "{asked}");
-            assert_eq!(slice.asked(), asked);
-            let everyday: Option<Slice> = slice.everyday_name().map(|name| name.parse().unwrap());
+            assert_eq!(slice.requested_name(), asked);
+            let everyday: Option<Slice> = slice.accelerator_type().map(|name| name.parse().unwrap());
             assert!(everyday.is_none_or(|everyday| everyday.name() == name), "{asked}");
         };
         check("v2-8", "v2:2x2", 4, 8);
@@ -205,7 +205,7 @@ mod tests {
         check("V5E:2x4", "v5e:2x4", 8, 8);
         check("v5litepod:4x8", "v5e:4x8", 32, 32);
         check("tpu7x:2x2x1", "tpu7x:2x2x1", 4, 8);
-        let everyday = |asked: &str| asked.parse::<Slice>().unwrap().everyday_name();
+        let everyday = |asked: &str| asked.parse::<Slice>().unwrap().accelerator_type();
         assert_eq!(
             (everyday("v5e:4x4").as_deref(), everyday("v3:2x2").as_deref()),
             (Some("v5litepod-16"), Some("v3-8"))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::Run;
 use crate::chart::number;
 use crate::html::{Html, element, table};
-use crate::report::{in_order_of_interest, shortened};
+use crate::report::{by_interest, shortened};
 
 /// Metrics whose last values are compared.
 const MOST_METRICS: usize = 20;
@@ -37,7 +37,7 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
         false => table(&header("setting"), rows),
     };
     let mut metrics: Vec<&str> = vec![];
-    for name in runs.iter().flat_map(in_order_of_interest) {
+    for name in runs.iter().flat_map(by_interest) {
         if !metrics.contains(&name) {
             metrics.push(name);
         }

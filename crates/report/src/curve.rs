@@ -9,7 +9,7 @@ const MOST: usize = 160;
 pub struct Curve {
     /// Steps of a stretch.
     width: u64,
-    stretches: Vec<Stretch>,
+    buckets: Vec<Bucket>,
     last: Option<(u64, f64)>,
     /// The step of the first value that was NaN or infinite, and how many there were.
     non_finite: Option<(u64, u64)>,
@@ -17,14 +17,14 @@ pub struct Curve {
 
 /// The smallest and the largest value of a stretch of steps, with their steps.
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
+struct Bucket {
     low: (u64, f64),
     high: (u64, f64),
 }
 
 impl Default for Curve {
     fn default() -> Curve {
-        Curve { width: 1, stretches: vec![], last: None, non_finite: None }
+        Curve { width: 1, buckets: vec![], last: None, non_finite: None }
     }
 }
 
@@ -37,19 +37,19 @@ impl Curve {
             *count += 1;
             return;
         }
-        self.add(Stretch { low: (step, value), high: (step, value) });
-        if self.stretches.len() > MOST {
+        self.add(Bucket { low: (step, value), high: (step, value) });
+        if self.buckets.len() > MOST {
             self.width *= 2;
-            for stretch in std::mem::take(&mut self.stretches) {
-                self.add(stretch);
+            for bucket in std::mem::take(&mut self.buckets) {
+                self.add(bucket);
             }
         }
     }
 
-    fn add(&mut self, new: Stretch) {
+    fn add(&mut self, new: Bucket) {
         let width = self.width;
-        let of = |stretch: &Stretch| stretch.low.0.min(stretch.high.0) / width;
-        match self.stretches.last_mut() {
+        let of = |bucket: &Bucket| bucket.low.0.min(bucket.high.0) / width;
+        match self.buckets.last_mut() {
             Some(last) if of(last) == of(&new) => {
                 if new.low.1 < last.low.1 {
                     last.low = new.low;
@@ -58,14 +58,14 @@ impl Curve {
                     last.high = new.high;
                 }
             }
-            _ => self.stretches.push(new),
+            _ => self.buckets.push(new),
         }
     }
 
     /// Steps and values, in the order of the steps.
     pub fn points(&self) -> Vec<(f64, f64)> {
-        let mut points = Vec::with_capacity(2 * self.stretches.len());
-        for Stretch { low, high } in &self.stretches {
+        let mut points = Vec::with_capacity(2 * self.buckets.len());
+        for Bucket { low, high } in &self.buckets {
             let (first, second) = if low.0 <= high.0 { (low, high) } else { (high, low) };
             points.push((first.0 as f64, first.1));
             if second.0 != first.0 {
@@ -82,12 +82,12 @@ impl Curve {
 
     /// The smallest value with its step.
     pub fn min(&self) -> Option<(u64, f64)> {
-        self.stretches.iter().map(|s| s.low).min_by(|a, b| a.1.total_cmp(&b.1))
+        self.buckets.iter().map(|s| s.low).min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// The largest value with its step.
     pub fn max(&self) -> Option<(u64, f64)> {
-        self.stretches.iter().map(|s| s.high).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
+        self.buckets.iter().map(|s| s.high).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
     }
 
     /// The step of the first value that was NaN or infinite, and how many were.

@@ -4,11 +4,11 @@ pub mod chart;
 mod compare;
 mod curve;
 pub mod html;
+mod overview;
 mod report;
 mod run;
 mod summary;
 pub mod units;
-mod verdict;
 
 pub use curve::Curve;
 pub use report::report;

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use crate::chart::{Chart, Mark, Series, bar, class, legend, number};
 use crate::compare::differences;
 use crate::html::{Html, details, element, page, paragraph, section, table};
+use crate::overview::{missing, overview};
 use crate::run::{Array, Rows};
 use crate::units::{amount, duration, memory};
-use crate::verdict::{missing, verdict};
 use crate::{Run, Summary};
 
 /// Curves of a page, so that it stays small.
@@ -39,7 +39,7 @@ pub fn report(runs: &[Run]) -> String {
     if left_out > 0 {
         body.push(paragraph(format_args!("{left_out} further runs are left out; a page shows {MOST_RUNS}.")));
     }
-    body.push(section("verdict", "In short", each(runs, verdict)));
+    body.push(section("overview", "In short", each(runs, overview)));
     if runs.len() > 1 {
         body.push(section("differences", "Differences", differences(runs)));
     }
@@ -71,7 +71,7 @@ fn of_summary(run: &Run, say: fn(&Summary) -> Html) -> Html {
 }
 
 /// Names of curves: losses first, then the learning rate, then the others.
-pub(crate) fn in_order_of_interest(run: &Run) -> Vec<&str> {
+pub(crate) fn by_interest(run: &Run) -> Vec<&str> {
     let mut names: Vec<&str> = run.curves().keys().map(String::as_str).collect();
     let rank = |name: &str| match group(name) {
         base if base.contains("loss") => 0,
@@ -94,7 +94,7 @@ fn curves(runs: &[Run]) -> Html {
     // Charts in the order of the first run that has them; each with a run and a name for each curve.
     let mut charts: Vec<(&str, Vec<(usize, &str)>)> = vec![];
     for (i, run) in runs.iter().enumerate() {
-        for name in in_order_of_interest(run) {
+        for name in by_interest(run) {
             let title = if runs.len() == 1 { group(name) } else { name };
             match charts.iter_mut().find(|chart| chart.0 == title) {
                 Some(chart) => chart.1.push((i, name)),
@@ -146,7 +146,7 @@ fn values(run: &Run) -> Html {
         Some((step, value)) => [Html::from(number(value)), Html::from(step.to_string())],
         None => Default::default(),
     };
-    let rows = in_order_of_interest(run).into_iter().take(MOST_ROWS).map(|name| {
+    let rows = by_interest(run).into_iter().take(MOST_ROWS).map(|name| {
         let curve = &run.curves()[name];
         let cells = [at(curve.last()), at(curve.min()), at(curve.max())];
         [Html::from(name)].into_iter().chain(cells.into_iter().flatten()).collect()
@@ -173,7 +173,7 @@ pub(crate) fn buckets(run: &Run) -> Vec<(&str, &str, f64)> {
 }
 
 /// The same in all runs.
-fn colour_of(bucket: &str) -> usize {
+fn color(bucket: &str) -> usize {
     BUCKETS.iter().position(|known| known.0 == bucket).unwrap_or(BUCKETS.len())
 }
 
@@ -184,15 +184,15 @@ fn time(runs: &[Run]) -> Html {
         if total <= 0.0 {
             return missing("The folder has no goodput.json.");
         }
-        let bar = bar(spent.iter().map(|&(name, text, seconds)| {
-            (colour_of(name), format!("{text}: {}", duration(seconds)), seconds / total)
-        }));
+        let bar = bar(spent
+            .iter()
+            .map(|&(name, text, seconds)| (color(name), format!("{text}: {}", duration(seconds)), seconds / total)));
         let starts = match run.goodput.len() {
             1 => String::new(),
             n => format!(", over {n} starts"),
         };
         let rows = spent.iter().map(|&(name, text, seconds)| {
-            let swatch = element("i", &[("class", &class(colour_of(name)))], "");
+            let swatch = element("i", &[("class", &class(color(name)))], "");
             let name = [swatch, element("span", &[], text)].into();
             vec![name, duration(seconds).into(), format!("{:.1} %", 100.0 * seconds / total).into()]
         });

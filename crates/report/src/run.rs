@@ -129,9 +129,9 @@ impl Run {
     /// As [`Run::open`].
     pub fn refresh(&mut self) -> io::Result<()> {
         let (path, csv) = (self.folder.join("metrics.jsonl"), self.folder.join("metrics.csv"));
-        self.read_metrics(&path).map_err(|e| at(&path, e))?;
+        self.read_metrics(&path).map_err(|e| with_path(&path, e))?;
         if self.offset == 0 && csv.is_file() {
-            self.read_csv(&csv).map_err(|e| at(&csv, e))?;
+            self.read_csv(&csv).map_err(|e| with_path(&csv, e))?;
         }
         self.summary = self.json(SUMMARY)?;
         self.goodput = self.json::<GoodputFile>("goodput.json")?.unwrap_or_default().runs;
@@ -228,16 +228,16 @@ impl Run {
         match File::open(&path).and_then(|file| file.take(MOST_TEXT).read_to_end(&mut bytes)) {
             Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(at(&path, e)),
+            Err(e) => Err(with_path(&path, e)),
         }
     }
 
     fn json<T: serde::de::DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         let path = self.folder.join(name);
         match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| at(&path, e.into())),
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| with_path(&path, e.into())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(at(&path, e)),
+            Err(e) => Err(with_path(&path, e)),
         }
     }
 
@@ -281,6 +281,6 @@ fn flat(name: String, value: Json) -> Vec<(String, String)> {
     }
 }
 
-fn at(path: &Path, error: io::Error) -> io::Error {
+fn with_path(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::{DeviceMemory, Run, State, StepTimes, Summary, report};
 
 const SECTIONS: [&str; 10] =
-    ["verdict", "curves", "time", "steps", "memory", "model", "classes", "pictures", "configuration", "environment"];
+    ["overview", "curves", "time", "steps", "memory", "model", "classes", "pictures", "configuration", "environment"];
 const SCRIPT: &str = "</style><script>document.title='ran'</script>";
 /// What a page may have at most, in bytes.
 const LIMIT: usize = 500_000;
@@ -146,7 +146,7 @@ fn a_run_with_many_metrics_and_log_points_has_a_small_page() {
     has_sections(&page, &SECTIONS);
     assert!(page.contains("further curves are left out"));
     let runs: Vec<Run> = std::iter::repeat_n(run, 14).collect();
-    has_sections(&report(&runs), &["verdict", "differences", "curves", "time", "steps", "memory"]);
+    has_sections(&report(&runs), &["overview", "differences", "curves", "time", "steps", "memory"]);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn several_runs_are_told_apart() {
     std::fs::write(second.join("config.toml"), "max_epochs = 5 # file\nlearning_rate = 0.1\n[mesh]\ndata = 8\n")
         .unwrap();
     let page = report(&[Run::open(first).unwrap(), Run::open(second).unwrap()]);
-    has_sections(&page, &["verdict", "differences", "curves", "time", "steps", "memory"]);
+    has_sections(&page, &["overview", "differences", "curves", "time", "steps", "memory"]);
     let differences = page.split("id=\"differences\"").nth(1).unwrap().split("</section>").next().unwrap();
     assert!(differences.contains("max_epochs") && !differences.contains("learning_rate"), "{differences}");
     assert!(!differences.contains("mesh.data") && !differences.contains("--max-epochs"), "{differences}");

@@ -156,7 +156,7 @@ impl<P: Program> Job<P> {
         let args = PreflightArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
         let prices = match &args.price {
             None => None,
-            Some(ours) if ours.as_os_str() == OUR_PRICES => Some(Prices::ours()?),
+            Some(ours) if ours.as_os_str() == OUR_PRICES => Some(Prices::built_in()?),
             Some(path) => Some(Prices::read(path)?),
         };
         if args.fetch_libtpu && locate(Platform::Tpu, None).is_err_and(|e| e.is_not_found()) {

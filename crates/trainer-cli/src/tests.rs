@@ -296,7 +296,7 @@ fn one_file_serves_all_subcommands() {
     assert!(on("fit").matches.try_contains_id("output").is_err(), "fit has no such flag");
     assert_eq!(on("predict").matches.get_one::<PathBuf>("output"), Some(&PathBuf::from("x.csv")));
     let slices: Vec<String> =
-        on("preflight").matches.get_many::<Slice>("topology").unwrap().map(|s| s.asked().to_owned()).collect();
+        on("preflight").matches.get_many::<Slice>("topology").unwrap().map(|s| s.requested_name().to_owned()).collect();
     assert_eq!(slices, ["v5e:2x4", "v3-8"]);
     refused("[output]\ntopology = 'v5e:2x4'", "2: `topology` is not in [output] but in [preflight]");
     // Checked, though fit does without.

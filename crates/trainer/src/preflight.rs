@@ -12,7 +12,7 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_preflight::Step;
 #[doc(inline)]
 pub use fulmen_preflight::{
-    Bound, Error, GENERATIONS, Generation, Judgement, LargeTensor, LineCost, Price, Prices, Report, Ring, Roofline,
+    Bound, Error, Feasibility, GENERATIONS, Generation, LargeTensor, LineCost, Price, Prices, Report, Ring, Roofline,
     Slice, StepCost, StepSetting, Warning,
 };
 use fulmen_tensor::{Mesh, Runtime};
@@ -56,7 +56,7 @@ fn judge<M: TrainingModule>(
     slices: &[Slice],
     prices: Option<&Prices>,
 ) -> Result<Report> {
-    fulmen_preflight::judge(&libtpu()?, slices, prices, |devices| record(choices, mesh, module, train, devices))
+    fulmen_preflight::estimate(&libtpu()?, slices, prices, |devices| record(choices, mesh, module, train, devices))
 }
 
 fn libtpu() -> Result<Plugin, Error> {
@@ -293,16 +293,16 @@ mod tests {
         assert_eq!(notes, [false, false, false, false, true]);
         // Gradients of all parameters are summed over the devices, in f32.
         let parameters = 784 * 512 + 512 + 512 * 10 + 10;
-        for judgement in &report.slices {
-            let step = judgement.step.as_ref().unwrap();
+        for feasibility in &report.slices {
+            let step = feasibility.step.as_ref().unwrap();
             let summed: u64 = step.collectives.iter().map(|c| c.total_bytes()).sum();
-            match judgement.slice.num_devices() {
+            match feasibility.slice.num_devices() {
                 1 => assert_eq!(summed, 0),
                 _ => assert!((4 * parameters..4 * parameters + 4096).contains(&summed), "{summed} {report}"),
             }
-            let lines = judgement.warnings.iter().filter_map(|w| w.source.as_ref());
+            let lines = feasibility.warnings.iter().filter_map(|w| w.source.as_ref());
             assert!(
-                judgement.warnings.len() == lines.filter(|line| line.contains("preflight.rs:")).count(),
+                feasibility.warnings.len() == lines.filter(|line| line.contains("preflight.rs:")).count(),
                 "{report}"
             );
             assert_ne!(step.roofline.bound_by, Bound::MatrixUnit, "batches this small leave it idle");
@@ -320,10 +320,11 @@ mod tests {
             builder.preflight(&Mlp::new(2048), &loader(64), &slices, None).unwrap().slices.remove(0)
         };
         let (ddp, fsdp) = (judge(Strategy::Ddp), judge(Strategy::Fsdp));
-        let copied = |judgement: &Judgement| judgement.copied_bytes.unwrap();
+        let copied = |feasibility: &Feasibility| feasibility.copied_bytes.unwrap();
         assert!(copied(&ddp) > 7 * copied(&fsdp) && fsdp.copy_fits() == Some(true), "each device copies its part");
-        let has =
-            |judgement: &Judgement, kind| judgement.step.as_ref().unwrap().collectives.iter().any(|c| c.kind == kind);
+        let has = |feasibility: &Feasibility, kind| {
+            feasibility.step.as_ref().unwrap().collectives.iter().any(|c| c.kind == kind)
+        };
         assert!(has(&fsdp, CollectiveKind::AllGather) && !has(&ddp, CollectiveKind::AllGather));
         assert!(fsdp.hbm_needed_bytes.unwrap() * 2 < ddp.hbm_needed_bytes.unwrap(), "{ddp} {fsdp}");
     }
@@ -340,12 +341,12 @@ mod tests {
         let report = Trainer::builder().preflight(&Mlp::new(width), &loader(64), &slices, None).unwrap();
         println!("{report} {:?}", start.elapsed());
         assert!(!report.all_fit());
-        let judgement = &report.slices[0];
-        assert!(judgement.hbm_needed_bytes.unwrap() > 100_000_000_000, "with two moments: {report}");
-        let names: Vec<_> = judgement.largest.iter().map(|t| t.what.as_str()).collect();
+        let feasibility = &report.slices[0];
+        assert!(feasibility.hbm_needed_bytes.unwrap() > 100_000_000_000, "with two moments: {report}");
+        let names: Vec<_> = feasibility.largest.iter().map(|t| t.what.as_str()).collect();
         assert!(names.iter().any(|name| name.ends_with("weight")), "{names:?}");
         assert!(names.iter().any(|name| name.starts_with("optimizer/")), "{names:?}");
-        assert!(judgement.largest.iter().all(|t| t.source.contains("preflight.rs:")), "{report}");
+        assert!(feasibility.largest.iter().all(|t| t.source.contains("preflight.rs:")), "{report}");
     }
 
     #[test]

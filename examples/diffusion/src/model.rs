@@ -7,7 +7,7 @@ use fulmen::models::Pretrained;
 use fulmen::models::resnet::ResNet;
 use fulmen::models::unet::{Config, DownBlockType, UNet, UpBlockType};
 use fulmen::nn::RandomStream;
-use fulmen::nn::metrics::{FrechetDistance, Statistics};
+use fulmen::nn::metrics::{FrechetDistance, MetricState};
 use fulmen::prelude::*;
 use fulmen::tensor::random;
 
@@ -136,7 +136,7 @@ impl TrainingModule for Diffusion {
         cx.log_image("test_samples", (drawn.narrow(0, 0, batch.size().min(64)) + 1.0) / 2.0);
         let Some(classifier) = &self.classifier else { return };
         let [real, drawn] = [&pixels(batch), &drawn].map(|digits| classifier.forward_features(digits).mean(&[2, 3]));
-        cx.log_metric("test_frechet", Statistics::new(FrechetDistance, &[&real, &drawn], &[batch.size()]));
+        cx.log_metric("test_frechet", MetricState::new(FrechetDistance, &[&real, &drawn], &[batch.size()]));
         cx.log("test_recognized", metrics::correct(classifier.fc.forward(drawn), batch.get("label")));
     }
 

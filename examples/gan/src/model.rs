@@ -7,7 +7,7 @@ use fulmen::models::resnet::ResNet;
 use fulmen::models::{Pretrained, biggan, dcgan};
 use fulmen::nn::RandomStream;
 use fulmen::nn::loss::GanLoss;
-use fulmen::nn::metrics::{FrechetDistance, Statistics};
+use fulmen::nn::metrics::{FrechetDistance, MetricState};
 use fulmen::prelude::*;
 use fulmen::tensor::{PadMode, random};
 
@@ -159,7 +159,7 @@ impl Gan {
         cx.log_image(format!("{stage}_samples"), (sheet + 1.0) / 2.0);
         let Some(classifier) = &self.classifier else { return };
         let [real, drawn] = [real, drawn].map(|pictures| classifier.forward_features(pictures).mean(&[2, 3]));
-        let distance = Statistics::new(FrechetDistance, &[&real, &drawn], &[batch.size()]);
+        let distance = MetricState::new(FrechetDistance, &[&real, &drawn], &[batch.size()]);
         cx.log_metric(format!("{stage}_frechet"), distance);
         if self.recipe.model == Model::Biggan {
             cx.log(format!("{stage}_recognized"), metrics::correct(classifier.fc.forward(drawn), classes));

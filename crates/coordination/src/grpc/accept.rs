@@ -28,7 +28,7 @@ pub(crate) async fn accept(
     token: Option<Token>,
     processes: usize,
     admitted: Sender<TcpStream>,
-    strangers: Arc<Strangers>,
+    rejected: Arc<RejectedPeers>,
 ) {
     let most = MOST_UNPROVEN.max(processes);
     let mut handshakes = JoinSet::new();
@@ -48,9 +48,9 @@ pub(crate) async fn accept(
             && let Some((handshake, oldest)) = waiting.pop_front()
         {
             handshake.abort();
-            strangers.refuse(oldest, Refusal::Crowded);
+            rejected.refuse(oldest, Refusal::Crowded);
         }
-        let (token, admitted, strangers) = (token.clone(), admitted.clone(), strangers.clone());
+        let (token, admitted, rejected) = (token.clone(), admitted.clone(), rejected.clone());
         let handshake = handshakes.spawn(async move {
             match admit(&mut stream, token.as_ref()).await {
                 Ok(()) => {
@@ -58,7 +58,7 @@ pub(crate) async fn accept(
                     // It fails when the server is gone, and the connection with it.
                     let _ = admitted.send(stream).await;
                 }
-                Err(why) => strangers.refuse(from, why),
+                Err(why) => rejected.refuse(from, why),
             }
         });
         waiting.push_back((handshake, from));
@@ -66,15 +66,15 @@ pub(crate) async fn accept(
 }
 
 /// Whose connections were refused.
-pub(crate) struct Strangers {
+pub(crate) struct RejectedPeers {
     addresses: Mutex<BTreeSet<IpAddr>>,
     report: Box<dyn Fn(String, &'static str) + Send + Sync>,
 }
 
-impl Strangers {
+impl RejectedPeers {
     /// `report` is given what happened, and which refusals it will not be given.
-    pub(crate) fn new(report: impl Fn(String, &'static str) + Send + Sync + 'static) -> Strangers {
-        Strangers { addresses: Mutex::default(), report: Box::new(report) }
+    pub(crate) fn new(report: impl Fn(String, &'static str) + Send + Sync + 'static) -> RejectedPeers {
+        RejectedPeers { addresses: Mutex::default(), report: Box::new(report) }
     }
 
     /// Reports a refusal, unless one from the same address was reported before.
@@ -99,14 +99,14 @@ mod tests {
     #[test]
     fn each_address_is_reported_once_and_not_all_of_them() {
         let (send, reports) = std::sync::mpsc::channel();
-        let strangers = Strangers::new(move |refusal, rest| send.send(format!("{refusal}. {rest}")).unwrap());
+        let rejected = RejectedPeers::new(move |refusal, rest| send.send(format!("{refusal}. {rest}")).unwrap());
         for round in 0..3 {
             for last in 1..=200 {
                 let why = if round == 0 { Refusal::WrongProof } else { Refusal::TooLate };
-                strangers.refuse(IpAddr::from([10, 0, 0, last]), why);
+                rejected.refuse(IpAddr::from([10, 0, 0, last]), why);
             }
         }
-        drop(strangers);
+        drop(rejected);
         let reports: Vec<String> = reports.iter().collect();
         assert_eq!(reports.len(), MOST_REPORTED);
         assert_eq!(

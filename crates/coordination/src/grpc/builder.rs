@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bind::listen;
 use super::client::Client;
 use super::coordination::{Coordination, Inner};
-use super::run::Run;
+use super::coordinator::Coordinator;
 use super::server::{OnRefused, Server};
 use super::wire::{self, Purpose, method};
 use super::worker::Worker;
@@ -89,7 +89,7 @@ impl Builder {
         }
         let worker = Worker::start()?;
         let (index, count) = (process.index(), process.count());
-        let run = Run::new(count, process.run_id(), process.hosts(), timeouts.heartbeat);
+        let run = Coordinator::new(count, process.run_id(), process.hosts(), timeouts.heartbeat);
         let (client, server) = worker.run({
             let address = address.clone();
             async move {
@@ -116,7 +116,7 @@ impl Builder {
         inner.spawn(async move { beating.heartbeats(heartbeat).await });
         let asked = client.clone();
         let reply = inner.run(async move {
-            let request = |left| wire::Meet {
+            let request = |left| wire::WaitAtBarrier {
                 caller: asked.caller(),
                 purpose: Purpose::Join as i32,
                 name: String::new(),
@@ -124,7 +124,7 @@ impl Builder {
                 timeout_ms: millis(left),
                 facts: Default::default(),
             };
-            asked.ask(method::MEET, timeouts.join, request).await
+            asked.ask(method::WAIT_AT_BARRIER, timeouts.join, request).await
         })?;
         client.is_in(&reply.members);
         inner.set_processes(reply.members.into_iter().map(ProcessInfo::from).collect());

@@ -16,7 +16,7 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::connect::Connector;
-use super::handshake::{Distrust, random};
+use super::handshake::{HandshakeError, random};
 use super::wire::{self, Caller, LARGEST_MESSAGE, Reply, method};
 use crate::error::Kind;
 use crate::timeouts::{bounded, millis};
@@ -157,9 +157,9 @@ impl Client {
     /// The error if asking again is of no use.
     fn permanent(&self, status: &Status) -> Option<Error> {
         let (index, at) = (self.caller.index as usize, &self.coordinator);
-        let reason = chain(status).find_map(|e| e.downcast_ref::<Distrust>());
+        let reason = chain(status).find_map(|e| e.downcast_ref::<HandshakeError>());
         match reason {
-            Some(Distrust::Refused) => Some(Error::new(
+            Some(HandshakeError::Refused) => Some(Error::new(
                 Kind::Refused,
                 [index],
                 format!(
@@ -167,7 +167,7 @@ impl Client {
                      processes of the run the same FULMEN_RUN_TOKEN"
                 ),
             )),
-            Some(Distrust::NoProof) => Some(Error::new(
+            Some(HandshakeError::NoProof) => Some(Error::new(
                 Kind::Refused,
                 [0],
                 format!(
@@ -175,11 +175,11 @@ impl Client {
                      it the address of process 0?"
                 ),
             )),
-            Some(Distrust::OtherProtocol) => Some(Error::usage(format!(
+            Some(HandshakeError::OtherProtocol) => Some(Error::usage(format!(
                 "what listens at the coordinator's address {at} is not a coordinator of this version of Fulmen; give the \
                  address of process 0, and use one build for all"
             ))),
-            Some(Distrust::Broken(_) | Distrust::Silent) => None,
+            Some(HandshakeError::Broken(_) | HandshakeError::Silent) => None,
             None => is_permanent(status).then(|| {
                 let what = describe(status);
                 Error::usage(format!("what listens at the coordinator's address {at} says: {what}"))

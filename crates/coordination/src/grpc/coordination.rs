@@ -63,7 +63,7 @@ impl Coordination {
     /// A process did not come in time, or is gone; the message names it. All that waited get the error, so that none goes on
     /// alone.
     pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
-        self.meet(Purpose::Barrier, name, BTreeMap::new(), timeout)
+        self.wait_at_barrier(Purpose::Barrier, name, BTreeMap::new(), timeout)
     }
 
     /// Waits until all processes have come with their facts, and compares them: whether what each is about to run is
@@ -73,10 +73,16 @@ impl Coordination {
     /// A fact that is not the same for all: the run ends for everybody, with an error that names the odd ones out. As
     /// [`Coordination::barrier`].
     pub fn agree(&self, name: &str, facts: &BTreeMap<String, String>, timeout: Duration) -> Result<()> {
-        self.meet(Purpose::Agreement, name, facts.clone(), timeout)
+        self.wait_at_barrier(Purpose::Agreement, name, facts.clone(), timeout)
     }
 
-    fn meet(&self, purpose: Purpose, name: &str, facts: BTreeMap<String, String>, timeout: Duration) -> Result<()> {
+    fn wait_at_barrier(
+        &self,
+        purpose: Purpose,
+        name: &str,
+        facts: BTreeMap<String, String>,
+        timeout: Duration,
+    ) -> Result<()> {
         self.check_present()?;
         let generation = {
             let mut visits = self.0.visits.lock();
@@ -84,11 +90,17 @@ impl Coordination {
             std::mem::replace(visits, *visits + 1)
         };
         let (client, name) = (self.0.client.clone(), name.to_owned());
-        let request =
-            wire::Meet { caller: client.caller(), purpose: purpose as i32, name, generation, timeout_ms: 0, facts };
+        let request = wire::WaitAtBarrier {
+            caller: client.caller(),
+            purpose: purpose as i32,
+            name,
+            generation,
+            timeout_ms: 0,
+            facts,
+        };
         self.0.run(async move {
-            let request = |left| wire::Meet { timeout_ms: millis(left), ..request.clone() };
-            client.ask(method::MEET, timeout, request).await
+            let request = |left| wire::WaitAtBarrier { timeout_ms: millis(left), ..request.clone() };
+            client.ask(method::WAIT_AT_BARRIER, timeout, request).await
         })?;
         Ok(())
     }
@@ -216,7 +228,7 @@ impl Coordination {
     /// # Errors
     /// As [`Coordination::barrier`].
     pub fn shutdown(&self, timeout: Duration) -> Result<()> {
-        self.meet(Purpose::Shutdown, "", BTreeMap::new(), timeout)?;
+        self.wait_at_barrier(Purpose::Shutdown, "", BTreeMap::new(), timeout)?;
         self.fail("");
         Ok(())
     }

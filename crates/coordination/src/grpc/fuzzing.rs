@@ -10,8 +10,8 @@ use prost::Message;
 use tokio::io::{join, sink};
 use tokio::task::unconstrained;
 
+use super::coordinator::Coordinator;
 use super::handshake::{admit, present};
-use super::run::Run;
 use super::service::Service;
 use super::wire::{self, Reply};
 use crate::token::Token;
@@ -37,7 +37,7 @@ pub fn handshake(bytes: &[u8]) {
 /// If more processes join than there may be, or if an answer cannot be read.
 pub fn requests(mut bytes: &[u8]) {
     in_runtime(async {
-        let mut run = Run::new(3, "r", &[], Duration::from_secs(10));
+        let mut run = Coordinator::new(3, "r", &[], Duration::from_secs(10));
         (0..2).for_each(|index| assert!(run.join(&join_request(index), Instant::now()).is_ok()));
         let service = Service::new(run);
         let mut waiting = Vec::new();
@@ -77,7 +77,7 @@ fn answer(service: Service, method: u8, bytes: &[u8]) -> Answer {
     }
     match method % 6 {
         0 => decoded(bytes, move |request| async move { service.join(request).await.ok() }),
-        1 => decoded(bytes, move |request| async move { Some(service.meet(request).await) }),
+        1 => decoded(bytes, move |request| async move { Some(service.wait_at_barrier(request).await) }),
         2 => decoded(bytes, move |request| async move { Some(service.put(request).await) }),
         3 => decoded(bytes, move |request| async move { Some(service.get(request).await) }),
         4 => decoded(bytes, move |request| async move { Some(service.heartbeat(request).await) }),
@@ -120,7 +120,7 @@ mod tests {
             let bytes = request.encode_to_vec();
             [&[method, u8::try_from(bytes.len()).unwrap()], bytes.as_slice()].concat()
         }
-        let meet = |index, purpose: wire::Purpose, fact: &str| wire::Meet {
+        let meet = |index, purpose: wire::Purpose, fact: &str| wire::WaitAtBarrier {
             caller: join_request(index).caller,
             purpose: purpose as i32,
             name: "fit".into(),

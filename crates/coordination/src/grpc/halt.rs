@@ -23,30 +23,30 @@ const PATIENCE: Duration = Duration::MAX;
 /// Made by [`Coordination::halt`].
 pub struct Halt {
     shared: Arc<Shared>,
-    asking: Asking,
+    requests: StopRequest,
     coordination: Coordination,
 }
 
 impl Halt {
     pub(crate) fn new(coordination: &Coordination, name: &str) -> Halt {
         let process = coordination.process();
-        let asking = Asking { client: coordination.client(), key: format!("halt/{name}") };
+        let requests = StopRequest { client: coordination.client(), key: format!("halt/{name}") };
         let shared = Arc::new(Shared::default());
         let (index, count) = (process.index(), process.count());
-        let (asks, seen) = (asking.clone(), shared.clone());
+        let (asking_client, seen) = (requests.clone(), shared.clone());
         coordination.spawn(async move {
-            let end = asks.agree(index, count, &seen).await.transpose();
+            let end = asking_client.agree(index, count, &seen).await.transpose();
             seen.lock().end = end;
             seen.changed.notify_all();
         });
-        Halt { shared, asking, coordination: coordination.clone() }
+        Halt { shared, requests, coordination: coordination.clone() }
     }
 
     /// Asks all processes to stop soon, and does not wait for it. All are told `why`; of several reasons, the first.
     pub fn request(&self, why: &str) {
-        let (asking, why) = (self.asking.clone(), why.to_owned());
+        let (requests, why) = (self.requests.clone(), why.to_owned());
         // Another reason may have come first. `turn` reports a failure of the run.
-        self.coordination.spawn(async move { drop(asking.put("", &why).await) });
+        self.coordination.spawn(async move { drop(requests.put("", &why).await) });
     }
 
     /// Ends a turn. Returns the reason if all processes stop after this turn; all of them get it at the same turn.
@@ -100,12 +100,12 @@ struct State {
 
 /// Values under keys of one halt.
 #[derive(Clone)]
-struct Asking {
+struct StopRequest {
     client: Arc<Client>,
     key: String,
 }
 
-impl Asking {
+impl StopRequest {
     /// Waits for a request, and agrees on a turn; `None` if the turns are over first.
     async fn agree(&self, index: usize, count: usize, shared: &Shared) -> Result<Option<(u64, String)>> {
         let why = self.get("").await?;

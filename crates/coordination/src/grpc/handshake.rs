@@ -104,7 +104,7 @@ pub(crate) async fn admit(
 
 /// Why a process does not talk to what listens at the coordinator's address.
 #[derive(Debug)]
-pub(crate) enum Distrust {
+pub(crate) enum HandshakeError {
     /// It does not begin as a coordinator does.
     OtherProtocol,
     /// It does not accept this process's token.
@@ -116,36 +116,36 @@ pub(crate) enum Distrust {
     Silent,
 }
 
-impl From<std::io::Error> for Distrust {
-    fn from(error: std::io::Error) -> Distrust {
-        Distrust::Broken(error)
+impl From<std::io::Error> for HandshakeError {
+    fn from(error: std::io::Error) -> HandshakeError {
+        HandshakeError::Broken(error)
     }
 }
 
-impl fmt::Display for Distrust {
+impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Distrust::OtherProtocol => f.write_str("it is not a coordinator of this version of Fulmen"),
-            Distrust::Refused => f.write_str("it does not accept this process's token"),
-            Distrust::NoProof => f.write_str("it does not have the token of this run"),
-            Distrust::Broken(error) => write!(f, "it hung up: {error}"),
-            Distrust::Silent => write!(f, "it says nothing for {} s", TIME.as_secs()),
+            HandshakeError::OtherProtocol => f.write_str("it is not a coordinator of this version of Fulmen"),
+            HandshakeError::Refused => f.write_str("it does not accept this process's token"),
+            HandshakeError::NoProof => f.write_str("it does not have the token of this run"),
+            HandshakeError::Broken(error) => write!(f, "it hung up: {error}"),
+            HandshakeError::Silent => write!(f, "it says nothing for {} s", TIME.as_secs()),
         }
     }
 }
 
-impl std::error::Error for Distrust {}
+impl std::error::Error for HandshakeError {}
 
 /// The end of every other process.
 pub(crate) async fn present(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     token: Option<&Token>,
-) -> Result<(), Distrust> {
+) -> Result<(), HandshakeError> {
     let handshake = async {
         let mut greeting = [0; GREETING.len()];
         stream.read_exact(&mut greeting).await?;
         if greeting != GREETING {
-            return Err(Distrust::OtherProtocol);
+            return Err(HandshakeError::OtherProtocol);
         }
         let mut theirs: Nonce = [0; LENGTH];
         stream.read_exact(&mut theirs).await?;
@@ -154,15 +154,15 @@ pub(crate) async fn present(
         stream.write_all(&[&ours[..], &own].concat()).await?;
         match stream.read_u8().await? {
             1 => {}
-            0 => return Err(Distrust::Refused),
-            _ => return Err(Distrust::OtherProtocol),
+            0 => return Err(HandshakeError::Refused),
+            _ => return Err(HandshakeError::OtherProtocol),
         }
         let mut proven = [0; LENGTH];
         stream.read_exact(&mut proven).await?;
         let proof = proof(token, End::Coordinator, &theirs, &ours);
-        proof.verify_slice(&proven).map_err(|_| Distrust::NoProof)
+        proof.verify_slice(&proven).map_err(|_| HandshakeError::NoProof)
     };
-    tokio::time::timeout(TIME, handshake).await.unwrap_or(Err(Distrust::Silent))
+    tokio::time::timeout(TIME, handshake).await.unwrap_or(Err(HandshakeError::Silent))
 }
 
 #[cfg(test)]
@@ -173,7 +173,10 @@ mod tests {
         Some(Token::new(&letter.repeat(32)).unwrap())
     }
 
-    async fn meet(coordinator: Option<Token>, process: Option<Token>) -> (Result<(), Refusal>, Result<(), Distrust>) {
+    async fn wait_at_barrier(
+        coordinator: Option<Token>,
+        process: Option<Token>,
+    ) -> (Result<(), Refusal>, Result<(), HandshakeError>) {
         let (mut here, mut there) = tokio::io::duplex(1024);
         tokio::join!(admit(&mut here, coordinator.as_ref()), present(&mut there, process.as_ref()))
     }
@@ -187,7 +190,7 @@ mod tests {
         for (here, there) in [(token("a"), token("b")), (token("a"), None), (None, token("b"))] {
             let (admitted, presented) = meet(here, there).await;
             assert_eq!(admitted, Err(Refusal::WrongProof));
-            assert!(matches!(presented, Err(Distrust::Refused)), "{presented:?}");
+            assert!(matches!(presented, Err(HandshakeError::Refused)), "{presented:?}");
         }
     }
 
@@ -202,14 +205,14 @@ mod tests {
         }
         let (mut here, mut there) = tokio::io::duplex(1024);
         there.write_all(&GREETING).await.unwrap();
-        assert!(matches!(present(&mut here, token("a").as_ref()).await, Err(Distrust::Silent)));
+        assert!(matches!(present(&mut here, token("a").as_ref()).await, Err(HandshakeError::Silent)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_impostor_is_not_talked_to() {
         let (mut here, mut there) = tokio::io::duplex(1024);
         there.write_all(b"SSH-2.0-OpenSSH").await.unwrap();
-        assert!(matches!(present(&mut here, token("a").as_ref()).await, Err(Distrust::OtherProtocol)));
+        assert!(matches!(present(&mut here, token("a").as_ref()).await, Err(HandshakeError::OtherProtocol)));
         // One that accepts every proof, and sends the process's own proof back as its own.
         let (mut here, mut there) = tokio::io::duplex(1024);
         let impostor = async {
@@ -220,6 +223,6 @@ mod tests {
         };
         let token = token("a");
         let (presented, ()) = tokio::join!(present(&mut here, token.as_ref()), impostor);
-        assert!(matches!(presented, Err(Distrust::NoProof)), "{presented:?}");
+        assert!(matches!(presented, Err(HandshakeError::NoProof)), "{presented:?}");
     }
 }

@@ -9,12 +9,12 @@ mod builder;
 mod client;
 mod connect;
 mod coordination;
+mod coordinator;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod halt;
 mod handshake;
 mod metadata;
-mod run;
 mod server;
 mod service;
 mod wire;

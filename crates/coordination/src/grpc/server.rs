@@ -11,8 +11,8 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server as Transport;
 
-use super::accept::{Strangers, accept};
-use super::run::Run;
+use super::accept::{RejectedPeers, accept};
+use super::coordinator::Coordinator;
 use super::service::Service;
 use crate::token::Token;
 use crate::{Error, Result};
@@ -35,24 +35,24 @@ impl Server {
     /// Starts to serve. To be called on the runtime that it is to run on.
     pub(crate) fn start(
         listener: TcpListener,
-        run: Run,
+        coordinator: Coordinator,
         token: Option<Token>,
         on_refused: OnRefused,
     ) -> Result<Server> {
         let listening = |e| Error::system("listening for the other processes", e);
         listener.set_nonblocking(true).map_err(listening)?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(listening)?;
-        let processes = run.count() as usize;
-        let service = Service::new(run);
+        let processes = coordinator.count() as usize;
+        let service = Service::new(coordinator);
         let noted = service.clone();
-        let strangers = Strangers::new(move |refusal, rest| {
-            noted.change(|run| run.note_refusal(refusal.clone()));
+        let rejected = RejectedPeers::new(move |refusal, rest| {
+            noted.change(|coordinator| coordinator.note_refusal(refusal.clone()));
             let on_refused = on_refused.clone();
             // It may wait, for a terminal say, and this thread must not.
             tokio::task::spawn_blocking(move || on_refused(&format!("{refusal}. {rest}")));
         });
         let (admitted, connections) = mpsc::channel(16);
-        let accepting = tokio::spawn(accept(listener, token, processes, admitted, Arc::new(strangers)));
+        let accepting = tokio::spawn(accept(listener, token, processes, admitted, Arc::new(rejected)));
         let incoming = ReceiverStream::new(connections).map(Ok::<_, Infallible>);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = Transport::builder().serve_with_incoming_shutdown(service.clone(), incoming, async {
@@ -62,13 +62,13 @@ impl Server {
             // An error of one connection does not end it.
             let _ = serving.await;
         });
-        let watching = tokio::spawn(service.clone().watch_for_silence());
+        let watching = tokio::spawn(service.clone().monitor_heartbeats());
         Ok(Server { service, stop, accepting, serving, watching })
     }
 
     /// Waits until the others know how the run ended, though not for ever, and stops.
     pub(crate) async fn stop(self) {
-        self.service.wait(LINGER, |run| run.all_know().then_some(())).await;
+        self.service.wait(LINGER, |coordinator| coordinator.all_notified().then_some(())).await;
         self.watching.abort();
         self.accepting.abort();
         let _ = self.stop.send(());

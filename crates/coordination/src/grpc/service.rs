@@ -1,4 +1,4 @@
-//! The coordinator's methods: each asks the [`Run`], and waits where an answer is not there yet.
+//! The coordinator's methods: each asks the [`Coordinator`], and waits where an answer is not there yet.
 //!
 //! Also the few lines that make a gRPC service of them. A generator would need the protobuf compiler, or a build script
 //! longer than they are.
@@ -18,7 +18,7 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use super::run::Run;
+use super::coordinator::Coordinator;
 use super::wire::{self, LARGEST_MESSAGE, LARGEST_VALUE, LONGEST_KEY, Reply, method};
 use crate::timeouts::bounded;
 
@@ -27,42 +27,46 @@ use crate::timeouts::bounded;
 pub(crate) struct Service(Arc<Shared>);
 
 struct Shared {
-    run: Mutex<Run>,
-    bell: watch::Sender<()>,
+    coordinator: Mutex<Coordinator>,
+    changes: watch::Sender<()>,
 }
 
 impl Service {
-    pub(crate) fn new(run: Run) -> Service {
-        Service(Arc::new(Shared { run: Mutex::new(run), bell: watch::Sender::new(()) }))
+    pub(crate) fn new(coordinator: Coordinator) -> Service {
+        Service(Arc::new(Shared { coordinator: Mutex::new(coordinator), changes: watch::Sender::new(()) }))
     }
 
-    fn run(&self) -> MutexGuard<'_, Run> {
+    fn coordinator(&self) -> MutexGuard<'_, Coordinator> {
         // Nothing leaves the run half changed, so a panic elsewhere does not spoil it.
-        self.0.run.lock()
+        self.0.coordinator.lock()
     }
 
     /// Changes the run and wakes those that wait for a change.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Run) -> T) -> T {
-        let result = change(&mut self.run());
-        self.0.bell.send_replace(());
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Coordinator) -> T) -> T {
+        let result = change(&mut self.coordinator());
+        self.0.changes.send_replace(());
         result
     }
 
     /// Notes that a process knows of the failure, if there is one.
-    fn tell(&self, index: u32) {
-        self.change(|run| run.tell_failure(index));
+    fn notify(&self, index: u32) {
+        self.change(|coordinator| coordinator.notify_failure(index));
     }
 
     /// Waits until `look` finds something; `None` after the time-out.
-    pub(crate) async fn wait<T>(&self, timeout: Duration, mut look: impl FnMut(&mut Run) -> Option<T>) -> Option<T> {
-        let mut bell = self.0.bell.subscribe();
+    pub(crate) async fn wait<T>(
+        &self,
+        timeout: Duration,
+        mut poll: impl FnMut(&mut Coordinator) -> Option<T>,
+    ) -> Option<T> {
+        let mut changes = self.0.changes.subscribe();
         let search = async {
             loop {
-                bell.borrow_and_update();
-                if let Some(found) = look(&mut self.run()) {
+                changes.borrow_and_update();
+                if let Some(found) = poll(&mut self.coordinator()) {
                     return Some(found);
                 }
-                if bell.changed().await.is_err() {
+                if changes.changed().await.is_err() {
                     return None;
                 }
             }
@@ -71,8 +75,8 @@ impl Service {
     }
 
     /// Declares silent processes dead, for ever.
-    pub(crate) async fn watch_for_silence(self) {
-        let limit = self.run().heartbeat_timeout();
+    pub(crate) async fn monitor_heartbeats(self) {
+        let limit = self.coordinator().heartbeat_timeout();
         let pause = limit / 20;
         loop {
             let before = Instant::now();
@@ -80,70 +84,72 @@ impl Service {
             let now = Instant::now();
             if now - before > pause + limit / 2 {
                 // This process was itself stopped for a while, and heard no heartbeats.
-                self.run().excuse_silence(now);
+                self.coordinator().reset_deadlines(now);
             }
-            let was_well = self.run().failure().is_none();
-            self.run().look_for_silence(now);
-            if was_well && self.run().failure().is_some() {
+            let was_well = self.coordinator().failure().is_none();
+            self.coordinator().expire_members(now);
+            if was_well && self.coordinator().failure().is_some() {
                 self.change(|_| {});
             }
         }
     }
 
     pub(super) async fn join(self, request: wire::Join) -> Result<Reply, Status> {
-        if let Some(reason) = self.run().is_ending(request.caller) {
+        if let Some(reason) = self.coordinator().is_ending(request.caller) {
             // What a client tries again, until the next coordinator is there.
             return Err(Status::unavailable(reason));
         }
-        let result = self.change(|run| run.join(&request, Instant::now()));
-        let run = self.run();
-        let heartbeat_timeout_ms = crate::timeouts::millis(run.heartbeat_timeout());
-        Ok(Reply { members: run.members(), heartbeat_timeout_ms, ..Reply::from(result) })
+        let result = self.change(|coordinator| coordinator.join(&request, Instant::now()));
+        let coordinator = self.coordinator();
+        let heartbeat_timeout_ms = crate::timeouts::millis(coordinator.heartbeat_timeout());
+        Ok(Reply { members: coordinator.members(), heartbeat_timeout_ms, ..Reply::from(result) })
     }
 
-    pub(super) async fn meet(self, request: wire::Meet) -> Reply {
+    pub(super) async fn wait_at_barrier(self, request: wire::WaitAtBarrier) -> Reply {
         let index = request.caller.index;
         let timeout = Duration::from_millis(request.timeout_ms);
-        let place = (request.purpose(), request.name, request.generation);
-        let came = self.change(|run| {
-            run.hear(request.caller, Instant::now())?;
-            run.come(&place, index, &request.facts);
+        let key = (request.purpose(), request.name, request.generation);
+        let arrived = self.change(|coordinator| {
+            coordinator.heartbeat(request.caller, Instant::now())?;
+            coordinator.arrive(&key, index, &request.facts);
             Ok(())
         });
-        if came.is_err() {
-            return came.into();
+        if arrived.is_err() {
+            return arrived.into();
         }
-        let ended = |run: &mut Run| run.outcome(&place).or_else(|| run.failure().cloned().map(Err));
+        let ended = |coordinator: &mut Coordinator| {
+            coordinator.outcome(&key).or_else(|| coordinator.failure().cloned().map(Err))
+        };
         let outcome = self.wait(timeout, ended).await;
-        let outcome = outcome.unwrap_or_else(|| self.change(|run| run.give_up(&place, timeout)));
+        let outcome = outcome.unwrap_or_else(|| self.change(|coordinator| coordinator.time_out(&key, timeout)));
         if outcome.is_err() {
-            self.tell(index);
+            self.notify(index);
         }
-        Reply { members: self.run().members(), ..Reply::from(outcome) }
+        Reply { members: self.coordinator().members(), ..Reply::from(outcome) }
     }
 
     pub(super) async fn put(self, request: wire::Put) -> Reply {
-        let result = self.change(|run| {
-            run.hear(request.caller, Instant::now())?;
-            run.put(request.caller.index, &request.key, request.value)
+        let result = self.change(|coordinator| {
+            coordinator.heartbeat(request.caller, Instant::now())?;
+            coordinator.put(request.caller.index, &request.key, request.value)
         });
         result.into()
     }
 
     pub(super) async fn get(self, request: wire::Get) -> Reply {
-        let heard = self.run().hear(request.caller, Instant::now());
+        let heard = self.coordinator().heartbeat(request.caller, Instant::now());
         if heard.is_err() {
             return heard.into();
         }
         let timeout = Duration::from_millis(request.timeout_ms);
-        let found = self.wait(timeout, |run| match run.get(&request.key) {
+        let found = self.wait(timeout, |coordinator| match coordinator.get(&request.key) {
             Some(value) => Some(Ok(value)),
-            None => run.failure().cloned().map(Err),
+            None => coordinator.failure().cloned().map(Err),
         });
         match found.await {
             Some(Ok(value)) => Reply { value: Some(value), ..Reply::default() },
             Some(Err(failure)) => {
-                self.tell(request.caller.index);
+                self.notify(request.caller.index);
                 Err(failure).into()
             }
             None => Reply::default(),
@@ -151,27 +157,27 @@ impl Service {
     }
 
     pub(super) async fn heartbeat(self, request: wire::Heartbeat) -> Reply {
-        let heard = self.run().hear(request.caller, Instant::now());
+        let heard = self.coordinator().heartbeat(request.caller, Instant::now());
         if heard.is_err() {
             return heard.into();
         }
         let wait = Duration::from_millis(request.wait_ms);
         let index = request.caller.index;
-        let ended = |run: &mut Run| match run.failure() {
+        let ended = |coordinator: &mut Coordinator| match coordinator.failure() {
             Some(failure) => Some(Some(failure.clone())),
-            None => run.has_left(index).then_some(None),
+            None => coordinator.has_left(index).then_some(None),
         };
         let failure = self.wait(wait, ended).await.flatten();
         if failure.is_some() {
-            self.tell(index);
+            self.notify(index);
         }
         Reply { failure, ..Reply::default() }
     }
 
     pub(super) async fn leave(self, request: wire::Leave) -> Reply {
-        let result = self.change(|run| {
-            run.hear(request.caller, Instant::now())?;
-            run.leave(request.caller.index, &request.reason);
+        let result = self.change(|coordinator| {
+            coordinator.heartbeat(request.caller, Instant::now())?;
+            coordinator.leave(request.caller.index, &request.reason);
             Ok(())
         });
         result.into()
@@ -198,7 +204,7 @@ where
 }
 
 /// For the methods that always answer.
-async fn sure(answer: impl Future<Output = Reply>) -> Result<Reply, Status> {
+async fn infallible(answer: impl Future<Output = Reply>) -> Result<Reply, Status> {
     Ok(answer.await)
 }
 
@@ -226,11 +232,11 @@ impl tower_service::Service<http::Request<Body>> for Service {
         Box::pin(async move {
             Ok(match request.uri().path() {
                 method::JOIN => unary(request, |q| service.clone().join(q)).await,
-                method::MEET => unary(request, |q| sure(service.clone().meet(q))).await,
-                method::PUT => unary(request, |q| sure(service.clone().put(q))).await,
-                method::GET => unary(request, |q| sure(service.clone().get(q))).await,
-                method::HEARTBEAT => unary(request, |q| sure(service.clone().heartbeat(q))).await,
-                method::LEAVE => unary(request, |q| sure(service.clone().leave(q))).await,
+                method::WAIT_AT_BARRIER => unary(request, |q| infallible(service.clone().wait_at_barrier(q))).await,
+                method::PUT => unary(request, |q| infallible(service.clone().put(q))).await,
+                method::GET => unary(request, |q| infallible(service.clone().get(q))).await,
+                method::HEARTBEAT => unary(request, |q| infallible(service.clone().heartbeat(q))).await,
+                method::LEAVE => unary(request, |q| infallible(service.clone().leave(q))).await,
                 _ => Status::unimplemented("the coordination service has no such method").into_http(),
             })
         })

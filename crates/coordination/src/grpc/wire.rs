@@ -19,7 +19,7 @@ pub(crate) const LARGEST_MESSAGE: usize = LARGEST_VALUE + (64 << 10);
 /// The methods' paths.
 pub(crate) mod method {
     pub(crate) const JOIN: &str = "/fulmen.coordination.v1.Coordination/Join";
-    pub(crate) const MEET: &str = "/fulmen.coordination.v1.Coordination/Meet";
+    pub(crate) const WAIT_AT_BARRIER: &str = "/fulmen.coordination.v1.Coordination/WaitAtBarrier";
     pub(crate) const PUT: &str = "/fulmen.coordination.v1.Coordination/Put";
     pub(crate) const GET: &str = "/fulmen.coordination.v1.Coordination/Get";
     pub(crate) const HEARTBEAT: &str = "/fulmen.coordination.v1.Coordination/Heartbeat";
@@ -69,7 +69,7 @@ pub(crate) enum Purpose {
 
 /// A process comes to a meeting of all. Answered when all have come, or it fails.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Meet {
+pub(crate) struct WaitAtBarrier {
     #[prost(message, required, tag = "1")]
     pub(crate) caller: Caller,
     #[prost(enumeration = "Purpose", tag = "2")]

@@ -1,8 +1,8 @@
 //! The integration tests of the crate, in one binary: linking is most of what a test costs to build.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod again;
 mod common;
 mod handle;
 mod processes;
-mod strangers;
+mod rejected_peers;
+mod restarts;

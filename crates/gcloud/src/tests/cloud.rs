@@ -11,7 +11,7 @@ use fulmen_signals::Signal;
 use serde_json::{Value, json};
 
 use super::grammar::Call;
-use crate::program::{Program, Said};
+use crate::program::{CommandOutput, Program};
 
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,15 +105,15 @@ impl Cloud {
     }
 }
 
-fn said(result: Result<String, String>) -> Said {
+fn said(result: Result<String, String>) -> CommandOutput {
     match result {
-        Ok(out) => Said { ok: true, out, err: String::new() },
-        Err(err) => Said { ok: false, out: String::new(), err: format!("WARNING: old\n{err}\n") },
+        Ok(out) => CommandOutput { ok: true, out, err: String::new() },
+        Err(err) => CommandOutput { ok: false, out: String::new(), err: format!("WARNING: old\n{err}\n") },
     }
 }
 
 impl Program for Cloud {
-    fn call(&self, words: &[String], _: Duration, interrupted: &mut dyn FnMut() -> bool) -> Said {
+    fn call(&self, words: &[String], _: Duration, interrupted: &mut dyn FnMut() -> bool) -> CommandOutput {
         let mut state = self.state.borrow_mut();
         let count = state.calls.len();
         let (now, later) = std::mem::take(&mut state.late).into_iter().partition(|(at, _)| *at <= count);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::Machine;
 use crate::create::{Lease, lease_with};
-use crate::program::{Gcloud, Pace, Program as _, Tool};
+use crate::program::{Gcloud, PollPolicy, Program as _, Tool};
 use crate::{Error, Result};
 use cloud::{Cloud, FATES, Fate};
 
@@ -34,8 +34,8 @@ struct OneMachine {
 
 const CREATE: [&str; 6] = ["train", "--type", "v5e-8", "--zone=us-west4-a", "--project=p", "--ready-timeout=5"];
 
-fn pace() -> Pace {
-    Pace { pause: Duration::ZERO, attempts: 6, settle: 3 }
+fn pace() -> PollPolicy {
+    PollPolicy { pause: Duration::ZERO, attempts: 6, settle: 3 }
 }
 
 fn machine(more: &[&str]) -> Machine {

@@ -20,7 +20,7 @@ use super::{CHECKS, Report, Section};
 /// ```
 /// use fulmen_machine::doctor::{Machine, Severity};
 ///
-/// let machine = Machine::here(["fulmen", "plugin", "list", "--json"]).bucket("gs://my-bucket");
+/// let machine = Machine::local(["fulmen", "plugin", "list", "--json"]).bucket("gs://my-bucket");
 /// let report = machine.examine();
 /// assert!(report.sections.iter().any(|section| section.heading == "Lock file"));
 /// if report.count(Severity::Error) > 0 {
@@ -50,7 +50,7 @@ pub struct Machine {
 impl Machine {
     /// This machine, as this process sees it. `plugin_list` is a command that prints what `fulmen plugin list --json` does:
     /// to see a plugin's version is to load it, and a plugin may hang or crash.
-    pub fn here(plugin_list: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+    pub fn local(plugin_list: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         let free_bytes = |path: &Path| {
             let found = rustix::fs::statvfs(path)?;
             Ok(found.f_bavail * found.f_frsize)

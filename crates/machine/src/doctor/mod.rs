@@ -114,7 +114,7 @@ impl Report {
     ///
     /// ```
     /// use fulmen_machine::doctor::{Machine, Severity};
-    /// let report = Machine::here(["false"]).examine();
+    /// let report = Machine::local(["false"]).examine();
     /// println!("{} warnings", report.count(Severity::Warning));
     /// ```
     pub fn count(&self, severity: Severity) -> usize {

@@ -21,7 +21,7 @@ struct Made {
 impl Made {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut machine = Machine::here(["cat"]);
+        let mut machine = Machine::local(["cat"]);
         machine.root = folder.path().to_owned();
         machine.folder = folder.path().to_owned();
         machine.variables = [("PATH".into(), "/usr/bin:/bin".into())].into();
@@ -321,7 +321,7 @@ fn a_full_disk_is_an_error() {
 
 #[test]
 fn every_section_finds_something_and_says_what_to_do() {
-    let report = Machine::here(["cat", "/dev/null"]).examine();
+    let report = Machine::local(["cat", "/dev/null"]).examine();
     assert_eq!(report.sections.len(), CHECKS.len());
     for Section { heading, findings } in &report.sections {
         assert!(!findings.is_empty(), "{heading}");

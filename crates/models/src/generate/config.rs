@@ -95,7 +95,7 @@ impl GenerationConfig {
     }
 
     /// Why there can be no such generation, if there cannot.
-    pub(super) fn misfit(&self) -> Option<String> {
+    pub(super) fn check(&self) -> Option<String> {
         if self.max_new_tokens == 0 || self.num_beams == 0 {
             return Some("`max_new_tokens` and `num_beams` are at least 1".into());
         }

@@ -51,7 +51,7 @@ pub trait CausalLm {
 pub fn generate<M: CausalLm + ?Sized>(model: &M, prompt: &Prompt, how: &GenerationConfig) -> Tensor {
     MODELS.record("generate", || {
         let ids = prompt.ids().live()?;
-        if let Some(message) = how.misfit() {
+        if let Some(message) = how.check() {
             return Err(message.into());
         }
         let (length, new) = (ids.size(1), how.max_new_tokens);

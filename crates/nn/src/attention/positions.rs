@@ -40,7 +40,7 @@ fn sinusoidal_at(positions: &Tensor, width: usize) -> Result<Tensor, Refusal> {
 }
 
 /// Why these cannot be the positions of `x` `[…, length, features]`, if they cannot.
-pub(super) fn unfit_positions(positions: &Tensor, x: &Tensor) -> Option<String> {
+pub(super) fn check_positions(positions: &Tensor, x: &Tensor) -> Option<String> {
     let ty = positions.ty();
     if !ty.dtype.is_integer() {
         return Some(format!("the positions {ty} are not integers"));
@@ -51,7 +51,7 @@ pub(super) fn unfit_positions(positions: &Tensor, x: &Tensor) -> Option<String> 
 }
 
 /// Why `x` has no positions of this width, if it has none.
-fn misfit(x: &Tensor, width: usize) -> Option<String> {
+fn check_input(x: &Tensor, width: usize) -> Option<String> {
     (x.rank() < 2 || x.size(-1) != width || !x.dtype().is_float())
         .then(|| format!("the input {} is not floating-point [.., length, {width}]", x.ty()))
 }
@@ -90,7 +90,7 @@ impl SinusoidalPositions {
         NN.record("SinusoidalPositions", || {
             let (x, positions) = (x.as_tensor(), positions.as_tensor());
             live(&[x, positions])?;
-            match misfit(x, self.width).or_else(|| unfit_positions(positions, x)) {
+            match check_input(x, self.width).or_else(|| check_positions(positions, x)) {
                 Some(message) => Err(message.into()),
                 None => Ok(x + sinusoidal_at(positions, self.width)?.to_dtype(x.dtype())),
             }
@@ -132,7 +132,7 @@ impl LearnedPositions {
         NN.record(self, || {
             let x = x.as_tensor().live()?;
             let length = x.size(-2);
-            if let Some(message) = misfit(x, self.width) {
+            if let Some(message) = check_input(x, self.width) {
                 return Err(message.into());
             }
             if length > self.max_len {
@@ -150,7 +150,7 @@ impl LearnedPositions {
         NN.record(self, || {
             let (x, positions) = (x.as_tensor(), positions.as_tensor());
             live(&[x, positions])?;
-            match misfit(x, self.width).or_else(|| unfit_positions(positions, x)) {
+            match check_input(x, self.width).or_else(|| check_positions(positions, x)) {
                 Some(message) => Err(message.into()),
                 None => Ok(x + self.weight.get().take(0, positions).to_dtype(x.dtype())),
             }

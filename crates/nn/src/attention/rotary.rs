@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
-use super::positions::unfit_positions;
+use super::positions::check_positions;
 use crate::precision::precision;
 use crate::record::{NN, live};
 
@@ -134,7 +134,7 @@ impl RotaryEmbedding {
                 )
                 .into());
             }
-            match unfit_positions(positions, x) {
+            match check_positions(positions, x) {
                 Some(message) => Err(message.into()),
                 None => Ok(self.rotate(x, positions)),
             }

@@ -6,7 +6,7 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::{beside_channels, check_channels, check_float};
-use super::running::Running;
+use super::running_stats::RunningStats;
 use super::spatial::axis_names;
 use crate::precision::precision;
 use crate::record::NN;
@@ -14,7 +14,7 @@ use crate::{Init, Module, Parameter, TrainingMode};
 
 /// The layer's settings as the arithmetic sees them, whatever the number of axes.
 pub(super) struct Norm<'a> {
-    pub(super) running: Option<&'a Running>,
+    pub(super) running: Option<&'a RunningStats>,
     pub(super) features: usize,
     pub(super) eps: f64,
     pub(super) momentum: Option<f64>,
@@ -104,7 +104,7 @@ pub struct BatchNorm<const N: usize> {
     /// `[channels]`; zeros at first.
     pub bias: Option<Parameter>,
     #[module(flatten)]
-    running: Option<Running>,
+    running: Option<RunningStats>,
     features: usize,
     eps: f64,
     momentum: Option<f64>,
@@ -200,7 +200,7 @@ impl<const N: usize> BatchNorm<N> {
     #[track_caller]
     pub fn track_running_stats(mut self, track: bool) -> BatchNorm<N> {
         let _scope = NN.open();
-        self.running = track.then(|| Running::new(self.features));
+        self.running = track.then(|| RunningStats::new(self.features));
         self
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::batch_norm::Norm;
-use super::running::Running;
+use super::running_stats::RunningStats;
 use crate::record::{NN, live};
 use crate::{Embedding, Init, Module, Parameter, TrainingMode};
 
@@ -35,7 +35,7 @@ pub struct ConditionalBatchNorm2d {
     /// The shifts of each class, `[classes, channels]`; zeros at first.
     pub betas: Embedding,
     #[module(flatten)]
-    running: Running,
+    running: RunningStats,
     features: usize,
     eps: f64,
     momentum: Option<f64>,
@@ -50,7 +50,7 @@ impl ConditionalBatchNorm2d {
         let (mut gammas, mut betas) = (Embedding::new(num_classes, features), Embedding::new(num_classes, features));
         gammas.weight = Parameter::new([num_classes, features], Init::ones());
         betas.weight = Parameter::new([num_classes, features], Init::zeros());
-        let (running, mode) = (Running::new(features), TrainingMode::new());
+        let (running, mode) = (RunningStats::new(features), TrainingMode::new());
         ConditionalBatchNorm2d { gammas, betas, running, features, eps: 1e-5, momentum: Some(0.1), mode }
     }
 

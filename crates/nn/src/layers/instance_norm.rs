@@ -6,7 +6,7 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::{affine, beside_channels, check_float};
-use super::running::Running;
+use super::running_stats::RunningStats;
 use super::spatial::{axis_names, batched};
 use crate::precision::precision;
 use crate::record::NN;
@@ -21,7 +21,7 @@ pub struct InstanceNorm<const N: usize> {
     /// `[channels]`; zeros at first.
     pub bias: Option<Parameter>,
     #[module(flatten)]
-    running: Option<Running>,
+    running: Option<RunningStats>,
     features: usize,
     eps: f64,
     momentum: f64,
@@ -85,7 +85,7 @@ impl<const N: usize> InstanceNorm<N> {
     #[track_caller]
     pub fn track_running_stats(mut self, track: bool) -> InstanceNorm<N> {
         let _scope = NN.open();
-        self.running = track.then(|| Running::new(self.features));
+        self.running = track.then(|| RunningStats::new(self.features));
         self
     }
 

@@ -13,6 +13,7 @@
 //! assert_eq!(block.len(), 3);
 //! ```
 
+mod activations;
 mod adaptive_pooling;
 mod batch_norm;
 mod bilinear;
@@ -23,7 +24,6 @@ mod dropout;
 mod embedding;
 mod embedding_bag;
 mod flatten;
-mod functions;
 mod group_norm;
 mod identity;
 mod instance_norm;
@@ -37,7 +37,7 @@ mod pooling;
 mod prelu;
 mod recurrent;
 mod rms_norm;
-mod running;
+mod running_stats;
 mod sequential;
 mod sizes;
 mod spatial;
@@ -46,6 +46,10 @@ mod transformer;
 mod transformer_layer;
 mod upsample;
 
+pub use activations::{
+    Celu, Elu, Gelu, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu, LogSigmoid, LogSoftmax, Mish, Relu,
+    Relu6, Selu, Sigmoid, Silu, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
+};
 pub use adaptive_pooling::{
     AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool, AdaptiveMaxPool1d,
     AdaptiveMaxPool2d, AdaptiveMaxPool3d,
@@ -59,10 +63,6 @@ pub use dropout::{AlphaDropout, DropPath, Dropout, Dropout1d, Dropout2d, Dropout
 pub use embedding::Embedding;
 pub use embedding_bag::{BagMode, EmbeddingBag};
 pub use flatten::{Flatten, Unflatten};
-pub use functions::{
-    Celu, Elu, Gelu, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu, LogSigmoid, LogSoftmax, Mish, Relu,
-    Relu6, Selu, Sigmoid, Silu, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
-};
 pub use group_norm::GroupNorm;
 pub use identity::Identity;
 pub use instance_norm::{InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d};

@@ -109,7 +109,7 @@ impl MultiheadAttention {
     }
 
     /// Why these cannot be, if they cannot.
-    fn misfit(&self, inputs: [&Tensor; 3]) -> Option<String> {
+    fn check_inputs(&self, inputs: [&Tensor; 3]) -> Option<String> {
         let MultiheadAttention { embed_dim, num_heads, .. } = self;
         if *num_heads == 0 || embed_dim % num_heads != 0 {
             return Some(format!("{num_heads} heads do not divide {embed_dim} features"));
@@ -183,7 +183,7 @@ impl MultiheadAttention {
     /// Queries, keys and values, each `[batch, heads, length, width]`.
     fn heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3], Refusal> {
         live(&[query, key, value])?;
-        if let Some(message) = self.misfit([query, key, value]) {
+        if let Some(message) = self.check_inputs([query, key, value]) {
             return Err(message.into());
         }
         let e = self.embed_dim;

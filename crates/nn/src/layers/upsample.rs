@@ -15,8 +15,8 @@ use crate::record::NN;
 /// use fulmen_tensor::{DType, Interpolation, Tensor};
 ///
 /// let x = Tensor::zeros(DType::F32, [8, 3, 14, 14]);
-/// assert_eq!(Upsample::by([2.0, 2.0]).forward(&x).ty().to_string(), "f32[8, 3, 28, 28]");
-/// let layer = Upsample::to([20, 30]).mode(Interpolation::Linear { align_corners: false });
+/// assert_eq!(Upsample::scale_factor([2.0, 2.0]).forward(&x).ty().to_string(), "f32[8, 3, 28, 28]");
+/// let layer = Upsample::size([20, 30]).mode(Interpolation::Linear { align_corners: false });
 /// assert_eq!(layer.forward(&x).ty().to_string(), "f32[8, 3, 20, 30]");
 /// ```
 #[derive(Clone, Debug, Module)]
@@ -29,12 +29,12 @@ pub struct Upsample {
 
 impl Upsample {
     /// To these sizes, one a spatial axis; the nearest element.
-    pub fn to(sizes: impl Into<Vec<usize>>) -> Upsample {
+    pub fn size(sizes: impl Into<Vec<usize>>) -> Upsample {
         Upsample { sizes: Some(sizes.into()), scales: vec![], mode: Interpolation::Nearest }
     }
 
     /// By these factors, one a spatial axis; the nearest element.
-    pub fn by(scales: impl Into<Vec<f64>>) -> Upsample {
+    pub fn scale_factor(scales: impl Into<Vec<f64>>) -> Upsample {
         Upsample { sizes: None, scales: scales.into(), mode: Interpolation::Nearest }
     }
 

@@ -39,7 +39,7 @@ impl Classes {
     }
 
     /// Losses `[samples]` that are 0 where the target is ignored, and NaN where it is neither a class nor ignored.
-    pub(super) fn judge(&self, losses: &Tensor) -> Tensor {
+    pub(super) fn masked_losses(&self, losses: &Tensor) -> Tensor {
         // Times NaN, so that the gradient is NaN as well.
         let one = losses.ones_like();
         let losses = losses * self.sound.select(&one, &(&one * f64::NAN));

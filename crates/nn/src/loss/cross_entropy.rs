@@ -133,7 +133,7 @@ impl CrossEntropyLoss {
                 let even = -weighted.mean(&[-1]);
                 losses = losses * (1.0 - self.label_smoothing) + even * self.label_smoothing;
             }
-            Ok(mean_by(self.reduction, &targets, &targets.judge(&losses), weight.as_ref()))
+            Ok(mean_by(self.reduction, &targets, &targets.masked_losses(&losses), weight.as_ref()))
         })
     }
 
@@ -232,7 +232,7 @@ impl NllLoss {
                 None => log_p,
             };
             let targets = Classes::new(target, classes, self.ignore_index);
-            Ok(mean_by(self.reduction, &targets, &targets.judge(&-targets.pick(&weighted)), weight.as_ref()))
+            Ok(mean_by(self.reduction, &targets, &targets.masked_losses(&-targets.pick(&weighted)), weight.as_ref()))
         })
     }
 }

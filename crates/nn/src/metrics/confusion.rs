@@ -4,7 +4,7 @@ use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::average::{ratio, unknown};
 use super::labels::{Task, count_all};
-use super::{Metric, Statistics, Value};
+use super::{Metric, MetricState, Value};
 
 /// What the counts are divided by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,9 +71,9 @@ impl ConfusionMatrix {
     ///
     /// Poisoned by other shapes or dtypes.
     #[track_caller]
-    pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> Statistics {
+    pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> MetricState {
         let (input, target) = (input.as_tensor(), target.as_tensor());
-        Statistics::record(*self, "ConfusionMatrix", || {
+        MetricState::record(*self, "ConfusionMatrix", || {
             let samples = self.task.samples(input, target, true)?;
             Ok((vec![input.clone(), target.clone()], samples))
         })

@@ -10,16 +10,16 @@ use crate::precision::wide;
 /// `|μ₁ − μ₂|² + tr(C₁ + C₂ − 2·(C₁·C₂)^½)` of their means and covariances. It is 0 where these are the same. With the features
 /// of an Inception network it is the FID.
 ///
-/// The inputs of its [`Statistics`](super::Statistics) are the features of the real and of the generated samples, both
+/// The inputs of its [`MetricState`](super::MetricState) are the features of the real and of the generated samples, both
 /// `[samples, features]`. The sums have `2·features²` numbers, and the host computes eigenvalues of such matrices: it is for
 /// hundreds of features, and for more samples than features.
 ///
 /// ```
-/// use fulmen_nn::metrics::{FrechetDistance, Statistics};
+/// use fulmen_nn::metrics::{FrechetDistance, MetricState};
 /// use fulmen_tensor::Tensor;
 /// let real = Tensor::from_slice(&[0.0f32, 2.0, 4.0], [3, 1]); // mean 2, variance 4
 /// let generated = Tensor::from_slice(&[2.0f32, 3.0, 4.0], [3, 1]); // mean 3, variance 1
-/// let distance = Statistics::new(FrechetDistance, &[&real, &generated], &[3]).eval()?.compute();
+/// let distance = MetricState::new(FrechetDistance, &[&real, &generated], &[3]).eval()?.compute();
 /// assert!((distance.scalar().unwrap_or(f64::NAN) - (1.0 + (2.0f64 - 1.0).powi(2))).abs() < 1e-6);
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```

@@ -144,20 +144,20 @@ macro_rules! by_task {
         impl $name {
             #[doc = concat!("Of one class among so many; the average is [`Average::", stringify!($default), "`].")]
             pub fn new(classes: usize) -> $name {
-                $name::of(Task::Multiclass(classes))
+                $name::with_task(Task::Multiclass(classes))
             }
 
             /// Of a yes or no.
             pub fn binary() -> $name {
-                $name::of(Task::Binary)
+                $name::with_task(Task::Binary)
             }
 
             /// For a yes or no for each of `labels` labels. A macro average is over all labels.
             pub fn multilabel(labels: usize) -> $name {
-                $name::of(Task::Multilabel(labels))
+                $name::with_task(Task::Multilabel(labels))
             }
 
-            fn of($task: Task) -> $name {
+            fn with_task($task: Task) -> $name {
                 $name($settings)
             }
 
@@ -173,9 +173,9 @@ macro_rules! by_task {
                 &self,
                 input: impl fulmen_tensor::AsTensor,
                 target: impl fulmen_tensor::AsTensor,
-            ) -> $crate::metrics::Statistics {
+            ) -> $crate::metrics::MetricState {
                 let (input, target) = (input.as_tensor(), target.as_tensor());
-                $crate::metrics::Statistics::record(self.0, stringify!($name), || {
+                $crate::metrics::MetricState::record(self.0, stringify!($name), || {
                     let samples = self.0.samples(input, target)?;
                     Ok((vec![input.clone(), target.clone()], samples))
                 })

@@ -3,7 +3,7 @@
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::labels::count_all;
-use super::{Metric, Statistics, Value};
+use super::{Metric, MetricState, Value};
 use crate::precision::wide;
 
 /// The mean of numbers, over all elements that no mask leaves out; NaN over none.
@@ -27,8 +27,8 @@ impl Mean {
 
     /// The statistics of a batch of floating-point numbers of any shape. Poisoned by other dtypes.
     #[track_caller]
-    pub fn update(&self, values: impl AsTensor) -> Statistics {
-        Statistics::record(*self, "Mean", || {
+    pub fn update(&self, values: impl AsTensor) -> MetricState {
+        MetricState::record(*self, "Mean", || {
             let values = values.as_tensor().live()?;
             if !values.dtype().is_float() {
                 return Err(format!("needs floating-point numbers, got {}", values.ty()).into());

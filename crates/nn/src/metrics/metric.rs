@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Sums over samples, and a value made of the sums.
 ///
 /// ```
-/// use fulmen_nn::metrics::{Metric, Statistics, Value};
+/// use fulmen_nn::metrics::{Metric, MetricState, Value};
 /// use fulmen_tensor::{DType, Tensor};
 ///
 /// /// How many numbers are above 0, of all.
@@ -30,12 +30,12 @@ use crate::{Error, Result};
 /// }
 ///
 /// let x = Tensor::from_slice(&[1.0f32, -2.0, 3.0, 4.0], [4]);
-/// let sums = Statistics::new(Positive, &[&x], &[4]).eval()?;
+/// let sums = MetricState::new(Positive, &[&x], &[4]).eval()?;
 /// assert_eq!(sums.compute(), Value::Scalar(0.75));
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```
 pub trait Metric: fmt::Debug + Send + Sync {
-    /// The sums over those of the samples whose mask is true. The inputs are those that the [`Statistics`] were made with;
+    /// The sums over those of the samples whose mask is true. The inputs are those that the [`MetricState`] were made with;
     /// the mask is booleans of the samples' shape.
     ///
     /// A tensor of integers is a counter, of which a batch may count up to 2³¹ − 1 and an epoch any number; floating-point
@@ -78,7 +78,7 @@ impl Value {
 
 /// The sums of one batch, recorded and not yet computed: what a metric's `update` returns.
 #[derive(Clone, Debug)]
-pub struct Statistics {
+pub struct MetricState {
     metric: Arc<dyn Metric>,
     inputs: Vec<Tensor>,
     samples: Vec<usize>,
@@ -86,13 +86,13 @@ pub struct Statistics {
     location: &'static Location<'static>,
 }
 
-impl Statistics {
+impl MetricState {
     /// The statistics of a metric over samples of this shape, which its inputs begin with. A poisoned input poisons them.
     #[track_caller]
-    pub fn new(metric: impl Metric + 'static, inputs: &[&Tensor], samples: &[usize]) -> Statistics {
+    pub fn new(metric: impl Metric + 'static, inputs: &[&Tensor], samples: &[usize]) -> MetricState {
         let inputs = inputs.iter().map(|&input| input.clone()).collect();
         let samples = samples.to_vec();
-        Statistics { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
+        MetricState { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
     }
 
     /// The statistics over the inputs and the shape of the samples that `body` gives; poisoned by what it refuses.
@@ -101,13 +101,13 @@ impl Statistics {
         metric: impl Metric + 'static,
         name: &str,
         body: impl FnOnce() -> Result<(Vec<Tensor>, Vec<usize>), Refusal>,
-    ) -> Statistics {
+    ) -> MetricState {
         let _scope = NN.open();
         let (inputs, samples) = match body() {
             Ok(found) => found,
             Err(refusal) => (vec![NN.record(name, || Err(refusal))], vec![]),
         };
-        Statistics { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
+        MetricState { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
     }
 
     /// Leaves samples out: those whose mask is 0 or false. The mask has the first axes of the samples, one or several: of
@@ -116,7 +116,7 @@ impl Statistics {
     ///
     /// Poisoned by a mask of another shape.
     #[track_caller]
-    pub fn masked(mut self, mask: impl AsTensor) -> Statistics {
+    pub fn masked(mut self, mask: impl AsTensor) -> MetricState {
         let mask = NN.record("masked", || self.mask_of(mask.as_tensor()));
         match mask.live() {
             Ok(_) => self.mask = Some(mask),

@@ -1,6 +1,6 @@
 //! Metrics: how good a model is, over as many samples as one likes. torchmetrics' names.
 //!
-//! A metric is a few sums. `update` records the sums of one batch ([`Statistics`]); sums of batches are added; from the
+//! A metric is a few sums. `update` records the sums of one batch ([`MetricState`]); sums of batches are added; from the
 //! sums of all batches the metric computes its [`Value`]. So a value over an epoch is exact, whatever the size of its
 //! batches and whatever the number of devices or processes that they are split over, and no sample is kept.
 //!
@@ -45,7 +45,7 @@ pub use correct::correct;
 pub use curve::{Auroc, AveragePrecision};
 pub use frechet::FrechetDistance;
 pub use mean::Mean;
-pub use metric::{Metric, Statistics, Sums, Value};
+pub use metric::{Metric, MetricState, Sums, Value};
 pub use perplexity::Perplexity;
 pub use regression::{MeanAbsoluteError, MeanSquaredError, R2Score};
 pub use scores::{Accuracy, F1, JaccardIndex, Precision, Recall};

@@ -4,7 +4,7 @@ use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::labels::count_all;
 use super::mean::{mean, sum};
-use super::{Metric, Statistics, Value};
+use super::{Metric, MetricState, Value};
 use crate::loss::{Reduction, cross_entropy};
 use crate::record::NN;
 
@@ -40,10 +40,10 @@ impl Perplexity {
 
     /// The statistics of a batch: logits `[…, classes]` and the right tokens, integers `[…]`. Poisoned by others.
     #[track_caller]
-    pub fn update(&self, logits: impl AsTensor, target: impl AsTensor) -> Statistics {
+    pub fn update(&self, logits: impl AsTensor, target: impl AsTensor) -> MetricState {
         let _scope = NN.open();
         let (logits, target) = (logits.as_tensor(), target.as_tensor());
-        let statistics = Statistics::record(*self, "Perplexity", || {
+        let statistics = MetricState::record(*self, "Perplexity", || {
             if !target.live()?.dtype().is_integer() {
                 return Err(format!("needs the integer numbers of the tokens, got {}", target.ty()).into());
             }

@@ -4,7 +4,7 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 
 use super::labels::count_all;
 use super::mean::{mean, sum};
-use super::{Metric, Statistics, Value};
+use super::{Metric, MetricState, Value};
 use crate::precision::{precision, wide};
 use crate::record::live;
 
@@ -51,8 +51,8 @@ impl MeanSquaredError {
 
     /// The statistics of a batch: floating-point predictions and targets of one shape. Poisoned by others.
     #[track_caller]
-    pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> Statistics {
-        Statistics::record(*self, "MeanSquaredError", || {
+    pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> MetricState {
+        MetricState::record(*self, "MeanSquaredError", || {
             let (prediction, target) = pair(prediction.as_tensor(), target.as_tensor())?;
             let difference = prediction - target;
             Ok((vec![&difference * &difference], difference.shape().to_vec()))
@@ -97,8 +97,8 @@ impl MeanAbsoluteError {
 
     /// The statistics of a batch: floating-point predictions and targets of one shape. Poisoned by others.
     #[track_caller]
-    pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> Statistics {
-        Statistics::record(*self, "MeanAbsoluteError", || {
+    pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> MetricState {
+        MetricState::record(*self, "MeanAbsoluteError", || {
             let (prediction, target) = pair(prediction.as_tensor(), target.as_tensor())?;
             let errors = (prediction - target).abs();
             Ok((vec![errors.clone()], errors.shape().to_vec()))
@@ -143,8 +143,8 @@ impl R2Score {
     /// The statistics of a batch: floating-point predictions and targets of one shape, `[samples]` or
     /// `[samples, outputs]`. Poisoned by others.
     #[track_caller]
-    pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> Statistics {
-        Statistics::record(*self, "R2Score", || {
+    pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> MetricState {
+        MetricState::record(*self, "R2Score", || {
             let (prediction, target) = pair(prediction.as_tensor(), target.as_tensor())?;
             let (samples, outputs) = match *prediction.shape().dims() {
                 [samples] => (samples, 1),

@@ -3,7 +3,7 @@
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::labels::count_all;
-use super::{Bleu, Metric, Statistics, Value};
+use super::{Bleu, Metric, MetricState, Value};
 use crate::record::live;
 
 /// [`Bleu`] of token ids with one reference each, as a part of a step: what a model generates is compared where it is, over
@@ -47,8 +47,8 @@ impl TokenBleu {
     /// The statistics of a batch: integers `[batch, length]` and their references `[batch, other length]`. Poisoned by
     /// others.
     #[track_caller]
-    pub fn update(&self, candidates: impl AsTensor, references: impl AsTensor) -> Statistics {
-        Statistics::record(self.clone(), "TokenBleu", || {
+    pub fn update(&self, candidates: impl AsTensor, references: impl AsTensor) -> MetricState {
+        MetricState::record(self.clone(), "TokenBleu", || {
             let (candidates, references) = (candidates.as_tensor(), references.as_tensor());
             live(&[candidates, references])?;
             let fits = |x: &Tensor| x.rank() == 2 && x.dtype().is_integer();

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
+use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Adadelta, as PyTorch's `optim.Adadelta`.
@@ -49,23 +49,23 @@ impl Rule for Adadelta {
         &self.common
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn validate(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.rho) {
             return Some(format!("rho is a share between 0 and 1, not {}", self.rho));
         }
-        misplaced(&[("eps", self.eps)])
+        invalid_hyperparameter(&[("eps", self.eps)])
     }
 
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         vec![("square_avg", zeros(parameter)), ("acc_delta", zeros(parameter))]
     }
 
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let g = work.decayed_gradient();
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
+        let g = args.decayed_gradient();
         let running = |mean: &Tensor, new: Tensor| mean * self.rho + new * (1.0 - self.rho);
-        let squares = running(&work.state[0], &g * &g);
-        let delta = (&work.state[1] + self.eps).sqrt() / (&squares + self.eps).sqrt() * g;
-        let steps = running(&work.state[1], &delta * &delta);
-        (&work.p - delta * &work.lr, vec![squares, steps])
+        let squares = running(&args.state[0], &g * &g);
+        let delta = (&args.state[1] + self.eps).sqrt() / (&squares + self.eps).sqrt() * g;
+        let steps = running(&args.state[1], &delta * &delta);
+        (&args.p - delta * &args.lr, vec![squares, steps])
     }
 }

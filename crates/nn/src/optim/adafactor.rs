@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{DType, Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
+use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use super::trust_ratio::length;
 use crate::precision::precision;
 use crate::schedule::Schedule;
@@ -74,7 +74,7 @@ impl Rule for Adafactor {
         &self.common
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn validate(&self) -> Option<String> {
         if !self.d.is_finite() || self.d < 1.0 {
             return Some(format!("d must be at least 1, it is {}", self.d));
         }
@@ -82,10 +82,10 @@ impl Rule for Adafactor {
             let finite = if self.beta2_decay == f64::NEG_INFINITY { " and finite" } else { "" };
             return Some(format!("beta2_decay must be at most 0{finite}, it is {}", self.beta2_decay));
         }
-        misplaced(&[("eps1", self.eps1.unwrap_or_default()), ("eps2", self.eps2)])
+        invalid_hyperparameter(&[("eps1", self.eps1.unwrap_or_default()), ("eps2", self.eps2)])
     }
 
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         let dims = parameter.shape.dims();
         let Some(last) = dims.len().checked_sub(1).filter(|&last| last > 0) else {
             return vec![("variance", zeros(parameter))];
@@ -97,15 +97,15 @@ impl Rule for Adafactor {
         vec![("row_var", without(last)), ("col_var", without(last - 1))]
     }
 
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let (t, g) = (work.t(), &work.g);
-        let dtype = work.p.dtype();
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
+        let (t, g) = (args.t(), &args.g);
+        let dtype = args.p.dtype();
         let eps1 = self.eps1.unwrap_or(if dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) });
         let share = (t.log() * self.beta2_decay).exp();
-        let alpha = rms(&work.p).maximum(self.eps2) * work.lr.minimum(t.rsqrt());
+        let alpha = rms(&args.p).maximum(self.eps2) * args.lr.minimum(t.rsqrt());
         let towards = |mean: &Tensor, new: Tensor| mean + (new - mean) * &share;
         let squares = g * g;
-        let state = match work.state {
+        let state = match args.state {
             [row, column] => {
                 vec![towards(row, squares.mean_keepdim(&[-1])), towards(column, squares.mean_keepdim(&[-2]))]
             }
@@ -117,6 +117,6 @@ impl Rule for Adafactor {
         };
         let update = g * variance.maximum(eps1 * eps1).rsqrt();
         let shorter = (rms(&update) / self.d).maximum(1.0);
-        (work.decayed_parameter() - update * (alpha / shorter), state)
+        (args.decayed_parameter() - update * (alpha / shorter), state)
     }
 }

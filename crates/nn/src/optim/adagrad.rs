@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
+use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Adagrad, as PyTorch's `optim.Adagrad`.
@@ -56,23 +56,23 @@ impl Rule for Adagrad {
         &self.common
     }
 
-    fn refusal(&self) -> Option<String> {
-        misplaced(&[
+    fn validate(&self) -> Option<String> {
+        invalid_hyperparameter(&[
             ("lr_decay", self.lr_decay),
             ("initial_accumulator_value", self.initial_accumulator_value),
             ("eps", self.eps),
         ])
     }
 
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         let zeros = zeros(parameter);
         vec![("sum", Tensor::full(zeros.dtype(), zeros.shape(), self.initial_accumulator_value))]
     }
 
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let g = work.decayed_gradient();
-        let sum = &work.state[0] + &g * &g;
-        let lr = &work.lr / ((work.t() - 1.0) * self.lr_decay + 1.0);
-        (&work.p - lr * (g / (sum.sqrt() + self.eps)), vec![sum])
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
+        let g = args.decayed_gradient();
+        let sum = &args.state[0] + &g * &g;
+        let lr = &args.lr / ((args.t() - 1.0) * self.lr_decay + 1.0);
+        (&args.p - lr * (g / (sum.sqrt() + self.eps)), vec![sum])
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, is_beta, misplaced, one_minus_power, optimizer, zeros};
+use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// What both have of their own.
@@ -63,25 +63,25 @@ macro_rules! adam {
                 &self.common
             }
 
-            fn refusal(&self) -> Option<String> {
-                self.settings.refusal()
+            fn validate(&self) -> Option<String> {
+                self.settings.validate()
             }
 
             fn momentum(&self) -> Option<&dyn Schedule> {
                 Some(&self.settings.beta1)
             }
 
-            fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+            fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
                 let names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
                 let kept = if self.settings.amsgrad { &names[..] } else { &names[..2] };
                 kept.iter().map(|&name| (name, zeros(parameter))).collect()
             }
 
-            fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
+            fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
                 if $decoupled {
-                    self.settings.step(work, work.decayed_parameter(), &work.g)
+                    self.settings.step(args, args.decayed_parameter(), &args.g)
                 } else {
-                    self.settings.step(work, work.p.clone(), &work.decayed_gradient())
+                    self.settings.step(args, args.p.clone(), &args.decayed_gradient())
                 }
             }
         }
@@ -112,28 +112,28 @@ adam! {
 }
 
 impl Settings {
-    fn refusal(&self) -> Option<String> {
+    fn validate(&self) -> Option<String> {
         if !self.beta1.constant().is_none_or(is_beta) || !is_beta(self.beta2) {
             return Some(format!("betas must be at least 0 and below 1, they are {:?} and {}", self.beta1, self.beta2));
         }
-        misplaced(&[("eps", self.eps)])
+        invalid_hyperparameter(&[("eps", self.eps)])
     }
 
-    fn step(&self, work: &Work<'_>, p: Tensor, g: &Tensor) -> (Tensor, Vec<Tensor>) {
-        let t = work.t();
-        let beta1 = work.value("beta1", &self.beta1);
+    fn step(&self, args: &UpdateArgs<'_>, p: Tensor, g: &Tensor) -> (Tensor, Vec<Tensor>) {
+        let t = args.t();
+        let beta1 = args.value("beta1", &self.beta1);
         let (kept, added, log_beta1) = match self.beta1.constant() {
             // From f64, since 1 − 0.9 in f32 has lost digits.
-            Some(b) => (&work.state[0] * b, g * (1.0 - b), work.scalar(b.ln())),
-            None => (&work.state[0] * &beta1, g * (1.0 - &beta1), beta1.log()),
+            Some(b) => (&args.state[0] * b, g * (1.0 - b), args.scalar(b.ln())),
+            None => (&args.state[0] * &beta1, g * (1.0 - &beta1), beta1.log()),
         };
         let m = kept + added;
-        let v = &work.state[1] * self.beta2 + g * g * (1.0 - self.beta2);
-        let largest = self.amsgrad.then(|| work.state[2].maximum(&v));
+        let v = &args.state[1] * self.beta2 + g * g * (1.0 - self.beta2);
+        let largest = self.amsgrad.then(|| args.state[2].maximum(&v));
         let correction1 = one_minus_power(&log_beta1, &t);
-        let correction2 = one_minus_power(&work.scalar(self.beta2.ln()), &t);
+        let correction2 = one_minus_power(&args.scalar(self.beta2.ln()), &t);
         let divisor = largest.as_ref().unwrap_or(&v).sqrt() / correction2.sqrt() + self.eps;
-        let p = p - (&work.lr / correction1) * (&m / divisor);
+        let p = p - (&args.lr / correction1) * (&m / divisor);
         (p, [m, v].into_iter().chain(largest).collect())
     }
 }

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, is_beta, misplaced, one_minus_power, optimizer, zeros};
+use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros};
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
 
@@ -52,32 +52,32 @@ impl Rule for Lamb {
         &self.common
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn validate(&self) -> Option<String> {
         if !is_beta(self.beta1) || !is_beta(self.beta2) {
             return Some(format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2));
         }
-        misplaced(&[("eps", self.eps)])
+        invalid_hyperparameter(&[("eps", self.eps)])
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {
         Some(&self.beta1)
     }
 
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter))]
     }
 
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let (t, g) = (work.t(), &work.g);
-        let m = &work.state[0] * self.beta1 + g * (1.0 - self.beta1);
-        let v = &work.state[1] * self.beta2 + g * g * (1.0 - self.beta2);
-        let correction = |beta: f64| one_minus_power(&work.scalar(beta.ln()), &t);
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
+        let (t, g) = (args.t(), &args.g);
+        let m = &args.state[0] * self.beta1 + g * (1.0 - self.beta1);
+        let v = &args.state[1] * self.beta2 + g * g * (1.0 - self.beta2);
+        let correction = |beta: f64| one_minus_power(&args.scalar(beta.ln()), &t);
         let divisor = (&v / correction(self.beta2)).sqrt() + self.eps;
         let mut update = &m / correction(self.beta1) / divisor;
-        if work.weight_decay != 0.0 {
-            update = update + &work.p * work.weight_decay;
+        if args.weight_decay != 0.0 {
+            update = update + &args.p * args.weight_decay;
         }
-        let ratio = trust_ratio(&work.p, &update, 1.0, 0.0);
-        (&work.p - update * (ratio * &work.lr), vec![m, v])
+        let ratio = trust_ratio(&args.p, &update, 1.0, 0.0);
+        (&args.p - update * (ratio * &args.lr), vec![m, v])
     }
 }

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
+use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
 
@@ -68,24 +68,28 @@ impl Rule for Lars {
         &self.common
     }
 
-    fn refusal(&self) -> Option<String> {
-        misplaced(&[("momentum", self.momentum), ("trust_coefficient", self.trust_coefficient), ("eps", self.eps)])
+    fn validate(&self) -> Option<String> {
+        invalid_hyperparameter(&[
+            ("momentum", self.momentum),
+            ("trust_coefficient", self.trust_coefficient),
+            ("eps", self.eps),
+        ])
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {
         Some(&self.momentum)
     }
 
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         vec![("momentum_buffer", zeros(parameter))]
     }
 
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let update = work.decayed_gradient();
-        let ratio = trust_ratio(&work.p, &update, self.trust_coefficient, self.eps);
-        let update = update * ratio * &work.lr;
-        let buffer = &work.state[0] * self.momentum + &update;
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
+        let update = args.decayed_gradient();
+        let ratio = trust_ratio(&args.p, &update, self.trust_coefficient, self.eps);
+        let update = update * ratio * &args.lr;
+        let buffer = &args.state[0] * self.momentum + &update;
         let step = if self.nesterov { update + &buffer * self.momentum } else { buffer.clone() };
-        (&work.p - step, vec![buffer])
+        (&args.p - step, vec![buffer])
     }
 }

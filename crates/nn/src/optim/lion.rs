@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, is_beta, optimizer, zeros};
+use super::rule::{Common, Rule, UpdateArgs, is_beta, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Lion (Chen et al. 2023, <https://arxiv.org/abs/2302.06675>), as optax's `lion`.
@@ -43,7 +43,7 @@ impl Rule for Lion {
         &self.common
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn validate(&self) -> Option<String> {
         let wrong = !is_beta(self.beta1) || !is_beta(self.beta2);
         wrong.then(|| format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2))
     }
@@ -52,13 +52,13 @@ impl Rule for Lion {
         Some(&self.beta1)
     }
 
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         vec![("exp_avg", zeros(parameter))]
     }
 
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let mixed = |share: f64| &work.state[0] * share + &work.g * (1.0 - share);
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
+        let mixed = |share: f64| &args.state[0] * share + &args.g * (1.0 - share);
         let direction = mixed(self.beta1).sign();
-        (work.decayed_parameter() - direction * &work.lr, vec![mixed(self.beta2)])
+        (args.decayed_parameter() - direction * &args.lr, vec![mixed(self.beta2)])
     }
 }

@@ -2,7 +2,9 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, is_beta, misplaced, number, one_minus_power, optimizer, zeros};
+use super::rule::{
+    Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, number, one_minus_power, optimizer, zeros,
+};
 use crate::schedule::Schedule;
 
 /// Adam with Nesterov momentum, as PyTorch's `optim.NAdam`.
@@ -66,34 +68,34 @@ impl Rule for NAdam {
         &self.common
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn validate(&self) -> Option<String> {
         if !is_beta(self.beta1) || !is_beta(self.beta2) {
             return Some(format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2));
         }
-        misplaced(&[("eps", self.eps), ("momentum_decay", self.momentum_decay)])
+        invalid_hyperparameter(&[("eps", self.eps), ("momentum_decay", self.momentum_decay)])
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {
         Some(&self.beta1)
     }
 
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         let product = number(parameter, 1.0);
         vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter)), ("mu_product", product)]
     }
 
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let (p, g) = work.decayed(self.decoupled);
-        let t = work.t();
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
+        let (p, g) = args.decayed(self.decoupled);
+        let t = args.t();
         let momentum = |t: &Tensor| (1.0 - (t * (0.96f64.ln() * self.momentum_decay)).exp() * 0.5) * self.beta1;
         let (mu, next) = (momentum(&t), momentum(&(&t + 1.0)));
-        let m = &work.state[0] * self.beta1 + &g * (1.0 - self.beta1);
-        let v = &work.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);
-        let product = &work.state[2] * &mu;
-        let correction = one_minus_power(&work.scalar(self.beta2.ln()), &t);
+        let m = &args.state[0] * self.beta1 + &g * (1.0 - self.beta1);
+        let v = &args.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);
+        let product = &args.state[2] * &mu;
+        let correction = one_minus_power(&args.scalar(self.beta2.ln()), &t);
         let divisor = (&v / correction).sqrt() + self.eps;
-        let of_gradient = &work.lr * (1.0 - &mu) / (1.0 - &product);
-        let of_mean = &work.lr * &next / (1.0 - &product * &next);
+        let of_gradient = &args.lr * (1.0 - &mu) / (1.0 - &product);
+        let of_mean = &args.lr * &next / (1.0 - &product * &next);
         let p = p - of_gradient * (&g / &divisor) - of_mean * (&m / divisor);
         (p, vec![m, v, product])
     }

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::pattern::{fits, misfit};
+use super::pattern::{check_pattern, matches_pattern};
 use super::{GroupStep, Optimizer, Step};
 use crate::{Error, Result};
 
@@ -39,31 +39,31 @@ pub struct ParamGroups {
 
 #[derive(Debug)]
 struct Setting {
-    whose: Whose,
-    what: What,
-    at: &'static Location<'static>,
+    selector: Selector,
+    change: Change,
+    location: &'static Location<'static>,
 }
 
 #[derive(Debug)]
-enum Whose {
+enum Selector {
     Pattern(String),
     /// Parameters of fewer than two axes.
     Vectors,
 }
 
 #[derive(Debug)]
-enum What {
+enum Change {
     Optimizer(Box<dyn Optimizer>),
     WeightDecay(f64),
     LrFactor(f64),
     Trained(bool),
 }
 
-impl Whose {
+impl Selector {
     fn has(&self, name: &str, parameter: &TensorType) -> bool {
         match self {
-            Whose::Pattern(pattern) => fits(pattern, name),
-            Whose::Vectors => parameter.shape.rank() < 2,
+            Selector::Pattern(pattern) => matches_pattern(pattern, name),
+            Selector::Vectors => parameter.shape.rank() < 2,
         }
     }
 }
@@ -77,66 +77,66 @@ impl ParamGroups {
     /// The parameters that fit the pattern by another optimizer, with its own learning rate and weight decay.
     #[track_caller]
     pub fn group(self, pattern: impl Into<String>, optimizer: impl Optimizer + 'static) -> ParamGroups {
-        self.set(Whose::Pattern(pattern.into()), What::Optimizer(Box::new(optimizer)), Location::caller())
+        self.set(Selector::Pattern(pattern.into()), Change::Optimizer(Box::new(optimizer)), Location::caller())
     }
 
     /// Another weight decay for the parameters that fit the pattern.
     #[track_caller]
     pub fn weight_decay(self, pattern: impl Into<String>, weight_decay: f64) -> ParamGroups {
-        self.set(Whose::Pattern(pattern.into()), What::WeightDecay(weight_decay), Location::caller())
+        self.set(Selector::Pattern(pattern.into()), Change::WeightDecay(weight_decay), Location::caller())
     }
 
     /// No weight decay for parameters of fewer than two axes: biases, and the scales of norms.
     #[track_caller]
     pub fn no_decay_on_biases_and_norms(self) -> ParamGroups {
-        self.set(Whose::Vectors, What::WeightDecay(0.0), Location::caller())
+        self.set(Selector::Vectors, Change::WeightDecay(0.0), Location::caller())
     }
 
     /// The learning rate times a factor for the parameters that fit the pattern.
     #[track_caller]
     pub fn lr_factor(self, pattern: impl Into<String>, factor: f64) -> ParamGroups {
-        self.set(Whose::Pattern(pattern.into()), What::LrFactor(factor), Location::caller())
+        self.set(Selector::Pattern(pattern.into()), Change::LrFactor(factor), Location::caller())
     }
 
     /// Leaves the parameters that fit the pattern as they are: no gradient, no state, no weight decay.
     #[track_caller]
     pub fn freeze(self, pattern: impl Into<String>) -> ParamGroups {
-        self.set(Whose::Pattern(pattern.into()), What::Trained(false), Location::caller())
+        self.set(Selector::Pattern(pattern.into()), Change::Trained(false), Location::caller())
     }
 
     /// Trains the parameters that fit the pattern although an earlier pattern froze them. One that was frozen by
     /// [`set_requires_grad`](crate::Parameter::set_requires_grad) stays so.
     #[track_caller]
     pub fn unfreeze(self, pattern: impl Into<String>) -> ParamGroups {
-        self.set(Whose::Pattern(pattern.into()), What::Trained(true), Location::caller())
+        self.set(Selector::Pattern(pattern.into()), Change::Trained(true), Location::caller())
     }
 
-    fn set(mut self, whose: Whose, what: What, at: &'static Location<'static>) -> ParamGroups {
-        self.settings.push(Setting { whose, what, at });
+    fn set(mut self, selector: Selector, change: Change, location: &'static Location<'static>) -> ParamGroups {
+        self.settings.push(Setting { selector, change, location });
         self
     }
 
     /// What is said of a parameter, the latest first.
-    fn of(&self, name: &str, parameter: &TensorType) -> impl Iterator<Item = &What> {
+    fn changes(&self, name: &str, parameter: &TensorType) -> impl Iterator<Item = &Change> {
         let (name, parameter) = (name.to_owned(), parameter.clone());
-        self.settings.iter().rev().filter(move |s| s.whose.has(&name, &parameter)).map(|s| &s.what)
+        self.settings.iter().rev().filter(move |s| s.selector.has(&name, &parameter)).map(|s| &s.change)
     }
 
     /// The step as the optimizer of a parameter is told of it.
     fn step(&self, step: &Step, name: &str, parameter: &TensorType) -> Step {
-        let said = self.of(name, parameter).fold((None, None), |(factor, decay), what| match what {
-            What::LrFactor(new) => (factor.or(Some(*new)), decay),
-            What::WeightDecay(new) => (factor, decay.or(Some(*new))),
-            What::Optimizer(_) | What::Trained(_) => (factor, decay),
+        let said = self.changes(name, parameter).fold((None, None), |(factor, decay), change| match change {
+            Change::LrFactor(new) => (factor.or(Some(*new)), decay),
+            Change::WeightDecay(new) => (factor, decay.or(Some(*new))),
+            Change::Optimizer(_) | Change::Trained(_) => (factor, decay),
         });
         let step = said.0.map_or_else(|| step.clone(), |factor| step.scaled(factor));
         said.1.map_or(step.clone(), |decay| step.with_weight_decay(decay))
     }
 
     fn optimizer(&self, name: &str, parameter: &TensorType) -> &dyn Optimizer {
-        let own = |what: &What| matches!(what, What::Optimizer(_));
-        match self.of(name, parameter).find(|what| own(what)) {
-            Some(What::Optimizer(optimizer)) => &**optimizer,
+        let own = |what: &Change| matches!(what, Change::Optimizer(_));
+        match self.changes(name, parameter).find(|what| own(what)) {
+            Some(Change::Optimizer(optimizer)) => &**optimizer,
             _ => &*self.optimizer,
         }
     }
@@ -144,21 +144,21 @@ impl ParamGroups {
 
 impl Setting {
     fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {
-        let wrong = |message: String| Err(Error::usage(format!("ParamGroups: {message}"), self.at));
+        let wrong = |message: String| Err(Error::usage(format!("ParamGroups: {message}"), self.location));
         let number = |what: &str, value: f64| {
             let fits = value.is_finite() && value >= 0.0;
             if fits { Ok(()) } else { wrong(format!("{what} must be finite and at least 0, it is {value}")) }
         };
-        if let Whose::Pattern(pattern) = &self.whose
-            && let Some(message) = misfit(pattern, parameters.iter().map(|(name, _)| name.as_str()))
+        if let Selector::Pattern(pattern) = &self.selector
+            && let Some(message) = check_pattern(pattern, parameters.iter().map(|(name, _)| name.as_str()))
         {
             return wrong(message);
         }
-        match &self.what {
-            What::Optimizer(optimizer) => optimizer.check(parameters),
-            What::WeightDecay(value) => number("weight_decay", *value),
-            What::LrFactor(value) => number("lr_factor", *value),
-            What::Trained(_) => Ok(()),
+        match &self.change {
+            Change::Optimizer(optimizer) => optimizer.check(parameters),
+            Change::WeightDecay(value) => number("weight_decay", *value),
+            Change::LrFactor(value) => number("lr_factor", *value),
+            Change::Trained(_) => Ok(()),
         }
     }
 }
@@ -182,18 +182,18 @@ impl Optimizer for ParamGroups {
 
     /// A group is what has another optimizer or another learning rate; the patterns that say so are its name.
     fn group_step(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
-        let own = |is: fn(&What) -> bool| {
+        let own = |is: fn(&Change) -> bool| {
             let mut settings = self.settings.iter().rev();
-            let setting = settings.find(|setting| is(&setting.what) && setting.whose.has(name, parameter));
-            setting.and_then(|setting| match &setting.whose {
-                Whose::Pattern(pattern) => Some(pattern.clone()),
-                Whose::Vectors => None,
+            let setting = settings.find(|setting| is(&setting.change) && setting.selector.has(name, parameter));
+            setting.and_then(|setting| match &setting.selector {
+                Selector::Pattern(pattern) => Some(pattern.clone()),
+                Selector::Vectors => None,
             })
         };
         let group = self.optimizer(name, parameter).group_step(&self.step(step, name, parameter), name, parameter);
         let patterns = [
-            own(|what| matches!(what, What::Optimizer(_))),
-            own(|what| matches!(what, What::LrFactor(_))),
+            own(|what| matches!(what, Change::Optimizer(_))),
+            own(|what| matches!(what, Change::LrFactor(_))),
             (!group.name.is_empty()).then_some(group.name),
         ];
         let mut names: Vec<String> = patterns.into_iter().flatten().collect();
@@ -206,7 +206,9 @@ impl Optimizer for ParamGroups {
     }
 
     fn trains(&self, name: &str, parameter: &TensorType) -> bool {
-        let said = self.of(name, parameter).find_map(|what| if let What::Trained(t) = what { Some(*t) } else { None });
+        let said = self
+            .changes(name, parameter)
+            .find_map(|change| if let Change::Trained(t) = change { Some(*t) } else { None });
         said.unwrap_or(true) && self.optimizer(name, parameter).trains(name, parameter)
     }
 

@@ -22,13 +22,13 @@ fn distance(pattern: &str, name: &str) -> usize {
 }
 
 /// Whether the pattern fits the whole name.
-pub fn fits(pattern: &str, name: &str) -> bool {
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     distance(pattern, name) == 0
 }
 
 /// Why a pattern is refused that fits none of these names; nothing if it fits one.
-pub fn misfit<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
-    if names.clone().any(|name| fits(pattern, name)) {
+pub fn check_pattern<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+    if names.clone().any(|name| matches_pattern(pattern, name)) {
         return None;
     }
     let near: Vec<String> = closest(pattern, names, 3).iter().map(|name| format!("`{name}`")).collect();
@@ -64,7 +64,7 @@ mod tests {
             ("fc.wéight", "fc.wéight", true),
             ("fc1", "fc1.weight", false),
         ] {
-            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+            assert_eq!(matches_pattern(pattern, name), expected, "{pattern} {name}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, is_beta, misplaced, one_minus_power, optimizer, zeros};
+use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Rectified Adam, as PyTorch's `optim.RAdam`.
@@ -55,12 +55,12 @@ impl RAdam {
 
     /// `ρ` of step `t`. In f32 its two parts, each as large as `ρ∞`, would leave few digits of their difference in the
     /// first steps; there it is a series in `u = −t·log β₂`, by `u/(eᵘ − 1) = 1 − u/2 + u²/12 − u⁴/720 + …`.
-    fn length(&self, work: &Work<'_>, t: &Tensor) -> Tensor {
+    fn length(&self, args: &UpdateArgs<'_>, t: &Tensor) -> Tensor {
         let x = -self.beta2.ln();
         let u = t * x;
         let u2 = &u * &u;
         let coefficients = [-1.0 / 47_900_160.0, 1.0 / 1_209_600.0, -1.0 / 30_240.0, 1.0 / 720.0, -1.0 / 12.0];
-        let start = work.scalar(691.0 / 1_307_674_368_000.0);
+        let start = args.scalar(691.0 / 1_307_674_368_000.0);
         let series = coefficients.iter().fold(start, |sum, &c| sum * &u2 + c) * &u2;
         let early = series * (2.0 / x) + t + (self.longest() - 2.0 / x);
         let late = self.longest() - t * 2.0 / u.expm1();
@@ -77,39 +77,39 @@ impl Rule for RAdam {
         &self.common
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn validate(&self) -> Option<String> {
         if !is_beta(self.beta1) || !is_beta(self.beta2) || self.beta2 == 0.0 {
             return Some(format!(
                 "betas must be at least 0 and below 1, the second above 0; they are {} and {}",
                 self.beta1, self.beta2
             ));
         }
-        misplaced(&[("eps", self.eps)])
+        invalid_hyperparameter(&[("eps", self.eps)])
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {
         Some(&self.beta1)
     }
 
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter))]
     }
 
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let (p, g) = work.decayed(self.decoupled);
-        let t = work.t();
-        let m = &work.state[0] * self.beta1 + &g * (1.0 - self.beta1);
-        let v = &work.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);
-        let correction1 = one_minus_power(&work.scalar(self.beta1.ln()), &t);
-        let correction2 = one_minus_power(&work.scalar(self.beta2.ln()), &t);
-        let (longest, length) = (self.longest(), self.length(work, &t));
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
+        let (p, g) = args.decayed(self.decoupled);
+        let t = args.t();
+        let m = &args.state[0] * self.beta1 + &g * (1.0 - self.beta1);
+        let v = &args.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);
+        let correction1 = one_minus_power(&args.scalar(self.beta1.ln()), &t);
+        let correction2 = one_minus_power(&args.scalar(self.beta2.ln()), &t);
+        let (longest, length) = (self.longest(), self.length(args, &t));
         let of_longest = longest / ((longest - 4.0) * (longest - 2.0));
         // At least 5, so that the root is one of a positive number where it is not used.
         let rho = length.maximum(5.0);
         let rectification = ((&rho - 4.0) * (&rho - 2.0) / &rho * of_longest).sqrt();
         let scaled = rectification * correction2.sqrt() / (v.sqrt() + self.eps);
         let trusted = length.gt(5.0).broadcast_to(scaled.shape());
-        let p = p - &work.lr / correction1 * (&m * trusted.select(&scaled, &scaled.ones_like()));
+        let p = p - &args.lr / correction1 * (&m * trusted.select(&scaled, &scaled.ones_like()));
         (p, vec![m, v])
     }
 }

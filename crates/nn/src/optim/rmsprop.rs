@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
+use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// RMSprop, as PyTorch's `optim.RMSprop`.
@@ -64,38 +64,38 @@ impl Rule for RmsProp {
         &self.common
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn validate(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.alpha) {
             return Some(format!("alpha is a share between 0 and 1, not {}", self.alpha));
         }
-        misplaced(&[("eps", self.eps), ("momentum", self.momentum)])
+        invalid_hyperparameter(&[("eps", self.eps), ("momentum", self.momentum)])
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {
         (self.momentum > 0.0).then_some(&self.momentum as &dyn Schedule)
     }
 
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         let mut names = vec!["square_avg"];
         names.extend((self.momentum > 0.0).then_some("momentum_buffer"));
         names.extend(self.centered.then_some("grad_avg"));
         names.into_iter().map(|name| (name, zeros(parameter))).collect()
     }
 
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let g = work.decayed_gradient();
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
+        let g = args.decayed_gradient();
         let running = |mean: &Tensor, new: Tensor| mean * self.alpha + new * (1.0 - self.alpha);
-        let v = running(&work.state[0], &g * &g);
-        let mean = self.centered.then(|| running(&work.state[work.state.len() - 1], g.clone()));
+        let v = running(&args.state[0], &g * &g);
+        let mean = self.centered.then(|| running(&args.state[args.state.len() - 1], g.clone()));
         let squares = match &mean {
             Some(mean) => &v - mean * mean,
             None => v.clone(),
         };
         let mut direction = g / (squares.sqrt() + self.eps);
-        let buffer = (self.momentum > 0.0).then(|| &work.state[1] * self.momentum + &direction);
+        let buffer = (self.momentum > 0.0).then(|| &args.state[1] * self.momentum + &direction);
         if let Some(buffer) = &buffer {
             direction = buffer.clone();
         }
-        (&work.p - direction * &work.lr, [v].into_iter().chain(buffer).chain(mean).collect())
+        (&args.p - direction * &args.lr, [v].into_iter().chain(buffer).chain(mean).collect())
     }
 }

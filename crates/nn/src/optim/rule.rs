@@ -20,31 +20,31 @@ pub(super) struct Common {
     pub(super) weight_decay: f64,
     pub(super) maximize: bool,
     /// The line that made the optimizer.
-    at: &'static Location<'static>,
+    location: &'static Location<'static>,
 }
 
 impl Common {
     #[track_caller]
     pub(super) fn new(lr: impl Schedule + 'static, weight_decay: f64) -> Common {
-        Common { lr: Arc::new(lr), weight_decay, maximize: false, at: Location::caller() }
+        Common { lr: Arc::new(lr), weight_decay, maximize: false, location: Location::caller() }
     }
 }
 
 /// What a rule computes with, all in f32, or in f64 for parameters of f64.
-pub(super) struct Work<'a> {
+pub(super) struct UpdateArgs<'a> {
     pub(super) step: &'a Step,
     /// The learning rate, a scalar.
     pub(super) lr: Tensor,
     pub(super) weight_decay: f64,
     /// Of the optimizer: its name and its line.
     name: &'static str,
-    at: &'static Location<'static>,
+    location: &'static Location<'static>,
     pub(super) p: Tensor,
     pub(super) g: Tensor,
     pub(super) state: &'a [Tensor],
 }
 
-impl Work<'_> {
+impl UpdateArgs<'_> {
     /// The number of this step of the parameter, counted from 1.
     pub(super) fn t(&self) -> Tensor {
         (self.step.finished_of_parameter() + 1.0).to_dtype(self.p.dtype())
@@ -62,7 +62,7 @@ impl Work<'_> {
 
     /// A schedule's number of this step, which messages call `what`.
     pub(super) fn value(&self, what: &str, schedule: &dyn Schedule) -> Tensor {
-        value((self.name, self.at), what, self.step, schedule).to_dtype(self.p.dtype())
+        value((self.name, self.location), what, self.step, schedule).to_dtype(self.p.dtype())
     }
 
     /// The parameter and its gradient with weight decay off the one, as AdamW, or in the other.
@@ -87,7 +87,7 @@ pub(super) trait Rule: Debug {
     fn common(&self) -> &Common;
 
     /// Why the settings of its own make no sense, if they do not.
-    fn refusal(&self) -> Option<String>;
+    fn validate(&self) -> Option<String>;
 
     /// The share of the former direction that is kept, if any is.
     fn momentum(&self) -> Option<&dyn Schedule> {
@@ -95,10 +95,10 @@ pub(super) trait Rule: Debug {
     }
 
     /// What is remembered of a parameter, before the first step.
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
 
     /// The new parameter and what is to be remembered.
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>);
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>);
 }
 
 /// Zeros to begin with, of the parameter's shape.
@@ -122,29 +122,30 @@ pub(super) fn is_beta(beta: f64) -> bool {
 }
 
 /// Says which of these numbers is below 0, infinite or NaN.
-pub(super) fn misplaced(numbers: &[(&str, f64)]) -> Option<String> {
+pub(super) fn invalid_hyperparameter(numbers: &[(&str, f64)]) -> Option<String> {
     let (name, value) = numbers.iter().find(|(_, value)| !value.is_finite() || *value < 0.0)?;
     let finite = if *value == f64::INFINITY { " and finite" } else { "" };
     Some(format!("{name} must be at least 0{finite}, it is {value}"))
 }
 
 /// Why the settings make no sense, if they do not.
-fn refusal<R: Rule>(rule: &R) -> Option<String> {
+fn validate<R: Rule>(rule: &R) -> Option<String> {
     let common = rule.common();
     let rate = common.lr.constant().unwrap_or_default();
-    misplaced(&[("the learning rate", rate), ("weight_decay", common.weight_decay)]).or_else(|| rule.refusal())
+    invalid_hyperparameter(&[("the learning rate", rate), ("weight_decay", common.weight_decay)])
+        .or_else(|| rule.validate())
 }
 
 pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
-    match refusal(rule) {
-        Some(message) => Err(Error::usage(format!("{}: {message}", R::NAME), rule.common().at)),
+    match validate(rule) {
+        Some(message) => Err(Error::usage(format!("{}: {message}", R::NAME), rule.common().location)),
         None => Ok(()),
     }
 }
 
 /// The poison for a mistake in what the optimizer of this name was made with, on this line.
-fn poison((name, at): (&str, &'static Location<'static>), message: String) -> Tensor {
-    let _scope = NN.at(at);
+fn poison((name, location): (&str, &'static Location<'static>), message: String) -> Tensor {
+    let _scope = NN.at(location);
     Tensor::poison(name, message)
 }
 
@@ -152,7 +153,7 @@ fn poison((name, at): (&str, &'static Location<'static>), message: String) -> Te
 fn scheduled(of: (&str, &'static Location<'static>), what: &str, step: &Step, number: Tensor) -> Tensor {
     let expected = TensorType::new(DType::F32, []);
     match number.fault() {
-        Some(fault) if fault.location() == step.at => {
+        Some(fault) if fault.location() == step.location => {
             poison(of, format!("{what}: {}: {}", fault.operation(), fault.message()))
         }
         None if *number.ty() != expected => {
@@ -174,16 +175,16 @@ fn value(of: (&str, &'static Location<'static>), what: &str, step: &Step, schedu
 /// What is done with all parameters in a step.
 pub(super) fn group<R: Rule>(rule: &R, step: &Step) -> GroupStep {
     let learning_rate = learning_rate(rule, step);
-    let _scope = NN.at(step.at);
-    let momentum = rule.momentum().map(|momentum| value((R::NAME, rule.common().at), "momentum", step, momentum));
+    let _scope = NN.at(step.location);
+    let momentum = rule.momentum().map(|momentum| value((R::NAME, rule.common().location), "momentum", step, momentum));
     GroupStep { name: String::new(), learning_rate, momentum }
 }
 
 /// The rate, or the poison that names the optimizer's line where the schedule is a wrong one.
 pub(super) fn learning_rate<R: Rule>(rule: &R, step: &Step) -> Tensor {
-    let _scope = NN.at(step.at);
+    let _scope = NN.at(step.location);
     let rate = step.learning_rate(&*rule.common().lr);
-    scheduled((R::NAME, rule.common().at), "the learning rate", step, rate)
+    scheduled((R::NAME, rule.common().location), "the learning rate", step, rate)
 }
 
 pub(super) fn update<R: Rule>(
@@ -193,42 +194,41 @@ pub(super) fn update<R: Rule>(
     gradient: &Tensor,
     state: &[Tensor],
 ) -> (Tensor, Vec<Tensor>) {
-    let remembered = rule.remembered(parameter.ty()).len();
+    let slots = rule.init_state(parameter.ty()).len();
     let lr = learning_rate(rule, step);
-    let wrong = |poison: Tensor| (poison.clone(), vec![poison; remembered]);
-    if let Some(message) = refusal(rule) {
-        return wrong(poison((R::NAME, rule.common().at), message));
+    let wrong = |poison: Tensor| (poison.clone(), vec![poison; slots]);
+    if let Some(message) = validate(rule) {
+        return wrong(poison((R::NAME, rule.common().location), message));
     }
     if let Err(fault) = lr.live() {
         return wrong(Tensor::from_fault(fault));
     }
-    let _scope = NN.at(step.at);
-    if let Some(message) = misfit(parameter, gradient, state, remembered) {
+    let _scope = NN.at(step.location);
+    if let Some(message) = check_args(parameter, gradient, state, slots) {
         return wrong(Tensor::poison(R::NAME, message));
     }
     let dtype = precision(parameter.dtype());
     let g = gradient.to_dtype(dtype);
-    let work = Work {
+    let args = UpdateArgs {
         step,
         lr: lr.to_dtype(dtype),
         weight_decay: step.weight_decay(rule.common().weight_decay),
         name: R::NAME,
-        at: rule.common().at,
+        location: rule.common().location,
         p: parameter.to_dtype(dtype),
         g: if rule.common().maximize { -g } else { g },
         state,
     };
-    let (p, state) = rule.apply(&work);
+    let (p, state) = rule.apply(&args);
     (p.to_dtype(parameter.dtype()), state)
 }
 
 /// Says so if a gradient or the state is not of this parameter.
-fn misfit(parameter: &Tensor, gradient: &Tensor, state: &[Tensor], remembered: usize) -> Option<String> {
+fn check_args(parameter: &Tensor, gradient: &Tensor, state: &[Tensor], slots: usize) -> Option<String> {
     if live(&[parameter, gradient]).is_ok() && parameter.shape() != gradient.shape() {
         return Some(format!("the gradient {} is not of the parameter {}", gradient.ty(), parameter.ty()));
     }
-    (state.len() != remembered)
-        .then(|| format!("{} tensors of state were given, {remembered} are remembered", state.len()))
+    (state.len() != slots).then(|| format!("{} tensors of state were given, {slots} are remembered", state.len()))
 }
 
 /// The settings that all have, as methods, and what makes a [`Rule`] an [`Optimizer`](super::Optimizer).
@@ -254,7 +254,7 @@ macro_rules! optimizer {
                 _: &str,
                 parameter: &::fulmen_tensor::TensorType,
             ) -> Vec<(&'static str, ::fulmen_tensor::Tensor)> {
-                $crate::optim::rule::Rule::remembered(self, parameter)
+                $crate::optim::rule::Rule::init_state(self, parameter)
             }
 
             fn update(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
+use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Stochastic gradient descent, as PyTorch's `optim.SGD`.
@@ -59,7 +59,7 @@ impl Rule for Sgd {
         &self.common
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn validate(&self) -> Option<String> {
         if self.nesterov && (self.momentum.is_none() || self.dampening != 0.0) {
             return Some("nesterov needs a momentum above 0 and no dampening".into());
         }
@@ -67,29 +67,29 @@ impl Rule for Sgd {
             return Some(format!("dampening must be finite, it is {}", self.dampening));
         }
         let momentum = self.momentum.as_ref().and_then(|momentum| momentum.constant());
-        misplaced(&[("momentum", momentum.unwrap_or_default())])
+        invalid_hyperparameter(&[("momentum", momentum.unwrap_or_default())])
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {
         self.momentum.as_ref().map(|momentum| momentum as &dyn Schedule)
     }
 
-    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         self.momentum.iter().map(|_| ("momentum_buffer", zeros(parameter))).collect()
     }
 
-    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let mut g = work.decayed_gradient();
-        let mut state = work.state.to_vec();
+    fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
+        let mut g = args.decayed_gradient();
+        let mut state = args.state.to_vec();
         if let (Some(momentum), [buffer]) = (&self.momentum, &mut state[..]) {
-            let momentum = work.value("momentum", momentum);
+            let momentum = args.value("momentum", momentum);
             let mut b = &*buffer * &momentum + &g * (1.0 - self.dampening);
             if self.dampening != 0.0 {
-                b = work.step.finished_of_parameter().eq(0.0).select(&g, &b);
+                b = args.step.finished_of_parameter().eq(0.0).select(&g, &b);
             }
             g = if self.nesterov { g + &b * &momentum } else { b.clone() };
             *buffer = b;
         }
-        (&work.p - g * &work.lr, state)
+        (&args.p - g * &args.lr, state)
     }
 }

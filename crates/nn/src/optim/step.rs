@@ -28,7 +28,7 @@ pub struct Step {
     weight_decay: Option<f64>,
     /// The learning rate in place of the optimizer's own.
     rate: Option<Tensor>,
-    pub(super) at: &'static Location<'static>,
+    pub(super) location: &'static Location<'static>,
 }
 
 impl Step {
@@ -42,7 +42,7 @@ impl Step {
             scale: None,
             weight_decay: None,
             rate: None,
-            at: Scope::line(),
+            location: Scope::line(),
         }
     }
 

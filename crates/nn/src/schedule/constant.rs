@@ -38,7 +38,7 @@ impl Constant {
 impl Schedule for Constant {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        unless("Constant", not_finite(&[("lr", self.lr), ("factor", self.factor)]), || {
+        checked("Constant", not_finite(&[("lr", self.lr), ("factor", self.factor)]), || {
             let number = |value: f64| Tensor::full(DType::F32, step.shape(), value);
             step.lt(steps(self.total_iters)).select(&number(self.lr * self.factor), &number(self.lr))
         })

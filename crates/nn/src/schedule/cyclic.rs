@@ -69,9 +69,9 @@ impl Schedule for Cyclic {
     fn value(&self, step: &Tensor) -> Tensor {
         let (up, down) = (self.step_size_up, self.step_size_down.unwrap_or(self.step_size_up));
         let gamma = if let CyclicMode::ExpRange(gamma) = self.mode { gamma } else { 1.0 };
-        let refusal = zero(&[("step_size_up", up), ("step_size_down", down)])
+        let error = zero(&[("step_size_up", up), ("step_size_down", down)])
             .or_else(|| not_finite(&[("base_lr", self.base_lr), ("max_lr", self.max_lr), ("gamma", gamma)]));
-        unless("Cyclic", refusal, || {
+        checked("Cyclic", error, || {
             let (up, cycle) = (steps(up), steps(up.saturating_add(down)));
             let within = step.remainder(cycle);
             let part = |count: &Tensor, of: f64| count.to_dtype(DType::F32) / of;

@@ -31,7 +31,7 @@ impl Exponential {
 impl Schedule for Exponential {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        let refusal = not_finite(&[("lr", self.lr), ("gamma", self.gamma)]);
-        unless("Exponential", refusal, || power(self.gamma, step) * self.lr)
+        let error = not_finite(&[("lr", self.lr), ("gamma", self.gamma)]);
+        checked("Exponential", error, || power(self.gamma, step) * self.lr)
     }
 }

@@ -46,8 +46,8 @@ impl Schedule for Linear {
     fn value(&self, step: &Tensor) -> Tensor {
         let Linear { lr, start_factor, end_factor, total_iters } = *self;
         let numbers = [("lr", lr), ("start_factor", start_factor), ("end_factor", end_factor)];
-        let refusal = zero(&[("total_iters", total_iters)]).or_else(|| not_finite(&numbers));
-        unless("Linear", refusal, || {
+        let error = zero(&[("total_iters", total_iters)]).or_else(|| not_finite(&numbers));
+        checked("Linear", error, || {
             let total = steps(total_iters);
             let done = step.minimum(total);
             let part = |count: Tensor| count.to_dtype(DType::F32) / total;

@@ -107,8 +107,8 @@ fn steps(count: u64) -> f64 {
 
 /// `value`, or a poison in its place where there is a reason against the settings.
 #[track_caller]
-fn unless(name: &str, refusal: Option<String>, value: impl FnOnce() -> Tensor) -> Tensor {
-    match refusal {
+fn checked(name: &str, error: Option<String>, value: impl FnOnce() -> Tensor) -> Tensor {
+    match error {
         Some(message) => Tensor::poison(name, message),
         None => value(),
     }

@@ -39,7 +39,7 @@ impl MultiStep {
 impl Schedule for MultiStep {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        unless("MultiStep", not_finite(&[("lr", self.lr), ("gamma", self.gamma)]), || {
+        checked("MultiStep", not_finite(&[("lr", self.lr), ("gamma", self.gamma)]), || {
             let number = |value: f64| Tensor::full(DType::F32, step.shape(), value);
             let mut rate = self.lr;
             let mut value = number(rate);

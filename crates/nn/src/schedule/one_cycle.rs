@@ -98,7 +98,7 @@ impl OneCycle {
     }
 
     /// Why these settings make no cycle, if they do not.
-    fn misfit(&self) -> Option<String> {
+    fn check(&self) -> Option<String> {
         let OneCycle { max_lr, total_steps, pct_start, div_factor, final_div_factor, .. } = self;
         if *total_steps == 0 {
             return Some("total_steps must be at least 1".into());
@@ -118,7 +118,7 @@ impl OneCycle {
 
     /// A number that is `low` at the start, `high` at the peak and `end` at last.
     fn follow(&self, step: &Tensor, low: f64, high: f64, end: f64) -> Result<Tensor, Refusal> {
-        if let Some(message) = self.misfit() {
+        if let Some(message) = self.check() {
             return Err(message.into());
         }
         let peak = self.pct_start * self.total_steps as f64 - 1.0;

@@ -37,10 +37,10 @@ impl Polynomial {
 impl Schedule for Polynomial {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        let refusal = zero(&[("total_iters", self.total_iters)])
+        let error = zero(&[("total_iters", self.total_iters)])
             .or_else(|| not_finite(&[("lr", self.lr), ("power", self.power)]))
             .or_else(|| (self.power < 0.0).then(|| format!("power must be at least 0, it is {}", self.power)));
-        unless("Polynomial", refusal, || {
+        checked("Polynomial", error, || {
             let total = steps(self.total_iters);
             let left = (total - step.minimum(total)).to_dtype(DType::F32) / total;
             let share = if self.power == 1.0 { left } else { left.pow(self.power) };

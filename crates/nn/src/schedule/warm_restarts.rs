@@ -47,9 +47,9 @@ impl CosineAnnealingWarmRestarts {
 impl Schedule for CosineAnnealingWarmRestarts {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        let refusal = zero(&[("t_0", self.t_0), ("t_mult", self.t_mult)])
+        let error = zero(&[("t_0", self.t_0), ("t_mult", self.t_mult)])
             .or_else(|| not_finite(&[("lr", self.lr), ("eta_min", self.eta_min)]));
-        unless("CosineAnnealingWarmRestarts", refusal, || {
+        checked("CosineAnnealingWarmRestarts", error, || {
             let number = |count: u64| Tensor::full(step.dtype(), step.shape(), steps(count));
             if self.t_mult == 1 {
                 let length = number(self.t_0);

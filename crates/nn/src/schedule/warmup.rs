@@ -40,8 +40,8 @@ impl Warmup {
 impl Schedule for Warmup {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        let refusal = not_finite(&[("start_factor", self.start_factor)]);
-        unless("Warmup", refusal, || {
+        let error = not_finite(&[("start_factor", self.start_factor)]);
+        checked("Warmup", error, || {
             if self.steps == 0 {
                 return self.then.value(step);
             }

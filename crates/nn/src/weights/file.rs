@@ -83,7 +83,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     if !metadata.is_file() {
         return Err(Error::format(path, "weight file", "it is not a regular file"));
     }
-    match Kind::of(path, metadata.len())? {
+    match Kind::detect(path, metadata.len())? {
         Kind::Index => index::read(path),
         kind => of_kind(kind, path),
     }
@@ -92,7 +92,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
 /// The tensors of a checkpoint, whatever parts they lie in.
 fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
     let refuse = |why: String| Error::format(path, CHECKPOINT, why);
-    let opened = Arc::new(Checkpoint::at(path).map_err(|e| refuse(e.to_string()))?);
+    let opened = Arc::new(Checkpoint::open_folder(path).map_err(|e| refuse(e.to_string()))?);
     let value = |(name, entry)| {
         let ty = type_of(entry).map_err(|why| refuse(format!("`{name}` {why}")))?;
         Ok((String::clone(name), Value::Saved(opened.clone(), name.clone(), ty)))
@@ -103,7 +103,7 @@ fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
 /// The values of a shard, which is a file of values itself: an index in its place could lead in a circle.
 pub(super) fn read_shard(path: &Path) -> Result<BTreeMap<String, Value>> {
     let metadata = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
-    of_kind(Kind::of(path, metadata.len())?, path)
+    of_kind(Kind::detect(path, metadata.len())?, path)
 }
 
 fn of_kind(kind: Kind, path: &Path) -> Result<BTreeMap<String, Value>> {
@@ -123,7 +123,7 @@ enum Kind {
 
 impl Kind {
     /// Tells the kind by the first bytes of a file of `length` bytes, or else by its name.
-    fn of(path: &Path, length: u64) -> Result<Kind> {
+    fn detect(path: &Path, length: u64) -> Result<Kind> {
         let mut start = vec![];
         let mut file = File::open(path).map_err(|e| Error::io("read", path, e))?;
         file.by_ref().take(9).read_to_end(&mut start).map_err(|e| Error::io("read", path, e))?;

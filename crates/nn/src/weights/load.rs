@@ -6,7 +6,7 @@ use std::path::Path;
 use fulmen_tensor::{Literal, TensorType, Variable};
 
 use super::StateDict;
-use super::report::{Conflict, Conversion, LoadReport, Misfit, Strictness};
+use super::report::{Conflict, Conversion, LoadReport, Mismatch, Strictness};
 use crate::module::{each_buffer, each_parameter};
 use crate::{Error, Module, Result};
 
@@ -67,7 +67,7 @@ pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictnes
         }
         let expected = variable.ty();
         if !fits(&expected, &found) {
-            report.misshapen.push(Misfit { name: name.clone(), expected, found });
+            report.mismatched.push(Mismatch { name: name.clone(), expected, found });
             continue;
         }
         if expected != found {

@@ -14,6 +14,6 @@ mod save;
 mod state_dict;
 
 pub use load::load_weights;
-pub use report::{Conflict, Conversion, LoadReport, Misfit, Strictness};
+pub use report::{Conflict, Conversion, LoadReport, Mismatch, Strictness};
 pub use save::{save_sharded_weights, save_weights};
 pub use state_dict::StateDict;

@@ -24,7 +24,7 @@ pub struct LoadReport {
     /// In the file, not in the model.
     pub unexpected: Vec<String>,
     /// In both with different types, and not loaded.
-    pub misshapen: Vec<Misfit>,
+    pub mismatched: Vec<Mismatch>,
     /// One parameter in the model, with different values under two of its names in the file. A lenient load takes the
     /// first.
     pub conflicting: Vec<Conflict>,
@@ -35,7 +35,7 @@ pub struct LoadReport {
 /// A name with another shape, or another kind of elements, in the file than in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Misfit {
+pub struct Mismatch {
     /// The name.
     pub name: String,
     /// The model's type.
@@ -71,19 +71,19 @@ impl LoadReport {
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty()
             && self.unexpected.is_empty()
-            && self.misshapen.is_empty()
+            && self.mismatched.is_empty()
             && self.conflicting.is_empty()
     }
 
-    /// One line for each kind of misfit that there is, each begun on a new line.
-    pub(crate) fn describe_misfits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// One line for each kind of mismatch that there is, each begun on a new line.
+    pub(crate) fn describe_mismatches(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (what, names) in [("missing in the file", &self.missing), ("not part of the model", &self.unexpected)] {
             if !names.is_empty() {
                 write!(f, "\n  {what}: {}", names.join(", "))?;
             }
         }
-        for misfit in &self.misshapen {
-            write!(f, "\n  {}: the model has {}, the file {}", misfit.name, misfit.expected, misfit.found)?;
+        for mismatch in &self.mismatched {
+            write!(f, "\n  {}: the model has {}, the file {}", mismatch.name, mismatch.expected, mismatch.found)?;
         }
         for Conflict { name, other } in &self.conflicting {
             write!(f, "\n  {name} and {other}: one parameter in the model, two values in the file")?;
@@ -99,6 +99,6 @@ impl fmt::Display for LoadReport {
             let all: Vec<_> = self.converted.iter().map(|c| format!("{} ({} to {})", c.name, c.from, c.to)).collect();
             write!(f, "\n  converted: {}", all.join(", "))?;
         }
-        self.describe_misfits(f)
+        self.describe_mismatches(f)
     }
 }

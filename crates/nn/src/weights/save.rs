@@ -22,7 +22,7 @@ use crate::{Error, Module, Result};
 #[track_caller]
 pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> Result<()> {
     let _scope = NN.open();
-    let values = Values::of(module)?;
+    let values = Values::from_module(module)?;
     values.save(path.as_ref())
 }
 
@@ -55,7 +55,7 @@ pub fn save_sharded_weights<M: Module + ?Sized>(
     max_shard_bytes: u64,
 ) -> Result<()> {
     let _scope = NN.open();
-    Values::of(module)?.save_sharded(folder.as_ref(), max_shard_bytes)
+    Values::from_module(module)?.save_sharded(folder.as_ref(), max_shard_bytes)
 }
 
 impl StateDict {
@@ -111,7 +111,7 @@ impl<'a> Values<'a> {
     }
 
     /// What a model consists of.
-    fn of<M: Module + ?Sized>(module: &M) -> Result<Values<'static>> {
+    fn from_module<M: Module + ?Sized>(module: &M) -> Result<Values<'static>> {
         // Not the cells: a parameter without a value says so at the line that saves.
         let parameters = module.parameters().into_iter().map(|(name, parameter)| (name, parameter.get()));
         let buffers = module.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));

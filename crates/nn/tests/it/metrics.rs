@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::{assert_close, values};
 use fulmen_nn::metrics::{
     Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, Mean, MeanAbsoluteError, MeanSquaredError,
-    Metric, Normalize, Perplexity, Precision, R2Score, Recall, Statistics, Sums, Value,
+    Metric, MetricState, Normalize, Perplexity, Precision, R2Score, Recall, Sums, Value,
 };
 use fulmen_tensor::{DType, Tensor, autocast};
 
@@ -19,7 +19,7 @@ fn i32s(elements: &[i32]) -> Tensor {
 }
 
 #[track_caller]
-fn value(statistics: &Statistics) -> Value {
+fn value(statistics: &MetricState) -> Value {
     match statistics.eval() {
         Ok(sums) => sums.compute(),
         Err(error) => panic!("{error}"),
@@ -27,7 +27,7 @@ fn value(statistics: &Statistics) -> Value {
 }
 
 #[track_caller]
-fn scalar(statistics: &Statistics) -> f64 {
+fn scalar(statistics: &MetricState) -> f64 {
     match value(statistics) {
         Value::Scalar(value) => value,
         other => panic!("{other:?} is no single number"),
@@ -169,7 +169,7 @@ fn sums_of_other_metrics_are_not_added() {
 #[test]
 fn what_does_not_fit_is_refused_with_shapes_and_line() {
     let (x, y) = (Tensor::zeros(DType::F32, [4, 3]), Tensor::zeros(DType::I32, [4]));
-    let check = |found: Statistics, says: &str| {
+    let check = |found: MetricState, says: &str| {
         let text = found.fault().map(|fault| fault.to_string()).unwrap_or_default();
         assert!(text.contains(says) && text.contains("metrics.rs:"), "{text:?} does not say {says:?}");
         assert!(found.eval().is_err());
@@ -241,7 +241,7 @@ fn targets_that_are_all_equal_have_no_spread_that_rounding_made() {
 fn sums_that_are_no_sums_of_the_metric_are_nan() {
     let (x, y) = (f32s(&[0.1, 0.9, 0.8, 0.2], &[2, 2]), i32s(&[1, 0]));
     let both = f32s(&[1.0, 2.0], &[2]);
-    let metric = |statistics: Statistics| statistics.metric().clone();
+    let metric = |statistics: MetricState| statistics.metric().clone();
     let metrics: Vec<Arc<dyn Metric>> = vec![
         metric(Auroc::new(2).update(&x, &y)),
         metric(Auroc::new(2).thresholds(usize::MAX).update(&x, &y)),

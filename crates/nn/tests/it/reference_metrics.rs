@@ -4,7 +4,7 @@ use crate::common::assert_close;
 use crate::common::reference::{cases, count, inputs, number, sizes, tensor, word};
 use fulmen_nn::metrics::{
     Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, FrechetDistance, JaccardIndex, Mean,
-    MeanAbsoluteError, MeanSquaredError, Normalize, Perplexity, Precision, R2Score, Recall, Statistics, Sums,
+    MeanAbsoluteError, MeanSquaredError, MetricState, Normalize, Perplexity, Precision, R2Score, Recall, Sums,
     TokenBleu, Value,
 };
 use fulmen_tensor::{Runtime, Tensor};
@@ -32,7 +32,7 @@ macro_rules! decided {
     }};
 }
 
-fn statistics(op: &str, attrs: &Json, inputs: &[Tensor]) -> Statistics {
+fn statistics(op: &str, attrs: &Json, inputs: &[Tensor]) -> MetricState {
     let threshold = attrs["threshold"].as_f64().unwrap_or(0.5);
     let target = inputs.last().cloned().unwrap_or_else(|| panic!("no target"));
     let (x, t) = (&inputs[0], &target);
@@ -66,7 +66,7 @@ fn statistics(op: &str, attrs: &Json, inputs: &[Tensor]) -> Statistics {
         "rmse" => MeanSquaredError::new().squared(false).update(x, t),
         "mae" => MeanAbsoluteError::new().update(x, t),
         "r2" => R2Score::new().update(x, t),
-        "frechet" => Statistics::new(FrechetDistance, &[x, t], &[x.size(0)]),
+        "frechet" => MetricState::new(FrechetDistance, &[x, t], &[x.size(0)]),
         "perplexity" => Perplexity::new().update(x, t),
         other => panic!("no metric {other}"),
     }
@@ -81,7 +81,7 @@ fn flat(value: &Json) -> Vec<f64> {
 }
 
 /// Computes many statistics in one program.
-fn eval(all: &[&Statistics]) -> Vec<Sums> {
+fn eval(all: &[&MetricState]) -> Vec<Sums> {
     let tensors: Vec<Vec<Tensor>> = all.iter().map(|statistics| statistics.tensors()).collect();
     let flat: Vec<&Tensor> = tensors.iter().flatten().collect();
     for (statistics, tensors) in all.iter().zip(&tensors) {

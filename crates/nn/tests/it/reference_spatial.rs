@@ -93,8 +93,8 @@ fn upsample(a: &Value) -> Box<dyn Forward> {
         Some(_) => Interpolation::Linear { align_corners },
     };
     let layer = match a["size"].is_null() {
-        true => Upsample::by(numbers(&a["scale_factor"])),
-        false => Upsample::to(sizes(&a["size"])),
+        true => Upsample::scale_factor(numbers(&a["scale_factor"])),
+        false => Upsample::size(sizes(&a["size"])),
     };
     Box::new(layer.mode(mode))
 }

@@ -211,7 +211,7 @@ fn a_strict_load_that_does_not_fit_lists_all_and_changes_nothing() {
         report.unexpected,
         ["bn.bias", "bn.num_batches_tracked", "bn.running_mean", "bn.running_var", "bn.weight"]
     );
-    assert_eq!(report.misshapen.len(), 2);
+    assert_eq!(report.mismatched.len(), 2);
     let text = error.to_string();
     for part in [
         "net.safetensors do not fit the model; nothing was loaded",

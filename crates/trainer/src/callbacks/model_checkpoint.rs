@@ -279,7 +279,8 @@ impl Callback for ModelCheckpoint {
         let list = state["best"].as_array().into_iter().flatten();
         let known = list.filter_map(|best| Some((f64::from_bits(best[0].as_u64()?), PathBuf::from(best[1].as_str()?))));
         // Not what was removed since.
-        self.best = known.filter(|(_, path)| !Checkpoint::at(path).is_err_and(|error| error.is_not_found())).collect();
+        self.best =
+            known.filter(|(_, path)| !Checkpoint::open_folder(path).is_err_and(|error| error.is_not_found())).collect();
     }
 
     fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {

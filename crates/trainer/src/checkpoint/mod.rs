@@ -138,7 +138,7 @@ fn bits(sum: &[f64]) -> Vec<u64> {
 
 /// Opens a checkpoint, without reading its values.
 pub(crate) fn open(path: &Path) -> Result<(Checkpoint, Position)> {
-    let checkpoint = Checkpoint::at(path).map_err(Error::checkpoint_file)?;
+    let checkpoint = Checkpoint::open_folder(path).map_err(Error::checkpoint_file)?;
     let position = position(&checkpoint.manifest().run).map_err(|why| Error::unreadable(path, why))?;
     Ok((checkpoint, position))
 }

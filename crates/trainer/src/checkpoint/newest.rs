@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
-use fulmen_checkpoint::{Listed, list, open_store};
+use fulmen_checkpoint::{ListedCheckpoint, list, open_store};
 use serde_json::{Map, Value as Json};
 
 use crate::checkpoint::places;
@@ -71,7 +71,7 @@ impl Named<'_> {
         let mut found = vec![];
         for folder in folders {
             let store = open_store(folder).map_err(Error::checkpoint_file)?;
-            for Listed { name, checkpoint } in list(&store).map_err(Error::checkpoint_file)? {
+            for ListedCheckpoint { name, checkpoint } in list(&store).map_err(Error::checkpoint_file)? {
                 let path = folder.join(name);
                 let position = match checkpoint {
                     Ok(checkpoint) => {

@@ -15,9 +15,10 @@ use fulmen_tensor::{Argument, Block, Compiled, DeviceArray, Literal, Runtime, Te
 
 use super::{OpenStore, place};
 use crate::console::note;
+use crate::console::note;
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::process_group::ProcessGroup;
-use crate::state::names::is_of_training;
+use crate::state::names::is_training_state;
 use crate::state::{EntryId, State};
 use crate::{Error, Result};
 
@@ -196,7 +197,7 @@ impl Job {
         }
         let process = self.hosts.as_ref().map(|hosts| hosts.process().index());
         let (mut parts, mut sources) = (vec![], BTreeMap::new());
-        let written = || self.tensors.iter().filter(|saved| !weights_only || !is_of_training(&saved.name));
+        let written = || self.tensors.iter().filter(|saved| !weights_only || !is_training_state(&saved.name));
         let copies: Vec<&DeviceArray> = written().filter_map(Saved::copy).collect();
         let mut own_of_copies = DeviceArray::own_parts(&copies, process).into_iter();
         for Saved { name, ty, values } in written() {

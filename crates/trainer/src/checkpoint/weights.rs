@@ -9,7 +9,7 @@ use crate::checkpoint;
 use crate::checkpoint::newest::Named;
 use crate::checkpoint::places;
 use crate::console::note;
-use crate::state::names::is_of_training;
+use crate::state::names::is_training_state;
 use crate::{Error, Options, Result};
 
 /// Which weights to test or to predict with.
@@ -62,7 +62,7 @@ impl Weights {
 /// Gives a module the values in a checkpoint or a weight file, which must have them all; nothing is changed if it has not.
 pub(crate) fn load_values(module: &dyn Module, path: &Path) -> Result<()> {
     let weights = StateDict::read(path)
-        .and_then(|all| all.rename_with(|name| (!is_of_training(name)).then(|| name.to_owned())))
+        .and_then(|all| all.rename_with(|name| (!is_training_state(name)).then(|| name.to_owned())))
         .and_then(|weights| weights.load_into(module, Strictness::Strict));
     weights.map(drop).map_err(|e| Error::checkpoint(path, e))
 }

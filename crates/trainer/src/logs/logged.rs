@@ -3,7 +3,7 @@
 
 use std::panic::Location;
 
-use fulmen_nn::metrics::Statistics;
+use fulmen_nn::metrics::MetricState;
 use fulmen_tensor::Tensor;
 
 use crate::logs::media::MediaKind;
@@ -55,7 +55,7 @@ pub(crate) struct Branch {
 pub(crate) enum LoggedValue {
     /// A scalar or one value a sample.
     Value(Tensor),
-    Metric(Statistics),
+    Metric(MetricState),
     Media(Tensor, MediaKind),
 }
 

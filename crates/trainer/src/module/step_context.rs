@@ -3,7 +3,7 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use fulmen_nn::metrics::Statistics;
+use fulmen_nn::metrics::MetricState;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::logs::logged::{LogOptions, Logged, LoggedValue};
@@ -181,7 +181,7 @@ impl StepContext {
     /// epoch, in validation for all samples. It is exact: not a mean of the batches' values.
     ///
     /// Padding is left out where the metric's samples are rows of the batch, `[batch, …]`. Of other samples the metric
-    /// must have been [masked](Statistics::masked) by what is computed from [`Batch::mask`](crate::Batch::mask), which is
+    /// must have been [masked](MetricState::masked) by what is computed from [`Batch::mask`](crate::Batch::mask), which is
     /// checked.
     ///
     /// ```
@@ -194,7 +194,7 @@ impl StepContext {
     /// }
     /// ```
     #[track_caller]
-    pub fn log_metric(&mut self, name: impl Into<String>, statistics: Statistics) -> LogOptions<'_> {
+    pub fn log_metric(&mut self, name: impl Into<String>, statistics: MetricState) -> LogOptions<'_> {
         self.push(name, LoggedValue::Metric(statistics), Location::caller())
     }
 

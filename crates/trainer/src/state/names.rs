@@ -2,7 +2,7 @@
 //! have their own names; everything else is under `optimizer/` and `trainer/`.
 
 use fulmen_checkpoint::OPTIMIZER;
-pub(crate) use fulmen_checkpoint::{TRAINER as OWN, is_of_training};
+pub(crate) use fulmen_checkpoint::{TRAINER as OWN, is_training_state};
 
 /// Finished batches: i32.
 pub(crate) const STEP: &str = "trainer/step";

@@ -4,7 +4,7 @@
 use crate::common::{DROP_LAST, PAD_LAST, Record, isolated, trainer};
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::metrics::{
-    Accuracy, Auroc, Average, ConfusionMatrix, F1, Mean, MeanSquaredError, Metric, Perplexity, Statistics, Value,
+    Accuracy, Auroc, Average, ConfusionMatrix, F1, Mean, MeanSquaredError, Metric, MetricState, Perplexity, Value,
 };
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
@@ -263,7 +263,7 @@ fn counters_and_sums_do_not_end_with_32_bits() {
     let point = validated(values, PAD_LAST, |batch, cx| {
         cx.log("mean", &batch.get("x"));
         cx.log_metric("metric", Mean::new().update(&batch.get("x")));
-        cx.log_metric("many", Statistics::new(Many, &[&batch.get("x")], &[batch.size()]));
+        cx.log_metric("many", MetricState::new(Many, &[&batch.get("x")], &[batch.size()]));
     })
     .unwrap();
     let expected = (1e8 + 598.0 + 0.0) / 600.0;

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use fulmen_checkpoint::{Checkpoint, Listed, MANIFEST, Merge, diff, list, merge, open_store, verify};
+use fulmen_checkpoint::{Checkpoint, ListedCheckpoint, MANIFEST, Merge, diff, list, merge, open_store, verify};
 use fulmen_data::{Error, Result};
 
 use crate::size::parse_size;
@@ -86,14 +86,14 @@ fn failed(error: fulmen_checkpoint::Error) -> Error {
 
 /// The checkpoint in a folder.
 fn open(path: &Path) -> Result<Checkpoint> {
-    Checkpoint::at(path).map_err(failed)
+    Checkpoint::open_folder(path).map_err(failed)
 }
 
 fn show(path: &Path) -> Result<()> {
     let store = open_store(path).map_err(failed)?;
     let is_one = store.list("").is_ok_and(|entries| entries.iter().any(|entry| entry.name == MANIFEST));
     let listed = if is_one { vec![] } else { list(&store).map_err(failed)? };
-    for Listed { name, checkpoint } in &listed {
+    for ListedCheckpoint { name, checkpoint } in &listed {
         match checkpoint {
             Ok(checkpoint) => say!("{name}: {}", summary(checkpoint)),
             Err(error) => say!("{name}: does not count: {error}"),

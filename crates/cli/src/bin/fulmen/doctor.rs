@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let program =
         std::env::current_exe().map_err(|e| Error::new(format!("cannot find this program's own file: {e}")))?;
     let list = ["plugin", "list", "--json"].map(Into::into);
-    let mut machine = Machine::here(std::iter::once(program.into_os_string()).chain(list));
+    let mut machine = Machine::local(std::iter::once(program.into_os_string()).chain(list));
     if let Some(bucket) = arguments.bucket {
         if !bucket.starts_with("gs://") {
             return Err(Error::usage(format!("--bucket is {bucket}; expected gs://NAME")));

@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { pids, yes, force, grace, dry_run, json } = arguments;
-    let tpu = Tpu::here();
+    let tpu = Tpu::local();
     let holders = tpu.holders();
     let plan = Plan::new(holders.clone(), pids, *force);
     if let Some(pid) = plan.unknown.first() {
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         say!("Nothing was done.");
         return Ok(());
     }
-    let report = plan.carry_out(&tpu, *grace);
+    let report = plan.execute(&tpu, *grace);
     if *json {
         say!("{}", report_json(&plan, &report));
     } else {

@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let mut watch = Tpu::here().watch();
+    let mut watch = Tpu::local().watch();
     let (mut watched, mut holders) = watch.look();
     if !watched.is_empty() {
         sleep(arguments.watch);

@@ -206,8 +206,8 @@ impl Run {
     fn cost(&self) -> Option<f64> {
         let generation = Generation::of_kind(self.environment["device_kind"].as_str()?)?;
         let chips = self.environment["devices"].as_array()?.len().div_ceil(generation.devices);
-        let prices = Prices::ours().ok()?;
-        let price = prices.of_generation(generation)?.usd_per_chip_hour;
+        let prices = Prices::built_in().ok()?;
+        let price = prices.for_generation(generation)?.usd_per_chip_hour;
         (self.environment["platform"] == "tpu").then(|| price * chips as f64 * self.time() / 3600.0)
     }
 

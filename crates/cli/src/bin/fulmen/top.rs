@@ -79,7 +79,7 @@ fn look(
 ) -> Receiver<Snapshot> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        let mut watch = Tpu::here().watch();
+        let mut watch = Tpu::local().watch();
         for turn in 0..count {
             if turn > 0 {
                 thread::sleep(interval);

@@ -24,7 +24,7 @@ pub(crate) enum End {
 
 /// What became of the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct Outcome {
     pub(crate) code: u8,
     pub(crate) text: String,
     /// Whether it makes sense to start again.
@@ -35,11 +35,11 @@ pub(crate) struct Verdict {
 ///
 /// A lost worker is why the others fail, and so is one that is stuck. Of the others, the first that failed without having
 /// been asked to end counts.
-pub(crate) fn verdict(ends: &[(usize, End)], signal: Option<Signal>, name: impl Fn(usize) -> String) -> Verdict {
+pub(crate) fn outcome(ends: &[(usize, End)], signal: Option<Signal>, name: impl Fn(usize) -> String) -> Outcome {
     if let Some(signal) = signal {
         let whole = ends.iter().all(|(_, end)| matches!(end, End::Exited { code: 0, .. }));
         let code = if whole { 0 } else { signal.exit_code() };
-        return Verdict { code, text: format!("{signal}: all workers have ended"), again: false };
+        return Outcome { code, text: format!("{signal}: all workers have ended"), again: false };
     }
     let lost = ends.iter().find(|(_, end)| matches!(end, End::Lost(_)));
     let stuck = || ends.iter().find(|(_, end)| matches!(end, End::Stuck(_)));
@@ -49,7 +49,7 @@ pub(crate) fn verdict(ends: &[(usize, End)], signal: Option<Signal>, name: impl 
     };
     let Some((worker, end)) = lost.or_else(stuck).or_else(|| failed(false)).or_else(|| failed(true)).or_else(remains)
     else {
-        return Verdict { code: 0, text: String::new(), again: false };
+        return Outcome { code: 0, text: String::new(), again: false };
     };
     let (code, what) = match end {
         End::Exited { code, .. } if *code > 128 => {
@@ -60,7 +60,7 @@ pub(crate) fn verdict(ends: &[(usize, End)], signal: Option<Signal>, name: impl 
         End::Stuck(why) => (TEMPORARY, format!("is stuck: {why}")),
         End::Remains => (TEMPORARY, "still runs after it was killed".into()),
     };
-    Verdict { code, text: format!("{} {what}", name(*worker)), again: code == TEMPORARY }
+    Outcome { code, text: format!("{} {what}", name(*worker)), again: code == TEMPORARY }
 }
 
 #[cfg(test)]
@@ -69,8 +69,8 @@ mod tests {
 
     fn check(ends: &[End], signal: Option<Signal>, code: u8, text: &str, again: bool) {
         let ends: Vec<(usize, End)> = ends.iter().cloned().enumerate().collect();
-        let verdict = verdict(&ends, signal, |worker| format!("worker {worker}"));
-        assert_eq!(verdict, Verdict { code, text: text.into(), again });
+        let outcome = outcome(&ends, signal, |worker| format!("worker {worker}"));
+        assert_eq!(outcome, Outcome { code, text: text.into(), again });
     }
 
     fn exited(code: u8) -> End {

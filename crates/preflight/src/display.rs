@@ -6,7 +6,7 @@ use std::fmt;
 use fulmen_pjrt::hlo::Collective;
 use fulmen_report::units::{amount, duration, memory};
 
-use crate::{Judgement, Report, StepCost, StepSetting};
+use crate::{Feasibility, Report, StepCost, StepSetting};
 
 impl fmt::Display for StepSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -16,8 +16,8 @@ impl fmt::Display for StepSetting {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for judgement in &self.slices {
-            writeln!(f, "{judgement}")?;
+        for feasibility in &self.slices {
+            writeln!(f, "{feasibility}")?;
         }
         if let Some((date, source)) = &self.prices {
             writeln!(
@@ -25,10 +25,10 @@ impl fmt::Display for Report {
                 "Money for the shortest epoch, cheapest first (list prices of {date}, {source}; they change):"
             )?;
             let priced = self.cheapest_first();
-            for (judgement, usd) in &priced {
-                let hour = judgement.usd_per_hour.unwrap_or_default();
+            for (feasibility, usd) in &priced {
+                let hour = feasibility.usd_per_hour.unwrap_or_default();
                 let digits = if *usd < 0.1 { 6 } else { 2 };
-                writeln!(f, "  {:<14} {usd:>12.digits$} USD   ({hour:.2} USD an hour)", judgement.slice.name())?;
+                writeln!(f, "  {:<14} {usd:>12.digits$} USD   ({hour:.2} USD an hour)", feasibility.slice.name())?;
             }
             if priced.len() < self.slices.len() {
                 writeln!(f, "  not listed: slices without a price, or that the step does not fit into")?;
@@ -43,10 +43,14 @@ impl fmt::Display for Report {
     }
 }
 
-impl fmt::Display for Judgement {
+impl fmt::Display for Feasibility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (slice, chips, devices) = (&self.slice, self.slice.num_chips(), self.slice.num_devices());
-        let asked = if slice.asked() == slice.name() { String::new() } else { format!(" ({})", slice.asked()) };
+        let asked = if slice.requested_name() == slice.name() {
+            String::new()
+        } else {
+            format!(" ({})", slice.requested_name())
+        };
         let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         writeln!(f, "{slice}{asked}: {}, {}", plural(chips, "chip"), plural(devices, "device"))?;
         if let Some(setting) = &self.setting {

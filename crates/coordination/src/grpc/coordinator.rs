@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::agreement;
 use super::wire::{self, Failure, FailureKind, Purpose};
 
-pub(crate) struct Run {
+pub(crate) struct Coordinator {
     run_id: String,
     /// The hosts by index where the environment tells them.
     hosts: Vec<String>,
@@ -21,20 +21,20 @@ pub(crate) struct Run {
     /// Why processes were refused, for the message when one is missing.
     refused: Vec<String>,
     values: BTreeMap<String, Value>,
-    meetings: BTreeMap<Place, Meeting>,
+    barriers: BTreeMap<BarrierKey, Barrier>,
     failure: Option<Failure>,
     /// All have come to the shutdown, so a process that leaves now leaves in order.
-    over: bool,
+    finished: bool,
 }
 
 struct Member {
     session: u64,
     host: String,
     pid: u32,
-    heard: Instant,
+    last_heartbeat: Instant,
     left: bool,
     /// Knows of the failure.
-    told: bool,
+    notified: bool,
 }
 
 struct Value {
@@ -43,26 +43,26 @@ struct Value {
 }
 
 /// Which meeting: its purpose and name, and the how manieth of that name.
-pub(crate) type Place = (Purpose, String, u64);
+pub(crate) type BarrierKey = (Purpose, String, u64);
 
 #[derive(Default)]
-struct Meeting {
-    came: BTreeMap<u32, BTreeMap<String, String>>,
+struct Barrier {
+    arrived: BTreeMap<u32, BTreeMap<String, String>>,
     outcome: Option<Result<(), Failure>>,
 }
 
-impl Run {
-    pub(crate) fn new(count: usize, run_id: &str, hosts: &[String], heartbeat_timeout: Duration) -> Run {
-        Run {
+impl Coordinator {
+    pub(crate) fn new(count: usize, run_id: &str, hosts: &[String], heartbeat_timeout: Duration) -> Coordinator {
+        Coordinator {
             run_id: run_id.to_owned(),
             hosts: hosts.to_vec(),
             heartbeat_timeout,
             members: (0..count).map(|_| None).collect(),
             refused: Vec::new(),
             values: BTreeMap::new(),
-            meetings: BTreeMap::new(),
+            barriers: BTreeMap::new(),
             failure: None,
-            over: false,
+            finished: false,
         }
     }
 
@@ -104,9 +104,9 @@ impl Run {
             return None;
         }
         match &self.failure {
-            _ if self.over => Some("the run before this one has not ended for all its processes".into()),
+            _ if self.finished => Some("the run before this one has not ended for all its processes".into()),
             // One that was not there before is late for this run, and is told of its end.
-            Some(failure) if member.is_some_and(|m| m.left || m.told) => {
+            Some(failure) if member.is_some_and(|m| m.left || m.notified) => {
                 Some(format!("the run before this one is ending: {}", failure.message))
             }
             _ => None,
@@ -151,7 +151,7 @@ impl Run {
                 None => {
                     let (host, pid) = (request.host.clone(), request.pid);
                     self.members[index as usize] =
-                        Some(Member { session, host, pid, heard: now, left: false, told: false });
+                        Some(Member { session, host, pid, last_heartbeat: now, left: false, notified: false });
                     None
                 }
             }
@@ -174,10 +174,10 @@ impl Run {
     }
 
     /// Whether a caller is a member; every sign of it counts as a heartbeat.
-    pub(crate) fn hear(&mut self, caller: wire::Caller, now: Instant) -> Result<(), Failure> {
+    pub(crate) fn heartbeat(&mut self, caller: wire::Caller, now: Instant) -> Result<(), Failure> {
         match self.member(caller.index) {
             Some(member) if member.session == caller.session => {
-                member.heard = now;
+                member.last_heartbeat = now;
                 Ok(())
             }
             _ => Err(Failure {
@@ -196,12 +196,12 @@ impl Run {
     }
 
     /// Declares dead who was silent for too long.
-    pub(crate) fn look_for_silence(&mut self, now: Instant) {
-        if self.over || self.failure.is_some() {
+    pub(crate) fn expire_members(&mut self, now: Instant) {
+        if self.finished || self.failure.is_some() {
             return;
         }
         let limit = self.heartbeat_timeout;
-        let silent = |m: &Member| !m.left && now.saturating_duration_since(m.heard) > limit;
+        let silent = |m: &Member| !m.left && now.saturating_duration_since(m.last_heartbeat) > limit;
         let silent: Vec<u32> =
             (0..).zip(&self.members).filter(|(_, m)| m.as_ref().is_some_and(silent)).map(|(i, _)| i).collect();
         if !silent.is_empty() {
@@ -219,13 +219,13 @@ impl Run {
     }
 
     /// Forgives silence up to now, for when it was the coordinator itself that stood still.
-    pub(crate) fn excuse_silence(&mut self, now: Instant) {
-        self.members.iter_mut().flatten().for_each(|m| m.heard = now);
+    pub(crate) fn reset_deadlines(&mut self, now: Instant) {
+        self.members.iter_mut().flatten().for_each(|m| m.last_heartbeat = now);
     }
 
     /// Ends the run. The first failure is the one that counts: those after it follow from it.
     pub(crate) fn fail(&mut self, failure: Failure) {
-        if self.failure.is_none() && !self.over {
+        if self.failure.is_none() && !self.finished {
             self.failure = Some(Failure { ends_run: true, ..failure });
         }
     }
@@ -235,18 +235,20 @@ impl Run {
     }
 
     /// Notes that a process knows of the failure, if there is one.
-    pub(crate) fn tell_failure(&mut self, index: u32) {
+    pub(crate) fn notify_failure(&mut self, index: u32) {
         let failed = self.failure.is_some();
         if let Some(member) = self.member(index) {
-            member.told |= failed;
+            member.notified |= failed;
         }
     }
 
     /// Whether everybody who could still ask has left, or knows how the run failed.
-    pub(crate) fn all_know(&self) -> bool {
+    pub(crate) fn all_notified(&self) -> bool {
         let lost = self.failure.as_ref().filter(|f| f.kind() == FailureKind::PeerLost);
         let lost = lost.map(|f| f.processes.as_slice()).unwrap_or_default();
-        (0..).zip(&self.members).all(|(index, m)| m.as_ref().is_none_or(|m| m.left || m.told || lost.contains(&index)))
+        (0..)
+            .zip(&self.members)
+            .all(|(index, m)| m.as_ref().is_none_or(|m| m.left || m.notified || lost.contains(&index)))
     }
 
     /// A process goes. Before the end, that ends the run for all.
@@ -267,22 +269,22 @@ impl Run {
     }
 
     /// A process comes to a meeting.
-    pub(crate) fn come(&mut self, place: &Place, index: u32, facts: &BTreeMap<String, String>) {
-        let (purpose, name, generation) = place;
-        if *generation > 1 && !self.meetings.contains_key(place) {
+    pub(crate) fn arrive(&mut self, key: &BarrierKey, index: u32, facts: &BTreeMap<String, String>) {
+        let (purpose, name, generation) = key;
+        if *generation > 1 && !self.barriers.contains_key(key) {
             // A process that comes to this meeting has the outcome of the last one; so all have that of the one before.
-            self.meetings.remove(&(*purpose, name.clone(), generation - 2));
+            self.barriers.remove(&(*purpose, name.clone(), generation - 2));
         }
-        let meeting = self.meetings.entry(place.clone()).or_default();
-        if meeting.outcome.is_some() {
+        let barrier = self.barriers.entry(key.clone()).or_default();
+        if barrier.outcome.is_some() {
             return;
         }
-        meeting.came.insert(index, facts.clone());
-        if meeting.came.len() < self.members.len() {
-            self.look_for_those_at_the_end();
-            return self.look_for_different_meetings();
+        barrier.arrived.insert(index, facts.clone());
+        if barrier.arrived.len() < self.members.len() {
+            self.check_finished_members();
+            return self.check_conflicting_barriers();
         }
-        let facts = std::mem::take(&mut meeting.came);
+        let facts = std::mem::take(&mut barrier.arrived);
         let outcome = agreement::compare(&facts, |index| self.name(index)).map_err(|disagreement| {
             let message = format!(
                 "the processes do not agree on `{name}`: {}. Start all of them from one build, with the same \
@@ -293,26 +295,26 @@ impl Run {
         });
         match (&outcome, purpose) {
             (Err(failure), _) => self.fail(failure.clone()),
-            (Ok(()), Purpose::Shutdown) => self.over = true,
+            (Ok(()), Purpose::Shutdown) => self.finished = true,
             (Ok(()), _) => {}
         }
-        if let Some(meeting) = self.meetings.get_mut(place) {
-            meeting.outcome = Some(outcome);
+        if let Some(barrier) = self.barriers.get_mut(key) {
+            barrier.outcome = Some(outcome);
         }
     }
 
     /// A process that waits for the end of the run comes to no other meeting, so the others do not wait for it there.
-    fn look_for_those_at_the_end(&mut self) {
-        let open = |m: &&Meeting| m.outcome.is_none();
+    fn check_finished_members(&mut self) {
+        let open = |m: &&Barrier| m.outcome.is_none();
         let end = (Purpose::Shutdown, String::new(), 0);
-        let Some(gone) = self.meetings.get(&end).filter(open).map(|m| m.came.keys().copied().collect::<Vec<_>>())
+        let Some(gone) = self.barriers.get(&end).filter(open).map(|m| m.arrived.keys().copied().collect::<Vec<_>>())
         else {
             return;
         };
         let absent =
-            |meeting: &Meeting| gone.iter().copied().filter(|i| !meeting.came.contains_key(i)).collect::<Vec<_>>();
-        let others = self.meetings.iter().filter(|(place, m)| place.0 != Purpose::Shutdown && open(m));
-        let Some((name, absent)) = others.map(|(place, m)| (place.1.clone(), absent(m))).find(|(_, a)| !a.is_empty())
+            |barrier: &Barrier| gone.iter().copied().filter(|i| !barrier.arrived.contains_key(i)).collect::<Vec<_>>();
+        let others = self.barriers.iter().filter(|(key, m)| key.0 != Purpose::Shutdown && open(m));
+        let Some((name, absent)) = others.map(|(key, m)| (key.1.clone(), absent(m))).find(|(_, a)| !a.is_empty())
         else {
             return;
         };
@@ -325,16 +327,16 @@ impl Run {
     }
 
     /// Where each process waits, but not all at the same meeting, all would wait for ever.
-    fn look_for_different_meetings(&mut self) {
+    fn check_conflicting_barriers(&mut self) {
         let is_between = |purpose: Purpose| matches!(purpose, Purpose::Barrier | Purpose::Agreement);
-        let open = self.meetings.iter().filter(|(place, m)| is_between(place.0) && m.outcome.is_none());
+        let open = self.barriers.iter().filter(|(key, m)| is_between(key.0) && m.outcome.is_none());
         let open: Vec<(&str, Vec<u32>)> =
-            open.map(|(place, m)| (place.1.as_str(), m.came.keys().copied().collect())).collect();
-        let waiting: BTreeSet<u32> = open.iter().flat_map(|(_, came)| came.iter().copied()).collect();
+            open.map(|(key, m)| (key.1.as_str(), m.arrived.keys().copied().collect())).collect();
+        let waiting: BTreeSet<u32> = open.iter().flat_map(|(_, arrived)| arrived.iter().copied()).collect();
         if open.len() < 2 || waiting.len() < self.members.len() {
             return;
         }
-        let where_each = open.iter().map(|(name, came)| format!("{} at `{name}`", self.names(came)));
+        let where_each = open.iter().map(|(name, arrived)| format!("{} at `{name}`", self.names(arrived)));
         let message = format!(
             "the processes wait for each other at different places: {}. Start all of them from one build, with the same \
              configuration and data",
@@ -344,32 +346,32 @@ impl Run {
     }
 
     /// How a meeting ended, once it has.
-    pub(crate) fn outcome(&self, place: &Place) -> Option<Result<(), Failure>> {
-        self.meetings.get(place)?.outcome.clone()
+    pub(crate) fn outcome(&self, key: &BarrierKey) -> Option<Result<(), Failure>> {
+        self.barriers.get(key)?.outcome.clone()
     }
 
     /// Ends a meeting for all when one process has waited too long, so that none goes on alone.
-    pub(crate) fn give_up(&mut self, place: &Place, waited: Duration) -> Result<(), Failure> {
-        if let Some(outcome) = self.outcome(place) {
+    pub(crate) fn time_out(&mut self, key: &BarrierKey, waited: Duration) -> Result<(), Failure> {
+        if let Some(outcome) = self.outcome(key) {
             return outcome;
         }
-        let (purpose, name, _) = place;
+        let (purpose, name, _) = key;
         let count = self.count();
-        let meeting = self.meetings.entry(place.clone()).or_default();
-        let came = meeting.came.len();
-        let missing: Vec<u32> = (0..count).filter(|index| !meeting.came.contains_key(index)).collect();
+        let barrier = self.barriers.entry(key.clone()).or_default();
+        let arrived = barrier.arrived.len();
+        let missing: Vec<u32> = (0..count).filter(|index| !barrier.arrived.contains_key(index)).collect();
         let (names, s) = (self.names(&missing), waited.as_secs_f64());
         let has = if missing.len() == 1 { "has" } else { "have" };
         let mut message = match purpose {
-            Purpose::Join => format!("{names} {has} not joined within {s} s; {came} of {count} processes have"),
+            Purpose::Join => format!("{names} {has} not joined within {s} s; {arrived} of {count} processes have"),
             Purpose::Barrier => format!(
-                "{names} {has} not reached the barrier `{name}` within {s} s; {came} of {count} processes wait there"
+                "{names} {has} not reached the barrier `{name}` within {s} s; {arrived} of {count} processes wait there"
             ),
             Purpose::Agreement => format!(
-                "{names} {has} not come to agree on `{name}` within {s} s; {came} of {count} processes wait there"
+                "{names} {has} not come to agree on `{name}` within {s} s; {arrived} of {count} processes wait there"
             ),
             Purpose::Shutdown => {
-                format!("{names} {has} not reached the end within {s} s; {came} of {count} processes have")
+                format!("{names} {has} not reached the end within {s} s; {arrived} of {count} processes have")
             }
         };
         if *purpose == Purpose::Join && !self.refused.is_empty() {
@@ -378,8 +380,8 @@ impl Run {
         let failure = Failure::new(FailureKind::TimedOut, missing, message);
         // Without all of them there is no run.
         let failure = Failure { ends_run: *purpose == Purpose::Join, ..failure };
-        if let Some(meeting) = self.meetings.get_mut(place) {
-            meeting.outcome = Some(Err(failure.clone()));
+        if let Some(barrier) = self.barriers.get_mut(key) {
+            barrier.outcome = Some(Err(failure.clone()));
         }
         if failure.ends_run {
             self.fail(failure.clone());

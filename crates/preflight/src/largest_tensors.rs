@@ -58,7 +58,9 @@ pub(crate) fn largest(step: &Step, most: usize) -> Vec<LargeTensor> {
                 (name.clone(), line.cloned().unwrap_or_else(|| value.location.to_string()))
             }
             (None, _) if (step.is_internal)(value.location.file()) => continue,
-            (None, Some(operation)) if !is_made_anew(operation) => (operation.to_owned(), value.location.to_string()),
+            (None, Some(operation)) if !is_rematerialized(operation) => {
+                (operation.to_owned(), value.location.to_string())
+            }
             (None, None) => ("constant value".to_owned(), value.location.to_string()),
             _ => continue,
         };
@@ -81,7 +83,7 @@ pub(crate) fn largest(step: &Step, most: usize) -> Vec<LargeTensor> {
 }
 
 /// Operations whose result the compiler does not keep: it is made anew where it is read.
-fn is_made_anew(operation: &str) -> bool {
+fn is_rematerialized(operation: &str) -> bool {
     matches!(
         operation,
         "constant"

@@ -1,4 +1,4 @@
-//! [`Running`]: the running statistics of the normalizations that keep some.
+//! [`RunningStats`]: the running statistics of the normalizations that keep some.
 
 use fulmen_tensor::{DType, Tensor};
 
@@ -6,7 +6,7 @@ use crate::{Buffer, Module};
 
 /// What is kept of all batches so far, under PyTorch's names.
 #[derive(Clone, Debug, Module)]
-pub(super) struct Running {
+pub(super) struct RunningStats {
     #[module(rename = "running_mean")]
     pub(super) mean: Buffer,
     #[module(rename = "running_var")]
@@ -14,9 +14,9 @@ pub(super) struct Running {
     num_batches_tracked: Buffer,
 }
 
-impl Running {
-    pub(super) fn new(features: usize) -> Running {
-        Running {
+impl RunningStats {
+    pub(super) fn new(features: usize) -> RunningStats {
+        RunningStats {
             mean: Buffer::new(Tensor::zeros(DType::F32, [features])),
             var: Buffer::new(Tensor::ones(DType::F32, [features])),
             num_batches_tracked: Buffer::new(Tensor::zeros(DType::I64, [])),

@@ -1,7 +1,7 @@
 //! What stands on top of a page: how a run went, in a few sentences.
 
 use crate::html::{Html, element, paragraph};
-use crate::report::{buckets, in_order_of_interest};
+use crate::report::{buckets, by_interest};
 use crate::summary::State;
 use crate::units::{amount, duration};
 use crate::{Run, chart};
@@ -10,11 +10,11 @@ use crate::{Run, chart};
 const NEARLY_FULL: f64 = 0.9;
 
 /// The sentences, the most important first.
-pub(crate) fn verdict(run: &Run) -> Html {
+pub(crate) fn overview(run: &Run) -> Html {
     let mut sentences = vec![];
     let state = run.summary.as_ref().map(|summary| summary.state);
     let bad = state == Some(State::Failed);
-    let stands = element("b", &[], how_it_stands(run));
+    let stands = element("b", &[], status(run));
     sentences.push(if bad { element("span", &[("class", &"bad")], stands) } else { stands });
     sentences.extend(values(run).into_iter().map(Html::from));
     for (name, curve) in run.curves() {
@@ -29,7 +29,7 @@ pub(crate) fn verdict(run: &Run) -> Html {
     element("ul", &[], sentences.into_iter().map(|sentence| element("li", &[], sentence)).collect::<Html>())
 }
 
-fn how_it_stands(run: &Run) -> String {
+fn status(run: &Run) -> String {
     let Some(summary) = &run.summary else {
         return format!("{} log points; the folder has no summary of the fit", run.log_points);
     };
@@ -48,7 +48,7 @@ fn how_it_stands(run: &Run) -> String {
 /// The loss of validation, or else of training.
 fn values(run: &Run) -> Option<String> {
     let is_loss = |name: &&str| name.contains("loss") && run.curves()[*name].min().is_some();
-    let losses: Vec<&str> = in_order_of_interest(run).into_iter().filter(is_loss).collect();
+    let losses: Vec<&str> = by_interest(run).into_iter().filter(is_loss).collect();
     let rank = |name: &&&str| (**name != "val_loss", !name.starts_with("val"));
     let name = *losses.iter().min_by_key(rank)?;
     let curve = &run.curves()[name];

@@ -6,8 +6,8 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-fn run(count: usize) -> Run {
-    Run::new(count, "r", &[], LIMIT)
+fn run(count: usize) -> Coordinator {
+    Coordinator::new(count, "r", &[], LIMIT)
 }
 
 fn join(index: u32, count: u32) -> wire::Join {
@@ -22,13 +22,13 @@ fn join(index: u32, count: u32) -> wire::Join {
 }
 
 /// A run that everybody has joined.
-fn full(count: u32, now: Instant) -> Run {
-    let mut run = run(count as usize);
-    (0..count).for_each(|index| run.join(&join(index, count), now).unwrap());
+fn full(count: u32, now: Instant) -> Coordinator {
+    let mut coordinator = run(count as usize);
+    (0..count).for_each(|index| coordinator.join(&join(index, count), now).unwrap());
     run
 }
 
-fn place(purpose: Purpose, name: &str) -> Place {
+fn key(purpose: Purpose, name: &str) -> BarrierKey {
     (purpose, name.to_owned(), 0)
 }
 
@@ -37,14 +37,14 @@ fn facts(program: &str) -> BTreeMap<String, String> {
 }
 
 fn refuses(request: wire::Join, expect: Expect) {
-    let mut run = run(2);
-    run.join(&join(0, 2), Instant::now()).unwrap();
-    let failure = run.join(&request, Instant::now()).unwrap_err();
+    let mut coordinator = run(2);
+    coordinator.join(&join(0, 2), Instant::now()).unwrap();
+    let failure = coordinator.join(&request, Instant::now()).unwrap_err();
     assert!(!failure.ends_run);
     expect.assert_eq(&failure.message);
     // A process that waits for process 1 in vain is told.
-    run.come(&place(Purpose::Join, ""), 0, &BTreeMap::new());
-    let late = run.give_up(&place(Purpose::Join, ""), LIMIT).unwrap_err();
+    coordinator.arrive(&key(Purpose::Join, ""), 0, &BTreeMap::new());
+    let late = coordinator.time_out(&key(Purpose::Join, ""), LIMIT).unwrap_err();
     assert!(late.ends_run && late.processes == [1] && late.message.contains(&failure.message), "{}", late.message);
 }
 
@@ -85,206 +85,207 @@ fn a_process_that_does_not_belong_is_refused() {
 #[test]
 fn a_repeated_request_changes_nothing() {
     let now = Instant::now();
-    let mut run = full(2, now);
-    run.join(&join(1, 2), now).unwrap();
-    let at = place(Purpose::Barrier, "b");
-    run.come(&at, 0, &BTreeMap::new());
-    run.come(&at, 0, &BTreeMap::new());
-    assert!(run.outcome(&at).is_none());
-    run.come(&at, 1, &BTreeMap::new());
-    assert!(run.outcome(&at).unwrap().is_ok());
-    run.come(&at, 1, &BTreeMap::new());
-    assert!(run.outcome(&at).unwrap().is_ok());
-    run.put(0, "k", "v".into()).unwrap();
-    run.put(1, "k", "v".into()).unwrap();
-    assert_eq!(run.get("k").unwrap(), "v");
+    let mut coordinator = full(2, now);
+    coordinator.join(&join(1, 2), now).unwrap();
+    let at = key(Purpose::Barrier, "b");
+    coordinator.arrive(&at, 0, &BTreeMap::new());
+    coordinator.arrive(&at, 0, &BTreeMap::new());
+    assert!(coordinator.outcome(&at).is_none());
+    coordinator.arrive(&at, 1, &BTreeMap::new());
+    assert!(coordinator.outcome(&at).unwrap().is_ok());
+    coordinator.arrive(&at, 1, &BTreeMap::new());
+    assert!(coordinator.outcome(&at).unwrap().is_ok());
+    coordinator.put(0, "k", "v".into()).unwrap();
+    coordinator.put(1, "k", "v".into()).unwrap();
+    assert_eq!(coordinator.get("k").unwrap(), "v");
 }
 
 #[test]
 fn a_value_is_put_once() {
-    let mut run = full(2, Instant::now());
-    run.put(0, "k", "v".into()).unwrap();
-    let failure = run.put(1, "k", "w".into()).unwrap_err();
+    let mut coordinator = full(2, Instant::now());
+    coordinator.put(0, "k", "v".into()).unwrap();
+    let failure = coordinator.put(1, "k", "w".into()).unwrap_err();
     expect!["the key `k` has another value, from process 0 (host-0, pid 1000); a value is put once"]
         .assert_eq(&failure.message);
-    assert_eq!(run.get("k").unwrap(), "v");
+    assert_eq!(coordinator.get("k").unwrap(), "v");
 }
 
 #[test]
 fn a_barrier_fails_for_all_or_for_none() {
-    let mut run = full(3, Instant::now());
-    let at = place(Purpose::Barrier, "b");
-    run.come(&at, 1, &BTreeMap::new());
-    let failure = run.give_up(&at, Duration::from_millis(1500)).unwrap_err();
+    let mut coordinator = full(3, Instant::now());
+    let at = key(Purpose::Barrier, "b");
+    coordinator.arrive(&at, 1, &BTreeMap::new());
+    let failure = coordinator.time_out(&at, Duration::from_millis(1500)).unwrap_err();
     expect!["process 0 (host-0, pid 1000), process 2 (host-2, pid 1002) have not reached the barrier `b` within 1.5 s; 1 of 3 processes wait there"]
         .assert_eq(&failure.message);
     assert_eq!((failure.processes.as_slice(), failure.ends_run), ([0, 2].as_slice(), false));
     // Those that come later do not pass it.
     for index in [0, 2] {
-        run.come(&at, index, &BTreeMap::new());
-        assert_eq!(run.outcome(&at), Some(Err(failure.clone())));
+        coordinator.arrive(&at, index, &BTreeMap::new());
+        assert_eq!(coordinator.outcome(&at), Some(Err(failure.clone())));
     }
     // Nor does it spoil another one.
     let again = (Purpose::Barrier, "b".to_owned(), 1);
-    (0..3).for_each(|index| run.come(&again, index, &BTreeMap::new()));
-    assert_eq!(run.outcome(&again), Some(Ok(())));
+    (0..3).for_each(|index| coordinator.arrive(&again, index, &BTreeMap::new()));
+    assert_eq!(coordinator.outcome(&again), Some(Ok(())));
 }
 
 #[test]
 fn barriers_of_the_past_are_forgotten() {
-    let mut run = full(2, Instant::now());
+    let mut coordinator = full(2, Instant::now());
     for generation in 0..1000 {
         let at = (Purpose::Barrier, "step".to_owned(), generation);
-        (0..2).for_each(|index| run.come(&at, index, &BTreeMap::new()));
-        assert_eq!(run.outcome(&at), Some(Ok(())));
+        (0..2).for_each(|index| coordinator.arrive(&at, index, &BTreeMap::new()));
+        assert_eq!(coordinator.outcome(&at), Some(Ok(())));
     }
-    assert_eq!(run.meetings.len(), 2);
+    assert_eq!(run.barriers.len(), 2);
 }
 
 #[test]
 fn another_program_ends_the_run() {
-    let mut run = full(3, Instant::now());
-    let at = place(Purpose::Agreement, "fit");
+    let mut coordinator = full(3, Instant::now());
+    let at = key(Purpose::Agreement, "fit");
     for (index, program) in [(2, "b"), (0, "a"), (1, "a")] {
-        run.come(&at, index, &facts(program));
+        coordinator.arrive(&at, index, &facts(program));
     }
-    let failure = run.outcome(&at).unwrap().unwrap_err();
+    let failure = coordinator.outcome(&at).unwrap().unwrap_err();
     assert_eq!((failure.kind(), failure.processes.as_slice()), (FailureKind::Disagreement, [2].as_slice()));
     expect!["the processes do not agree on `fit`: `program`: process 2 (host-2, pid 1002) has b, the other 2 have a. Start all of them from one build, with the same configuration and data"]
         .assert_eq(&failure.message);
-    assert_eq!(run.failure(), Some(&failure));
+    assert_eq!(coordinator.failure(), Some(&failure));
     // The coordinator stays until everybody knows.
     (0..3).for_each(|index| {
-        assert!(!run.all_know());
-        run.tell_failure(index);
+        assert!(!coordinator.all_notified());
+        coordinator.notify_failure(index);
     });
-    assert!(run.all_know());
+    assert!(coordinator.all_notified());
 }
 
 #[test]
 fn silence_is_death() {
     let start = Instant::now();
-    let mut run = full(4, start);
+    let mut coordinator = full(4, start);
     let caller = |index: u32| join(index, 4).caller;
-    [0, 2].into_iter().for_each(|index| run.hear(caller(index), start + LIMIT).unwrap());
-    run.look_for_silence(start + LIMIT);
-    assert!(run.failure().is_none());
-    run.look_for_silence(start + LIMIT + Duration::from_millis(1));
-    let failure = run.failure().unwrap().clone();
+    [0, 2].into_iter().for_each(|index| coordinator.heartbeat(caller(index), start + LIMIT).unwrap());
+    coordinator.expire_members(start + LIMIT);
+    assert!(coordinator.failure().is_none());
+    coordinator.expire_members(start + LIMIT + Duration::from_millis(1));
+    let failure = coordinator.failure().unwrap().clone();
     expect!["process 1 (host-1, pid 1001), process 3 (host-3, pid 1003) have not been heard of for 10 s: killed, stopped, or on a host that is not reachable; see its last output"]
         .assert_eq(&failure.message);
     assert_eq!((failure.kind(), failure.ends_run), (FailureKind::PeerLost, true));
     // Those that are gone are not waited for.
-    [0, 2].into_iter().for_each(|index| run.tell_failure(index));
-    assert!(run.all_know());
+    [0, 2].into_iter().for_each(|index| coordinator.notify_failure(index));
+    assert!(coordinator.all_notified());
     // What follows from a failure does not replace it.
-    run.leave(0, "");
-    assert_eq!(run.failure(), Some(&failure));
+    coordinator.leave(0, "");
+    assert_eq!(coordinator.failure(), Some(&failure));
 }
 
 #[test]
 fn a_coordinator_that_stood_still_excuses_the_others() {
     let start = Instant::now();
-    let mut run = full(2, start);
-    run.excuse_silence(start + LIMIT * 5);
-    run.look_for_silence(start + LIMIT * 6);
-    assert!(run.failure().is_none());
+    let mut coordinator = full(2, start);
+    coordinator.reset_deadlines(start + LIMIT * 5);
+    coordinator.expire_members(start + LIMIT * 6);
+    assert!(coordinator.failure().is_none());
 }
 
 #[test]
 fn to_leave_before_the_end_ends_it_for_all() {
-    let mut run = full(2, Instant::now());
-    run.leave(1, "the loss is NaN");
-    expect!["process 1 (host-1, pid 1001) ended: the loss is NaN"].assert_eq(&run.failure().unwrap().message);
-    let late = run.join(&join(1, 2), Instant::now()).unwrap_err();
+    let mut coordinator = full(2, Instant::now());
+    coordinator.leave(1, "the loss is NaN");
+    expect!["process 1 (host-1, pid 1001) ended: the loss is NaN"].assert_eq(&coordinator.failure().unwrap().message);
+    let late = coordinator.join(&join(1, 2), Instant::now()).unwrap_err();
     expect!["the run is over: process 1 (host-1, pid 1001) ended: the loss is NaN"].assert_eq(&late.message);
 }
 
 #[test]
 fn after_the_shutdown_everybody_may_go() {
     let start = Instant::now();
-    let mut run = full(2, start);
-    let at = place(Purpose::Shutdown, "");
-    (0..2).for_each(|index| run.come(&at, index, &BTreeMap::new()));
-    assert_eq!(run.outcome(&at), Some(Ok(())));
-    run.leave(0, "");
-    assert!(!run.all_know());
-    run.look_for_silence(start + LIMIT * 2);
-    run.leave(1, "");
-    assert!(run.failure().is_none() && run.all_know());
+    let mut coordinator = full(2, start);
+    let at = key(Purpose::Shutdown, "");
+    (0..2).for_each(|index| coordinator.arrive(&at, index, &BTreeMap::new()));
+    assert_eq!(coordinator.outcome(&at), Some(Ok(())));
+    coordinator.leave(0, "");
+    assert!(!coordinator.all_notified());
+    coordinator.expire_members(start + LIMIT * 2);
+    coordinator.leave(1, "");
+    assert!(coordinator.failure().is_none() && coordinator.all_notified());
 }
 
 #[test]
 fn who_is_at_the_end_is_not_waited_for_elsewhere() {
-    let (end, agreement) = (place(Purpose::Shutdown, ""), place(Purpose::Agreement, "fit"));
+    let (end, agreement) = (key(Purpose::Shutdown, ""), key(Purpose::Agreement, "fit"));
     let message = expect![
         "process 1 (host-1, pid 1001) has come to the end of the program, and will not come to `fit`, where others wait; see the last output there"
     ];
     for order in [[(1, &end), (0, &agreement)], [(0, &agreement), (1, &end)]] {
-        let mut run = full(3, Instant::now());
+        let mut coordinator = full(3, Instant::now());
         for (index, at) in order {
-            assert!(run.failure().is_none());
-            run.come(at, index, &BTreeMap::new());
+            assert!(coordinator.failure().is_none());
+            coordinator.arrive(at, index, &BTreeMap::new());
         }
-        let failure = run.failure().unwrap();
+        let failure = coordinator.failure().unwrap();
         assert_eq!(failure.processes, [1]);
         message.assert_eq(&failure.message);
     }
     // One that went on to the end after the others had come to a meeting was there too.
-    let mut run = full(2, Instant::now());
-    (0..2).for_each(|index| run.come(&agreement, index, &BTreeMap::new()));
-    run.come(&end, 1, &BTreeMap::new());
-    assert!(run.failure().is_none());
+    let mut coordinator = full(2, Instant::now());
+    (0..2).for_each(|index| coordinator.arrive(&agreement, index, &BTreeMap::new()));
+    coordinator.arrive(&end, 1, &BTreeMap::new());
+    assert!(coordinator.failure().is_none());
 }
 
 #[test]
 fn a_stranger_is_told_that_the_coordinator_is_another() {
-    let mut run = full(2, Instant::now());
+    let mut coordinator = full(2, Instant::now());
     let stranger = wire::Caller { index: 1, session: 5 };
-    let failure = run.hear(stranger, Instant::now()).unwrap_err();
+    let failure = coordinator.heartbeat(stranger, Instant::now()).unwrap_err();
     assert!(failure.ends_run);
     expect!["the coordinator does not know process 1: it was restarted, or another run has taken its address; start all processes again"]
         .assert_eq(&failure.message);
-    assert!(run.failure().is_none());
+    assert!(coordinator.failure().is_none());
 }
 
 #[test]
 fn who_never_came_is_named_with_the_host_that_the_environment_gave() {
     let hosts = ["a", "b"].map(str::to_owned);
-    let mut run = Run::new(2, "r", &hosts, LIMIT);
-    run.join(&join(0, 2), Instant::now()).unwrap();
-    run.come(&place(Purpose::Join, ""), 0, &BTreeMap::new());
-    let failure = run.give_up(&place(Purpose::Join, ""), Duration::from_secs(2)).unwrap_err();
+    let mut coordinator = Coordinator::new(2, "r", &hosts, LIMIT);
+    coordinator.join(&join(0, 2), Instant::now()).unwrap();
+    coordinator.arrive(&key(Purpose::Join, ""), 0, &BTreeMap::new());
+    let failure = coordinator.time_out(&key(Purpose::Join, ""), Duration::from_secs(2)).unwrap_err();
     expect!["process 1 (b) has not joined within 2 s; 1 of 2 processes have"].assert_eq(&failure.message);
 }
 
 #[test]
 fn who_comes_for_the_next_run_is_told_to_wait() {
     let next = |index: u32| wire::Caller { index, session: 7 };
-    let mut run = full(2, Instant::now());
-    assert_eq!(run.is_ending(next(1)), None);
-    (0..2).for_each(|index| run.come(&place(Purpose::Shutdown, ""), index, &BTreeMap::new()));
-    expect!["the run before this one has not ended for all its processes"].assert_eq(&run.is_ending(next(1)).unwrap());
-    assert_eq!(run.is_ending(join(1, 2).caller), None);
+    let mut coordinator = full(2, Instant::now());
+    assert_eq!(coordinator.is_ending(next(1)), None);
+    (0..2).for_each(|index| coordinator.arrive(&key(Purpose::Shutdown, ""), index, &BTreeMap::new()));
+    expect!["the run before this one has not ended for all its processes"]
+        .assert_eq(&coordinator.is_ending(next(1)).unwrap());
+    assert_eq!(coordinator.is_ending(join(1, 2).caller), None);
 
     // Of a run that failed, only those that know of it can come for another.
-    let mut run = full(2, Instant::now());
-    run.leave(1, "the loss is NaN");
-    run.tell_failure(1);
+    let mut coordinator = full(2, Instant::now());
+    coordinator.leave(1, "the loss is NaN");
+    coordinator.notify_failure(1);
     expect!["the run before this one is ending: process 1 (host-1, pid 1001) ended: the loss is NaN"]
-        .assert_eq(&run.is_ending(next(1)).unwrap());
-    assert_eq!(run.is_ending(next(0)), None);
+        .assert_eq(&coordinator.is_ending(next(1)).unwrap());
+    assert_eq!(coordinator.is_ending(next(0)), None);
 }
 
 #[test]
 fn who_waits_at_different_places_is_told() {
-    let mut run = full(3, Instant::now());
-    run.come(&place(Purpose::Agreement, "fit"), 0, &BTreeMap::new());
-    run.come(&place(Purpose::Agreement, "test"), 1, &BTreeMap::new());
+    let mut coordinator = full(3, Instant::now());
+    coordinator.arrive(&key(Purpose::Agreement, "fit"), 0, &BTreeMap::new());
+    coordinator.arrive(&key(Purpose::Agreement, "test"), 1, &BTreeMap::new());
     // Process 2 may still come to one, and process 1 go on to the other.
-    assert!(run.failure().is_none());
-    run.come(&place(Purpose::Barrier, "saved"), 2, &BTreeMap::new());
-    let failure = run.failure().unwrap();
+    assert!(coordinator.failure().is_none());
+    coordinator.arrive(&key(Purpose::Barrier, "saved"), 2, &BTreeMap::new());
+    let failure = coordinator.failure().unwrap();
     assert_eq!((failure.kind(), failure.processes.as_slice()), (FailureKind::Disagreement, [0, 1, 2].as_slice()));
     expect!["the processes wait for each other at different places: process 2 (host-2, pid 1002) at `saved`; process 0 (host-0, pid 1000) at `fit`; process 1 (host-1, pid 1001) at `test`. Start all of them from one build, with the same configuration and data"]
         .assert_eq(&failure.message);

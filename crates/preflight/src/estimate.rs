@@ -7,10 +7,10 @@ use fulmen_pjrt::hlo::Cost;
 use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin};
 use fulmen_tensor::{Function, Mesh, Recorded};
 
-use crate::lines::{cost_by_line, line};
+use crate::line_costs::{cost_by_line, line};
 use crate::{
-    Error, Generation, Judgement, LineCost, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting, large,
-    roofline, topology, warnings,
+    Error, Feasibility, Generation, LineCost, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting,
+    largest_tensors, roofline, topology, warnings,
 };
 
 /// Of the largest tensors, so many are told.
@@ -83,19 +83,19 @@ pub fn judge<E: From<Error>>(
 ) -> Result<Report, E> {
     let mut judged = Vec::with_capacity(slices.len());
     for slice in slices {
-        let mut judgement = judge_slice(plugin, slice, &step(slice.num_devices())?)?;
-        let price = prices.and_then(|prices| prices.of(slice));
-        judgement.usd_per_hour = price.map(|price| price.usd_per_chip_hour * slice.num_chips() as f64);
-        judged.push(judgement);
+        let mut feasibility = estimate_slice(plugin, slice, &step(slice.num_devices())?)?;
+        let price = prices.and_then(|prices| prices.for_slice(slice));
+        feasibility.usd_per_hour = price.map(|price| price.usd_per_chip_hour * slice.num_chips() as f64);
+        judged.push(feasibility);
     }
     let prices = prices.map(|prices| (prices.date.clone(), prices.source.clone()));
     Ok(Report { slices: judged, prices })
 }
 
-fn judge_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
+fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibility> {
     let doing = || format!("judging the step for {slice}");
     let topology = topology(plugin, slice)?;
-    let mut judgement = Judgement {
+    let mut feasibility = Feasibility {
         slice: slice.clone(),
         hbm_available_bytes: topology
             .devices()
@@ -117,30 +117,30 @@ fn judge_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement>
     let start = Instant::now();
     let options = CompileOptions::new().partitions(slice.num_devices()).optimization(EFFORT);
     let compiled = plugin.compile(&topology, &step.stablehlo, &options);
-    judgement.compile_s = start.elapsed().as_secs_f64();
+    feasibility.compile_s = start.elapsed().as_secs_f64();
     match compiled {
-        Ok(program) => cost(&mut judgement, &program, step).map_err(|e| Error::compiler(doing(), e))?,
+        Ok(program) => cost(&mut feasibility, &program, step).map_err(|e| Error::compiler(doing(), e))?,
         Err(error) if error.is_out_of_memory() => {
             let (needed, available) = needed_and_available(&error.to_string());
-            judgement.hbm_needed_bytes = needed;
+            feasibility.hbm_needed_bytes = needed;
             if let Some(available) = available {
-                judgement.hbm_available_bytes = available.min(judgement.hbm_available_bytes);
+                feasibility.hbm_available_bytes = available.min(feasibility.hbm_available_bytes);
             }
-            judgement.largest = large::largest(step, LARGEST);
-            judgement.warnings.extend(warnings::single_precision(&step.recorded, 1));
+            feasibility.largest = largest_tensors::largest(step, LARGEST);
+            feasibility.warnings.extend(warnings::single_precision(&step.recorded, 1));
         }
         Err(error) => return Err(Error::compiler(doing(), error)),
     }
-    Ok(judgement)
+    Ok(feasibility)
 }
 
 /// What the compiler tells of a program that fits.
-fn cost(judgement: &mut Judgement, program: &Executable, step: &Step) -> fulmen_pjrt::Result<()> {
+fn cost(feasibility: &mut Feasibility, program: &Executable, step: &Step) -> fulmen_pjrt::Result<()> {
     let analysis = program.cost_analysis()?;
     let memory = program.memory_analysis()?;
     let module = program.hlo()?;
     let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
-    judgement.hbm_needed_bytes = Some(positive(memory.total_bytes()));
+    feasibility.hbm_needed_bytes = Some(positive(memory.total_bytes()));
 
     let further = module.cost_of_further_runs();
     let counted_once = (analysis.flops().unwrap_or(0.0), analysis.bytes_accessed().unwrap_or(0.0));
@@ -149,24 +149,24 @@ fn cost(judgement: &mut Judgement, program: &Executable, step: &Step) -> fulmen_
     let again = |p: &fulmen_pjrt::hlo::PlacedProduct| {
         p.product.flops * p.times as f64 * f64::from(p.product.passes().saturating_sub(1))
     };
-    let work = roofline::Work {
+    let work = roofline::StepWork {
         flops,
         further_passes: products.iter().fold(0.0, |n, p| n + again(p)),
         bytes: module.main_memory_traffic(),
         sent_bytes: collectives.iter().fold(0.0, |n, c| n + c.sent_bytes()),
     };
-    let chip = judgement.slice.generation();
-    judgement.warnings = warnings::matrix_unit(&products, chip.matrix_unit);
-    judgement.warnings.extend(warnings::tiles(&module.largest_arrays(LOOKED_AT)));
-    judgement.warnings.extend(warnings::single_precision(&step.recorded, warnings::passes(&products)));
-    judgement.step = Some(StepCost {
+    let chip = feasibility.slice.generation();
+    feasibility.warnings = warnings::matrix_unit(&products, chip.matrix_unit);
+    feasibility.warnings.extend(warnings::tiles(&module.largest_arrays(LOOKED_AT)));
+    feasibility.warnings.extend(warnings::single_precision(&step.recorded, warnings::passes(&products)));
+    feasibility.step = Some(StepCost {
         flops,
         bytes_accessed,
         hbm_traffic: work.bytes,
         counted_once,
         loops: (loops.len(), loops.iter().filter(|l| l.trip_count.is_none()).count()),
         collectives,
-        roofline: Roofline::new(&work, &judgement.slice),
+        roofline: Roofline::new(&work, &feasibility.slice),
         optimal_seconds: analysis.optimal_seconds().filter(|&seconds| seconds > 0.0),
         argument_bytes: positive(memory.argument_bytes),
         temp_bytes: positive(memory.temp_bytes),
@@ -233,14 +233,14 @@ mod tests {
         prices: Option<&Prices>,
         step: impl Fn(usize) -> Step,
     ) -> Result<Report> {
-        judge(plugin, slices, prices, |devices| Ok(step(devices)))
+        estimate(plugin, slices, prices, |devices| Ok(step(devices)))
     }
 
     #[test]
     fn a_step_is_judged_without_a_tpu() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1,v6e-1").unwrap();
-        let prices = Prices::ours().unwrap();
+        let prices = Prices::built_in().unwrap();
         let report = judge_all(&plugin, &slices, Some(&prices), |_| step(4096, 1000)).unwrap();
         println!("{report}\n{}", report.json());
         let page = report.html("step");
@@ -250,8 +250,8 @@ mod tests {
         assert!(report.all_fit());
         let [v5e, v6e] = &report.slices[..] else { panic!("{report}") };
         let flops = 2.0 * 4096.0 * 1000.0 * 1000.0;
-        for judgement in [v5e, v6e] {
-            let cost = judgement.step.as_ref().unwrap();
+        for feasibility in [v5e, v6e] {
+            let cost = feasibility.step.as_ref().unwrap();
             assert!((1.0..1.01).contains(&(cost.flops / flops)), "{report}");
             assert!(cost.collectives.is_empty() && cost.loops == (0, 0));
             // The arguments are all that must be read.
@@ -262,13 +262,13 @@ mod tests {
             assert!((moved / cost.hbm_traffic - 1.0).abs() < 1e-9, "{:?}", cost.lines);
             let product = cost.lines.iter().find(|line| line.flops >= flops).unwrap();
             assert!(product.source.as_ref().unwrap().contains("judge.rs:"), "{product:?}");
-            assert!(judgement.hbm_needed_bytes.unwrap() as f64 > read, "{report}");
-            assert_eq!(judgement.epoch_hours().unwrap(), 100.0 * cost.roofline.step_s / 3600.0);
+            assert!(feasibility.hbm_needed_bytes.unwrap() as f64 > read, "{report}");
+            assert_eq!(feasibility.epoch_hours().unwrap(), 100.0 * cost.roofline.step_s / 3600.0);
         }
         assert_eq!((v5e.hbm_available_bytes >> 20, v6e.usd_per_hour), (16125, Some(2.70)));
         let texts: Vec<_> = v5e.warnings.iter().map(|w| w.message.as_str()).collect();
         assert!(texts.iter().any(|t| t.contains("1 of 1 products take f32")), "{texts:?}");
-        let copying = Judgement { copied_bytes: Some(1 << 40), ..v5e.clone() }.to_string();
+        let copying = Feasibility { copied_bytes: Some(1 << 40), ..v5e.clone() }.to_string();
         let waits = "a copy of 1024.00 GiB does not fit beside the step, where there is room for 15.";
         assert!(copying.contains(waits), "{copying}");
         let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
@@ -305,12 +305,12 @@ mod tests {
         let report = judge_all(&plugin, &slices, None, |_| step(150_000, 50_000)).unwrap();
         println!("{report}\n{}", report.json());
         assert!(!report.all_fit());
-        let judgement = &report.slices[0];
-        assert_eq!(judgement.hbm_available_bytes >> 30, 15);
-        assert!(judgement.hbm_needed_bytes.unwrap() >= 40_000_000_000 * 9 / 10, "{report}");
-        let largest: Vec<_> = judgement.largest.iter().map(|t| (t.what.as_str(), t.total_bytes())).collect();
+        let feasibility = &report.slices[0];
+        assert_eq!(feasibility.hbm_available_bytes >> 30, 15);
+        assert!(feasibility.hbm_needed_bytes.unwrap() >= 40_000_000_000 * 9 / 10, "{report}");
+        let largest: Vec<_> = feasibility.largest.iter().map(|t| (t.what.as_str(), t.total_bytes())).collect();
         assert!(largest[..2].contains(&("input 0", 30_000_000_000)), "{largest:?}");
-        assert!(judgement.largest.iter().all(|t| t.source.contains("preflight")), "{report}");
+        assert!(feasibility.largest.iter().all(|t| t.source.contains("preflight")), "{report}");
         assert!(report.to_string().contains("DOES NOT FIT: needs"), "{report}");
     }
 

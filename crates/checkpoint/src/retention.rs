@@ -11,7 +11,7 @@ use crate::{Checkpoint, Error, MANIFEST, Result};
 
 /// A folder of a store that has a manifest or looks as if it should.
 #[derive(Debug)]
-pub struct Listed {
+pub struct ListedCheckpoint {
     /// Its name within the store.
     pub name: String,
     /// The checkpoint, or why it does not count.
@@ -23,22 +23,22 @@ pub struct Listed {
 ///
 /// # Errors
 /// The store cannot be listed. One that is not there yet has no checkpoints.
-pub fn list(store: &Arc<dyn Store>) -> Result<Vec<Listed>> {
+pub fn list(store: &Arc<dyn Store>) -> Result<Vec<ListedCheckpoint>> {
     let entries = match store.list("") {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
         Err(error) => return Err(Error::io("read", &store.describe(""), error)),
     };
     let folders = entries.into_iter().filter(|entry| entry.bytes.is_none() && !entry.name.starts_with('.'));
-    let mut listed: Vec<Listed> = folders
-        .map(|entry| Listed { checkpoint: Checkpoint::open(store.clone(), &entry.name), name: entry.name })
+    let mut listed: Vec<ListedCheckpoint> = folders
+        .map(|entry| ListedCheckpoint { checkpoint: Checkpoint::open(store.clone(), &entry.name), name: entry.name })
         .collect();
     listed.sort_by_key(newest_first);
     Ok(listed)
 }
 
 /// Those that count come first.
-fn newest_first(listed: &Listed) -> Reverse<Option<u64>> {
+fn newest_first(listed: &ListedCheckpoint) -> Reverse<Option<u64>> {
     Reverse(listed.checkpoint.as_ref().ok().map(step))
 }
 
@@ -62,7 +62,7 @@ pub fn newest<T>(
     let mut listed =
         levels.iter().map(list).collect::<Result<Vec<Vec<_>>>>()?.into_iter().flatten().collect::<Vec<_>>();
     listed.sort_by_key(newest_first);
-    for Listed { checkpoint, .. } in listed {
+    for ListedCheckpoint { checkpoint, .. } in listed {
         match checkpoint {
             Ok(checkpoint) if found.is_none() => match load(&checkpoint) {
                 Ok(loaded) => found = Some(loaded),
@@ -185,7 +185,7 @@ pub fn remove(store: &Arc<dyn Store>, name: &str) -> Result<()> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn remove_unfinished(store: &Arc<dyn Store>) -> Result<()> {
-    for Listed { name, checkpoint } in list(store)? {
+    for ListedCheckpoint { name, checkpoint } in list(store)? {
         match checkpoint {
             Ok(whole) => remove_shards(&**store, &name, |file| whole.manifest().shard(file).is_none())?,
             Err(_) if files(&**store, &name)?.iter().any(|file| file == MANIFEST) => {}
