@@ -42,7 +42,8 @@ fn each_heading_is_part_of_a_message() {
     }
     let chapter = read(repository().join("docs/src/troubleshooting.md"));
     let messages = chapter.split("## Messages\n").nth(1).expect("the part about messages");
-    let headings: Vec<&str> = messages.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
+    let headings: Vec<&str> =
+        messages.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
     for heading in &headings {
         let parts: Vec<&str> = heading.split('…').map(str::trim).filter(|part| !part.is_empty()).collect();
         assert!(texts.iter().any(|text| has_in_order(text, &parts)), "no message has {heading:?}");
