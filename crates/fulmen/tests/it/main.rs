@@ -8,4 +8,5 @@ mod errors;
 mod everyday;
 mod messages;
 mod outside;
+mod pictures;
 mod troubleshooting;
