@@ -135,11 +135,13 @@ fn owner(line: &str) -> Option<(&str, &str)> {
 fn add_names(source: &str, names: &mut Names) {
     let mut within = None;
     for line in source.lines() {
-        if !line.starts_with([' ', '}', ')']) {
+        let is_item = line.starts_with(|c: char| c.is_alphabetic()) && line != "where";
+        if is_item {
             within = owner(line);
-            let item = line.strip_prefix("pub ").and_then(|rest| rest.strip_prefix("fn ")).map(identifier);
+            let named = |kind| line.strip_prefix("pub ")?.strip_prefix(kind).map(identifier);
             let own = within.filter(|(kind, _)| *kind != "impl").map(|(_, name)| name);
-            names.entry(String::new()).or_default().extend(item.or(own).map(str::to_owned));
+            let item = named("fn ").or(named("mod ")).or(own);
+            names.entry(String::new()).or_default().extend(item.map(str::to_owned));
         }
         let Some((kind, name)) = within else { continue };
         let Some(member) = line.strip_prefix("    ").filter(|member| !member.starts_with(' ')) else { continue };
@@ -186,7 +188,7 @@ fn public_names() -> Names {
     names
 }
 
-/// Whether there is such a name: an option, a flag, `Type`, `Type::member`, `module::function`.
+/// Whether there is such a name: an option, a flag, `Type`, `Type::member`, `module::function`, `module::module`.
 fn exists(name: &str, names: &Names) -> bool {
     if let Some(flag) = name.strip_prefix("--") {
         let field = flag.replace('-', "_");
@@ -199,15 +201,13 @@ fn exists(name: &str, names: &Names) -> bool {
         return names.get(owner).is_some_and(|members| members.contains(last));
     }
     let last = if path.is_empty() { name } else { last };
-    names[""].contains(last)
-        || (path.is_empty() && Options::table().iter().any(|row| row.name == last))
-        // A module.
-        || (!path.is_empty() && repository().join(format!("crates/{owner}/src/{last}")).is_dir())
+    names[""].contains(last) || (path.is_empty() && Options::table().iter().any(|row| row.name == last))
 }
 
 /// Whether a text in backticks is a name that a program could write.
 fn is_name(text: &str) -> bool {
-    text.chars().all(|c| c.is_alphanumeric() || "_:".contains(c))
+    text.starts_with(char::is_alphabetic)
+        && text.chars().all(|c| c.is_alphanumeric() || "_:".contains(c))
         && (text.contains(['_', ':']) || text.starts_with(char::is_uppercase))
 }
 
