@@ -128,6 +128,10 @@ mod book {
     mod introduction {}
     #[doc = include_str!("../../../docs/src/quick-start.md")]
     mod quick_start {}
+    #[doc = include_str!("../../../docs/src/coming-from-lightning.md")]
+    mod coming_from_lightning {}
+    #[doc = include_str!("../../../docs/src/coming-from-torch-xla.md")]
+    mod coming_from_torch_xla {}
     #[doc = include_str!("../../../docs/src/tensors.md")]
     mod tensors {}
     #[doc = include_str!("../../../docs/src/control-flow.md")]
@@ -192,8 +196,12 @@ mod book {
     mod tpu_vms {}
     #[doc = include_str!("../../../docs/src/preflight.md")]
     mod preflight {}
+    #[doc = include_str!("../../../docs/src/choosing-a-tpu.md")]
+    mod choosing_a_tpu {}
     #[doc = include_str!("../../../docs/src/performance.md")]
     mod performance {}
+    #[doc = include_str!("../../../docs/src/comparison.md")]
+    mod comparison {}
     #[doc = include_str!("../../../docs/src/seen.md")]
     mod seen {}
 }

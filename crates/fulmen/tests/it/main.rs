@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod book;
+mod coming_from_lightning;
 mod command_line;
 mod errors;
 mod everyday;
 mod messages;
 mod outside;
+mod pictures;
+mod troubleshooting;

@@ -1,0 +1,134 @@
+//! The book's drawings, made from what they show: `UPDATE_EXPECT=1 cargo test -p fulmen --test it pictures` writes them again.
+//!
+//! Not here: screenshots of pages (`.ci/pages`) and of terminals, which the tests of those crates draw.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use super::book::{read, repository};
+
+const COLORS: [&str; 3] = ["#dbe9fb", "#d5f0e3", "#fbe3cf"];
+
+/// A drawing of boxes and texts.
+struct Drawing {
+    size: (f64, f64),
+    shapes: String,
+}
+
+impl Drawing {
+    fn new(width: f64, height: f64) -> Drawing {
+        let background = format!("<rect width=\"{width}\" height=\"{height}\" rx=\"6\" fill=\"#ffffff\"/>\n");
+        Drawing { size: (width, height), shapes: background }
+    }
+
+    /// A text whose middle is at `x`, or which begins there.
+    fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
+        self.shapes += &format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>\n");
+    }
+
+    fn labelled_box(&mut self, [x, y, width, height]: [f64; 4], color: &str, label: &str) {
+        self.shapes += &format!(
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"4\" fill=\"{color}\" stroke=\"#8a94a0\"/>\n"
+        );
+        self.text(x + width / 2.0, y + height / 2.0 + 4.5, "middle", label);
+    }
+
+    fn svg(&self) -> String {
+        let (width, height) = self.size;
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
+             font-size=\"13\" fill=\"#1f2328\">\n{}</svg>\n",
+            self.shapes
+        )
+    }
+}
+
+/// The drawing in the book, which must be this one.
+fn check(name: &str, drawing: &Drawing) {
+    let (path, expected) = (repository().join("docs/src").join(name), drawing.svg());
+    if fs::read_to_string(&path).is_ok_and(|found| found == expected) {
+        return;
+    }
+    assert_eq!(
+        std::env::var("UPDATE_EXPECT").as_deref(),
+        Ok("1"),
+        "{name} is out of date; UPDATE_EXPECT=1 writes it again"
+    );
+    fs::write(&path, expected).unwrap();
+}
+
+/// The crates of the repository with those that they depend on, without `fulmen-` before their names.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let mut crates = BTreeMap::new();
+    for folder in fs::read_dir(repository().join("crates")).unwrap() {
+        let manifest = read(folder.unwrap().path().join("Cargo.toml"));
+        let name = manifest.split("name = \"").nth(1).unwrap().split('"').next().unwrap();
+        let sections = manifest.split("\n[").filter_map(|section| section.strip_prefix("dependencies]\n"));
+        let lines = sections.flat_map(str::lines).filter_map(|line| line.strip_prefix("fulmen-"));
+        let needed = lines.filter_map(|line| line.split(['.', ' ']).next()).map(str::to_owned).collect();
+        crates.insert(name.trim_start_matches("fulmen-").to_owned(), needed);
+    }
+    crates
+}
+
+/// The floor of a crate: one above the highest that it depends on.
+fn floor(name: &str, crates: &BTreeMap<String, BTreeSet<String>>) -> usize {
+    crates[name].iter().map(|below| 1 + floor(below, crates)).max().unwrap_or(0)
+}
+
+#[test]
+fn the_floors_are_those_of_the_manifests() {
+    const ROW: f64 = 40.0;
+    let crates = dependencies();
+    let mut floors: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+    for name in crates.keys() {
+        floors.entry(floor(name, &crates)).or_default().push(name);
+    }
+    assert!(floors.len() > 4 && floors.values().map(Vec::len).sum::<usize>() == crates.len(), "{floors:?}");
+
+    let width = |name: &str| 8.0 * name.len() as f64 + 20.0;
+    let mut drawing = Drawing::new(900.0, ROW * floors.len() as f64 + 10.0);
+    for (level, names) in floors.values().rev().enumerate() {
+        let total: f64 = names.iter().map(|name| width(name) + 8.0).sum::<f64>() - 8.0;
+        let mut x = (drawing.size.0 - total) / 2.0;
+        for name in names {
+            let color = COLORS[level % COLORS.len()];
+            drawing.labelled_box([x, ROW * level as f64 + 10.0, width(name), ROW - 10.0], color, name);
+            x += width(name) + 8.0;
+        }
+    }
+    check("floors.svg", &drawing);
+}
+
+#[test]
+fn a_step_overlaps_with_the_next_batches() {
+    // What each row does, from when to when, in the time of a step. The device never waits.
+    let rows: [(&str, &[(f64, f64, &str)]); 4] = [
+        (
+            "worker threads",
+            &[
+                (0.0, 0.8, "read batch 2"),
+                (0.8, 1.6, "read batch 3"),
+                (1.6, 2.4, "read batch 4"),
+                (2.4, 3.2, "read batch 5"),
+            ],
+        ),
+        ("transfer", &[(0.0, 0.3, "1"), (0.8, 1.1, "2"), (1.6, 1.9, "3"), (2.4, 2.7, "4")]),
+        ("loop", &[(0.3, 0.45, ""), (1.1, 1.25, ""), (1.9, 2.05, ""), (2.7, 2.85, "")]),
+        ("device", &[(0.0, 1.0, "step 0"), (1.0, 2.0, "step 1"), (2.0, 3.0, "step 2"), (3.0, 3.2, "")]),
+    ];
+    const STEP: f64 = 230.0;
+    let mut drawing = Drawing::new(900.0, 200.0);
+    for (row, (name, spans)) in rows.iter().enumerate() {
+        let y = 40.0 * row as f64 + 10.0;
+        drawing.text(12.0, y + 19.5, "start", name);
+        for (start, end, label) in *spans {
+            let place = [130.0 + STEP * start, y, STEP * (end - start) - 2.0, 30.0];
+            drawing.labelled_box(place, COLORS[row % COLORS.len()], label);
+        }
+    }
+    let caption =
+        "The loop hands a step to the device as soon as its batch is there, and goes on. Time runs to the right.";
+    drawing.text(12.0, 188.0, "start", caption);
+    check("steps.svg", &drawing);
+}

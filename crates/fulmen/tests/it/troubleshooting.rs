@@ -1,0 +1,53 @@
+//! The chapter on messages: each of its headings is a text that the program still has.
+//!
+//! Not here: when the messages appear, which the tests of their crates show.
+
+use std::fs;
+use std::path::Path;
+
+use super::book::{read, repository};
+
+/// The sources of the crates, with string literals that go over several lines joined.
+fn sources(folder: &Path, texts: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, texts);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = read(&path);
+            let lines = text.split("\\\n").enumerate();
+            let joined: String = lines.map(|(i, line)| if i == 0 { line } else { line.trim_start() }).collect();
+            texts.push(joined.replace("\\\"", "\""));
+        }
+    }
+}
+
+/// Whether a text has these parts, one after the other.
+fn has_in_order(text: &str, parts: &[&str]) -> bool {
+    let mut rest = text;
+    parts.iter().all(|part| match rest.split_once(part) {
+        Some((_, after)) => {
+            rest = after;
+            true
+        }
+        None => false,
+    })
+}
+
+#[test]
+fn each_heading_is_part_of_a_message() {
+    let mut texts = vec![];
+    for krate in fs::read_dir(repository().join("crates")).unwrap() {
+        sources(&krate.unwrap().path().join("src"), &mut texts);
+    }
+    let chapter = read(repository().join("docs/src/troubleshooting.md"));
+    let messages = chapter.split("## Messages\n").nth(1).expect("the part about messages");
+    let headings: Vec<&str> =
+        messages.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
+    for heading in &headings {
+        let parts: Vec<&str> = heading.split('…').map(str::trim).filter(|part| !part.is_empty()).collect();
+        assert!(texts.iter().any(|text| has_in_order(text, &parts)), "no message has {heading:?}");
+    }
+    assert!(headings.len() >= 20 && messages.matches("### ").count() == headings.len(), "{headings:?}");
+    assert!(!texts.iter().any(|text| has_in_order(text, &["the loss must be", "a floating-point tomato"])));
+}
