@@ -295,7 +295,7 @@ fn those_that_were_not_asked_for_and_those_that_run_this_command_stay() {
     let mut holders = tpu.holders();
     holders.processes[0].pid = std::os::unix::process::parent_id();
     let plan = Plan::new(holders, &[], false);
-    assert_eq!(plan.spared[0].1, "this command runs in it; --force ends it, too");
+    assert_eq!(plan.spared[0].1, "this command runs inside it; --force ends it, too");
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_lock_file_goes_unless_it_is_locked() {
     let file = File::open(&path).unwrap();
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let lock = LockFile::find(&tpu.root).unwrap();
-    assert_eq!(lock.remove().unwrap_err(), format!("{} was not removed: a process uses it", lock.path.display()));
+    assert_eq!(lock.remove().unwrap_err(), format!("cannot remove {}: a process uses it", lock.path.display()));
     let report = Plan::new(tpu.holders(), &[], false).execute(&tpu, LONG);
     assert!(matches!(&report.lock, Some((_, Err(_)))) && path.exists(), "{report:?}");
     drop(file);

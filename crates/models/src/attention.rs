@@ -6,7 +6,7 @@ use fulmen_tensor::{DType, Tensor};
 
 use crate::{Error, Result, StaticCache};
 
-/// Refuses heads that do not divide the features: two keys of a config, and what they are.
+/// Rejects heads that do not divide the features: two keys of a config, and what they are.
 pub(crate) fn check_heads((key, heads): (&str, usize), (other, features): (&str, usize)) -> Result<()> {
     match heads == 0 || features == 0 || !features.is_multiple_of(heads) {
         true => Err(Error::config(format!("`{key}` is {heads}, which does not divide `{other}`, {features}"))),

@@ -36,7 +36,7 @@ use crate::{Error, MODELS, Result};
 pub struct Config {
     /// Height and width of the pictures: 32, 64, 128 or 256.
     pub resolution: usize,
-    /// Channels of a picture.
+    /// The number of channels of an image.
     pub channels: usize,
     /// The unit of channels: the widest layers have 16 times as many.
     pub ch: usize,
@@ -48,7 +48,7 @@ pub struct Config {
     pub shared_dim: usize,
     /// The height and width at which there is attention, if there is any.
     pub attention: Option<usize>,
-    /// What the normalizations add to the variance.
+    /// The constant that normalizations add to the variance.
     pub bn_eps: f64,
     /// The least length that spectral normalization divides by.
     pub sn_eps: f64,

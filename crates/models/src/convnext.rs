@@ -17,7 +17,7 @@ use crate::{Activation, Labels, MODELS, Pretrained, Result, init};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Channels of a picture.
+    /// The number of channels of an image.
     pub num_channels: usize,
     /// Height and width of the patches that the first convolution makes of a picture.
     pub patch_size: usize,
@@ -27,7 +27,7 @@ pub struct Config {
     pub depths: [usize; 4],
     /// The function within a block.
     pub hidden_act: Activation,
-    /// The standard deviation of the first values.
+    /// The standard deviation of initial values.
     pub initializer_range: f64,
     /// What the last normalization adds to the variance; the others add 1e-6.
     pub layer_norm_eps: f64,
@@ -38,7 +38,7 @@ pub struct Config {
     /// The classes.
     #[serde(flatten)]
     pub labels: Labels,
-    /// What else the file says; it is kept.
+    /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -83,13 +83,13 @@ pub struct ConvNext {
     pub convnext: Backbone,
     /// From the mean over all places to logits.
     pub classifier: Linear,
-    /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
     #[module(skip)]
     config: Config,
 }
 
-/// All but the head: transformers' `ConvNextModel`.
+/// Everything except the head: transformers' `ConvNextModel`.
 #[derive(Module)]
 pub struct Backbone {
     embeddings: Embeddings,

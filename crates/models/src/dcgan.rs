@@ -33,7 +33,7 @@ use crate::{Error, MODELS, Result};
 pub struct Config {
     /// Height and width of the pictures: a power of 2 from 8 to 4096.
     pub image_size: usize,
-    /// Channels of a picture.
+    /// The number of channels of an image.
     pub nc: usize,
     /// Random numbers that a picture is made of.
     pub nz: usize,

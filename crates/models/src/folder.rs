@@ -50,7 +50,7 @@ pub trait Pretrained: Module + Sized {
     /// The file that the weights are saved in.
     const WEIGHTS: &'static str = "model.safetensors";
 
-    /// Settings that would make it another model, with the only value, in JSON, that is built here.
+    /// Settings that would make it another model, with the only supported value, in JSON.
     const FIXED: &'static [(&'static str, &'static str)] = &[];
 
     /// The first part of most names: files of the model without a head leave it out.
@@ -89,7 +89,7 @@ pub trait Pretrained: Module + Sized {
     /// The settings of a folder as it is downloaded from Hugging Face.
     ///
     /// # Errors
-    /// The config is missing, is of another model, or asks for what is not built here: the message names the key.
+    /// The config is missing, is of another model, or asks for an unsupported feature: the message names the key.
     fn config_from_folder(folder: impl AsRef<Path>) -> Result<Self::Config> {
         read_config::<Self>(folder.as_ref())
     }
@@ -102,7 +102,7 @@ pub trait Pretrained: Module + Sized {
     /// or `_orig_mod.` (`torch.compile`).
     ///
     /// # Errors
-    /// A file is missing or damaged. The config is of another model, or asks for what is not built here: the message
+    /// A file is missing or damaged. The config is of another model, or asks for an unsupported feature: the message
     /// names the key. A parameter is missing in the files, unexpected there, or of another shape: the message lists all.
     #[track_caller]
     fn from_folder(folder: impl AsRef<Path>) -> Result<Self> {
@@ -205,7 +205,7 @@ pub(crate) fn read_json<C: DeserializeOwned>(json: &Map<String, Value>, fixed: &
     for (key, expected) in fixed {
         let found = json.get(*key).map(Value::to_string);
         if let Some(found) = found.filter(|found| found != expected && found != "null") {
-            return Err(Error::config(format!("`{key}` is {found}; only {expected} is built here")));
+            return Err(Error::config(format!("`{key}` is {found}; only {expected} is supported")));
         }
     }
     serde_json::from_value(Value::Object(json.clone())).map_err(|error| {
@@ -327,7 +327,7 @@ mod tests {
             (
                 "scale_attn_by_inverse_layer_idx",
                 json!(true),
-                "`scale_attn_by_inverse_layer_idx` is true; only false is built here",
+                "`scale_attn_by_inverse_layer_idx` is true; only false is supported",
             ),
             ("quantization_config", json!({"bits": 4}), "`quantization_config` is {\"bits\":4}"),
             (

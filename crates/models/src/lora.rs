@@ -20,7 +20,7 @@ use crate::{Error, MODELS, Result};
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Settings that would make it another adapter, with the only value that is built here.
+/// Settings that would make it another adapter, with the only supported value.
 const FIXED: [(&str, &str); 7] = [
     ("peft_type", "\"LORA\""),
     ("bias", "\"none\""),
@@ -210,7 +210,7 @@ impl<M: Module> Lora<M> {
     /// An adapter that peft or [`save_pretrained`](Lora::save_pretrained) wrote, for its model.
     ///
     /// # Errors
-    /// A file is missing or damaged, or asks for what is not built here; the adapter is of another model.
+    /// A file is missing or damaged, or asks for an unsupported feature; the adapter is of another model.
     #[track_caller]
     pub fn from_folder(model: M, folder: impl AsRef<Path>) -> Result<Lora<M>> {
         let file = folder.as_ref().join(CONFIG);

@@ -40,7 +40,7 @@ pub struct Config {
     pub architecture: Architecture,
     /// Classes of the head.
     pub num_classes: usize,
-    /// Channels of a picture.
+    /// The number of channels of an image.
     pub in_chans: usize,
     /// Channels of the first convolution, 64. timm and torchvision have no other number.
     pub stem_channels: usize,

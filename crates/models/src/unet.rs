@@ -41,15 +41,15 @@ pub struct Config {
     pub dropout: f64,
     /// The function before the convolutions.
     pub act_fn: Activation,
-    /// Features of a head of attention; none for one head of all features.
+    /// The number of features of a head of attention; none for one head of all features.
     pub attention_head_dim: Option<usize>,
     /// Groups of channels that are normalized together.
     pub norm_num_groups: usize,
-    /// What the normalizations add to the variance.
+    /// The constant that normalizations add to the variance.
     pub norm_eps: f64,
     /// How many classes there are, if the model is told the class of a picture.
     pub num_class_embeds: Option<usize>,
-    /// What else the file says; it is kept.
+    /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }

@@ -140,7 +140,7 @@ impl Contents {
         }
     }
 
-    /// Refuses a layer that is not equal to this one, the first.
+    /// Rejects a layer that is not equal to this one, the first.
     fn compare(&self, number: usize, other: &Contents) -> Result<(), String> {
         let (ours, theirs) = (&self.entries, &other.entries);
         let most = ours.len().max(theirs.len());

@@ -214,7 +214,7 @@ fn a_process_of_another_run_is_refused() {
         2,
         vec![Box::new(|at| {
             let stranger = builder(Process::new(1, 3, at.clone())?).join().unwrap_err();
-            assert!(stranger.is_refused() && stranger.to_string().contains("told of 3 processes"), "{stranger}");
+            assert!(stranger.is_refused() && stranger.to_string().contains("expects 3 processes"), "{stranger}");
             let stranger = builder(Process::new(1, 2, at.clone())?.with_run_id("old")).join().unwrap_err();
             assert!(stranger.is_refused() && stranger.to_string().contains("the run `old`"), "{stranger}");
             builder(Process::new(1, 2, at)?).join()

@@ -39,7 +39,7 @@ pub struct GenerationConfig {
     pub bad_words_ids: Vec<Vec<i32>>,
     /// Whether a beam search makes the probabilities of the tokens that are left sum to 1 again.
     pub renormalize_logits: bool,
-    /// What stands behind the end; the first that ends if it is not said.
+    /// What stands behind the end; the first that ends if not given.
     pub pad_token_id: Option<i32>,
     /// The first token of a decoder behind an encoder.
     pub decoder_start_token_id: Option<i32>,
@@ -69,7 +69,7 @@ impl Default for GenerationConfig {
     }
 }
 
-/// Settings that change what is chosen, with the only value that is built here.
+/// Settings that change what is chosen, with the only supported value.
 const FIXED: [(&str, &str); 8] = [
     ("repetition_penalty", "1.0"),
     ("no_repeat_ngram_size", "0"),
@@ -85,7 +85,7 @@ impl GenerationConfig {
     /// Reads the `generation_config.json` of a folder, or what its `config.json` says of it if there is none.
     ///
     /// # Errors
-    /// Neither can be read; a setting is of another type, or asks for what is not built here.
+    /// Neither can be read; a setting is of another type, or asks for an unsupported feature.
     pub fn from_folder(folder: impl AsRef<Path>) -> Result<GenerationConfig> {
         let own = folder.as_ref().join("generation_config.json");
         let file = if own.exists() { own } else { folder.as_ref().join("config.json") };
@@ -109,7 +109,7 @@ impl GenerationConfig {
             return Some(message);
         }
         let words = self.bad_words_ids.iter().find(|tokens| tokens.len() != 1);
-        words.map(|tokens| format!("`bad_words_ids` has {tokens:?}; only single tokens can be forbidden"))
+        words.map(|tokens| format!("`bad_words_ids` has {tokens:?}; only single tokens are supported"))
     }
 
     /// What stands behind the end of a sequence.
@@ -229,7 +229,7 @@ mod tests {
         let text = read("generation_config.json", r#"{"repetition_penalty": 1.05}"#).err().map(|e| e.to_string());
         let text = text.unwrap_or_default();
         assert!(
-            text.ends_with("generation_config.json: `repetition_penalty` is 1.05; only 1.0 is built here"),
+            text.ends_with("generation_config.json: `repetition_penalty` is 1.05; only 1.0 is supported"),
             "{text}"
         );
     }

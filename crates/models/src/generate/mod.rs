@@ -138,7 +138,7 @@ mod tests {
             (
                 &prompt,
                 GenerationConfig { bad_words_ids: vec![vec![1], vec![2, 3]], ..plain.clone() },
-                "`bad_words_ids` has [2, 3]; only single tokens can be forbidden",
+                "`bad_words_ids` has [2, 3]; only single tokens are supported",
             ),
             (&Prompt::new(&[vec![1], vec![]]), plain.clone(), "row 1 has no token"),
             (&Prompt::from(&Tensor::zeros(DType::I32, [4])), plain, "the ids i32[4] are not [batch, length]"),

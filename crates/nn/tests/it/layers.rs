@@ -353,10 +353,10 @@ fn an_embedding_refuses_what_are_no_indices() {
     let embedding = Embedding::new(4, 2);
     embedding.initialize(0);
     let text = fault(&embedding.forward(&zeros(&[2])));
-    assert!(text.starts_with("Embedding(4 x 2): the input f32[2] is not of integers"), "{text}");
+    assert!(text.starts_with("Embedding(4 x 2): the input f32[2] must be integers"), "{text}");
     let wrong = Embedding::new(4, 2).padding_idx(4);
     wrong.initialize(0);
-    assert!(fault(&wrong.forward(&Tensor::zeros(DType::I32, [2]))).contains("row 4 cannot stand for padding"));
+    assert!(fault(&wrong.forward(&Tensor::zeros(DType::I32, [2]))).contains("padding_idx 4 is not a row of the table"));
     let empty = Embedding::new(0, 2);
     empty.initialize(0);
     assert!(fault(&empty.forward(&Tensor::zeros(DType::I32, [2]))).contains("no element along axis 0"));

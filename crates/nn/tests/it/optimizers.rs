@@ -131,9 +131,9 @@ fn settings_without_sense_are_poisoned() {
     assert!(message(&Sgd::new(0.1).nesterov(true), &[]).contains("nesterov needs a momentum"));
     assert!(message(&Sgd::new(-0.1), &[]).contains("at least 0"));
     assert!(message(&Sgd::new(f64::NAN), &[]).contains("at least 0"));
-    assert!(message(&Sgd::new(0.1).momentum(0.9), &[]).contains("0 tensors of state were given, 1 are remembered"));
+    assert!(message(&Sgd::new(0.1).momentum(0.9), &[]).contains("0 state tensors were given, 1 are expected"));
     let wrong = Sgd::new(0.1).update(&step(0), "p", &p, &vector(&[1.0, 2.0]), &[]).0;
-    assert!(fault(&wrong).contains("the gradient f32[2] is not of the parameter f32[1]"));
+    assert!(fault(&wrong).contains("the gradient f32[2] does not belong to the parameter f32[1]"));
     assert!(fault(&OneCycle::new(0.1, 0).value(&counter(0))).contains("total_steps"));
     assert!(fault(&OneCycle::new(0.1, 9).pct_start(1.5).value(&counter(0))).contains("pct_start"));
     assert!(fault(&OneCycle::new(0.1, 9).div_factor(0.0).value(&counter(0))).contains("div_factor"));
@@ -208,7 +208,7 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
         (Box::new(Sgd::new(0.1).momentum(-0.5)), "momentum must be at least 0"),
         (Box::new(NAdam::new(0.1).momentum_decay(-1.0)), "momentum_decay"),
         (Box::new(RAdam::new(0.1).betas(0.9, 0.0)), "the second above 0"),
-        (Box::new(RmsProp::new(0.1).alpha(2.0)), "alpha is a share between 0 and 1, not 2"),
+        (Box::new(RmsProp::new(0.1).alpha(2.0)), "alpha must be between 0 and 1, it is 2"),
         (Box::new(Adagrad::new(0.1).lr_decay(f64::NAN)), "lr_decay must be at least 0, it is NaN"),
         (Box::new(Adadelta::new(0.1).rho(-0.1)), "rho is a share"),
         (Box::new(Lion::new(f64::INFINITY)), "the learning rate must be at least 0 and finite, it is inf"),

@@ -264,7 +264,7 @@ fn who_comes_for_the_next_run_is_told_to_wait() {
     let mut coordinator = full(2, Instant::now());
     assert_eq!(coordinator.is_ending(next(1)), None);
     (0..2).for_each(|index| coordinator.arrive(&key(Purpose::Shutdown, ""), index, &BTreeMap::new()));
-    expect!["the run before this one has not ended for all its processes"]
+    expect!["the previous run has not ended for all its processes"]
         .assert_eq(&coordinator.is_ending(next(1)).unwrap());
     assert_eq!(coordinator.is_ending(join(1, 2).caller), None);
 
@@ -272,7 +272,7 @@ fn who_comes_for_the_next_run_is_told_to_wait() {
     let mut coordinator = full(2, Instant::now());
     coordinator.leave(1, "the loss is NaN");
     coordinator.notify_failure(1);
-    expect!["the run before this one is ending: process 1 (host-1, pid 1001) ended: the loss is NaN"]
+    expect!["the previous run is ending: process 1 (host-1, pid 1001) ended: the loss is NaN"]
         .assert_eq(&coordinator.is_ending(next(1)).unwrap());
     assert_eq!(coordinator.is_ending(next(0)), None);
 }
