@@ -1,8 +1,8 @@
 //! BERT: transformers' `BertForMaskedLM` and `BertForSequenceClassification`, Devlin et al. 2018. RoBERTa has the same
 //! encoder, and heads of its own ([`roberta`](crate::roberta)).
 //!
-//! Embeddings of tokens, positions and segments are added; each layer mixes into a token what attention finds in all
-//! others, and then what a network of two layers makes of it, each with a normalization behind the sum.
+//! Adds embeddings of tokens, positions and segments. Each layer consists of attention to all
+//! tokens and a feed-forward network, each followed by a residual sum and a normalization.
 
 use fulmen_nn::attention::Attention;
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};

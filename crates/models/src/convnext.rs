@@ -29,9 +29,9 @@ pub struct Config {
     pub hidden_act: Activation,
     /// The standard deviation of initial values.
     pub initializer_range: f64,
-    /// What the last normalization adds to the variance; the others add 1e-6.
+    /// The constant that the last normalization adds to the variance; the others add 1e-6.
     pub layer_norm_eps: f64,
-    /// The first value of what a block's result is multiplied by; 0 for no such parameter.
+    /// The initial layer scale, which multiplies the output of a block; 0 for no such parameter.
     pub layer_scale_init_value: f64,
     /// With which probability the last block is left out while training; those before it less, in equal steps from 0.
     pub drop_path_rate: f64,
@@ -139,7 +139,8 @@ impl ConvNext {
         self.classifier.forward(self.convnext.layernorm.forward(features))
     }
 
-    /// What the last stage makes of pictures `[batch, channels, height, width]`: `[batch, features, rows, columns]`.
+    /// The output of the last stage for images `[batch, channels, height, width]`: `[batch,
+    /// features, rows, columns]`.
     #[track_caller]
     pub fn forward_features(&self, pixel_values: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
@@ -187,7 +188,8 @@ impl Block {
     }
 }
 
-/// What `f` makes of `x`, `[batch, channels, height, width]`, with the channels on the last axis meanwhile.
+/// Applies `f` to `x`, `[batch, channels, height, width]`, with the channels temporarily on the
+/// last axis.
 fn over_channels(x: &Tensor, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
     f(&x.permute(&[0, 2, 3, 1])).permute(&[0, 3, 1, 2])
 }

@@ -14,7 +14,7 @@ use crate::attention::{Span, attend, check_heads, split_heads};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Result, StaticCache, init};
 
-/// Which of the models it is; what the settings do not say follows from it.
+/// The kind of model, which determines everything that the settings do not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -171,7 +171,7 @@ impl Config {
         matches!(self.model_type, ModelType::Qwen3 | ModelType::Gemma3)
     }
 
-    /// Whether what a layer adds is normalized as well.
+    /// Whether the outputs of attention and of the feed-forward network are normalized as well.
     fn has_post_norms(&self) -> bool {
         matches!(self.model_type, ModelType::Gemma2 | ModelType::Gemma3)
     }
@@ -244,7 +244,7 @@ impl Config {
             }
         };
         if scaling.get("partial_rotary_factor").and_then(Value::as_f64).is_some_and(|factor| factor != 1.0) {
-            return Err(Error::config("`partial_rotary_factor` is not 1; only whole heads are rotated here"));
+            return Err(Error::config("`partial_rotary_factor` is not 1; only the rotation of whole heads is supported"));
         }
         Ok(RotaryEmbedding::new(self.width()).theta(theta.unwrap_or(10_000.0)).scaling(rule))
     }
@@ -445,7 +445,7 @@ impl Layer {
     }
 }
 
-/// Where the tokens stand, and what each of them sees.
+/// The positions of tokens, and what each of them sees.
 struct Seen {
     positions: Tensor,
     full: Tensor,

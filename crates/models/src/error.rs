@@ -40,7 +40,7 @@ impl Error {
         }
     }
 
-    /// Whether a config is of another model, or says what cannot be built.
+    /// Whether a config belongs to another model, or asks for an unsupported feature.
     pub fn is_config(&self) -> bool {
         matches!(self.0, Kind::Config { .. })
     }

@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{Error, Result};
 
-/// The file that says what the model is.
+/// The file with the settings of a model.
 const CONFIG: &str = "config.json";
 
-/// What one file of weights holds at most, as transformers has it by default.
+/// The size limit of a weight file, transformers' default.
 const MAX_SHARD_BYTES: u64 = 5_000_000_000;
 
 /// A model that Hugging Face's transformers knows, with its names of parameters and settings.
@@ -38,7 +38,7 @@ const MAX_SHARD_BYTES: u64 = 5_000_000_000;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Pretrained: Module + Sized {
-    /// What `config.json` says: its names and, for what it leaves out, its defaults.
+    /// The settings in `config.json`: its names and, for missing keys, its defaults.
     type Config: Serialize + DeserializeOwned;
 
     /// The key of `config.json` that says of which model it is: `model_type` in transformers.
@@ -56,13 +56,14 @@ pub trait Pretrained: Module + Sized {
     /// The first part of most names: files of the model without a head leave it out.
     const BASE_MODEL_PREFIX: &'static str = "";
 
-    /// Beginnings of the names of the head, which a model that is trained for another task begins anew.
+    /// Prefixes of the names of the head. A model trained for another task reinitializes it.
     const HEAD: &'static [&'static str];
 
-    /// Parts of names, in files, of what the model does without: heads of other tasks, masks, tables of positions.
+    /// Parts of names in files that the model does not need: heads of other tasks, masks, tables of
+    /// positions.
     const IGNORED: &'static [&'static str] = &[];
 
-    /// What a parameter is called here that older files call `name`.
+    /// The name here of a parameter that older files call `name`.
     fn current_name(name: &str) -> String {
         name.into()
     }
@@ -81,7 +82,7 @@ pub trait Pretrained: Module + Sized {
         String::new()
     }
 
-    /// The parameters of the head, by their names: what is trained where the rest is frozen.
+    /// The names of the head's parameters, which are trained if the rest is frozen.
     fn head_parameters(&self) -> Vec<(String, Parameter)> {
         self.parameters().into_iter().filter(|(name, _)| is_of_head::<Self>(name)).collect()
     }
@@ -238,7 +239,7 @@ fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Resu
     }
     let values = values.rename_with(|name| {
         let name = M::current_name(name);
-        // What TensorFlow called the parameters of LayerNorm stands in BERT's first files.
+        // The first files of BERT use TensorFlow's names for the parameters of LayerNorm.
         let name = match name.rsplit_once('.') {
             Some((layer, "gamma")) => format!("{layer}.weight"),
             Some((layer, "beta")) => format!("{layer}.bias"),

@@ -157,7 +157,7 @@ pub struct Mlp {
     activation: Activation,
 }
 
-/// transformers' `Conv1D`: a linear layer whose weight lies the other way round, `[in, out]`.
+/// transformers' `Conv1D`: a linear layer whose weight is transposed, `[in, out]`.
 #[derive(Module)]
 pub struct Conv1D {
     /// `[in, out]`.
@@ -182,7 +182,7 @@ impl Block {
     fn new(config: &Config) -> Block {
         let Config { n_embd, initializer_range: std, resid_pdrop, .. } = *config;
         let norm = || LayerNorm::new([n_embd]).eps(config.layer_norm_epsilon);
-        // What is added to the residual stream is smaller, the more blocks add to it.
+        // The more blocks add to the residual stream, the smaller is each contribution.
         let added = std / ((2 * config.n_layer) as f64).sqrt();
         let inner = config.n_inner.unwrap_or(4 * n_embd);
         Block {

@@ -1,8 +1,9 @@
 //! The encoder-decoder Transformer, Vaswani et al. 2017, as transformers' `MarianMTModel` has it: also the translators of
 //! the University of Helsinki, `opus-mt-…`.
 //!
-//! An encoder reads a text; a decoder writes another, and attends to what it wrote and to what the encoder made of the
-//! first. Sums are normalized after each part of a layer. Where a token stands is told by sines and cosines.
+//! An encoder reads a text; a decoder writes another, with attention to its own tokens and to the
+//! encoder's output. Each part of a layer is followed by a residual sum and a normalization.
+//! Positions are encoded by sines and cosines.
 
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_nn::{Buffer, Dropout, Embedding, LayerNorm, Linear, Module, Parameter};
@@ -48,7 +49,7 @@ pub struct Config {
     pub decoder_attention_heads: usize,
     /// The activation of the feed-forward network.
     pub activation_function: Activation,
-    /// Dropout of the embeddings, and of what a part of a layer adds.
+    /// The dropout of embeddings, and of the output of each part of a layer.
     pub dropout: f64,
     /// The dropout of attention weights.
     pub attention_dropout: f64,
@@ -58,9 +59,9 @@ pub struct Config {
     pub init_std: f64,
     /// Whether embeddings are multiplied by the root of `d_model`.
     pub scale_embedding: bool,
-    /// The token that a decoder begins with.
+    /// The first token of the decoder.
     pub decoder_start_token_id: i32,
-    /// The token that stands for padding. Looking it up gives its embedding no gradient.
+    /// The padding token. Looking it up gives its embedding no gradient.
     pub pad_token_id: Option<usize>,
     /// Other keys of the file, which are preserved.
     #[serde(flatten)]
@@ -177,7 +178,7 @@ pub struct Marian {
     pub model: Model,
     /// The output projection from features to logits, `[vocabulary, features]`.
     pub lm_head: Linear,
-    /// What is added to the logits, `[1, vocabulary]`: zeros, unless a file says more.
+    /// The bias of the logits, `[1, vocabulary]`: zeros, unless a file has other values.
     pub final_logits_bias: Buffer,
     /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,

@@ -1,8 +1,8 @@
 //! T5: transformers' `T5ForConditionalGeneration`, Raffel et al. 2019; also T5 1.1 and Flan-T5.
 //!
-//! An encoder reads a text; a decoder writes another, and attends to what it wrote and to what the encoder made of the
-//! first. Where a token stands is told by a bias on the scores of attention, one for each range of distances, which all
-//! layers of a stack share.
+//! An encoder reads a text; a decoder writes another, with attention to its own tokens and to the
+//! encoder's output. Positions are encoded by a bias on the attention scores for each range of
+//! distances, which all layers of a stack share.
 
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm, Visit};
@@ -43,7 +43,7 @@ pub struct Config {
     pub dropout_rate: f64,
     /// The constant that normalizations add to the mean square.
     pub layer_norm_epsilon: f64,
-    /// What the first values are multiplied by.
+    /// The factor of initial values.
     pub initializer_factor: f64,
     /// The activation of the feed-forward network of a block, such as `relu`; T5 1.1 has `gated-gelu`.
     pub feed_forward_proj: String,
@@ -53,7 +53,7 @@ pub struct Config {
     /// not said, `tie_word_embeddings`. transformers 5 says it, and says of T5 1.1, too, that its head is tied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_decoder_outputs: Option<bool>,
-    /// The token that a decoder begins with.
+    /// The first token of the decoder.
     pub decoder_start_token_id: i32,
     /// Other keys of the file, which are preserved.
     #[serde(flatten)]
@@ -169,7 +169,7 @@ pub struct Stack {
 
 /// The bias of each distance.
 struct Distances {
-    /// Whether what comes after a token has ranges of its own.
+    /// Whether tokens to the right have their own ranges.
     bidirectional: bool,
     /// The range of each distance, from 0 to the largest.
     ranges: Vec<i32>,

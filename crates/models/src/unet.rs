@@ -35,7 +35,7 @@ pub struct Config {
     pub block_out_channels: Vec<usize>,
     /// Residual blocks in each block on the way down; on the way up it is one more.
     pub layers_per_block: usize,
-    /// What the halving convolutions add on each side; with 0, only on the right and below.
+    /// The padding of the halving convolutions on each side; with 0, only on the right and below.
     pub downsample_padding: usize,
     /// Dropout within the residual blocks.
     pub dropout: f64,
@@ -167,7 +167,7 @@ struct UpBlock {
     upsamplers: Option<(Upsample,)>,
 }
 
-/// Two convolutions, with the time step's embedding added between them, and the way past them.
+/// Two convolutions, with the time step's embedding added between them, and a residual connection.
 #[derive(Module)]
 struct ResnetBlock {
     norm1: GroupNorm,
@@ -181,7 +181,7 @@ struct ResnetBlock {
     activation: Activation,
 }
 
-/// Attention of all places of a picture to each other, and the way past it.
+/// Attention of all positions of an image to each other, with a residual connection.
 #[derive(Module)]
 struct SpatialAttention {
     group_norm: GroupNorm,

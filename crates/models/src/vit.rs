@@ -31,7 +31,7 @@ pub struct Config {
     pub intermediate_size: usize,
     /// The activation of the feed-forward network of a block.
     pub hidden_act: Activation,
-    /// Dropout of the embeddings, and of what a block adds.
+    /// The dropout of embeddings, and of the output of each part of a block.
     pub hidden_dropout_prob: f64,
     /// The dropout of attention weights.
     pub attention_probs_dropout_prob: f64,
@@ -130,7 +130,7 @@ pub struct Backbone {
 pub struct Embeddings {
     /// The token in front, `[1, 1, features]`.
     pub cls_token: Parameter,
-    /// What is added to the tokens, `[1, 1 + patches, features]`.
+    /// The embedding added to the tokens, `[1, 1 + patches, features]`.
     pub position_embeddings: Parameter,
     patch_embeddings: PatchEmbeddings,
     dropout: Dropout,
@@ -272,7 +272,7 @@ impl Pretrained for ViT {
     const MODEL_TYPES: &'static [&'static str] = &["vit"];
     const BASE_MODEL_PREFIX: &'static str = "vit";
     const HEAD: &'static [&'static str] = &["classifier"];
-    /// What turns the first token into features of the whole picture, for other heads.
+    /// The layer that turns the first token into features of the whole image, for other heads.
     const IGNORED: &'static [&'static str] = &["pooler."];
 
     fn new(config: Config) -> Result<ViT> {

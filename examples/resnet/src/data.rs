@@ -1,4 +1,4 @@
-//! Where pictures come from, and how those to train on are changed in each epoch.
+//! The images, and the augmentation of those used for training.
 
 use std::path::{Path, PathBuf};
 
@@ -61,8 +61,8 @@ impl Pictures {
         self.size
     }
 
-    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. What is trained on is cropped and, but for digits,
-    /// flipped in another way in each epoch.
+    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. Training images are
+    /// cropped and, except digits, flipped differently in each epoch.
     pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
         let (size, classes) = (self.size, self.classes);
         let any_size = match split {
@@ -91,7 +91,7 @@ impl Pictures {
             }
         };
         let pipeline = match (splits.picture_size(), split) {
-            // Digits get a border, in which they move about.
+            // Digits get a border, within which they are shifted.
             (Some(_), Split::Train) if splits.is_gray() => Pipeline::gray().random_crop(size, 4),
             (Some(_), _) if splits.is_gray() => Pipeline::gray().center_crop(size),
             (Some(_), Split::Train) => Pipeline::rgb().random_crop(size, 4).horizontal_flip(0.5),
