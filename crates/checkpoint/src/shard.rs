@@ -167,7 +167,7 @@ impl ShardWriter {
         }
         let ShardWriter { file, sha256, parts, next, written, .. } = self;
         let Some((_, entry)) = parts.get_mut(*next) else { return Ok(()) };
-        let done = hash_beside(sha256, bytes, || {
+        let done = hash_in_parallel(sha256, bytes, || {
             file.write_all(bytes)?;
             append_checksums(&mut entry.crc32c, *written, bytes);
             Ok(())
@@ -205,7 +205,7 @@ impl ShardWriter {
 }
 
 /// Runs `write` while another thread hashes the bytes, if there are enough of them.
-fn hash_beside(sha256: &mut Sha256, bytes: &[u8], write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+fn hash_in_parallel(sha256: &mut Sha256, bytes: &[u8], write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     if (bytes.len() as u64) < BLOCK {
         sha256.update(bytes);
         return write();

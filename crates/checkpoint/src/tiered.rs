@@ -169,7 +169,7 @@ impl Shared {
             _ => copy_while(next, self.far.clone(), &|| self.go_on()).map(drop),
         };
         match Checkpoint::open(self.near.clone(), next.name()) {
-            // Whoever removed it may not have found all of the copy.
+            // The process that removed it may not have seen the whole copy.
             Err(error) if error.is_not_found() => {
                 remove(&self.far, next.name())?;
                 remove_shards(&*self.far, next.name(), |_| true)?;

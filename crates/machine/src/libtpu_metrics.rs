@@ -324,7 +324,7 @@ impl Distribution {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+    #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
     use std::collections::HashMap;
     use std::convert::Infallible;
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_where_nobody_serves_is_named() {
+    fn an_address_without_a_server_is_named() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);

@@ -1,6 +1,6 @@
 //! Real processes that hold what stands for a TPU: a file for the device, and a shell that is named `libtpu.so`, so that the
 //! kernel maps a file of that name.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use std::fs::{self, File, FileTimes, Permissions};
 use std::io::{BufRead as _, BufReader};
@@ -97,7 +97,7 @@ fn end(tpu: &Tpu, grace: Duration) -> Vec<Outcome> {
     report.outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// A script that ends when it is asked to, or when nobody reads what it waits for.
+/// A script that ends on request, or when its pipe is closed.
 const WAITS: &str = "echo ready; read line";
 
 /// One that saves something first, as it were. Not every shell runs a trap while it reads.
@@ -165,7 +165,7 @@ fn a_holder_ends_by_sigterm_and_its_lock_file_goes() {
     let tpu = machine.tpu();
     let lock = machine.lock_file();
     let (mut child, _) = start(&mut machine.shell(ENDS_IN_ORDER));
-    // Nobody asks the child how it ended until then, so it is a zombie, which holds nothing.
+    // The child is not reaped until then, so it is a zombie, which holds nothing.
     assert_eq!(end(&tpu, LONG), [Outcome::Ended]);
     assert_eq!(child.0.wait().unwrap().code(), Some(75));
     assert!(!lock.exists());
@@ -190,7 +190,7 @@ fn one_that_is_stopped_is_woken_to_end_in_order() {
     assert_eq!(child.0.wait().unwrap().code(), Some(75));
 }
 
-/// Its parent has ended, and nobody has asked the parent how.
+/// Its parent has ended and has not been reaped.
 #[test]
 fn one_with_a_zombie_parent_is_found_and_ended() {
     let machine = Machine::new();

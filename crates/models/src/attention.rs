@@ -66,7 +66,7 @@ impl Span {
         }
     }
 
-    /// [`positions`](Span::positions) beside `[batch, heads, count, width]`.
+    /// [`positions`](Span::positions) for `[batch, heads, count, width]`.
     pub(crate) fn positions_of_heads(&self) -> Tensor {
         match &self.padding {
             Some(_) => self.positions().unsqueeze(1),
@@ -74,7 +74,7 @@ impl Span {
         }
     }
 
-    /// Which keys each token sees: itself and those before it, of a `window` the last so many, but no padding. Booleans
+    /// Which keys each token sees: itself and those before it (the last `window` ones), but no padding. Booleans
     /// `[count, keys]`, or `[batch, 1, count, keys]` with padding.
     pub(crate) fn mask(&self, window: Option<usize>) -> Tensor {
         let keys = Tensor::arange(DType::I32, self.keys);

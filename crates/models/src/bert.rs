@@ -38,7 +38,7 @@ pub struct Config {
     pub attention_probs_dropout_prob: f64,
     /// Dropout before the classifier; `hidden_dropout_prob` if not given.
     pub classifier_dropout: Option<f64>,
-    /// Rows of the table of positions. RoBERTa's first ones, up to the padding's, are no position.
+    /// Rows of the table of positions. RoBERTa's first rows, up to the padding's, are unused.
     pub max_position_embeddings: usize,
     /// Kinds of segments.
     pub type_vocab_size: usize,

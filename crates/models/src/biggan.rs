@@ -1,4 +1,4 @@
-//! BigGAN: a generator and a discriminator that are told the class. Brock et al. 2018, "Large Scale GAN Training for High
+//! BigGAN: a generator and a discriminator conditioned on the class. Brock et al. 2018, "Large Scale GAN Training for High
 //! Fidelity Natural Image Synthesis".
 //!
 //! Both are residual blocks with spectral normalization, and attention over places at one size. In the generator, scales

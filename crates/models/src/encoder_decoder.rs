@@ -17,7 +17,7 @@ pub(crate) trait EncoderDecoder {
     /// The features of ids `[batch, length]`, and their keys and values for each layer of the decoder.
     fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal>;
 
-    /// The features of the decoder's ids, of which each sees those before it and the encoder's.
+    /// The features of the decoder's ids. Each sees those before it and the encoder's output.
     fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>);
 
     /// From the decoder's features to logits.
@@ -74,7 +74,7 @@ impl Memory {
 
 /// A decoder together with the encoder's output for a batch of texts, with keys and values already
 /// computed.
-/// [`generate`](crate::generate()) goes on from its [`start`](Decoding::start).
+/// [`generate`](crate::generate()) continues from its [`start`](Decoding::start).
 pub struct Decoding<'m> {
     model: &'m dyn EncoderDecoder,
     memory: Memory,

@@ -1,4 +1,4 @@
-//! [`Pretrained`]: models as folders of Hugging Face, a `config.json` beside weights; loaded from them, and saved so that
+//! [`Pretrained`]: Hugging Face model folders, a `config.json` and weights: loads them, and saves models so that
 //! transformers loads them in turn.
 //!
 //! Not here: the weight files themselves, `fulmen_nn::weights`; tokenizers, `fulmen-text`.
@@ -41,7 +41,7 @@ pub trait Pretrained: Module + Sized {
     /// The settings in `config.json`: its names and, for missing keys, its defaults.
     type Config: Serialize + DeserializeOwned;
 
-    /// The key of `config.json` that says of which model it is: `model_type` in transformers.
+    /// The key of `config.json` with the kind of the model: `model_type` in transformers.
     const MODEL_TYPE_KEY: &'static str = "model_type";
 
     /// The values of that key that this is the model for.
@@ -118,7 +118,7 @@ pub trait Pretrained: Module + Sized {
     /// the files do not have, or have in another shape, gets its first values from `initialize`, which the Trainer calls.
     ///
     /// # Errors
-    /// Those of [`from_folder`](Pretrained::from_folder), but for the head's parameters.
+    /// Those of [`from_folder`](Pretrained::from_folder), except for the head's parameters.
     #[track_caller]
     fn from_folder_with(folder: impl AsRef<Path>, change: impl FnOnce(&mut Self::Config)) -> Result<Self> {
         let folder = folder.as_ref();

@@ -381,7 +381,7 @@ impl Pretrained for ResNet {
     }
 }
 
-/// A convolution that keeps height and width, but for its stride, with torchvision's first values.
+/// A convolution that preserves height and width, apart from its stride, initialized like torchvision's.
 fn conv(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Conv2d {
     let conv = Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false);
     conv.weight.set_init(Init::kaiming_normal(Nonlinearity::Relu, Fan::Out));

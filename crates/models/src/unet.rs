@@ -1,7 +1,7 @@
 //! UNet for diffusion: diffusers' `UNet2DModel`, after Ho et al. 2020, "Denoising Diffusion Probabilistic Models".
 //!
 //! On the way down, blocks make pictures smaller and their channels more; on the way up, the same in reverse, and each block
-//! there also sees what its opposite on the way down made. Each block is told how noisy the picture is.
+//! there also gets the output of its counterpart on the way down. Each block is conditioned on the noise level.
 
 #[cfg(test)]
 mod tests;
@@ -47,7 +47,7 @@ pub struct Config {
     pub norm_num_groups: usize,
     /// The constant that normalizations add to the variance.
     pub norm_eps: f64,
-    /// How many classes there are, if the model is told the class of a picture.
+    /// The number of classes, if the model is conditioned on the class.
     pub num_class_embeds: Option<usize>,
     /// Other keys of the file, which are preserved.
     #[serde(flatten)]

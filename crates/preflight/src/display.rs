@@ -67,7 +67,7 @@ impl fmt::Display for Feasibility {
         }
         if let (true, Some(bytes), Some(fits)) = (self.fits(), self.copied_bytes, self.copy_fits()) {
             let then = match fits {
-                true => "fits next to the step: training goes on while it is written".to_owned(),
+                true => "fits next to the step: training continues while it is written".to_owned(),
                 false => format!(
                     "does not fit next to the step, where {} are free: training waits while the rest is copied to the host",
                     memory(self.hbm_available_bytes.saturating_sub(self.hbm_needed_bytes.unwrap_or_default()))
@@ -102,7 +102,7 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
     let all = amount(step.flops * devices as f64, "FLOP");
     writeln!(f, "  arithmetic  {} a device, {all} in all", amount(step.flops, "FLOP"))?;
     let hbm = amount(step.hbm_traffic, "B");
-    writeln!(f, "  moved       {} a device, of which {hbm} to or from HBM", amount(step.bytes_accessed, "B"))?;
+    writeln!(f, "  moved       {} a device, {hbm} of it to or from HBM", amount(step.bytes_accessed, "B"))?;
     let (loops, unknown) = step.loops;
     if loops > 0 {
         let (flops, bytes) = (amount(step.counted_once.0, "FLOP"), amount(step.counted_once.1, "B"));

@@ -42,7 +42,7 @@ pub(crate) struct Recipe {
     pub(crate) ema_decay: f64,
 }
 
-/// A UNet that is told the class, the random numbers that training draws from, and the classifier that judges.
+/// A class-conditional UNet, the random numbers that training draws from, and the classifier that judges.
 #[derive(Module)]
 pub(crate) struct Diffusion {
     unet: UNet,

@@ -1,4 +1,4 @@
-//! Texts as a tokenizer, and as blocks of tokens, some of which are masked.
+//! Texts as a tokenizer, and as blocks of tokens with masks.
 
 use std::collections::BTreeMap;
 use std::fs;

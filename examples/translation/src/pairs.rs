@@ -114,7 +114,7 @@ impl Vocabulary {
     }
 }
 
-/// Batches of pairs, padded to at most so many lengths, which the program has a step for each.
+/// Batches of pairs, padded to a limited number of lengths, each with its own step program.
 pub(crate) fn loader(pairs: Vec<Pair>, vocabulary: Vocabulary, buckets: usize) -> Result<DataLoaderBuilder> {
     if pairs.is_empty() {
         return Err("there are no texts: a twentieth of --pairs is held out to validate on, another to test on".into());

@@ -23,7 +23,7 @@ enum Mode {
     Waits,
 }
 
-/// A store that does as it is told.
+/// A store whose behavior tests control.
 #[derive(Clone, Debug)]
 struct Told {
     inner: LocalStore,

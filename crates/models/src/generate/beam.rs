@@ -13,7 +13,7 @@ const OUT: f64 = -1e9;
 struct Beams {
     /// How many tokens there are, an i32 scalar.
     step: Tensor,
-    /// Whether the search goes on, a bool scalar.
+    /// Whether the search continues, a bool scalar.
     goes_on: Tensor,
     /// The open sequences, i32 `[batch, beams, new]`.
     open: Tensor,
@@ -102,7 +102,7 @@ fn step<M: CausalLm + ?Sized>(model: &M, at: Beams, cache: &StaticCache, how: &G
     let length = &at.step + 1.0;
     let ends = how.ends(&token).or(length.ge(new as f64));
 
-    // Those that go on.
+    // The sequences that continue.
     let (open_scores, chosen) = (&scores + out(&ends)).topk(beams, -1, true);
     let (open, parent, next) = (pick(&sequences, &chosen), pick(&beam, &chosen), pick(&token, &chosen));
 

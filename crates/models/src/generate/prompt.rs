@@ -1,8 +1,8 @@
-//! [`Prompt`]: token ids to go on from, of sequences of different lengths.
+//! [`Prompt`]: token ids to continue, in sequences of different lengths.
 
 use fulmen_tensor::{DType, Tensor};
 
-/// A batch of token ids that [`generate`](crate::generate()) goes on from.
+/// A batch of token ids that [`generate`](crate::generate()) continues.
 ///
 /// ```
 /// use fulmen_models::Prompt;

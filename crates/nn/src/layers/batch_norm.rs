@@ -5,7 +5,7 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Tensor};
 
-use super::normalize::{beside_channels, check_channels, check_float};
+use super::normalize::{channel_shape, check_channels, check_float};
 use super::running_stats::RunningStats;
 use super::spatial::axis_names;
 use crate::precision::precision;
@@ -48,7 +48,7 @@ impl Norm<'_> {
     pub(super) fn apply(&self, x: &Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>) -> Tensor {
         let dtype = precision(x.dtype());
         let wide = x.to_dtype(dtype);
-        let shape = beside_channels(x.rank(), self.features);
+        let shape = channel_shape(x.rank(), self.features);
         let axes: Vec<isize> = (0..x.rank() as isize).filter(|&axis| axis != 1).collect();
         let (mean, var) = match self.running {
             Some(running) if !self.training => running.statistics(dtype, &shape),
@@ -225,7 +225,7 @@ impl<const N: usize> BatchNorm<N> {
                 spatial: N,
             };
             norm.check(x)?;
-            let shape = beside_channels(x.rank(), self.features);
+            let shape = channel_shape(x.rank(), self.features);
             let [weight, bias] = [&self.weight, &self.bias].map(|p| p.as_ref().map(|p| p.get().reshape(&*shape)));
             Ok(norm.apply(x, weight.as_ref(), bias.as_ref()))
         })

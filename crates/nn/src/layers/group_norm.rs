@@ -4,7 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Tensor};
 
-use super::normalize::{affine, beside_channels, check_channels, check_float, standardize};
+use super::normalize::{affine, channel_shape, check_channels, check_float, standardize};
 use crate::precision::precision;
 use crate::record::NN;
 use crate::{Init, Module, Parameter};
@@ -84,8 +84,8 @@ impl GroupNorm {
             let axes: Vec<isize> = (2..grouped.len() as isize).collect();
             let wide = x.to_dtype(precision(x.dtype())).reshape(grouped);
             let y = standardize(&wide, &axes, self.eps).reshape(dims);
-            let beside = beside_channels(x.rank(), self.channels);
-            Ok(affine(y, self.weight.as_ref(), self.bias.as_ref(), &beside).to_dtype(x.dtype()))
+            let shape = channel_shape(x.rank(), self.channels);
+            Ok(affine(y, self.weight.as_ref(), self.bias.as_ref(), &shape).to_dtype(x.dtype()))
         })
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Tensor};
 
-use super::normalize::{affine, beside_channels, check_float};
+use super::normalize::{affine, channel_shape, check_float};
 use super::running_stats::RunningStats;
 use super::spatial::{axis_names, batched};
 use crate::precision::precision;
@@ -125,10 +125,10 @@ impl<const N: usize> InstanceNorm<N> {
 
     fn normalized(&self, x: &Tensor, training: bool) -> Tensor {
         let wide = x.to_dtype(precision(x.dtype()));
-        let beside = beside_channels(x.rank(), self.features);
+        let shape = channel_shape(x.rank(), self.features);
         let axes: Vec<isize> = (2..x.rank() as isize).collect();
         let (mean, var) = match &self.running {
-            Some(running) if !training => running.statistics(wide.dtype(), &beside),
+            Some(running) if !training => running.statistics(wide.dtype(), &shape),
             _ => (wide.mean_keepdim(&axes), wide.var_keepdim(&axes)),
         };
         if let Some(running) = self.running.as_ref().filter(|_| training) {
@@ -136,7 +136,7 @@ impl<const N: usize> InstanceNorm<N> {
             running.track(&mean.mean_keepdim(&[0]), &var.mean_keepdim(&[0]), count, Some(self.momentum));
         }
         let y = (wide - mean) * (var + self.eps).rsqrt();
-        affine(y, self.weight.as_ref(), self.bias.as_ref(), &beside).to_dtype(x.dtype())
+        affine(y, self.weight.as_ref(), self.bias.as_ref(), &shape).to_dtype(x.dtype())
     }
 }
 

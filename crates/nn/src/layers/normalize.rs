@@ -24,7 +24,7 @@ pub(super) fn affine(mut y: Tensor, weight: Option<&Parameter>, bias: Option<&Pa
 }
 
 /// The shape of `[channels]` for an input with its channels on axis 1.
-pub(super) fn beside_channels(rank: usize, channels: usize) -> Vec<usize> {
+pub(super) fn channel_shape(rank: usize, channels: usize) -> Vec<usize> {
     (0..rank).map(|axis| if axis == 1 { channels } else { 1 }).collect()
 }
 

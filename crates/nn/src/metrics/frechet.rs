@@ -88,8 +88,8 @@ fn eigen(mut a: Vec<Vec<f64>>) -> (Vec<f64>, Vec<Vec<f64>>) {
     // Each sweep roughly squares the off-diagonal remainder: ten are enough, and they also end for
     // NaN.
     for _ in 0..30 {
-        let beside = |i: usize| (0..n).filter(move |&j| j != i);
-        let left: f64 = (0..n).flat_map(|i| beside(i).map(move |j| (i, j))).map(|(i, j)| a[i][j] * a[i][j]).sum();
+        let others = |i: usize| (0..n).filter(move |&j| j != i);
+        let left: f64 = (0..n).flat_map(|i| others(i).map(move |j| (i, j))).map(|(i, j)| a[i][j] * a[i][j]).sum();
         let all: f64 = a.iter().flatten().map(|x| x * x).sum();
         if left <= 1e-28 * all {
             break;

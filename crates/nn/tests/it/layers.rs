@@ -109,7 +109,7 @@ fn dropout_keeps_the_expected_share_and_scales_it() {
     assert!(fault(&dropout.forward(&x)).contains("set_random_key"));
     dropout.set_random_key(&random::key(1));
     let (first, second) = (values(&dropout.forward(&x)), values(&dropout.forward(&x)));
-    assert_ne!(first, second, "each call draws anew");
+    assert_ne!(first, second, "each call draws new numbers");
     let kept = first.iter().filter(|&&y| (y - 4.0 / 3.0).abs() < 1e-6).count();
     let dropped = first.iter().filter(|&&y| y == 0.0).count();
     assert_eq!(kept + dropped, 10_000);

@@ -259,7 +259,7 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
     check(&loss.forward(&log_p, &targets.to_dtype(DType::F32), &lengths, &lengths), "that are integers");
     let (none, no_label) = (Tensor::zeros(DType::F32, [0, 1, 3]), Tensor::zeros(DType::I32, [1, 0]));
     let zero = Tensor::zeros(DType::I32, [1]);
-    // The blank is no label, and a length is judged before it is narrowed.
+    // The blank is not a label, and a length is checked before it is narrowed.
     let long = |n: i64| Tensor::from_slice(&[4, n, 4], [3]);
     let log_p = log_p.narrow(1, 0, 3);
     let labels = Tensor::from_slice(&[1i32, 2, 1, 2, 1, 0], [3, 2]);

@@ -1,4 +1,4 @@
-//! What metrics do at their limits: masks, NaN, targets that are no classes, half precision, and tensors that do not fit.
+//! What metrics do at their limits: masks, NaN, targets outside the classes, half precision, and tensors that do not fit.
 //! Their values against scikit-learn are in `reference_metrics.rs`.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn value(statistics: &MetricState) -> Value {
 fn scalar(statistics: &MetricState) -> f64 {
     match value(statistics) {
         Value::Scalar(value) => value,
-        other => panic!("{other:?} is no single number"),
+        other => panic!("{other:?} is not a single number"),
     }
 }
 

@@ -176,7 +176,7 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
     let error = optimizer.check(&[]).unwrap_err().to_string();
     assert!(error.starts_with("AdamW: betas must be at least 0 and below 1"), "{error}");
     assert!(error.contains(&format!("optimizers.rs:{line}:")), "{error}");
-    // What is wrong with a schedule is told at the optimizer that has it.
+    // Mistakes of a schedule are reported at its optimizer.
     let line = line!() + 1;
     let optimizer = Lion::new(schedule::Step::new(0.1, 0));
     let p = vector(&[1.0]);
@@ -184,7 +184,7 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
     assert!(wrong.contains("the learning rate: Step: step_size must be at least 1"), "{wrong}");
     assert!(wrong.contains(&format!("optimizers.rs:{line}:")), "{wrong}");
     assert!(fault(&optimizer.learning_rate(&step(0))).contains("step_size"));
-    // So is that of a momentum or of a beta, and what is no scalar.
+    // So are those of a momentum or a beta, and values that are not scalars.
     let two = || schedule::Lambda::new(|_: &Tensor| vector(&[0.1, 0.2]));
     let first = line!();
     let cases = [

@@ -65,14 +65,14 @@ fn an_index_that_lies_is_refused() {
         assert!(error.is_format() && error.to_string().contains(expected), "{error}");
     };
     refused("{", "index.json: not a valid index of weight files");
-    // A terabyte of which nothing is on the disk.
+    // A sparse terabyte.
     fs::OpenOptions::new().write(true).open(&index).unwrap().set_len(1 << 40).unwrap();
     let error = StateDict::read(&folder).unwrap_err();
     assert!(error.is_format() && error.to_string().contains("it is larger than 200 MB"), "{error}");
     refused("{}", "it has no table `weight_map`");
     refused(r#"{"weight_map": {"a": 3}}"#, "the file of `a` is 3");
     for outside in ["../x.safetensors", "/etc/passwd", "", ".."] {
-        refused(&format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#), "which is not a file beside the index");
+        refused(&format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#), "which is not a file next to the index");
     }
     // An index as a part would lead in a circle: itself, or two that name each other.
     refused(r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#, "it is itself an index of weight files");
@@ -92,7 +92,7 @@ fn what_a_folder_or_a_file_is_not_is_said() {
     let error = StateDict::read(folder.path().join("none.pt")).unwrap_err();
     assert!(error.is_io() && error.to_string().contains("none.pt"), "{error}");
     let text = folder.path().join("notes.pt");
-    for content in ["", "hello, these are no weights at all"] {
+    for content in ["", "hello, this file has no weights"] {
         fs::write(&text, content).unwrap();
         let error = StateDict::read(&text).unwrap_err();
         assert!(error.is_format() && error.to_string().contains("notes.pt"), "{error}");

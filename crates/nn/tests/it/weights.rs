@@ -141,7 +141,7 @@ fn damaged_files_are_errors_that_name_the_file() {
     }
     refused(&[&whole[..], b"x"].concat(), "longer than its header says");
     refused(&[255; 64], "a header of 2^64 bytes");
-    refused(b"\x02\0\0\0\0\0\0\0[]", "a header that is no object");
+    refused(b"\x02\0\0\0\0\0\0\0[]", "a header that is not an object");
     let lie = |from: &str, to: &str| {
         let header = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
         let text = String::from_utf8(whole[8..8 + header].to_vec()).unwrap();

@@ -79,7 +79,7 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
         &["--env", "SAYS=it's  so", "--", &program, "echo \"$SAYS\"; [ $me = 2 ] && sleep 0.5 && forever; sleep 1"],
     );
     run.prints("it's  so", 3);
-    // One worker goes on alone; a process that the program has left is ended with it.
+    // One worker continues alone; a process that the program left behind ends with it.
     let home = self::home(hosts.program(2));
     let entries = fs::read_dir(home.join(".fulmen/pods/bin")).unwrap();
     assert_eq!((before.len(), entries.count()), (1, 1), "the same program was copied again");
@@ -120,7 +120,7 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     assert!(text.contains("[pod] worker 2 (host-c) is stuck: its process is stopped (SIGSTOP) for 10 s\n"), "{text}");
     hosts.are_idle();
 
-    // The others are told by the coordinator, and fail before this machine knows.
+    // The coordinator tells the others, which fail before this machine knows.
     let steps =
         "i=0; while [ $i -lt $((5 + 2 * me)) ]; do echo $((++i)) >$FULMEN_PROGRESS_FILE; sleep 0.1; done; forever";
     let run = hosts.pod("run", &[&options[..], &[steps]].concat());
@@ -317,7 +317,7 @@ fn processes_find_one_another_at_the_coordinator() {
 
 /// What a process of [`processes_find_one_another_at_the_coordinator`] does.
 #[test]
-#[ignore = "a program for another test; alone it meets nobody"]
+#[ignore = "a program for another test; it needs other processes"]
 fn meets_the_other_processes() {
     let process = Process::from_env(|name| std::env::var_os(name)).unwrap();
     let run = Coordination::builder(process.clone()).join().unwrap();
