@@ -36,7 +36,9 @@ pub fn header(tensors: &[(String, Dtype, Vec<u64>)], metadata: &BTreeMap<String,
     let mut entries = vec![format!("{}:{}", json!(METADATA), json!(metadata))];
     for (name, dtype, shape) in tensors {
         if name.is_empty() || name == METADATA || !names.insert(name) {
-            return Err(format!("`{name}` is not a valid tensor name: names must be unique, not empty, and not {METADATA}"));
+            return Err(format!(
+                "`{name}` is not a valid tensor name: names must be unique, not empty, and not {METADATA}"
+            ));
         }
         let bytes = bytes_of(*dtype, shape).and_then(|bytes| usize::try_from(bytes).ok());
         let Some(end) = bytes.and_then(|bytes| start.checked_add(bytes)) else {

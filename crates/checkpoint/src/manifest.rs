@@ -141,7 +141,8 @@ impl Manifest {
     /// Parses the content of a manifest file, which errors call `place`.
     pub(crate) fn from_bytes(bytes: &[u8], place: &str) -> Result<Manifest> {
         let damaged = |why: String| Error::damaged(format_args!("{place}: {why}"));
-        let frame: Frame = serde_json::from_slice(bytes).map_err(|e| damaged(format!("not a complete manifest ({e})")))?;
+        let frame: Frame =
+            serde_json::from_slice(bytes).map_err(|e| damaged(format!("not a complete manifest ({e})")))?;
         if hex(Sha256::digest(frame.manifest.get()).as_ref()) != frame.sha256 {
             return Err(damaged("the manifest does not match its checksum".into()));
         }
@@ -238,11 +239,7 @@ fn check_cover(tensor: &TensorEntry) -> Result<(), String> {
     }
     let covered: u64 = parts.iter().filter_map(|part| part.elements()).sum();
     let expected = elements(&tensor.shape).unwrap_or_default();
-    if covered == expected {
-        Ok(())
-    } else {
-        Err(format!("has {expected} elements, but its parts hold {covered}"))
-    }
+    if covered == expected { Ok(()) } else { Err(format!("has {expected} elements, but its parts hold {covered}")) }
 }
 
 /// Whether a name is a plain file name: not hidden and without a path.

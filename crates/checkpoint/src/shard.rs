@@ -163,7 +163,11 @@ impl ShardWriter {
         let left = self.next_part().map_or(0, |part| part.bytes() - self.written);
         if bytes.len() as u64 > left {
             let name = self.next_part().map_or("the shard", Part::name);
-            return Err(Error::usage(format!("{}: {} bytes for {name}, which has {left} left", self.place, bytes.len())));
+            return Err(Error::usage(format!(
+                "{}: {} bytes for {name}, which has {left} left",
+                self.place,
+                bytes.len()
+            )));
         }
         let ShardWriter { file, sha256, parts, next, written, .. } = self;
         let Some((_, entry)) = parts.get_mut(*next) else { return Ok(()) };

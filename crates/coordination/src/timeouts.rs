@@ -51,7 +51,9 @@ impl Timeouts {
             return Err(Error::usage(format!("the heartbeat time-out is {:?}; give at least 100 ms", self.heartbeat)));
         }
         if self.join.is_zero() {
-            return Err(Error::usage("the join time-out is 0; give at least the time that the slowest host needs to start"));
+            return Err(Error::usage(
+                "the join time-out is 0; give at least the time that the slowest host needs to start",
+            ));
         }
         Ok(())
     }

@@ -79,7 +79,8 @@ impl RunMetricsClient {
             None => "no training answers there; its option `metrics_port` sets the port".to_owned(),
         });
         let metrics = text.and_then(|text| {
-            self.take(Instant::now(), &text).ok_or_else(|| "the server's metrics are not those of a training".to_owned())
+            self.take(Instant::now(), &text)
+                .ok_or_else(|| "the server's metrics are not those of a training".to_owned())
         });
         metrics.map_err(|why| MetricsError(format!("{}: {why}", self.url)))
     }

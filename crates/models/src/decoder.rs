@@ -244,7 +244,9 @@ impl Config {
             }
         };
         if scaling.get("partial_rotary_factor").and_then(Value::as_f64).is_some_and(|factor| factor != 1.0) {
-            return Err(Error::config("`partial_rotary_factor` is not 1; only the rotation of whole heads is supported"));
+            return Err(Error::config(
+                "`partial_rotary_factor` is not 1; only the rotation of whole heads is supported",
+            ));
         }
         Ok(RotaryEmbedding::new(self.width()).theta(theta.unwrap_or(10_000.0)).scaling(rule))
     }

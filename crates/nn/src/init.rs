@@ -301,7 +301,9 @@ impl Init {
             (Init::Constant(value), _) => return Ok(Tensor::full(ty.dtype, &ty.shape, *value)),
             (Init::Uniform { low, high }, _) => {
                 if !(low.is_finite() && high.is_finite() && low <= high) {
-                    return Err(format!("there is no number between {low} and {high}; give a finite low <= high").into());
+                    return Err(
+                        format!("there is no number between {low} and {high}; give a finite low <= high").into()
+                    );
                 }
                 uniform(key, drawn, ty, *low, *high)
             }

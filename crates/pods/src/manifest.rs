@@ -114,7 +114,9 @@ fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, S
 fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, String)>) -> Result<Values> {
     let Manifest { name, command, max_restarts, .. } = arguments;
     let everyday = slice.accelerator_type().ok_or_else(|| {
-        Error::usage(format!("--topology {slice}: SkyPilot supports only slices with the usual shapes, such as v5p-128"))
+        Error::usage(format!(
+            "--topology {slice}: SkyPilot supports only slices with the usual shapes, such as v5p-128"
+        ))
     })?;
     let fixed = [("FULMEN_RESUME".into(), "auto".into()), ("FULMEN_RUN_ID".into(), name.clone())];
     let variables = fixed.into_iter().chain(own).map(|(name, value)| format!("  {name}: {}", json!(value)));

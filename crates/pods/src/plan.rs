@@ -258,9 +258,7 @@ pub(crate) fn environment(given: &[String]) -> Result<Vec<(String, String)>> {
             None => match std::env::var(text) {
                 Ok(value) => (text.as_str(), value),
                 Err(_) => {
-                    return Err(Error::usage(format!(
-                        "--env {text}: this variable is not set; give {text}=VALUE"
-                    )));
+                    return Err(Error::usage(format!("--env {text}: this variable is not set; give {text}=VALUE")));
                 }
             },
         };

@@ -124,7 +124,13 @@ fn detach(plan: &Plan, workers: &[Worker], out: &mut dyn Write) -> Result<u8> {
         return Err(error);
     }
     let hosts = distinct(workers.iter().map(|worker| &worker.host)).join(",");
-    note(out, &format!("[pod] the run continues on its hosts. To see its output: fulmen pod logs --follow --hosts {hosts} {}", plan.run));
+    note(
+        out,
+        &format!(
+            "[pod] the run continues on its hosts. To see its output: fulmen pod logs --follow --hosts {hosts} {}",
+            plan.run
+        ),
+    );
     Ok(0)
 }
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::plan::{Plan, Worker};
-use crate::ssh::{FOLLOW, Ssh, explain, told};
+use crate::ssh::{FOLLOW, Ssh, explain, marked};
 
 /// The pause between two attempts to reach a host.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);

@@ -310,7 +310,9 @@ fn classes(run: &Run) -> Html {
         }
     }
     if parts.is_empty() {
-        return missing("No metric has a value per class: log one with `cx.log_metric`, for example a confusion matrix.");
+        return missing(
+            "No metric has a value per class: log one with `cx.log_metric`, for example a confusion matrix.",
+        );
     }
     parts.into_iter().collect()
 }

@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(
             reports[0],
             "the coordinator refused a connection from 10.0.0.1: it does not have the token of this run \
-             (FULMEN_RUN_TOKEN). Further refusals of this address are not reported"
+             (FULMEN_RUN_TOKEN). Further refusals from this address are not reported"
         );
         assert!(reports[MOST_REPORTED - 1].ends_with("Further refusals are not reported"));
     }

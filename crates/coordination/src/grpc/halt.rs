@@ -154,5 +154,6 @@ impl StopRequest {
 }
 
 fn number(text: &str) -> Result<u64> {
-    text.parse().map_err(|_| Error::usage(format!("a process sent `{text}` as its number of turns; use one build for all")))
+    text.parse()
+        .map_err(|_| Error::usage(format!("a process sent `{text}` as its number of turns; use one build for all")))
 }

@@ -69,11 +69,15 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::WrongProof => f.write_str("it does not have the token of this run (FULMEN_RUN_TOKEN)"),
-            Refusal::HungUp => f.write_str("it closed the connection without showing that it has the token of this run"),
+            Refusal::HungUp => {
+                f.write_str("it closed the connection without showing that it has the token of this run")
+            }
             Refusal::TooLate => {
                 write!(f, "it did not show within {} s that it has the token of this run", TIME.as_secs())
             }
-            Refusal::Crowded => f.write_str("too many connections are waiting to show that they have the token of this run"),
+            Refusal::Crowded => {
+                f.write_str("too many connections are waiting to show that they have the token of this run")
+            }
             Refusal::NoNonce => f.write_str("this machine provides no random numbers"),
         }
     }

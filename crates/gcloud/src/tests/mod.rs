@@ -218,9 +218,7 @@ fn the_list_has_prices_ages_and_what_is_unknown() {
     cloud.fates.insert(cloud.calls("").len() + 1, Fate::Fails);
     let (ended, out, _) = tpu(&cloud, &["list", "--all-zones"]);
     assert!(out.contains("train") && out.contains("fast"), "{out}");
-    assert!(
-        ended.unwrap_err().to_string().starts_with("cannot list queued resources: ERROR: (gcloud) UNAVAILABLE")
-    );
+    assert!(ended.unwrap_err().to_string().starts_with("cannot list queued resources: ERROR: (gcloud) UNAVAILABLE"));
 }
 
 #[test]

@@ -172,7 +172,9 @@ impl BucketRegion {
         let unknown = |why: String| {
             Finding::warning(
                 format!("cannot query the location of gs://{bucket}: {why}"),
-                format!("`gcloud storage buckets describe gs://{bucket} --format='value(location)'` shows its location"),
+                format!(
+                    "`gcloud storage buckets describe gs://{bucket} --format='value(location)'` shows its location"
+                ),
             )
         };
         match asked() {
@@ -227,7 +229,8 @@ pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
 
 pub(super) fn place(machine: &Machine) -> Vec<Finding> {
     let is_set = |name: &str| machine.variable(name).is_some();
-    let resume = "write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`";
+    let resume =
+        "write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`";
     let mut findings = vec![];
     if is_set("COLAB_RELEASE_TAG") || is_set("COLAB_GPU") {
         findings.push(Finding::note(

@@ -28,9 +28,8 @@ const OF_OTHERS: [(&str, &str); 13] = [
 pub(super) fn of_others(machine: &Machine) -> Vec<Finding> {
     let variable = |name: &str| machine.variable(name);
     let gone = obsolete_variables(&variable).into_iter();
-    let mut findings: Vec<_> = gone
-        .map(|it| Finding::warning(format!("{} is set, but it is obsolete", it.name), it.instead))
-        .collect();
+    let mut findings: Vec<_> =
+        gone.map(|it| Finding::warning(format!("{} is set, but it is obsolete", it.name), it.instead)).collect();
     let others = OF_OTHERS.iter().filter(|(name, _)| machine.variable(name).is_some());
     findings.extend(
         others.map(|(name, remedy)| Finding::note(format!("{name} is set, but Fulmen does not read it"), *remedy)),
@@ -45,17 +44,13 @@ pub(super) fn in_use(machine: &Machine) -> Vec<Finding> {
     let mut findings = vec![];
     if let Some(flags) = machine.text("XLA_FLAGS") {
         findings.push(Finding::error(
-            format!(
-                "XLA_FLAGS is {flags:?}; Fulmen rejects it, because an unknown flag ends the process"
-            ),
+            format!("XLA_FLAGS is {flags:?}; Fulmen rejects it, because an unknown flag ends the process"),
             "unset it; `CompileOptions::override_flag` sets a flag for one program",
         ));
     }
     if let Some(flags) = machine.text("LIBTPU_INIT_ARGS") {
         findings.push(Finding::note(
-            format!(
-                "LIBTPU_INIT_ARGS is {flags:?}; libtpu reads it, and an unknown flag ends the process"
-            ),
+            format!("LIBTPU_INIT_ARGS is {flags:?}; libtpu reads it, and an unknown flag ends the process"),
             "unset it if it is meant for another program",
         ));
     }

@@ -128,8 +128,7 @@ pub(super) fn age_of_libtpu(machine: &Machine) -> Vec<Finding> {
     let Some(Plugin { path: Some(path), api_version, .. }) = plugins.0.get("tpu") else {
         return vec![Finding::ok("no libtpu is installed")];
     };
-    let remedy =
-        "`pip install --upgrade libtpu`, or `fulmen plugin install tpu`, which installs the tested version";
+    let remedy = "`pip install --upgrade libtpu`, or `fulmen plugin install tpu`, which installs the tested version";
     let shown = path.display();
     vec![match (package(path), libtpu_version()) {
         (Some((name, version)), _) if name != "libtpu" => Finding::warning(

@@ -22,7 +22,8 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
             if is_held {
                 return Finding::ok(found);
             }
-            let remedy = format!("`sudo ss -ltnp 'sport = :{port}'` shows which program; end it, or give it another port");
+            let remedy =
+                format!("`sudo ss -ltnp 'sport = :{port}'` shows which program; end it, or give it another port");
             Finding::warning(found, remedy)
         })
         .collect();

@@ -198,8 +198,9 @@ fn a_lock_file_that_was_left_and_one_that_is_held() {
     assert!(text.ends_with("1 error, 0 warnings"), "{text}");
     let owner = crate::LockFile::find(made.folder.path()).unwrap();
     let owner = owner.owner_name.unwrap_or_else(|| format!("user {}", owner.owner));
-    let left =
-        format!("was made by {owner} 1.5 h ago, and no process holds it: the file is stale and keeps libtpu from starting\n");
+    let left = format!(
+        "was made by {owner} 1.5 h ago, and no process holds it: the file is stale and keeps libtpu from starting\n"
+    );
     assert!(text.contains(&left) && text.contains("do: `rm ROOT/tmp/libtpu_lockfile`\n"), "{text}");
 
     use std::os::unix::fs::MetadataExt as _;

@@ -194,8 +194,10 @@ pub fn alibi_at(heads: usize, queries: impl AsTensor, positions: usize) -> Tenso
     NN.record("alibi", || {
         let queries = queries.as_tensor().live()?;
         if queries.rank() != 1 || !queries.dtype().is_integer() || heads > MANY {
-            let message =
-                format!("the queries {} must be integers [length], and {heads} heads must not be too many", queries.ty());
+            let message = format!(
+                "the queries {} must be integers [length], and {heads} heads must not be too many",
+                queries.ty()
+            );
             return Err(message.into());
         }
         let slopes: Vec<f32> = slopes(heads).into_iter().map(|slope| -slope as f32).collect();

@@ -67,7 +67,8 @@ impl Embedding {
             rows.live()?;
             let Some(padding) = self.padding_idx else { return Ok(rows) };
             if padding >= self.num_embeddings {
-                let message = format!("padding_idx {padding} is not a row of the table: there are {} rows", self.num_embeddings);
+                let message =
+                    format!("padding_idx {padding} is not a row of the table: there are {} rows", self.num_embeddings);
                 return Err(message.into());
             }
             // Only an index outside the table could wrap to the padding row, and it has no gradient

@@ -37,7 +37,9 @@ impl Scores {
         let most = if let Task::Multiclass(classes) = self.task { classes } else { 1 };
         if !(1..=most).contains(&self.top_k) {
             let k = self.top_k;
-            return Err(format!("top_k must be from 1 to the number of classes, with more than one class; it is {k}").into());
+            return Err(
+                format!("top_k must be from 1 to the number of classes, with more than one class; it is {k}").into()
+            );
         }
         Ok(samples)
     }

@@ -61,7 +61,10 @@ impl Adafactor {
     }
 }
 
-optimizer!(Adafactor, "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0 by default.");
+optimizer!(
+    Adafactor,
+    "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0 by default."
+);
 
 /// The root mean square: the norm divided by the square root of the number of elements.
 fn rms(x: &Tensor) -> Tensor {

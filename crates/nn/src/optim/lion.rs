@@ -35,7 +35,10 @@ impl Lion {
     }
 }
 
-optimizer!(Lion, "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0.001 by default.");
+optimizer!(
+    Lion,
+    "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0.001 by default."
+);
 
 impl Rule for Lion {
     const NAME: &'static str = "Lion";

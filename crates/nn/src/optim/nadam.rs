@@ -59,7 +59,10 @@ impl NAdam {
     }
 }
 
-optimizer!(NAdam, "The weight decay: the share of the parameter that is added to its gradient, or subtracted from it. 0 by default.");
+optimizer!(
+    NAdam,
+    "The weight decay: the share of the parameter that is added to its gradient, or subtracted from it. 0 by default."
+);
 
 impl Rule for NAdam {
     const NAME: &'static str = "NAdam";

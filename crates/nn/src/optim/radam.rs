@@ -69,7 +69,10 @@ impl RAdam {
     }
 }
 
-optimizer!(RAdam, "The weight decay: the share of the parameter that is added to its gradient, or subtracted from it. 0 by default.");
+optimizer!(
+    RAdam,
+    "The weight decay: the share of the parameter that is added to its gradient, or subtracted from it. 0 by default."
+);
 
 impl Rule for RAdam {
     const NAME: &'static str = "RAdam";

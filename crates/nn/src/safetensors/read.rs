@@ -73,15 +73,13 @@ impl std::fmt::Debug for Reader {
 impl Reader {
     /// The names and types, in file order.
     pub(crate) fn types(&self) -> Result<Vec<(String, TensorType)>> {
-        let types =
-            self.header.offset_keys().into_iter().filter_map(|name| {
-                let info = self.header.info(&name)?;
-                Some(match from_format(info.dtype) {
-                    Some(dtype) => Ok((name, TensorType::new(dtype, info.shape.as_slice()))),
-                    None => Err(self
-                        .refuse(format!("`{name}` has elements of the unsupported type {:?}", info.dtype))),
-                })
-            });
+        let types = self.header.offset_keys().into_iter().filter_map(|name| {
+            let info = self.header.info(&name)?;
+            Some(match from_format(info.dtype) {
+                Some(dtype) => Ok((name, TensorType::new(dtype, info.shape.as_slice()))),
+                None => Err(self.refuse(format!("`{name}` has elements of the unsupported type {:?}", info.dtype))),
+            })
+        });
         types.collect()
     }
 
@@ -131,7 +129,9 @@ impl Reader {
         }
         let header = <[u8; 8]>::try_from(start).map_or(u64::MAX, u64::from_le_bytes);
         if header > MOST_HEADER.min(size.saturating_sub(8)) {
-            return Err(refuse(format!("its {size} bytes do not contain a header; it is truncated or has another format")));
+            return Err(refuse(format!(
+                "its {size} bytes do not contain a header; it is truncated or has another format"
+            )));
         }
         let mut text = vec![0; header as usize];
         file.read_exact(&mut text).map_err(io)?;

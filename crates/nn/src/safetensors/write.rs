@@ -108,9 +108,8 @@ fn header_of(
     metadata.insert(CHECKSUMS.to_owned(), checksums::write(sums, &metadata));
     let tensors = order.iter().map(|&i| {
         let (name, ty) = &types[i];
-        let dtype = to_format(ty.dtype).ok_or_else(|| {
-            refuse(format!("`{name}` is {ty}, which the format does not support; convert it first"))
-        })?;
+        let dtype = to_format(ty.dtype)
+            .ok_or_else(|| refuse(format!("`{name}` is {ty}, which the format does not support; convert it first")))?;
         Ok((name.clone(), dtype, ty.shape.dims().iter().map(|&size| size as u64).collect()))
     });
     header(&tensors.collect::<io::Result<Vec<_>>>()?, &metadata).map_err(refuse)

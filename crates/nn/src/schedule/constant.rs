@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, checked};
+use super::{Schedule, checked, not_finite, steps};
 
 /// `lr·factor` for the first `total_iters` steps, then `lr`: PyTorch's `ConstantLR`. For a value
 /// that never changes, use the number itself.

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::Tensor;
 
-use super::{Schedule, half_wave, not_finite, steps, checked, zero};
+use super::{Schedule, checked, half_wave, not_finite, steps, zero};
 
 /// `eta_min + (lr − eta_min)/2·(1 + cos(π·step/t_max))`, like PyTorch's `CosineAnnealingLR`:
 /// decreases over `t_max` steps, and increases again if training continues.

@@ -3,7 +3,7 @@
 use fulmen_tensor::{DType, Tensor};
 
 use super::power::power;
-use super::{Schedule, not_finite, steps, checked, zero};
+use super::{Schedule, checked, not_finite, steps, zero};
 
 /// How the height of the cycles of a [`Cyclic`] changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

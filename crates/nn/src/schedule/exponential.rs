@@ -3,7 +3,7 @@
 use fulmen_tensor::Tensor;
 
 use super::power::power;
-use super::{Schedule, not_finite, checked};
+use super::{Schedule, checked, not_finite};
 
 /// `lr·γ^step`, like PyTorch's `ExponentialLR`.
 ///

@@ -3,7 +3,7 @@
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, checked, zero};
+use super::{Schedule, checked, not_finite, steps, zero};
 
 /// With `t` counted from 1: `lr·min(t/warmup_steps, √(warmup_steps/t))`.
 ///

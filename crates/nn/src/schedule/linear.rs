@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, checked, zero};
+use super::{Schedule, checked, not_finite, steps, zero};
 
 /// Changes linearly from `lr·start_factor` to `lr·end_factor` over `total_iters` steps, and then
 /// stays: PyTorch's `LinearLR`.

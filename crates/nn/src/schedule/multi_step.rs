@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, checked};
+use super::{Schedule, checked, not_finite, steps};
 
 /// `lr·γᵏ` after `k` of the milestones, like PyTorch's `MultiStepLR`.
 ///

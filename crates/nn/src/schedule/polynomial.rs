@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, checked, zero};
+use super::{Schedule, checked, not_finite, steps, zero};
 
 /// `lr·(1 − step/total_iters)^power`, and 0 after `total_iters`: PyTorch's `PolynomialLR`.
 ///

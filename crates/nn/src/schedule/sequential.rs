@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::Tensor;
 
-use super::{Schedule, steps, checked};
+use super::{Schedule, checked, steps};
 
 /// One schedule after another. Each starts at its milestone and counts from there: PyTorch's
 /// `SequentialLR`.

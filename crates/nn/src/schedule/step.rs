@@ -3,7 +3,7 @@
 use fulmen_tensor::Tensor;
 
 use super::power::power;
-use super::{Schedule, not_finite, steps, checked, zero};
+use super::{Schedule, checked, not_finite, steps, zero};
 
 /// `lr·γ^⌊step/step_size⌋`, like PyTorch's `StepLR`.
 ///

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::Tensor;
 
-use super::{Schedule, half_wave, not_finite, steps, checked, zero};
+use super::{Schedule, checked, half_wave, not_finite, steps, zero};
 
 /// PyTorch's `CosineAnnealingWarmRestarts` (SGDR): decreases from `lr` to `eta_min` along half a
 /// cosine wave over `t_0` steps, then again over `t_0·t_mult` steps, `t_0·t_mult²`, …

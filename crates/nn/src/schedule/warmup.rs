@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, checked};
+use super::{Schedule, checked, not_finite, steps};
 
 /// Increases linearly to the first value of another schedule, which then starts. In PyTorch, this
 /// is a `SequentialLR` of a `LinearLR` and the other schedule.

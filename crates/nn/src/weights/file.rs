@@ -75,7 +75,8 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         return match IN_A_FOLDER.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
             Some(file) => read(&file),
             None => {
-                let message = format!("it does not contain {}; give the path of the file itself", IN_A_FOLDER.join(", "));
+                let message =
+                    format!("it does not contain {}; give the path of the file itself", IN_A_FOLDER.join(", "));
                 Err(Error::format(path, "folder of weights", message))
             }
         };

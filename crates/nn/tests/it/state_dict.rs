@@ -88,7 +88,10 @@ fn an_index_that_lies_is_refused() {
 fn what_a_folder_or_a_file_is_not_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let error = StateDict::read(folder.path()).unwrap_err();
-    assert!(error.is_format() && error.to_string().contains("it does not contain model.safetensors.index.json"), "{error}");
+    assert!(
+        error.is_format() && error.to_string().contains("it does not contain model.safetensors.index.json"),
+        "{error}"
+    );
     let error = StateDict::read(folder.path().join("none.pt")).unwrap_err();
     assert!(error.is_io() && error.to_string().contains("none.pt"), "{error}");
     let text = folder.path().join("notes.pt");

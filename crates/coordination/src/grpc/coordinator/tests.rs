@@ -25,7 +25,7 @@ fn join(index: u32, count: u32) -> wire::Join {
 fn full(count: u32, now: Instant) -> Coordinator {
     let mut coordinator = run(count as usize);
     (0..count).for_each(|index| coordinator.join(&join(index, count), now).unwrap());
-    run
+    coordinator
 }
 
 fn key(purpose: Purpose, name: &str) -> BarrierKey {
@@ -138,7 +138,7 @@ fn barriers_of_the_past_are_forgotten() {
         (0..2).for_each(|index| coordinator.arrive(&at, index, &BTreeMap::new()));
         assert_eq!(coordinator.outcome(&at), Some(Ok(())));
     }
-    assert_eq!(run.barriers.len(), 2);
+    assert_eq!(coordinator.barriers.len(), 2);
 }
 
 #[test]
@@ -264,8 +264,7 @@ fn who_comes_for_the_next_run_is_told_to_wait() {
     let mut coordinator = full(2, Instant::now());
     assert_eq!(coordinator.is_ending(next(1)), None);
     (0..2).for_each(|index| coordinator.arrive(&key(Purpose::Shutdown, ""), index, &BTreeMap::new()));
-    expect!["the previous run has not ended for all its processes"]
-        .assert_eq(&coordinator.is_ending(next(1)).unwrap());
+    expect!["the previous run has not ended for all its processes"].assert_eq(&coordinator.is_ending(next(1)).unwrap());
     assert_eq!(coordinator.is_ending(join(1, 2).caller), None);
 
     // Of a run that failed, only those that know of it can come for another.
