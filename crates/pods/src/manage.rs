@@ -192,7 +192,7 @@ pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
 }
 
 /// A line of a worker's output, or its exit code at the end.
-type CommandOutput = (usize, Result<String, u8>);
+type OutputEvent = (usize, Result<String, u8>);
 
 pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
     let (hosts, ssh) = arguments.targets.resolve()?;
@@ -207,7 +207,7 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
         let mut command = ssh.command(host, &command);
         let failed = |e| Error::new(format!("the program ssh: {e}"));
         let mut child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
-        let send: Sender<CommandOutput> = send.clone();
+        let send: Sender<OutputEvent> = send.clone();
         thread::spawn(move || {
             let (out, err) = (child.stdout.take(), child.stderr.take());
             thread::scope(|scope| {
@@ -232,7 +232,7 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
     Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
 }
 
-fn lines(pipe: Option<impl Read>, worker: usize, send: &Sender<CommandOutput>) {
+fn lines(pipe: Option<impl Read>, worker: usize, send: &Sender<OutputEvent>) {
     let lines = pipe.into_iter().flat_map(|pipe| BufReader::new(pipe).split(b'\n').map_while(std::io::Result::ok));
     for line in lines {
         let _ = send.send((worker, Ok(String::from_utf8_lossy(&line).into_owned())));

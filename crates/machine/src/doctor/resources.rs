@@ -146,7 +146,7 @@ pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
         let last = (cores.ceil() as u64).saturating_sub(1);
         findings.push(Finding::note(
             format!("the container may use {cores:.1} of {allowed} cores, but plugins start threads for all {allowed}"),
-            format!("`taskset -c 0-{last} ./train …`, limits the threads to the cores that the container may use"),
+            format!("`taskset -c 0-{last} ./train …` limits the threads to the cores that the container may use"),
         ));
     }
     if cores < 4.0 * chips as f64 {
