@@ -1,6 +1,6 @@
 //! [`CloudStore`]: checkpoints in a bucket, `gs://…` or `s3://…`.
 //!
-//! Not here: requests, credentials and retries, which `fulmen-files` has.
+//! Not here: requests, credentials and retries (`fulmen-files`).
 
 use std::io::{self, Write};
 
@@ -8,10 +8,11 @@ use fulmen_files::{Location, ObjectWriter};
 
 use crate::store::{Entry, NewObject, Store};
 
-/// The objects below a name in a bucket, as `gs://bucket/run` or `s3://bucket/run`.
+/// The objects below a prefix in a bucket, such as `gs://bucket/run` or `s3://bucket/run`.
 ///
-/// Requests that fail because the store is busy or the connection breaks are made again, for as long as the location's
-/// options say. Large files go in parts, and are there when all parts are.
+/// Requests that fail because the store is busy or the connection breaks are retried as the
+/// location's options say. Large files are uploaded in parts and become visible when all parts have
+/// arrived.
 ///
 /// ```
 /// use fulmen_checkpoint::{CloudStore, Store};
@@ -25,7 +26,9 @@ pub struct CloudStore {
 }
 
 impl CloudStore {
-    /// The store of the objects below a location, which has settings of its own where the environment's are not meant.
+    /// The store of the objects below a location. Use it instead of
+    /// [`open_store`](crate::open_store) if the location needs settings other than those of the
+    /// environment.
     pub fn new(root: impl Into<Location>) -> CloudStore {
         CloudStore { root: root.into() }
     }
@@ -76,7 +79,7 @@ impl Write for NewCloud {
         Ok(bytes.len())
     }
 
-    // A store shows nothing before the commit.
+    // An object store shows nothing before the commit.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -89,7 +92,7 @@ impl NewObject for NewCloud {
     }
 }
 
-/// The error without the place, which the caller names.
+/// The error without the location, which the caller adds.
 fn explain(at: &Location, error: &fulmen_data::Error) -> io::Error {
     let text = error.to_string();
     let text = text.strip_prefix(&format!("{at}: ")).unwrap_or(&text).to_owned();

@@ -1,4 +1,4 @@
-//! [`copy`]: a checkpoint into another store.
+//! [`copy`]: copies a checkpoint to another store.
 
 use std::sync::Arc;
 
@@ -6,11 +6,12 @@ use crate::read::Blocks;
 use crate::store::Store;
 use crate::{Checkpoint, CheckpointWriter, Manifest, Part, Result};
 
-/// Copies a checkpoint into another store, under its name. Each block is compared with its checksum on the way, and the
-/// manifest comes last: what is there under the name stays until then. At most 17 MiB are held.
+/// Copies a checkpoint to another store, under the same name. Each block is compared with its
+/// checksum, and the manifest is written last, so a checkpoint of that name remains valid until
+/// then. Holds at most 17 MiB in memory.
 ///
 /// # Errors
-/// The checkpoint is damaged or cannot be read; the store cannot be written to, or is full.
+/// The checkpoint is damaged or cannot be read; the store cannot be written or is full.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -28,7 +29,7 @@ pub fn copy(checkpoint: &Checkpoint, to: Arc<dyn Store>) -> Result<Manifest> {
     copy_while(checkpoint, to, &|| Ok(()))
 }
 
-/// As [`copy`], until `go_on` fails.
+/// Like [`copy`], but stops when `go_on` fails.
 pub(crate) fn copy_while(
     checkpoint: &Checkpoint,
     to: Arc<dyn Store>,

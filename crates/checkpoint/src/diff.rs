@@ -1,4 +1,4 @@
-//! [`diff`]: in what two checkpoints differ.
+//! [`diff`]: the differences between two checkpoints.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use serde_json::Value;
 use crate::shard::size_of;
 use crate::{Checkpoint, Error, Result};
 
-/// One difference between two checkpoints. Its text says what it is.
+/// One difference between two checkpoints. `Display` describes it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// A tensor that only the first has.
+    /// A tensor that exists only in the first.
     OnlyFirst(String),
-    /// A tensor that only the second has.
+    /// A tensor that exists only in the second.
     OnlySecond(String),
-    /// A tensor of two dtypes or shapes.
+    /// A tensor whose dtype or shape differs.
     Type {
         /// Its name.
         name: String,
@@ -26,15 +26,16 @@ pub enum Difference {
         /// Dtype and shape in the second.
         second: String,
     },
-    /// A tensor of other values.
+    /// A tensor whose values differ.
     Values {
         /// Its name.
         name: String,
-        /// The elements whose bits differ.
+        /// The number of elements whose bits differ.
         different: u64,
-        /// All elements.
+        /// The number of all elements.
         elements: u64,
-        /// The largest distance of two elements that are finite in both; `None` where elements are no floats.
+        /// The largest difference between two elements that are finite in both; `None` if the
+        /// elements are not floats.
         largest: Option<f64>,
     },
     /// A field of [`Run`](crate::Run), such as `options.max_epochs`.
@@ -63,8 +64,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The differences between two checkpoints, however they were divided into parts: first of the runs, then of the tensors by
-/// name. At most 128 MiB are held.
+/// The differences between two checkpoints, whatever parts their tensors were written in: first
+/// those of the runs, then those of the tensors by name. Holds at most 128 MiB in memory.
 ///
 /// # Errors
 /// A checkpoint cannot be read or is damaged.

@@ -1,4 +1,4 @@
-//! The crate's one error: what was wrong, where, and what to do next.
+//! The error type of this crate: what was wrong, where, and what to do next.
 
 use std::error::Error as StdError;
 use std::{fmt, io};
@@ -6,7 +6,7 @@ use std::{fmt, io};
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a checkpoint could not be written or read. The kind is private; ask with the `is_...` methods.
+/// Why a checkpoint could not be written or read. The kind is private; use the `is_...` methods.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Error {
         Error { kind: Kind::NotFound, message: message.into(), source: None }
     }
 
-    /// What is wrong, without the advice, which is the same for all damage.
+    /// The problem, without the advice, which is the same for all damage.
     pub(crate) fn damaged(message: impl fmt::Display) -> Error {
         let message = format!("{message}: the checkpoint was damaged after it was written; use another one");
         Error { kind: Kind::Damaged, message, source: None }
@@ -67,17 +67,18 @@ impl Error {
         Error { kind, message: format!("{place}: cannot {doing}: {source}{advice}"), source: Some(source) }
     }
 
-    /// Whether arguments do not fit together, or to the checkpoint.
+    /// Whether arguments are inconsistent, or do not fit the checkpoint.
     pub fn is_usage(&self) -> bool {
         self.kind == Kind::Usage
     }
 
-    /// Whether there is no checkpoint, or no such tensor in it.
+    /// Whether the checkpoint, or a tensor in it, does not exist.
     pub fn is_not_found(&self) -> bool {
         self.kind == Kind::NotFound
     }
 
-    /// Whether the checkpoint is not as it was written: a byte differs, a shard is missing or cut short.
+    /// Whether the checkpoint has changed since it was written: a byte differs, or a shard is
+    /// missing or truncated.
     pub fn is_damaged(&self) -> bool {
         self.kind == Kind::Damaged
     }
@@ -87,7 +88,8 @@ impl Error {
         self.kind == Kind::Newer
     }
 
-    /// Whether checkpoints were not copied in time. They are where they were written.
+    /// Whether checkpoints were not copied in time. They are still in the store where they were
+    /// written.
     pub fn is_late(&self) -> bool {
         self.kind == Kind::Late
     }

@@ -1,4 +1,4 @@
-//! [`FileName`]: the pattern of a checkpoint's name, as Lightning's `filename`.
+//! [`FileName`]: the pattern of a checkpoint's name, like Lightning's `filename`.
 
 /// The pattern of a checkpoint's name: text with named values in braces, such as `net-{epoch:02d}-{val_acc:.3f}`.
 ///
@@ -22,28 +22,28 @@ enum Part {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Format {
     Plain,
-    /// So many digits after the point.
+    /// This many digits after the point.
     Decimals(usize),
-    /// A whole number of at least so many digits.
+    /// A whole number with at least this many digits.
     Digits(usize),
 }
 
 impl FileName {
-    /// Reads a pattern. A value has a format after a colon, or none: `.2f` for two digits after the point, `03d` for a whole
-    /// number of at least three digits.
+    /// Parses a pattern. A value may have a format after a colon: `.2f` for two digits after the
+    /// point, `03d` for a whole number of at least three digits.
     ///
     /// # Errors
-    /// What is wrong with the pattern, in words.
+    /// A description of what is wrong with the pattern.
     pub fn parse(pattern: &str) -> Result<FileName, String> {
         if pattern.is_empty() {
-            return Err("a name of a file is not empty".into());
+            return Err("the file name is empty".into());
         }
         let (mut parts, mut rest) = (vec![], pattern);
         while let Some((text, value)) = rest.split_once('{') {
             let (value, after) = value.split_once('}').ok_or("a `{` has no `}`")?;
             let (name, format) = value.split_once(':').unwrap_or((value, ""));
             let format = format_of(format)
-                .ok_or_else(|| format!("`{format}` is no format; there are .2f (digits after the point) and 03d"))?;
+                .ok_or_else(|| format!("`{format}` is not a format; use .2f (digits after the point) or 03d"))?;
             if name.is_empty() {
                 return Err("`{}` names no value".into());
             }
@@ -56,7 +56,7 @@ impl FileName {
         }
         parts.push(Part::Text(rest.to_owned()));
         if parts.iter().any(|part| matches!(part, Part::Text(text) if text.contains('/'))) {
-            return Err("a name of a file has no `/`".into());
+            return Err("a file name cannot contain `/`".into());
         }
         Ok(FileName(parts))
     }
@@ -69,13 +69,13 @@ impl FileName {
         })
     }
 
-    /// The name with these values: `NAME=VALUE` for each. `{epoch}` and `{step}` stay where they have none; others without a
-    /// value are left out.
+    /// The name with these values, each as `NAME=VALUE`. `{epoch}` and `{step}` stay as they are if
+    /// they have no value; others are left out.
     pub fn fill(&self, value: impl Fn(&str) -> Option<f64>) -> String {
         let part = |part: &Part| match part {
             Part::Text(text) => text.clone(),
             Part::Value { name, format } => {
-                // A name of a metric may have what a name of a file has not.
+                // Metric names may contain characters that are not allowed in file names.
                 let shown = name.replace('/', "_");
                 match (value(name), format) {
                     (None, _) if name == "epoch" || name == "step" => format!("{shown}={{{name}}}"),
@@ -123,12 +123,12 @@ mod tests {
     #[test]
     fn what_is_no_pattern_is_told() {
         for (pattern, why) in [
-            ("", "not empty"),
-            ("a/b", "has no `/`"),
+            ("", "is empty"),
+            ("a/b", "cannot contain `/`"),
             ("{epoch", "has no `}`"),
             ("epoch}", "has no `{`"),
             ("{}", "names no value"),
-            ("{epoch:x}", "`x` is no format"),
+            ("{epoch:x}", "`x` is not a format"),
         ] {
             assert!(FileName::parse(pattern).unwrap_err().contains(why), "{pattern}");
         }

@@ -1,4 +1,4 @@
-//! [`header`]: what a safetensors file begins with.
+//! [`header`]: the header of a safetensors file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,18 +8,18 @@ use serde_json::json;
 
 use crate::shard::bytes_of;
 
-/// The key that is not a tensor's.
+/// The reserved key that is not a tensor.
 const METADATA: &str = "__metadata__";
 
 /// The format's own limit.
 const MOST: usize = 100_000_000;
 
-/// What a safetensors file begins with, for these tensors in this order without gaps, and a dictionary of texts. The same
-/// give the same bytes.
+/// The header of a safetensors file with these tensors, in this order without gaps, and a
+/// dictionary of strings. Equal arguments give equal bytes.
 ///
 /// # Errors
-/// What is wrong: a name that is empty, reserved or twice there; a tensor that is not whole bytes, or too large; names that the
-/// format has no room for.
+/// A description of the problem: a name is empty, reserved or duplicated; a tensor is too large or
+/// is not a whole number of bytes; the names exceed the limit of the format.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -36,11 +36,13 @@ pub fn header(tensors: &[(String, Dtype, Vec<u64>)], metadata: &BTreeMap<String,
     let mut entries = vec![format!("{}:{}", json!(METADATA), json!(metadata))];
     for (name, dtype, shape) in tensors {
         if name.is_empty() || name == METADATA || !names.insert(name) {
-            return Err(format!("`{name}` cannot name a tensor: names are not empty, not {METADATA}, and differ"));
+            return Err(format!(
+                "`{name}` is not a valid tensor name: names must be unique, not empty, and not {METADATA}"
+            ));
         }
         let bytes = bytes_of(*dtype, shape).and_then(|bytes| usize::try_from(bytes).ok());
         let Some(end) = bytes.and_then(|bytes| start.checked_add(bytes)) else {
-            return Err(format!("`{name}` cannot be written: its elements are not whole bytes, or too many"));
+            return Err(format!("cannot write `{name}`: its elements are not whole bytes, or there are too many"));
         };
         let shape = shape.iter().map(|size| *size as usize).collect();
         let info = TensorInfo { dtype: *dtype, shape, data_offsets: (start, end) };
@@ -51,7 +53,7 @@ pub fn header(tensors: &[(String, Dtype, Vec<u64>)], metadata: &BTreeMap<String,
     text.resize(text.len().next_multiple_of(8), b' ');
     if text.len() > MOST {
         return Err(format!(
-            "the names of {} tensors take {} bytes, and a safetensors header holds {MOST}; write more files",
+            "the names of {} tensors take {} bytes, and the limit of a safetensors header is {MOST}; write several files",
             tensors.len(),
             text.len()
         ));

@@ -1,11 +1,12 @@
 //! Checkpoints: a folder of safetensors shards and a manifest.
 //!
-//! Each process writes the [`Part`]s of tensors that it holds into shards of its own ([`CheckpointWriter`]). The manifest
-//! comes last and names them all. A folder without a whole manifest is not a checkpoint. Every byte is covered by a
-//! checksum: reading compares each block with its own, and an error names the tensor.
+//! Each process writes the [`Part`]s of tensors that it holds into its own shards
+//! ([`CheckpointWriter`]). The manifest is written last and names all of them. A folder without a
+//! complete manifest is not a checkpoint. Checksums cover every byte: reading compares each block
+//! with its checksum, and an error names the tensor.
 //!
-//! [`Checkpoint::read`] gives any rectangle of any tensor, whatever parts it was written in. So a checkpoint of eight
-//! devices is read by four, or by one.
+//! [`Checkpoint::read`] returns any rectangle of any tensor, whatever parts it was written in. A
+//! checkpoint of eight devices can therefore be read by four devices, or by one.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -31,7 +32,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Not here: devices, models, and when a checkpoint is written.
+//! Not here: devices, models, and when to write a checkpoint.
 
 #[cfg(feature = "cloud")]
 mod cloud;

@@ -1,7 +1,7 @@
-//! [`Manifest`]: what a checkpoint is of, and where each part of each tensor lies.
+//! [`Manifest`]: the contents of a checkpoint, and the location of each part of each tensor.
 //!
-//! The file is one JSON object, `{"sha256": …, "manifest": …}`, with the SHA-256 of the text of `manifest`. This frame is
-//! that of all versions, so damage and a newer version are told apart.
+//! The file is one JSON object, `{"sha256": …, "manifest": …}`, with the SHA-256 of the text of
+//! `manifest`. All versions have this envelope, so damage can be told from a newer version.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,10 +21,10 @@ pub const MANIFEST: &str = "manifest.json";
 /// The version of the format that this crate writes, and the newest that it reads.
 pub const FORMAT_VERSION: u64 = 1;
 
-/// The bytes of a part that share a checksum.
+/// The size in bytes of a block, the unit of checksums.
 pub(crate) const BLOCK: u64 = 1 << 20;
 
-/// What a checkpoint is of, and where each part of each tensor lies.
+/// The contents of a checkpoint, and the location of each part of each tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     format_version: u64,
@@ -36,7 +36,7 @@ pub struct Manifest {
     pub tensors: BTreeMap<String, TensorEntry>,
 }
 
-/// The training that wrote a checkpoint, and where it stood.
+/// The training that wrote a checkpoint, and its progress.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Run {
@@ -44,7 +44,8 @@ pub struct Run {
     pub step: u64,
     /// Finished epochs.
     pub epoch: u64,
-    /// The monitored value, by which the best checkpoints are known. One that is not finite becomes `None`.
+    /// The monitored value, by which checkpoints are ranked. A value that is not finite is stored
+    /// as `None`.
     pub score: Option<f64>,
     /// The axes of the mesh, with the number of devices along each.
     pub mesh: Vec<(String, u64)>,
@@ -52,24 +53,24 @@ pub struct Run {
     pub options: Map<String, Value>,
     /// The user's hyperparameters.
     pub hyperparameters: Map<String, Value>,
-    /// The versions of the programs that took part.
+    /// The versions of the programs involved.
     pub versions: BTreeMap<String, String>,
-    /// What else the Trainer needs to resume.
+    /// Other state that the Trainer needs to resume.
     pub training: Map<String, Value>,
 }
 
 /// A file of a checkpoint: a header, then the parts without gaps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardEntry {
-    /// The name within the folder.
+    /// The name in the folder.
     pub file: String,
     /// The length of the file.
     pub bytes: u64,
-    /// The length of the header, with the 8 bytes that say it.
+    /// The length of the header, including the 8 bytes of its length field.
     pub header_bytes: u64,
     /// The CRC-32C of the header.
     pub header_crc32c: u32,
-    /// The SHA-256 of the file, as `sha256sum` says it.
+    /// The SHA-256 of the file, as `sha256sum` prints it.
     pub sha256: String,
 }
 
@@ -78,23 +79,23 @@ pub struct ShardEntry {
 pub struct TensorEntry {
     /// The type of its elements.
     pub dtype: Dtype,
-    /// Its whole shape.
+    /// The shape of the whole tensor.
     pub shape: Vec<u64>,
-    /// Its parts, which cover it once.
+    /// Its parts. Together they cover each element once.
     pub parts: Vec<PartEntry>,
 }
 
-/// Where a part of a tensor lies.
+/// The location of a part of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartEntry {
-    /// Which part it is.
+    /// The part.
     #[serde(flatten)]
     pub rectangle: Rectangle,
     /// The file.
     pub file: String,
-    /// The position of its first byte in the file.
+    /// The offset of its first byte in the file.
     pub start: u64,
-    /// The CRC-32C of each MiB of it; the last may be shorter.
+    /// The CRC-32C of each MiB of it; the last block may be shorter.
     pub crc32c: Vec<u32>,
 }
 
@@ -106,7 +107,7 @@ struct Frame {
 }
 
 impl Manifest {
-    /// Puts together what processes have written.
+    /// Combines what the processes have written.
     pub(crate) fn new(mut run: Run, written: Vec<WrittenShard>) -> Result<Manifest> {
         run.score = run.score.filter(|score| score.is_finite());
         let mut manifest = Manifest { format_version: FORMAT_VERSION, run, shards: vec![], tensors: BTreeMap::new() };
@@ -125,22 +126,23 @@ impl Manifest {
                 tensor.parts.extend(found.parts);
             }
         }
-        manifest.check().map_err(|why| Error::usage(format!("the shards are not one checkpoint: {why}")))?;
+        manifest.check().map_err(|why| Error::usage(format!("the shards do not form a checkpoint: {why}")))?;
         Ok(manifest)
     }
 
     /// The content of the file.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
-        let failed = |e: serde_json::Error| Error::usage(format!("the manifest cannot be written as JSON: {e}"));
+        let failed = |e: serde_json::Error| Error::usage(format!("cannot write the manifest as JSON: {e}"));
         let manifest = serde_json::value::to_raw_value(self).map_err(failed)?;
         let sha256 = hex(Sha256::digest(manifest.get()).as_ref());
         serde_json::to_vec(&Frame { sha256, manifest }).map_err(failed)
     }
 
-    /// The manifest in the content of a file, which is called `place` in errors.
+    /// Parses the content of a manifest file, which errors call `place`.
     pub(crate) fn from_bytes(bytes: &[u8], place: &str) -> Result<Manifest> {
         let damaged = |why: String| Error::damaged(format_args!("{place}: {why}"));
-        let frame: Frame = serde_json::from_slice(bytes).map_err(|e| damaged(format!("not a whole manifest ({e})")))?;
+        let frame: Frame =
+            serde_json::from_slice(bytes).map_err(|e| damaged(format!("not a complete manifest ({e})")))?;
         if hex(Sha256::digest(frame.manifest.get()).as_ref()) != frame.sha256 {
             return Err(damaged("the manifest does not match its checksum".into()));
         }
@@ -148,7 +150,7 @@ impl Manifest {
         struct Version {
             format_version: u64,
         }
-        let wrong = |e: serde_json::Error| damaged(format!("not a manifest of a checkpoint ({e})"));
+        let wrong = |e: serde_json::Error| damaged(format!("not the manifest of a checkpoint ({e})"));
         let Version { format_version } = serde_json::from_str(frame.manifest.get()).map_err(wrong)?;
         if format_version > FORMAT_VERSION {
             return Err(Error::newer(format!(
@@ -166,7 +168,7 @@ impl Manifest {
         self.shards.iter().find(|shard| shard.file == file)
     }
 
-    /// The parts in a file with their tensors, in the order in which they lie there.
+    /// The parts in a file with their tensors, in file order.
     pub(crate) fn parts_in(&self, file: &str) -> Vec<(&str, &TensorEntry, &PartEntry)> {
         let tensors = self
             .tensors
@@ -177,24 +179,24 @@ impl Manifest {
         parts
     }
 
-    /// The length of all tensors.
+    /// The size of all tensors.
     pub fn bytes(&self) -> u64 {
         self.tensors.values().filter_map(|tensor| bytes_of(tensor.dtype, &tensor.shape)).sum()
     }
 
-    /// Checks all that readers rely on: names stay in the folder, parts fill the shards without gaps, and the parts of a
-    /// tensor cover it once.
+    /// Checks the guarantees that readers rely on: names stay in the folder, parts fill the shards
+    /// without gaps, and the parts of a tensor cover each element once.
     fn check(&self) -> Result<(), String> {
         let mut files = BTreeSet::new();
         for shard in &self.shards {
             if !is_plain(&shard.file) || shard.file == MANIFEST || !files.insert(shard.file.as_str()) {
-                return Err(format!("`{}` cannot name a shard, or names two", shard.file));
+                return Err(format!("`{}` is not a valid shard name, or is used twice", shard.file));
             }
         }
         let mut spans: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
         for (name, tensor) in &self.tensors {
             if size_of(tensor.dtype).is_none() || elements(&tensor.shape).is_none() {
-                return Err(format!("`{name}` is {} {:?}, which is no tensor", tensor.dtype, tensor.shape));
+                return Err(format!("`{name}` is {} {:?}, which is not a valid tensor", tensor.dtype, tensor.shape));
             }
             for part in &tensor.parts {
                 part.rectangle.check_within(&tensor.shape).map_err(|e| format!("`{name}`: {e}"))?;
@@ -216,35 +218,31 @@ impl Manifest {
             }
         }
         match spans.keys().next() {
-            Some(file) => Err(format!("parts of tensors are said to be in {file}, which is not one of its shards")),
+            Some(file) => Err(format!("parts of tensors refer to {file}, which is not one of its shards")),
             None => Ok(()),
         }
     }
 }
 
-/// Whether the parts of a tensor cover it once; else the reason.
+/// Checks that the parts of a tensor cover each element once.
 fn check_cover(tensor: &TensorEntry) -> Result<(), String> {
     let mut parts: Vec<&Rectangle> = tensor.parts.iter().map(|part| &part.rectangle).collect();
     parts.sort_by(|a, b| a.offset.cmp(&b.offset));
     for (i, part) in parts.iter().enumerate() {
-        // Those that begin after the end of this one along the first axis lie beside it.
+        // Parts that begin after the end of this one along the first axis cannot overlap it.
         let end = part.offset.first().map_or(u64::MAX, |offset| offset + part.extent[0]);
         let mut near =
             parts[i + 1..].iter().take_while(|other| other.offset.first().is_none_or(|offset| *offset < end));
         if let Some(other) = near.find(|other| part.intersection(other).is_some()) {
-            return Err(format!("has elements twice, in the parts {part} and {other}"));
+            return Err(format!("has overlapping parts, {part} and {other}"));
         }
     }
     let covered: u64 = parts.iter().filter_map(|part| part.elements()).sum();
     let expected = elements(&tensor.shape).unwrap_or_default();
-    if covered == expected {
-        Ok(())
-    } else {
-        Err(format!("has {expected} elements, of which its parts hold {covered}"))
-    }
+    if covered == expected { Ok(()) } else { Err(format!("has {expected} elements, but its parts hold {covered}")) }
 }
 
-/// Whether a name is that of a file in a folder, not hidden and not elsewhere.
+/// Whether a name is a plain file name: not hidden and without a path.
 pub(crate) fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }

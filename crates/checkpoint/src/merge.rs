@@ -1,4 +1,5 @@
-//! [`merge`]: the tensors of a checkpoint as plain safetensors files, which every reader of the format opens.
+//! [`merge`]: writes the tensors of a checkpoint as plain safetensors files, which every reader of
+//! the format opens.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,12 +11,12 @@ use crate::shard::bytes_of;
 use crate::store::Store;
 use crate::{Checkpoint, Error, Part, Result, ShardWriter};
 
-/// The beginning of the names of what optimizers remember.
+/// The prefix of the names of optimizer state.
 pub const OPTIMIZER: &str = "optimizer/";
-/// The beginning of the names of what is the Trainer's own.
+/// The prefix of the names of the Trainer's own state.
 pub const TRAINER: &str = "trainer/";
 
-/// Whether a value belongs to an optimizer or to the Trainer, and not to the module.
+/// Whether a value belongs to an optimizer or to the Trainer, rather than to the module.
 pub fn is_training_state(name: &str) -> bool {
     name.starts_with(OPTIMIZER) || name.starts_with(TRAINER)
 }
@@ -23,9 +24,10 @@ pub fn is_training_state(name: &str) -> bool {
 /// What a merge writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merge {
-    /// Only the module's tensors, without those of [training](is_training_state).
+    /// Only the module's tensors, without [training state](is_training_state).
     pub weights_only: bool,
-    /// The tensors of one file, in bytes; a larger tensor has a file of its own. `None` is one file.
+    /// The size limit of a file in bytes; a larger tensor gets a file of its own. `None` writes one
+    /// file.
     pub max_shard_bytes: Option<u64>,
 }
 
@@ -35,12 +37,13 @@ impl Merge {
     }
 }
 
-/// Writes the tensors of a checkpoint into a folder of a store, whole, under their names: one file `model.safetensors`, or
-/// with `max_shard_bytes` several as Hugging Face names them, with their index. It gives the names of the files. At most 64
-/// MiB are held.
+/// Writes the whole tensors of a checkpoint into a folder of a store, under their names. The result
+/// is one file `model.safetensors` or, with `max_shard_bytes`, several files with an index, named
+/// like Hugging Face's. Returns the names of the files. Holds at most 64 MiB in memory.
 ///
 /// # Errors
-/// The checkpoint is damaged or has no such tensors; the folder has something in it, cannot be written to, or is full.
+/// The checkpoint is damaged or has no such tensors; the folder is not empty, cannot be written, or
+/// is full.
 pub fn merge(checkpoint: &Checkpoint, to: &dyn Store, folder: &str, options: &Merge) -> Result<Vec<String>> {
     if to.list(folder).is_ok_and(|entries| !entries.is_empty()) {
         let place = to.describe(folder);

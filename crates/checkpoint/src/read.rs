@@ -1,4 +1,4 @@
-//! [`Checkpoint`]: reading any rectangle of any tensor, from whatever parts hold it.
+//! [`Checkpoint`]: reads any rectangle of any tensor, whatever parts it was written in.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,42 +13,43 @@ use crate::shard::{bytes_of, size_of};
 use crate::store::Store;
 use crate::{Error, LocalStore, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry, open_store};
 
-/// A manifest names the parts of millions of tensors within this.
+/// The size limit of a manifest in bytes; enough for the parts of millions of tensors.
 const MOST_MANIFEST: u64 = 1 << 30;
 
-/// What is read at once where a whole tensor is not wanted.
+/// How many bytes to read at once when a tensor is streamed.
 const SLAB: u64 = 32 << 20;
 
-/// A checkpoint whose manifest is whole and whose shards are all there.
+/// A checkpoint with a complete manifest and all of its shards.
 #[derive(Debug)]
 pub struct Checkpoint {
     store: Arc<dyn Store>,
     name: String,
     manifest: Manifest,
     sha256: String,
-    /// The shards whose header was compared.
+    /// The shards whose header was verified.
     compared: Mutex<BTreeSet<String>>,
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint `name` of a store. The values are compared with their checksums when they are read.
+    /// Opens the checkpoint `name` of a store. Values are compared with their checksums when they
+    /// are read.
     ///
     /// # Errors
-    /// There is no checkpoint of that name, or it was not finished; its manifest is damaged or of a newer version; a shard is
-    /// missing or has another length.
+    /// The checkpoint does not exist or was not finished; its manifest is damaged or has a newer
+    /// version; a shard is missing or has a different length.
     pub fn open(store: Arc<dyn Store>, name: &str) -> Result<Checkpoint> {
         let folder = store.describe(name);
         let entries = store.list(name).map_err(|e| Error::io("read", &folder, e))?;
         let length = |file: &str| entries.iter().find(|entry| entry.name == file).and_then(|entry| entry.bytes);
         let Some(bytes) = length(MANIFEST) else {
             return Err(Error::not_found(format!(
-                "{folder}: there is no {MANIFEST}, so it is no checkpoint, or one that was not finished; use another one"
+                "{folder}: there is no {MANIFEST}, so it is not a checkpoint, or it was not finished; use another one"
             )));
         };
         let file = join(name, MANIFEST);
         let place = store.describe(&file);
         if bytes > MOST_MANIFEST {
-            return Err(Error::damaged(format_args!("{place}: {bytes} bytes are too many for a manifest")));
+            return Err(Error::damaged(format_args!("{place}: {bytes} bytes is too large for a manifest")));
         }
         let mut content = vec![0; bytes as usize];
         store.read(&file, 0, &mut content).map_err(|e| Error::io("read", &place, e))?;
@@ -70,10 +71,10 @@ impl Checkpoint {
         Ok(Checkpoint { store, name: name.to_owned(), manifest, sha256, compared: Mutex::default() })
     }
 
-    /// Opens the checkpoint in a folder of this machine, or below `gs://bucket/path` or `s3://bucket/path`.
+    /// Opens the checkpoint in a local folder, or below `gs://bucket/path` or `s3://bucket/path`.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::open`] and [`open_store`]; a path that is no folder.
+    /// Those of [`Checkpoint::open`] and [`open_store`]; the path is not a folder.
     pub fn open_folder(folder: impl AsRef<Path>) -> Result<Checkpoint> {
         let folder = folder.as_ref();
         let place = folder.display().to_string();
@@ -83,7 +84,7 @@ impl Checkpoint {
             };
             return Checkpoint::open(open_store(format!("{scheme}://{parent}"))?, name);
         }
-        // The name of `.` is known only then.
+        // Resolves paths such as `.`, which have no name.
         let whole = folder.canonicalize().map_err(|e| Error::io("open", &place, e))?;
         match (whole.parent(), whole.file_name().and_then(|name| name.to_str())) {
             (Some(parent), Some(name)) if whole.is_dir() => Checkpoint::open(Arc::new(LocalStore::new(parent)), name),
@@ -94,26 +95,26 @@ impl Checkpoint {
         }
     }
 
-    /// The SHA-256 of the file of the manifest. Two checkpoints that have the same hold the same.
+    /// The SHA-256 of the manifest file. Checkpoints with equal hashes have equal contents.
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
 
-    /// The name within the store.
+    /// The name in the store.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is of, and where everything lies.
+    /// The contents of the checkpoint, and the location of each part.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Reads a rectangle of a tensor: its elements, little-endian and row-major.
+    /// Reads a rectangle of a tensor: its elements, little-endian and in row-major order.
     ///
     /// # Errors
-    /// There is no such tensor; the rectangle does not lie within it; what is read does not match its checksum; the store
-    /// cannot be read, or there is no memory for so much.
+    /// The tensor does not exist; the rectangle exceeds it; the bytes do not match their checksum;
+    /// the store cannot be read; there is not enough memory.
     pub fn read(&self, tensor: &str, rectangle: &Rectangle) -> Result<Vec<u8>> {
         let entry = self.tensor(tensor)?;
         rectangle.check_within(&entry.shape)?;
@@ -129,7 +130,8 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Reads a tensor slab after slab, in row-major order, and gives each to `take`. At most 32 MiB are held.
+    /// Reads a tensor in row-major order, slab by slab, and passes each slab to `take`. Holds at
+    /// most 32 MiB in memory.
     ///
     /// # Errors
     /// Those of [`Checkpoint::read`] and of `take`.
@@ -144,7 +146,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Rectangles that cover a tensor in row-major order, of 32 MiB at most.
+    /// Rectangles of at most 32 MiB that cover a tensor in row-major order.
     pub(crate) fn slabs(&self, tensor: &str) -> Result<Vec<Rectangle>> {
         let entry = self.tensor(tensor)?;
         Ok(Rectangle::slabs(&entry.shape, SLAB / size_of(entry.dtype).unwrap_or(1)))
@@ -180,11 +182,11 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The header of a shard, which matches its checksum.
+    /// The header of a shard, verified.
     pub(crate) fn header(&self, file: &str) -> Result<Vec<u8>> {
         let place = self.place(file);
         let Some(shard) = self.manifest.shard(file) else {
-            return Err(Error::damaged(format_args!("{place}: not a shard of the manifest")));
+            return Err(Error::damaged(format_args!("{place}: not a shard of this manifest")));
         };
         let mut header = vec![0; shard.header_bytes as usize];
         self.read_file(file, 0, &mut header)?;
@@ -194,7 +196,7 @@ impl Checkpoint {
         Ok(header)
     }
 
-    /// How a user knows a file of the checkpoint.
+    /// The full name of a file of the checkpoint, for messages.
     pub(crate) fn place(&self, file: &str) -> String {
         self.store.describe(&join(&self.name, file))
     }
@@ -209,20 +211,20 @@ pub(crate) fn join(folder: &str, file: &str) -> String {
     if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") }
 }
 
-/// The bytes of a part, by blocks that match their checksums. It holds 16 blocks at most.
+/// Reads a part in blocks and verifies their checksums. Holds at most 16 blocks.
 pub(crate) struct Blocks<'a> {
     checkpoint: &'a Checkpoint,
     name: &'a str,
     part: &'a PartEntry,
     /// The length of the part.
     bytes: u64,
-    /// Blocks that follow each other, the number of the first, and which of them were compared.
+    /// Consecutive blocks, the number of the first, and which of them were verified.
     window: Vec<u8>,
     first: u64,
     compared: Vec<bool>,
 }
 
-/// The most blocks that are read at once: each read of an object store waits for an answer.
+/// The most blocks to read at once. Each read from an object store costs a round trip.
 const WINDOW: u64 = 16;
 
 impl<'a> Blocks<'a> {
@@ -244,7 +246,8 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// Reads block `number` of the part. The caller goes on to read `wanted` blocks, counted from this one.
+    /// Reads block `number` of the part. `wanted` is the number of blocks, from this one on, that
+    /// the caller will read.
     pub(crate) fn read(&mut self, number: u64, wanted: u64) -> Result<&[u8]> {
         let (checkpoint, part) = (self.checkpoint, self.part);
         if number < self.first || number - self.first >= self.compared.len() as u64 {
@@ -272,7 +275,7 @@ impl<'a> Blocks<'a> {
         Ok(block)
     }
 
-    /// Gives all blocks to `take`, in order, until it fails.
+    /// Passes all blocks to `take` in order, until it fails.
     pub(crate) fn try_each(mut self, mut take: impl FnMut(Result<&[u8]>) -> Result<()>) -> Result<()> {
         (0..self.count()).try_for_each(|number| take(self.read(number, WINDOW)))
     }

@@ -1,4 +1,4 @@
-//! [`Rectangle`]: a part of a tensor, and how its bytes lie within another one.
+//! [`Rectangle`]: a part of a tensor, and its memory layout within another one.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// The elements of a tensor from `offset` on, `extent` of them along each axis.
+/// `extent` elements of a tensor along each axis, starting at `offset`.
 ///
 /// ```
 /// use fulmen_checkpoint::Rectangle;
@@ -25,17 +25,17 @@ pub struct Rectangle {
 }
 
 impl Rectangle {
-    /// A rectangle by its first index and its number of elements along each axis.
+    /// A rectangle with this first index and this number of elements along each axis.
     pub fn new(offset: impl Into<Vec<u64>>, extent: impl Into<Vec<u64>>) -> Rectangle {
         Rectangle { offset: offset.into(), extent: extent.into() }
     }
 
-    /// All of a tensor.
+    /// The whole tensor.
     pub fn whole(shape: &[u64]) -> Rectangle {
         Rectangle { offset: vec![0; shape.len()], extent: shape.to_vec() }
     }
 
-    /// The number of elements, or `None` if it is beyond 64 bits.
+    /// The number of elements; `None` if it does not fit 64 bits.
     pub(crate) fn elements(&self) -> Option<u64> {
         elements(&self.extent)
     }
@@ -49,10 +49,10 @@ impl Rectangle {
         if self.offset.len() == shape.len() && self.extent.len() == shape.len() && within() {
             return Ok(());
         }
-        Err(Error::usage(format!("{self} does not lie within a tensor of shape {shape:?}")))
+        Err(Error::usage(format!("{self} is not within a tensor of shape {shape:?}")))
     }
 
-    /// What two rectangles of one tensor have in common, if that is any element.
+    /// The intersection of two rectangles of one tensor, unless it is empty.
     pub fn intersection(&self, other: &Rectangle) -> Option<Rectangle> {
         let ends = |of: &Rectangle| -> Vec<(u64, u64)> {
             of.offset.iter().zip(&of.extent).map(|(offset, extent)| (*offset, offset.saturating_add(*extent))).collect()
@@ -68,14 +68,15 @@ impl Rectangle {
         Some(Rectangle { offset, extent })
     }
 
-    /// The position of the element at `index` among those of this rectangle, in row-major order.
+    /// The position of the element at `index` in this rectangle, in row-major order.
     fn position(&self, index: &[u64]) -> u64 {
         let axes = index.iter().zip(&self.offset).zip(&self.extent);
         axes.fold(0, |position, ((index, offset), extent)| position * extent + (index - offset))
     }
 
-    /// Calls `copy` with each run of elements of `common` that is contiguous both here and in `other`, in ascending order:
-    /// its position here, its position there, and its length.
+    /// Calls `copy` for each run of elements of `common` that is contiguous both here and in
+    /// `other`, in ascending order, with its position here, its position in `other`, and its
+    /// length.
     pub(crate) fn runs(
         &self,
         other: &Rectangle,
@@ -83,7 +84,7 @@ impl Rectangle {
         mut copy: impl FnMut(u64, u64, u64) -> Result<()>,
     ) -> Result<()> {
         let rank = common.extent.len();
-        // The axes after this one are whole in both.
+        // The remaining axes are whole in both.
         let whole =
             |axis: &usize| common.extent[*axis] == self.extent[*axis] && common.extent[*axis] == other.extent[*axis];
         let split = (0..rank).rev().find(|axis| !whole(axis)).unwrap_or(0);
@@ -107,13 +108,13 @@ impl Rectangle {
         }
     }
 
-    /// Divides a tensor into rectangles of at most `most` elements each. They follow each other in row-major order,
-    /// without gaps.
+    /// Divides a tensor into rectangles of at most `most` elements each, consecutive in row-major
+    /// order.
     pub(crate) fn slabs(shape: &[u64], most: u64) -> Vec<Rectangle> {
         if elements(shape) == Some(0) {
             return vec![];
         }
-        // The first axis whose single index is small enough.
+        // The first axis along which a single index is small enough.
         let inner = |axis: usize| shape[axis + 1..].iter().product::<u64>();
         let Some(axis) = (0..shape.len()).find(|axis| inner(*axis) <= most.max(1)) else {
             return vec![Rectangle::whole(shape)];
@@ -139,7 +140,7 @@ impl Rectangle {
     }
 }
 
-/// The number of elements of a shape, or `None` if it is beyond 64 bits.
+/// The number of elements of a shape; `None` if it does not fit 64 bits.
 pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);

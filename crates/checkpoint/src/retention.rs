@@ -1,4 +1,4 @@
-//! Which checkpoints a store has, which is the newest, and which are kept.
+//! Lists the checkpoints of a store, finds the newest, and removes old ones.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -9,20 +9,21 @@ use crate::read::join;
 use crate::store::Store;
 use crate::{Checkpoint, Error, MANIFEST, Result};
 
-/// A folder of a store that has a manifest or looks as if it should.
+/// A folder of a store that has a manifest or looks like an unfinished checkpoint.
 #[derive(Debug)]
 pub struct ListedCheckpoint {
-    /// Its name within the store.
+    /// Its name in the store.
     pub name: String,
-    /// The checkpoint, or why it does not count.
+    /// The checkpoint, or why it is not valid.
     pub checkpoint: Result<Checkpoint>,
 }
 
-/// The checkpoints of a store: those that count, the newest first, then folders that do not, by name. A checkpoint counts
-/// when its manifest is whole and its shards are there, with the right lengths. Values are not read.
+/// The checkpoints of a store: valid ones first, newest first, then invalid folders by name. A
+/// checkpoint is valid if its manifest is complete and its shards exist with the right lengths.
+/// Values are not read.
 ///
 /// # Errors
-/// The store cannot be listed. One that is not there yet has no checkpoints.
+/// The store cannot be listed. A store that does not exist yet has no checkpoints.
 pub fn list(store: &Arc<dyn Store>) -> Result<Vec<ListedCheckpoint>> {
     let entries = match store.list("") {
         Ok(entries) => entries,
@@ -37,7 +38,7 @@ pub fn list(store: &Arc<dyn Store>) -> Result<Vec<ListedCheckpoint>> {
     Ok(listed)
 }
 
-/// Those that count come first.
+/// Valid checkpoints come first.
 fn newest_first(listed: &ListedCheckpoint) -> Reverse<Option<u64>> {
     Reverse(listed.checkpoint.as_ref().ok().map(step))
 }
@@ -46,9 +47,9 @@ fn step(checkpoint: &Checkpoint) -> u64 {
     checkpoint.manifest().run.step
 }
 
-/// Loads the newest checkpoint that `load` can read, and returns the errors of the newer ones that it could not read. A
-/// damaged checkpoint therefore never hides an older good one. In a store with [levels](Store::levels), a checkpoint that
-/// cannot be read from one level is read from the next.
+/// Loads the newest checkpoint that `load` can read, and returns the errors of newer ones that it
+/// could not read. So a damaged checkpoint never hides an older good one. In a store with
+/// [levels](Store::levels), a checkpoint that cannot be read from one level is read from the next.
 ///
 /// # Errors
 /// The store cannot be listed.
@@ -85,31 +86,33 @@ pub enum Mode {
     Max,
 }
 
-/// Which checkpoints are kept: the best by score and the last by step. The newest one is kept in any case.
+/// Which checkpoints to keep: the best by score and the last by step. The newest one is always
+/// kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// How many of the best are kept. Those without a score are none of them.
+    /// How many of the best to keep. Checkpoints without a score do not count.
     pub best: usize,
-    /// How many of the last are kept; 0 is as 1.
+    /// How many of the last to keep; 0 means 1.
     pub last: usize,
-    /// What is best.
+    /// Which scores are better.
     pub mode: Mode,
 }
 
 impl Keep {
-    /// The indices of those that are kept, of `(step, score)` with the newest first.
+    /// The indices to keep, given `(step, score)` with the newest first.
     fn choose(&self, checkpoints: &[(u64, Option<f64>)]) -> BTreeSet<usize> {
         let mut scored: Vec<(usize, f64)> =
             checkpoints.iter().enumerate().filter_map(|(i, (_, score))| Some((i, (*score)?))).collect();
-        // Of equal scores, the newer one.
+        // Among equal scores, the newer one.
         scored.sort_by(|(_, a), (_, b)| if self.mode == Mode::Min { a.total_cmp(b) } else { b.total_cmp(a) });
         let best = scored.into_iter().take(self.best).map(|(i, _)| i);
         (0..checkpoints.len().min(self.last.max(1))).chain(best).collect()
     }
 }
 
-/// Removes the checkpoints that are not kept, and gives their names. The manifest goes first, so that one that is half
-/// removed does not count. What is damaged or unfinished neither counts nor is removed: so the last good one stays.
+/// Removes the checkpoints that are not to be kept, and returns their names. The manifest is
+/// removed first, so that a half-removed checkpoint is not valid. Damaged and unfinished
+/// checkpoints are neither counted nor removed, so the last good one stays.
 ///
 /// # Errors
 /// The store cannot be listed, or a checkpoint cannot be removed.
@@ -141,17 +144,17 @@ pub fn prune(store: &Arc<dyn Store>, keep: &Keep) -> Result<Vec<String>> {
     Ok(removed)
 }
 
-/// The end of the names of shards.
+/// The file name extension of shards.
 pub(crate) const SHARD: &str = ".safetensors";
 
-/// Whether a file has the name of a shard that a process writes, such as `shard_0.safetensors` or `shard_12-3.safetensors`.
-/// Files of other names in the folder of a checkpoint are the user's.
+/// Whether a file name is that of a shard written by a process, such as `shard_0.safetensors` or
+/// `shard_12-3.safetensors`. Other files in the folder of a checkpoint belong to the user.
 fn is_shard(file: &str) -> bool {
     let number = file.strip_prefix("shard_").and_then(|rest| rest.strip_suffix(SHARD));
     number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
 }
 
-/// Removes a checkpoint, its manifest first. Nothing happens where there is none.
+/// Removes a checkpoint, its manifest first. Does nothing if there is none.
 ///
 /// # Errors
 /// The store cannot be read, or a file cannot be removed.
@@ -167,8 +170,9 @@ pub fn remove(store: &Arc<dyn Store>, name: &str) -> Result<()> {
     shards.iter().try_for_each(|file| remove_file(&**store, name, file))
 }
 
-/// Removes the shards (`shard_0.safetensors` and its like) that no manifest names: those of killed writers. Call it where nothing else writes to the store. Where a
-/// manifest is damaged, all stays.
+/// Removes the shards (`shard_0.safetensors` and the like) that no manifest names, left by killed
+/// writers. Call it only while nothing else writes to the store. A folder whose manifest is damaged
+/// is left alone.
 ///
 /// # Errors
 /// The store cannot be read, or a file cannot be removed.
@@ -195,7 +199,7 @@ pub fn remove_unfinished(store: &Arc<dyn Store>) -> Result<()> {
     Ok(())
 }
 
-/// The names of the files in a folder; none where there is no folder.
+/// The names of the files in a folder; empty if there is no such folder.
 pub(crate) fn files(store: &dyn Store, folder: &str) -> Result<Vec<String>> {
     match store.list(folder) {
         Ok(entries) => Ok(entries.into_iter().filter(|entry| entry.bytes.is_some()).map(|entry| entry.name).collect()),
@@ -204,7 +208,7 @@ pub(crate) fn files(store: &dyn Store, folder: &str) -> Result<Vec<String>> {
     }
 }
 
-/// Removes the shards in a folder that are `unused`.
+/// Removes those shards of a folder for which `unused` is true.
 pub(crate) fn remove_shards(store: &dyn Store, folder: &str, unused: impl Fn(&str) -> bool) -> Result<()> {
     let shards = files(store, folder)?.into_iter().filter(|file| is_shard(file) && unused(file));
     shards.into_iter().try_for_each(|file| remove_file(store, folder, &file))

@@ -1,4 +1,4 @@
-//! [`ShardWriter`]: one safetensors file, written part after part.
+//! [`ShardWriter`]: writes one safetensors file, part by part.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::rectangle::elements;
 use crate::store::{NewObject, Store};
 use crate::{Error, PartEntry, Rectangle, Result, ShardEntry, TensorEntry};
 
-/// A part of a tensor that a shard is to hold.
+/// A part of a tensor to store in a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     name: String,
@@ -32,7 +32,7 @@ impl Part {
         Part { name: name.into(), dtype, rectangle: Rectangle::whole(&shape), shape }
     }
 
-    /// A rectangle of a tensor, whose whole shape is `shape`.
+    /// A rectangle of a tensor whose whole shape is `shape`.
     pub fn slice(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<u64>>, rectangle: Rectangle) -> Part {
         Part { name: name.into(), dtype, shape: shape.into(), rectangle }
     }
@@ -47,12 +47,13 @@ impl Part {
         &self.rectangle
     }
 
-    /// The length of its elements.
+    /// The size of its elements in bytes.
     pub fn bytes(&self) -> u64 {
         bytes_of(self.dtype, &self.rectangle.extent).unwrap_or(u64::MAX)
     }
 
-    /// The name in the file. A part says which one it is, so that nobody takes it for the whole.
+    /// The name in the file. The name of a part includes its rectangle, so that it is not mistaken
+    /// for the whole tensor.
     fn key(&self) -> String {
         if self.rectangle == Rectangle::whole(&self.shape) {
             self.name.clone()
@@ -62,26 +63,27 @@ impl Part {
     }
 }
 
-/// The bytes of an element, unless several share one.
+/// The size of an element in bytes, unless several elements share one.
 pub(crate) fn size_of(dtype: Dtype) -> Option<u64> {
     dtype.bitsize().is_multiple_of(8).then_some(dtype.bitsize() as u64 / 8)
 }
 
-/// The bytes of a tensor of this shape.
+/// The size in bytes of a tensor of this shape.
 pub(crate) fn bytes_of(dtype: Dtype, shape: &[u64]) -> Option<u64> {
     elements(shape)?.checked_mul(size_of(dtype)?)
 }
 
-/// A shard that was written, for the manifest. Processes send theirs as JSON to the one that commits the checkpoint.
+/// A finished shard, for the manifest. Processes send it as JSON to the one that commits the
+/// checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenShard {
     /// The file.
     pub(crate) shard: ShardEntry,
-    /// What is in it.
+    /// What it contains.
     pub(crate) tensors: BTreeMap<String, TensorEntry>,
 }
 
-/// A shard that is being written. It holds no values: each goes on to the store.
+/// A shard that is being written. It buffers no values: all bytes go to the store at once.
 ///
 /// ```
 /// use fulmen_checkpoint::{CheckpointWriter, Dtype, LocalStore, Part};
@@ -102,7 +104,7 @@ pub struct ShardWriter {
     file: Box<dyn NewObject>,
     place: String,
     parts: Vec<(Part, PartEntry)>,
-    /// The part that is next, and how much of it is written.
+    /// The index of the next part, and how much of it is written.
     next: usize,
     written: u64,
     sha256: Sha256,
@@ -116,11 +118,12 @@ impl std::fmt::Debug for ShardWriter {
 }
 
 impl ShardWriter {
-    /// Begins a shard, `file` of the folder `folder`.
+    /// Begins the shard `file` in the folder `folder`.
     pub(crate) fn new(store: &dyn Store, folder: &str, file: &str, mut parts: Vec<Part>) -> Result<ShardWriter> {
         let name = if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") };
         let place = store.describe(&name);
-        // Larger elements first keeps each value aligned to its element, as readers that map the file want it.
+        // With larger elements first, every value is aligned to its element size, as readers that
+        // map the file expect.
         parts.sort_by_key(|part| Reverse(part.dtype));
         let header = header_of(&parts)?;
         let mut start = header.len() as u64;
@@ -151,19 +154,24 @@ impl ShardWriter {
         self.parts.get(self.next).map(|(part, _)| part)
     }
 
-    /// Writes the next bytes of [`next_part`](ShardWriter::next_part), little-endian and row-major: all, or some of them.
+    /// Writes the next bytes, all or some, of [`next_part`](ShardWriter::next_part), little-endian
+    /// and in row-major order.
     ///
     /// # Errors
-    /// There are more bytes than the part has; the store cannot be written to, or is full.
+    /// There are more bytes than the part has left; the store cannot be written or is full.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let left = self.next_part().map_or(0, |part| part.bytes() - self.written);
         if bytes.len() as u64 > left {
             let name = self.next_part().map_or("the shard", Part::name);
-            return Err(Error::usage(format!("{}: {} bytes for {name}, which takes {left}", self.place, bytes.len())));
+            return Err(Error::usage(format!(
+                "{}: {} bytes for {name}, which has {left} left",
+                self.place,
+                bytes.len()
+            )));
         }
         let ShardWriter { file, sha256, parts, next, written, .. } = self;
         let Some((_, entry)) = parts.get_mut(*next) else { return Ok(()) };
-        let done = hash_beside(sha256, bytes, || {
+        let done = hash_in_parallel(sha256, bytes, || {
             file.write_all(bytes)?;
             append_checksums(&mut entry.crc32c, *written, bytes);
             Ok(())
@@ -180,10 +188,11 @@ impl ShardWriter {
         }
     }
 
-    /// Makes the shard visible and durable. It belongs to a checkpoint once a manifest names it.
+    /// Makes the shard visible and durable. It becomes part of a checkpoint once a manifest names
+    /// it.
     ///
     /// # Errors
-    /// A part is not whole; the store refuses.
+    /// A part is incomplete; the store fails.
     pub fn commit(mut self) -> Result<WrittenShard> {
         if let Some(part) = self.next_part() {
             let (name, bytes) = (part.name(), part.bytes());
@@ -199,8 +208,8 @@ impl ShardWriter {
     }
 }
 
-/// Does `write` while a thread of its own hashes the bytes, where there are enough of them.
-fn hash_beside(sha256: &mut Sha256, bytes: &[u8], write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+/// Runs `write` while another thread hashes the bytes, if there are enough of them.
+fn hash_in_parallel(sha256: &mut Sha256, bytes: &[u8], write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     if (bytes.len() as u64) < BLOCK {
         sha256.update(bytes);
         return write();
@@ -215,7 +224,7 @@ fn hash_beside(sha256: &mut Sha256, bytes: &[u8], write: impl FnOnce() -> io::Re
     written
 }
 
-/// Appends the checksums of the blocks of `bytes`, which begin `start` bytes into the part.
+/// Appends the checksums of the blocks of `bytes`, which start at offset `start` of the part.
 fn append_checksums(checksums: &mut Vec<u32>, mut start: u64, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let filled = start % BLOCK;
@@ -229,13 +238,13 @@ fn append_checksums(checksums: &mut Vec<u32>, mut start: u64, mut bytes: &[u8]) 
     }
 }
 
-/// The header of a file of these parts.
+/// The header of a file with these parts.
 fn header_of(parts: &[Part]) -> Result<Vec<u8>> {
     for part in parts {
         part.rectangle.check_within(&part.shape).map_err(|e| Error::usage(format!("`{}`: {e}", part.name)))?;
     }
     let keyed = |part: &Part| (part.key(), part.dtype, part.rectangle.extent.clone());
-    // Python's readers look for this key to know whose layout the values have.
+    // Python readers look for this key to learn which framework's layout the values have.
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
     header(&parts.iter().map(keyed).collect::<Vec<_>>(), &metadata).map_err(Error::usage)
 }

@@ -1,6 +1,8 @@
-//! Where checkpoints lie: a [`Store`] of files in folders, of which [`LocalStore`] is a folder on a disk.
+//! Where checkpoints are stored: a [`Store`] of files in folders. [`LocalStore`] is a folder on a
+//! disk.
 //!
-//! A store has what local disks and object stores have in common. Its names are relative, with `/` between the parts.
+//! A store offers what local disks and object stores have in common. Names are relative, with `/`
+//! between the parts.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -15,63 +17,66 @@ use fulmen_durable::NewFile;
 
 use crate::{Error, Result};
 
-/// What is in a folder of a store.
+/// An entry of a folder in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name within the folder.
+    /// The name in the folder.
     pub name: String,
-    /// The length of a file; a folder has none.
+    /// The length of a file; `None` for a folder.
     pub bytes: Option<u64>,
 }
 
-/// A place for checkpoints. Every process that writes one checkpoint must see the same files.
+/// A place for checkpoints. All processes that write one checkpoint must see the same files.
 pub trait Store: fmt::Debug + Send + Sync {
-    /// Begins a file of `bytes` bytes. The commit replaces a file of the same name. Folders are made as needed.
+    /// Begins a file of `bytes` bytes. The commit replaces a file of the same name. Folders are
+    /// created as needed.
     ///
     /// # Errors
-    /// The place cannot be written to, or has no room for the file.
+    /// The store cannot be written or has no room for the file.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>>;
 
     /// Fills `into` with the bytes of a file from `start` on.
     ///
     /// # Errors
-    /// The file is not there, cannot be read, or is shorter.
+    /// The file does not exist, cannot be read, or is too short.
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// What is in a folder; `""` is the whole store.
+    /// The entries of a folder; `""` is the root of the store.
     ///
     /// # Errors
-    /// The folder is not there or cannot be read.
+    /// The folder does not exist or cannot be read.
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>>;
 
-    /// Removes a file. A folder that it leaves empty is gone too.
+    /// Removes a file, and its folder if that becomes empty.
     ///
     /// # Errors
-    /// The file is not there or cannot be removed.
+    /// The file does not exist or cannot be removed.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// The name as a user knows it, with the place of the store.
+    /// The full name for messages, with the location of the store.
     fn describe(&self, name: &str) -> String;
 
-    /// Waits until what was committed is where it is to stay, if it is not yet.
+    /// Waits until committed files have reached their final store, if they are copied in the
+    /// background.
     ///
     /// # Errors
-    /// That took longer than `grace`.
+    /// It took longer than `grace`.
     fn finish(&self, grace: Duration) -> Result<()> {
         let _ = grace;
         Ok(())
     }
 
-    /// The stores that it consists of, the nearest first; none if it is one.
+    /// The stores that this one combines, nearest first; empty if it is a single store.
     fn levels(&self) -> Vec<Arc<dyn Store>> {
         vec![]
     }
 }
 
-/// The store at a place: `gs://bucket/path` or `s3://bucket/path` (feature `cloud`), else a folder.
+/// The store at a location: `gs://bucket/path` or `s3://bucket/path` (feature `cloud`), else a
+/// local folder.
 ///
 /// # Errors
-/// The place is an address of another kind, or one that this program was built without.
+/// The location has an unknown scheme, or one for which this program was built without support.
 ///
 /// ```
 /// let store = fulmen_checkpoint::open_store("/dev/shm/run_7")?;
@@ -91,28 +96,29 @@ pub fn open_store(place: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
         Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Err(Error::usage(format!(
             "{text}: checkpoints are kept in a folder, or below gs://bucket/path or s3://bucket/path"
         ))),
-        _ if text.is_empty() => Err(Error::usage("the folder for checkpoints is empty text; name one")),
+        _ if text.is_empty() => Err(Error::usage("the folder for checkpoints is an empty string; name a folder")),
         _ => Ok(Arc::new(LocalStore::new(place))),
     }
 }
 
-/// A file that is being written. It does not exist before [`NewObject::commit`]; dropped before, it never does.
+/// A file that is being written. It becomes visible with [`NewObject::commit`]; if it is dropped
+/// before, it never exists.
 pub trait NewObject: Write + Send {
     /// Makes the file visible under its name, and durable.
     ///
     /// # Errors
-    /// The store refuses it. What had the name is as it was.
+    /// The store fails. An existing file of that name is unchanged.
     fn commit(self: Box<Self>) -> io::Result<()>;
 }
 
-/// A folder on a local disk, or on one that several machines mount.
+/// A folder on a local disk, or on a disk that several machines mount.
 #[derive(Clone, Debug)]
 pub struct LocalStore {
     root: PathBuf,
 }
 
 impl LocalStore {
-    /// The store of the files under a folder. The folder need not be there yet.
+    /// The store of the files under a folder. The folder need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> LocalStore {
         LocalStore { root: root.into() }
     }
@@ -148,7 +154,7 @@ impl Store for LocalStore {
         let mut entries = vec![];
         for entry in fs::read_dir(self.path(folder))? {
             let entry = entry?;
-            // What another process removes in this moment is gone.
+            // Another process may be removing the same file.
             let Ok(metadata) = fs::metadata(entry.path()) else { continue };
             let Ok(name) = entry.file_name().into_string() else { continue };
             entries.push(Entry { name, bytes: metadata.is_file().then_some(metadata.len()) });
@@ -161,7 +167,7 @@ impl Store for LocalStore {
         let path = self.path(name);
         fs::remove_file(&path)?;
         if let Some(folder) = path.parent().filter(|folder| *folder != self.root) {
-            // It refuses while there is something in it.
+            // This fails if the folder is not empty.
             let _ = fs::remove_dir(folder);
         }
         Ok(())
@@ -172,26 +178,27 @@ impl Store for LocalStore {
     }
 }
 
-/// The disk is handed what was written whenever it is this many bytes, so that little is left to wait for at the end.
+/// Start a sync after this many bytes, so that little is left to sync at the end.
 const SYNC_EVERY: usize = 64 << 20;
 
 struct NewLocal {
     file: BufWriter<NewFile>,
     path: PathBuf,
     bytes: u64,
-    /// Bytes that were written since the last sync began.
+    /// Bytes written since the last sync began.
     unsynced: usize,
     sync: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl NewLocal {
-    /// Waits for the sync that is under way. The file system tells an error to one sync alone, so none may be lost.
+    /// Waits for the sync in progress. The file system reports an error to only one sync, so none
+    /// may be ignored.
     fn wait_for_sync(&mut self) -> io::Result<()> {
         let panicked = |_| Err(io::Error::other("the thread that syncs a file has panicked"));
         self.sync.take().map_or(Ok(()), |sync| sync.join().unwrap_or_else(panicked))
     }
 
-    /// Begins a sync on a thread of its own, unless one is under way.
+    /// Begins a sync on another thread, unless one is in progress.
     fn begin_sync(&mut self) -> io::Result<()> {
         if self.sync.as_ref().is_some_and(|sync| !sync.is_finished()) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! [`TieredStore`]: checkpoints often in a near store, and copied to a far one in the background.
+//! [`TieredStore`]: frequent checkpoints in a near store, copied to a far one in the background.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -11,21 +11,23 @@ use crate::retention::{list, remove, remove_shards};
 use crate::store::{Entry, NewObject, Store};
 use crate::{Checkpoint, Error, MANIFEST, Manifest, Result};
 
-/// The waits after attempts that failed double from the first to the last of these.
+/// The delay after failed attempts doubles from the first to the last of these.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LAST_WAIT: Duration = Duration::from_secs(60);
 
 /// More than this is never.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
-/// Two stores as one: what is written goes to the near one, memory say, and is copied to the far one in the background.
+/// Combines two stores: files are written to the near one, memory for example, and copied to the
+/// far one in the background.
 ///
-/// A checkpoint is read from the near store if its manifest is there, else from the far one. It is removed from both. After a
-/// checkpoint was copied, the near store keeps it only if none is newer. The newest is copied first. A far store that
-/// fails is tried again until [`finish`](Store::finish) gives up; `tell` is given each failure.
+/// A checkpoint is read from the near store if its manifest is there, else from the far one. It is
+/// removed from both. Once copied, it stays in the near store only until a newer one exists. The
+/// newest checkpoint is copied first. A far store that fails is retried until
+/// [`finish`](Store::finish) gives up; `tell` gets each failure.
 ///
-/// The process that commits checkpoints copies them. All processes must see the near store's files, so it is for one
-/// machine, or for a folder that all machines mount.
+/// The process that commits checkpoints copies them. All processes must see the files of the near
+/// store, so it works on a single machine, or with a folder that all machines mount.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -51,7 +53,7 @@ pub struct TieredStore {
 struct Shared {
     near: Arc<dyn Store>,
     far: Arc<dyn Store>,
-    /// The time from the beginning of one copy to that of the next.
+    /// The least time between the starts of two copies.
     every: Duration,
     tell: Box<dyn Fn(&str) + Send + Sync>,
     state: Mutex<State>,
@@ -66,7 +68,7 @@ struct State {
     copying: bool,
     finishing: bool,
     dropped: bool,
-    /// What the last attempt said, if it failed.
+    /// The error of the last attempt, if it failed.
     failure: Option<String>,
 }
 
@@ -77,7 +79,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl TieredStore {
-    /// Two stores as one. Copies begin at least `every` apart, until [`finish`](Store::finish).
+    /// Combines two stores. Copies start at least `every` apart, until [`finish`](Store::finish).
     pub fn new(
         near: Arc<dyn Store>,
         far: Arc<dyn Store>,
@@ -105,7 +107,7 @@ impl Shared {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Has the checkpoints of the near store copied, in a thread of this store.
+    /// Copies the checkpoints of the near store, on a thread of this store.
     fn start(self: &Arc<Shared>) -> io::Result<()> {
         let mut state = self.lock();
         state.pending = true;
@@ -121,7 +123,7 @@ impl Shared {
     fn copy_all(&self) {
         let mut copied = BTreeMap::new();
         let mut failures = 0;
-        // When the next attempt is made, and when at the end.
+        // The time of the next attempt, and the final deadline.
         let (mut due, mut due_at_end) = (Instant::now(), Instant::now());
         let mut state = self.lock();
         while !state.dropped {
@@ -140,7 +142,7 @@ impl Shared {
                 let wait = LAST_WAIT.min(FIRST_WAIT * 2u32.pow(failures));
                 (due, due_at_end) = (Instant::now() + wait, Instant::now() + FIRST_WAIT);
                 failures = (failures + 1).min(6);
-                (self.tell)(&format!("{failure}; trying again in {} s", wait.as_secs()));
+                (self.tell)(&format!("{failure}; retrying in {} s", wait.as_secs()));
             } else {
                 (due, due_at_end, failures) = (now + self.every, now, 0);
             }
@@ -152,7 +154,7 @@ impl Shared {
         }
     }
 
-    /// Copies the newest checkpoint that was not copied, and says whether there was one.
+    /// Copies the newest checkpoint that was not copied yet, and returns whether there was one.
     fn copy_newest(&self, copied: &mut BTreeMap<String, String>) -> Result<bool> {
         let whole: Vec<Checkpoint> =
             list(&self.near)?.into_iter().filter_map(|listed| listed.checkpoint.ok()).collect();
@@ -167,12 +169,12 @@ impl Shared {
             _ => copy_while(next, self.far.clone(), &|| self.go_on()).map(drop),
         };
         match Checkpoint::open(self.near.clone(), next.name()) {
-            // Whoever removed it may not have found all of the copy.
+            // The process that removed it may not have seen the whole copy.
             Err(error) if error.is_not_found() => {
                 remove(&self.far, next.name())?;
                 remove_shards(&*self.far, next.name(), |_| true)?;
             }
-            // Another one has the name now.
+            // A different checkpoint has the name now.
             Ok(now) if now.sha256() != next.sha256() => {}
             _ => {
                 done?;
@@ -186,7 +188,7 @@ impl Shared {
         if self.lock().dropped { Err(Error::usage("the store is no longer used")) } else { Ok(()) }
     }
 
-    /// The store that has the checkpoint, the near one first.
+    /// The store that has the checkpoint, near one first.
     fn holder(&self, folder: &str) -> io::Result<Option<&Arc<dyn Store>>> {
         for store in [&self.near, &self.far] {
             if entries(store, folder)?.iter().any(|entry| entry.name == MANIFEST) {
@@ -197,7 +199,7 @@ impl Shared {
     }
 }
 
-/// Whether both hold the same values of the same run, in whatever files.
+/// Whether both hold the same values of the same run, whatever their files.
 fn is_copy(one: &Manifest, other: &Manifest) -> bool {
     let parts = |manifest: &Manifest| -> BTreeSet<_> {
         let tensors = manifest.tensors.iter();
@@ -249,7 +251,7 @@ impl Store for TieredStore {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        // The shards of two checkpoints of one name may have the same names.
+        // The shards of two checkpoints of the same name may share file names.
         if let Some((folder, file)) = name.rsplit_once('/')
             && file != MANIFEST
             && let Some(store) = self.shared.holder(folder)?
@@ -269,10 +271,12 @@ impl Store for TieredStore {
         self.shared.near.describe(name)
     }
 
-    /// Waits until all checkpoints that this process committed, and that were not removed since, are in the far store.
+    /// Waits until all checkpoints that this process committed, and that were not removed since,
+    /// are in the far store.
     ///
     /// # Errors
-    /// That took longer than `grace`. The checkpoints are in the near store, and the copying goes on while this lives.
+    /// It took longer than `grace`. The checkpoints are in the near store, and copying continues as
+    /// long as this store exists.
     fn finish(&self, grace: Duration) -> Result<()> {
         let deadline = Instant::now().checked_add(grace);
         let mut state = self.shared.lock();

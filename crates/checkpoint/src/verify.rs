@@ -1,4 +1,4 @@
-//! [`verify`]: comparing every byte of a checkpoint with its checksums.
+//! [`verify`]: compares every byte of a checkpoint with its checksums.
 
 use sha2::{Digest, Sha256};
 
@@ -6,7 +6,8 @@ use crate::manifest::hex;
 use crate::read::Blocks;
 use crate::{Checkpoint, Error, Result, ShardEntry};
 
-/// Compares every byte with its checksums, and gives all that is damaged: nothing if the checkpoint is as it was written.
+/// Compares every byte with its checksums and returns everything that is damaged; empty if the
+/// checkpoint is intact.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -38,7 +39,7 @@ fn verify_shard(checkpoint: &Checkpoint, shard: &ShardEntry) -> Vec<Error> {
     }
     for (name, tensor, part) in checkpoint.manifest().parts_in(&shard.file) {
         let blocks = Blocks::new(checkpoint, name, tensor, part);
-        // What is damaged is among the errors.
+        // `take` has received every damaged block.
         let _ = blocks.try_each(|block| {
             take(block);
             Ok(())

@@ -1,4 +1,5 @@
-//! [`CheckpointWriter`]: shards of many processes, and the manifest that makes them a checkpoint.
+//! [`CheckpointWriter`]: writes the shards of many processes, and the manifest that makes them a
+//! checkpoint.
 
 use std::io::Write;
 use std::iter;
@@ -9,7 +10,8 @@ use crate::retention::{SHARD, files, remove_shards};
 use crate::store::Store;
 use crate::{Error, MANIFEST, Manifest, Part, Result, Run, ShardWriter, WrittenShard};
 
-/// A checkpoint that is being written. Each process has one, for shards of its own names. One process commits them all.
+/// A checkpoint that is being written. Each process has a writer for its own shards; one process
+/// commits them all.
 #[derive(Clone, Debug)]
 pub struct CheckpointWriter {
     store: Arc<dyn Store>,
@@ -17,27 +19,29 @@ pub struct CheckpointWriter {
 }
 
 impl CheckpointWriter {
-    /// Begins the checkpoint `name` of a store. One that has the name stays as it is until [`commit`](Self::commit).
+    /// Begins the checkpoint `name` of a store. An existing checkpoint of that name stays valid
+    /// until [`commit`](Self::commit).
     ///
     /// # Errors
-    /// The name is not that of a folder.
+    /// The name is not a valid folder name.
     pub fn new(store: Arc<dyn Store>, name: &str) -> Result<CheckpointWriter> {
         if !is_plain(name) {
             return Err(Error::usage(format!(
-                "`{name}` cannot name a checkpoint: use letters, digits, `-`, `_` and `=`, as in step_100"
+                "`{name}` is not a valid checkpoint name: use letters, digits, `-`, `_` and `=`, as in step_100"
             )));
         }
         Ok(CheckpointWriter { store, name: name.to_owned() })
     }
 
-    /// Begins a shard of these parts. No other process may use the name `file`. If the folder has a file of that name, of the
-    /// checkpoint that is replaced say, a number is added to it.
+    /// Begins a shard with these parts. No other process may use the name `file`. If the folder
+    /// already has that file, for example from the checkpoint to be replaced, a number is added to
+    /// the name.
     ///
     /// # Errors
-    /// A part that is twice there or does not lie within its tensor; the store cannot be written to, or is full.
+    /// A part is given twice or exceeds its tensor; the store cannot be written or is full.
     pub fn shard(&self, file: &str, parts: Vec<Part>) -> Result<ShardWriter> {
         let Some(stem) = file.strip_suffix(SHARD).filter(|_| is_plain(file)) else {
-            return Err(Error::usage(format!("`{file}` cannot name a shard; name it as in shard_0{SHARD}")));
+            return Err(Error::usage(format!("`{file}` is not a valid shard name; use a name like shard_0{SHARD}")));
         };
         let taken = files(&*self.store, &self.name)?;
         let names = iter::once(file.to_owned()).chain((1..).map(|n: u64| format!("{stem}-{n}{SHARD}")));
@@ -45,11 +49,12 @@ impl CheckpointWriter {
         ShardWriter::new(&*self.store, &self.name, &free, parts)
     }
 
-    /// Writes the manifest, from the shards of all processes. From now on this is the checkpoint of the name, and the shards
-    /// of the one before are removed.
+    /// Writes the manifest, from the shards of all processes. From then on this is the checkpoint
+    /// of that name, and the shards of the previous one are removed.
     ///
     /// # Errors
-    /// The shards do not hold each element of each tensor once; the store cannot be written to, or is full.
+    /// The shards do not hold each element of each tensor once; the store cannot be written or is
+    /// full.
     pub fn commit(self, run: Run, shards: Vec<WrittenShard>) -> Result<Manifest> {
         let manifest = Manifest::new(run, shards)?;
         let bytes = manifest.to_bytes()?;
@@ -60,7 +65,7 @@ impl CheckpointWriter {
             file.commit()
         };
         write().map_err(|e| Error::io("write", &self.store.describe(&name), e))?;
-        // The checkpoint is whole. A shard that stays takes room until the next one.
+        // The checkpoint is complete. A leftover shard takes space until the next one.
         let _ = remove_shards(&*self.store, &self.name, |file| manifest.shard(file).is_none());
         Ok(manifest)
     }

@@ -1,13 +1,13 @@
-//! What the environment says about this process: Fulmen's own variables, else libtpu's, else nothing.
+//! Reads which process this is from the environment: Fulmen's own variables first, then libtpu's.
 //!
-//! Not here: asking a cloud's metadata server (`grpc/metadata.rs`).
+//! Not here: querying a cloud's metadata server (`grpc/metadata.rs`).
 
 use std::ffi::OsString;
 use std::fmt;
 
 use crate::{Error, Process, Result};
 
-/// Where process 0 listens when only its host is known. Next to the ports that libtpu itself uses, 8471 to 8478.
+/// The port of process 0 when only its host is known. It follows the ports of libtpu, 8471 to 8478.
 pub const DEFAULT_PORT: u16 = 8482;
 
 const COORDINATOR: &str = "FULMEN_COORDINATOR";
@@ -17,10 +17,15 @@ const RUN_ID: &str = "FULMEN_RUN_ID";
 const RUN_TOKEN: &str = "FULMEN_RUN_TOKEN";
 
 impl Process {
-    /// What the environment says: `FULMEN_COORDINATOR` (`host:port`), `FULMEN_PROCESS_ID` and `FULMEN_NUM_PROCESSES`;
-    /// without them what libtpu reads, `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` (or, for several processes on a host,
-    /// `CLOUD_TPU_TASK_ID` and `TPU_PROCESS_ADDRESSES`), with process 0 on the first host and port 8482; without those
-    /// a single process. `FULMEN_RUN_ID` names the run, and `FULMEN_RUN_TOKEN` is its secret
+    /// Reads this process from environment variables.
+    ///
+    /// Fulmen's own come first: `FULMEN_COORDINATOR` (`host:port`), `FULMEN_PROCESS_ID` and
+    /// `FULMEN_NUM_PROCESSES`. If none of them is set, libtpu's are used: `TPU_WORKER_ID` and
+    /// `TPU_WORKER_HOSTNAMES` or, with several processes on a host, `CLOUD_TPU_TASK_ID` and
+    /// `TPU_PROCESS_ADDRESSES`. Process 0 then listens on port 8482 of the first host. If no
+    /// variable is set, the result is a single process.
+    ///
+    /// `FULMEN_RUN_ID` names the run, and `FULMEN_RUN_TOKEN` is its secret
     /// ([`Process::with_run_token`]).
     ///
     /// ```
@@ -37,7 +42,8 @@ impl Process {
     /// ```
     ///
     /// # Errors
-    /// A variable that is missing beside the others or has a value that it cannot have; it is named.
+    /// A variable is missing although related ones are set, or its value is invalid. The message
+    /// names it.
     pub fn from_env(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let env = Environment(&env);
         let process = match env.fulmen_process()? {
@@ -47,7 +53,8 @@ impl Process {
         env.add_run(process)
     }
 
-    /// As [`Process::from_env`], but without libtpu's variables: for a run on other devices of a TPU host.
+    /// Like [`Process::from_env`], but ignores libtpu's variables. Use it for a run on other
+    /// devices of a TPU host.
     ///
     /// # Errors
     /// As [`Process::from_env`].
@@ -61,7 +68,7 @@ impl Process {
 struct Environment<'a>(&'a dyn Fn(&str) -> Option<OsString>);
 
 impl Environment<'_> {
-    /// The value of a variable that is set to something.
+    /// The value of a variable that is set and not empty.
     fn text(&self, name: &str) -> Result<Option<String>> {
         match (self.0)(name).map(OsString::into_string) {
             None => Ok(None),
@@ -80,7 +87,7 @@ impl Environment<'_> {
     fn add_run(&self, process: Process) -> Result<Process> {
         let process = process.with_run_id(self.text(RUN_ID)?.unwrap_or_default());
         let named = |what: &dyn fmt::Display| Error::usage(format!("the environment variable {RUN_TOKEN}: {what}"));
-        // Unlike the other variables, it is never shown.
+        // Unlike other variables, the token is never shown.
         match (self.0)(RUN_TOKEN).map(OsString::into_string) {
             None => Ok(process),
             Some(Ok(token)) if token.trim().is_empty() => Ok(process),
@@ -126,7 +133,7 @@ impl Environment<'_> {
         let list = |text: String| text.split(',').map(|h| h.trim().to_owned()).collect::<Vec<_>>();
         let task = ("CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES");
         let worker = ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES");
-        // With several processes on a host, the second pair tells the host and the first the process.
+        // With several processes on a host, `worker` identifies the host and `task` the process.
         let several = self.text(task.1)?.map(list).filter(|processes| processes.len() > 1);
         let ((id_name, hosts_name), hosts) = match several {
             Some(processes) => {
@@ -160,7 +167,7 @@ impl Environment<'_> {
         };
         if let Some(at) = hosts.iter().position(String::is_empty) {
             return Err(Error::usage(format!(
-                "the environment variable {hosts_name} has no name at place {at}; expected names separated by commas"
+                "the environment variable {hosts_name} has no name at index {at}; expected names separated by commas"
             )));
         }
         if index >= hosts.len() {
@@ -170,7 +177,7 @@ impl Environment<'_> {
         if hosts.len() == 1 {
             return Ok(None);
         }
-        // An address of version 6 stands in brackets before a port.
+        // An IPv6 address needs brackets before a port.
         let first = &hosts[0];
         let colon = first.contains(':') && !first.starts_with('[');
         let first = if colon { format!("[{first}]") } else { first.clone() };
@@ -179,7 +186,7 @@ impl Environment<'_> {
         Ok(Some(process.with_hosts(hosts)))
     }
 
-    /// Several slices train together through Megascale's own transport, which Fulmen does not speak yet.
+    /// Training over several slices needs Megascale's transport, which Fulmen does not support yet.
     fn check_single_slice(&self, has_processes: bool) -> Result<()> {
         let slices = self.number("MEGASCALE_NUM_SLICES", "the number of slices, at least 1")?;
         let coordinator = self.text("MEGASCALE_COORDINATOR_ADDRESS")?;
@@ -363,7 +370,7 @@ mod tests {
         check(
             &[("TPU_WORKER_HOSTNAMES", "a,,c"), ("TPU_WORKER_ID", "0")],
             expect![
-                "the environment variable TPU_WORKER_HOSTNAMES has no name at place 1; expected names separated by commas"
+                "the environment variable TPU_WORKER_HOSTNAMES has no name at index 1; expected names separated by commas"
             ],
         );
         check(

@@ -1,16 +1,17 @@
-//! The crate's one error: what was wrong, which processes it is about, and what to do next.
+//! The error type of this crate: what went wrong, which processes it concerns, and what to do next.
 //!
-//! Not here: how the messages are worded. Each is written where the mistake is found, mostly by the coordinator, so that
-//! all processes say the same.
+//! Not here: the wording of messages. Each is written where the mistake is detected, mostly in the
+//! coordinator, so that all processes report the same text.
 
 use std::fmt;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why processes could not be brought together, or why they are no longer.
+/// Why processes could not join a run, or why the run failed.
 ///
-/// The kind is private; ask with the `is_...` methods, and [`Error::processes`] for whom it is about.
+/// The kind is private. Use the `is_...` methods, and [`Error::processes`] for the processes
+/// concerned.
 ///
 /// ```
 /// use fulmen_coordination::Process;
@@ -28,17 +29,17 @@ pub struct Error {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// An argument, an option or an environment variable.
+    /// An invalid argument, option or environment variable.
     Usage,
-    /// The coordinator would not let this process in.
+    /// The coordinator refused this process.
     Refused,
-    /// A process did not come, or a value was not put, in time.
+    /// A process did not arrive, or a value was not put, in time.
     TimedOut,
-    /// A process is gone: dead, silent, failed, or left early.
+    /// A process is lost: it died, fell silent, failed or left early.
     PeerLost,
-    /// The processes are not about to run the same.
+    /// The processes are about to run different things.
     Disagreement,
-    /// A key has another value.
+    /// The key already has a different value.
     Conflict,
     /// The coordinator no longer answers.
     CoordinatorLost,
@@ -59,42 +60,42 @@ impl Error {
         Error::new(Kind::System, [], format!("{doing}: {source}"))
     }
 
-    /// The worker thread of this process is gone, which is how a clone that outlives its run looks.
+    /// The worker thread has ended. A clone that outlives its run sees this.
     pub(crate) fn ended() -> Error {
         Error::usage("the coordination of this process has ended; join again for another run")
     }
 
-    /// The indices of the processes that it is about: those that are missing, gone, or run something else.
+    /// The indices of the processes concerned: those that are missing, lost, or that differ.
     pub fn processes(&self) -> &[usize] {
         &self.processes
     }
 
-    /// Whether an argument, an option or an environment variable is wrong.
+    /// Whether an argument, an option or an environment variable is invalid.
     pub fn is_usage(&self) -> bool {
         self.kind == Kind::Usage
     }
 
-    /// Whether the coordinator would not let this process in.
+    /// Whether the coordinator refused this process.
     pub fn is_refused(&self) -> bool {
         self.kind == Kind::Refused
     }
 
-    /// Whether a process did not come, or a value was not put, in time.
+    /// Whether a process did not arrive, or a value was not put, in time.
     pub fn is_timeout(&self) -> bool {
         self.kind == Kind::TimedOut
     }
 
-    /// Whether a process is gone: dead, silent, failed, or left early.
+    /// Whether a process is lost: it died, fell silent, failed or left early.
     pub fn is_peer_lost(&self) -> bool {
         self.kind == Kind::PeerLost
     }
 
-    /// Whether the processes are not about to run the same.
+    /// Whether the processes are about to run different things.
     pub fn is_disagreement(&self) -> bool {
         self.kind == Kind::Disagreement
     }
 
-    /// Whether a key has another value already.
+    /// Whether the key already has a different value.
     pub fn is_conflict(&self) -> bool {
         self.kind == Kind::Conflict
     }
@@ -111,7 +112,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+/// Prints the message, as `fn main() -> Result<(), Box<dyn std::error::Error>>` does.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

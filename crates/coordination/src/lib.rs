@@ -1,8 +1,10 @@
-//! Several processes that train one model, usually one a host: who is there, whether all run the same, and who is gone.
+//! Coordinates the processes that train one model, usually one on each host: who has joined,
+//! whether all run the same program, and who is lost.
 //!
-//! Process 0 serves a small coordination service over gRPC; all processes, it too, are its clients. They join, meet at
-//! barriers, share small values under keys, stop together, and before their first collective compare what they are about to run. A
-//! process that falls silent ends the waiting of all others, with an error that names it.
+//! Process 0 serves a small coordination service over gRPC. All processes, including process 0, are
+//! clients of it. They join, wait at barriers, share small values under keys, stop together, and
+//! compare what they are about to run before the first collective. If a process falls silent, all
+//! others stop waiting and get an error that names it.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -23,16 +25,17 @@
 //! # Ok::<(), fulmen_coordination::Error>(())
 //! ```
 //!
-//! Nothing waits without an end: every wait has a time-out, and a failure of the run ends all of them at once.
+//! Every wait has a time-out, and a failure of the run ends all waits at once.
 //!
-//! All of that needs the feature `grpc`, which is on by default. Without it the crate depends on nothing, and
-//! [`Builder::join`] only says what is missing.
+//! This needs the feature `grpc`, which is on by default. Without it, the crate has no
+//! dependencies, and [`Builder::join`] returns an error that names the feature.
 //!
-//! A run has a secret, its token. Both ends of every connection prove that they have it before anything else is read; without
-//! a token, processes meet on loopback addresses only.
+//! A run has a secret, its token. Both ends of every connection prove that they have it before they
+//! read anything else. Without a token, processes can only use loopback addresses.
 //!
-//! Not here: tensors, devices, collectives (XLA does those), starting processes, encryption. What travels can be read, and
-//! who can change packets on their way can take a connection over; keep the port inside a network that you trust.
+//! Not here: tensors, devices, collectives (XLA's job), starting processes, encryption. Traffic can
+//! be read, and an attacker who can modify packets can take over a connection. Keep the port inside
+//! a trusted network.
 
 #![cfg_attr(not(feature = "grpc"), allow(dead_code, reason = "only a process that has joined needs all of it"))]
 
@@ -40,7 +43,7 @@ mod environment;
 mod error;
 #[cfg(not(feature = "grpc"))]
 mod single_process;
-/// What bytes from the network reach, for the fuzz targets alone.
+/// The entry points for bytes from the network, for the fuzz targets only.
 #[cfg(all(feature = "grpc", any(test, feature = "fuzzing")))]
 #[doc(hidden)]
 pub mod fuzzing {

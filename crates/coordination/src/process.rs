@@ -1,6 +1,6 @@
-//! Which of how many processes this one is, and where the coordinator listens.
+//! Which process this is, how many there are, and where the coordinator listens.
 //!
-//! Not here: how the environment says it; that is `environment.rs`.
+//! Not here: reading the environment (`environment.rs`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use crate::token::Token;
 use crate::{Error, Result};
 
-/// More than any cluster has; a larger number is a mistake, which must not cost memory.
+/// More processes than any cluster has. A larger count is a mistake, and must not cost memory.
 const MOST_PROCESSES: usize = 1 << 16;
 
-/// Which of how many processes this one is, and where process 0, the coordinator, listens.
+/// Which process this is, how many there are, and where process 0, the coordinator, listens.
 ///
 /// ```
 /// use fulmen_coordination::Process;
@@ -27,7 +27,7 @@ pub struct Process {
     index: usize,
     count: usize,
     coordinator: String,
-    /// The host of each process where the environment tells; else empty.
+    /// The host of each process if the environment names them, else empty.
     hosts: Vec<String>,
     run_id: String,
     token: Option<Token>,
@@ -36,11 +36,12 @@ pub struct Process {
 impl Process {
     /// Process `index` of `count`, whose process 0 listens at `coordinator`, a `host:port`.
     ///
-    /// Process 0 may give port 0: the system then chooses one, which
-    /// [`Builder::on_listening`](crate::Builder::on_listening) tells.
+    /// Process 0 may use port 0 to let the system choose one;
+    /// [`Builder::on_listening`](crate::Builder::on_listening) reports it.
     ///
     /// # Errors
-    /// An index that is not below the count, a count of 0, an address that is no `host:port`.
+    /// The index is not below the count, the count is 0, or the address is not of the form
+    /// `host:port`.
     pub fn new(index: usize, count: usize, coordinator: impl Into<String>) -> Result<Process> {
         let coordinator = coordinator.into();
         if count == 0 || count > MOST_PROCESSES {
@@ -62,23 +63,23 @@ impl Process {
         Ok(Process { index, count, coordinator, hosts: Vec::new(), run_id: String::new(), token: None })
     }
 
-    /// The only process of a run of one.
+    /// The only process of a single-process run.
     pub fn single() -> Process {
         let coordinator = "127.0.0.1:0".into();
         Process { index: 0, count: 1, coordinator, hosts: Vec::new(), run_id: String::new(), token: None }
     }
 
-    /// Names the run. Processes of a run with another name are refused, which keeps a process that an earlier run left
-    /// behind out of this one.
+    /// Names the run. Processes with a different run id are refused, so a process that an earlier
+    /// run left behind cannot join this one.
     pub fn with_run_id(mut self, run_id: impl Into<String>) -> Process {
         self.run_id = run_id.into();
         self
     }
 
-    /// Gives the run a secret, the same in all its processes: 32 random characters or more. A process that has another one, or
-    /// none, is refused.
+    /// Gives the run a secret of at least 32 random characters, the same in all its processes. A
+    /// process with a different secret, or without one, is refused.
     ///
-    /// The secret itself does not cross the network, and no error and no `Debug` output shows it.
+    /// The secret is never sent over the network, and no error or `Debug` output shows it.
     ///
     /// ```
     /// use fulmen_coordination::Process;
@@ -90,34 +91,34 @@ impl Process {
     /// ```
     ///
     /// # Errors
-    /// A secret of less than 32 characters.
+    /// The secret has fewer than 32 characters.
     pub fn with_run_token(mut self, token: &str) -> Result<Process> {
         self.token = Some(Token::new(token)?);
         Ok(self)
     }
 
-    /// The hosts of all processes, for messages about one that never came.
+    /// The hosts of all processes, for messages about one that never arrived.
     pub(crate) fn with_hosts(mut self, hosts: Vec<String>) -> Process {
         self.hosts = hosts;
         self
     }
 
-    /// Which process this is, from 0.
+    /// The index of this process, from 0.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// How many processes there are.
+    /// The number of processes.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Where process 0 listens.
+    /// The address on which process 0 listens.
     pub fn coordinator(&self) -> &str {
         &self.coordinator
     }
 
-    /// Whether this is process 0, which serves the others and writes what is written once a run.
+    /// Whether this is process 0. It serves the others and writes the files of the run.
     pub fn is_coordinator(&self) -> bool {
         self.index == 0
     }
@@ -131,13 +132,13 @@ impl Process {
         &self.hosts
     }
 
-    /// The secret of the run. Only a run on loopback needs none.
+    /// The secret of the run. Only a run on loopback works without one.
     pub(crate) fn token(&self) -> Result<Option<&Token>> {
         let (host, _) = split_address(&self.coordinator)?;
         if self.token.is_none() && !is_loopback(host) {
             return Err(Error::usage(format!(
                 "the coordinator's address `{}` can be reached from other machines, and the run has no token to keep \
-                 rejected out; set FULMEN_RUN_TOKEN to the same secret for all its processes, 32 random characters or more \
+                 other programs out; set FULMEN_RUN_TOKEN to the same secret for all its processes, 32 random characters or more \
                  (`openssl rand -hex 32` prints some)",
                 self.coordinator
             )));
@@ -152,7 +153,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// A process that has joined, as the others know it.
+/// A process that has joined, as other processes see it.
 ///
 /// ```
 /// use fulmen_coordination::{Coordination, Process};
@@ -166,9 +167,9 @@ impl fmt::Display for Process {
 pub struct ProcessInfo {
     /// Its index.
     pub index: usize,
-    /// The name of its host.
+    /// Its host name.
     pub host: String,
-    /// Its id on that host.
+    /// Its process id on that host.
     pub pid: u32,
 }
 
@@ -188,12 +189,13 @@ pub(crate) fn host_name() -> String {
     }
 }
 
-/// Whether a coordinator at this host is reached from its own machine only. Of names, only `localhost` promises that.
+/// Whether a coordinator on this host is reachable only from its own machine. The only name that
+/// guarantees this is `localhost`.
 pub(crate) fn is_loopback(host: &str) -> bool {
     host.parse().map_or(host.eq_ignore_ascii_case("localhost"), |ip: IpAddr| ip.is_loopback())
 }
 
-/// `host:port` or `[v6]:port`; the host without brackets.
+/// Splits `host:port` or `[v6]:port`; the host is returned without brackets.
 pub(crate) fn split_address(address: &str) -> Result<(&str, u16)> {
     let wrong = || {
         Error::usage(format!(

@@ -1,7 +1,7 @@
 //! The same interface without the feature `grpc`: joining fails with an error that names the feature.
 //!
-//! Code that works with several processes compiles either way. No [`Coordination`] can exist here, so nothing else is
-//! implemented.
+//! Programs for several processes compile either way. A [`Coordination`] cannot exist here, so
+//! nothing else is implemented.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -11,19 +11,20 @@ use std::time::Duration;
 use crate::{Error, Process, ProcessInfo, Result, Timeouts};
 
 impl Process {
-    /// As [`Process::from_env`]. With the feature `grpc`, the metadata server of a TPU VM is asked too.
+    /// Like [`Process::from_env`]. With the feature `grpc`, it also queries the metadata server of
+    /// a TPU VM.
     ///
     /// # Errors
-    /// As [`Process::from_env`].
+    /// Those of [`Process::from_env`].
     pub fn detect(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         Process::from_env(env)
     }
 }
 
-/// Does nothing. With the feature `grpc`, a metadata server is watched.
+/// Does nothing. With the feature `grpc`, it watches the metadata server.
 pub fn on_preemption(_: impl Fn(&str) -> Option<OsString>, _: impl FnOnce(&str) + Send + 'static) {}
 
-/// How to join a run. Without the feature `grpc`, joining fails.
+/// Configures how to join a run. Without the feature `grpc`, joining fails.
 #[must_use = "a run is joined by `join`"]
 pub struct Builder(Process);
 
@@ -42,7 +43,7 @@ impl Builder {
     }
 
     /// # Errors
-    /// Always: the error names the feature that is missing.
+    /// Always: the error names the missing feature.
     pub fn join(self) -> Result<Coordination> {
         Err(Error::usage(format!(
             "this is {}, but the program was built without support for several processes; build it with the feature \
@@ -54,7 +55,7 @@ impl Builder {
     }
 }
 
-/// A process's place in a run. Without the feature `grpc` there is none.
+/// This process's membership in a run. Without the feature `grpc` it cannot exist.
 #[derive(Clone, Debug)]
 pub struct Coordination(Infallible);
 
@@ -117,7 +118,7 @@ impl Coordination {
     }
 }
 
-/// Lets all processes stop after the same turn. Without the feature `grpc` there is none.
+/// Stops all processes after the same turn. Without the feature `grpc` it cannot exist.
 #[derive(Debug)]
 pub struct Halt(Infallible);
 

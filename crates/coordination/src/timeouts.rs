@@ -1,11 +1,11 @@
-//! How long the processes wait for each other.
+//! How long processes wait for each other.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// No wait is longer than this, whatever is asked for.
+/// The longest wait, whatever was requested.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// How long to wait for a process to join, and how long a process may be silent.
@@ -21,8 +21,8 @@ const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 pub struct Timeouts {
     /// How long a process waits for all others to join. Default: 300 s.
     pub join: Duration,
-    /// How long a process may be silent before it is declared dead. What process 0 has here counts for all.
-    /// Default: 10 s.
+    /// How long a process may be silent before it counts as lost. The value of process 0 applies to
+    /// all. Default: 10 s.
     pub heartbeat: Duration,
 }
 
@@ -33,10 +33,10 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// The defaults, unless `FULMEN_JOIN_TIMEOUT` or `FULMEN_HEARTBEAT_TIMEOUT` give seconds.
+    /// The defaults, except where `FULMEN_JOIN_TIMEOUT` or `FULMEN_HEARTBEAT_TIMEOUT` give seconds.
     ///
     /// # Errors
-    /// A variable that is not a number of seconds above zero.
+    /// A variable is not a number of seconds above 0.
     pub fn from_env(env: impl Fn(&str) -> Option<OsString>) -> Result<Timeouts> {
         let default = Timeouts::default();
         Ok(Timeouts {
@@ -46,23 +46,25 @@ impl Timeouts {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        // Below a tenth of a second, an ordinary pause of the scheduler would count as death.
+        // Below 0.1 s, an ordinary pause of the scheduler would count as a lost process.
         if self.heartbeat < Duration::from_millis(100) {
             return Err(Error::usage(format!("the heartbeat time-out is {:?}; give at least 100 ms", self.heartbeat)));
         }
         if self.join.is_zero() {
-            return Err(Error::usage("the join time-out is 0; give the time that the slowest host needs to start"));
+            return Err(Error::usage(
+                "the join time-out is 0; give at least the time that the slowest host needs to start",
+            ));
         }
         Ok(())
     }
 }
 
-/// Shortened to what a clock can count to.
+/// Limits a duration to what a clock can represent.
 pub(crate) fn bounded(timeout: Duration) -> Duration {
     timeout.min(LONGEST)
 }
 
-/// As it travels, in milliseconds. A part of one counts as one.
+/// In milliseconds, rounded up, as it is sent.
 pub(crate) fn millis(timeout: Duration) -> u64 {
     u64::try_from(bounded(timeout).as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,16 +1,16 @@
 //! The secret of a run. The coordinator admits only processes that have it.
 //!
-//! Not here: how a process proves that it has it (`grpc/handshake.rs`).
+//! Not here: the proof that a process has it (`grpc/handshake.rs`).
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// A shorter one could be guessed from a recorded handshake.
+/// A shorter token could be guessed from a recorded handshake.
 const SHORTEST: usize = 32;
 
-/// No error and no `Debug` output shows it.
+/// Errors and `Debug` output never show it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token(Arc<str>);
 

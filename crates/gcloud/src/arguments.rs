@@ -9,9 +9,10 @@ use fulmen_preflight::Slice;
 /// The subcommands of `fulmen tpu` that need no other crate.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Creates a TPU VM, with a limit on hours or cost that holds when this computer is off
+    /// Creates a TPU VM, optionally with a limit on hours or cost that holds even when this
+    /// computer is off
     Create(Box<Create>),
-    /// Lists what costs money: TPU VMs, queued resources and disks, with age and price
+    /// Lists everything that costs money: TPU VMs, queued resources and disks, with age and price
     List(List),
     /// Shows one TPU VM: state, hosts, age, price, limit
     Describe(Named),
@@ -19,18 +20,18 @@ pub enum Command {
     Ssh(Ssh),
     /// Waits until a TPU VM is ready
     Wait(Wait),
-    /// Moves the time at which a TPU VM deletes itself
+    /// Changes the time at which a TPU VM deletes itself
     Extend(Extend),
     /// Deletes a TPU VM and its queued resource, and checks that they are gone
     Delete(Delete),
-    /// Shows how many TPUs the project may have, by zone
+    /// Shows the project's TPU quota by zone
     Quota(Quota),
 }
 
-/// Where a TPU is.
+/// The location of a TPU.
 #[derive(Clone, Debug, Args)]
 pub struct Place {
-    /// The TPU's zone, us-central1-a say
+    /// The TPU's zone, for example us-central1-a
     #[arg(long, env = "CLOUDSDK_COMPUTE_ZONE", value_parser = name)]
     pub zone: String,
     /// The project; by default that of gcloud's configuration
@@ -41,46 +42,49 @@ pub struct Place {
 /// A TPU VM to create.
 #[derive(Clone, Debug, Args)]
 pub struct Machine {
-    /// The TPU's name: small letters, digits and hyphens
+    /// The TPU's name: lowercase letters, digits and hyphens
     #[arg(value_parser = name)]
     pub name: String,
     /// The slice: v5e-8, v5litepod-8, v4-8, or chips along each axis, v5e:2x4
     #[arg(long = "type", value_name = "TYPE")]
     pub slice: Slice,
-    /// Where it is to be.
+    /// Its location.
     #[command(flatten)]
     pub place: Place,
-    /// The runtime version; by default the one that Google names for the generation
+    /// The runtime version; by default Google's recommendation for the generation
     #[arg(long, value_name = "VERSION", value_parser = name)]
     pub(crate) version: Option<String>,
-    /// Take spare capacity at a lower price, which Google may take back at any time
+    /// Use spot capacity: cheaper, but Google may take it back at any time
     #[arg(long, conflicts_with_all = ["reserved", "flex_start"])]
     pub(crate) spot: bool,
     /// Use a reservation
     #[arg(long, conflicts_with = "flex_start")]
     pub(crate) reserved: bool,
-    /// Ask through a queued resource, which waits for capacity
+    /// Request it through a queued resource, which waits for capacity
     #[arg(long)]
     pub(crate) queued: bool,
-    /// Queued, for --max-hours at most, which Google itself enforces (`gcloud alpha`)
+    /// Flex-start: queued, runs for at most --max-hours, which Google enforces (`gcloud alpha`)
     #[arg(long)]
     pub(crate) flex_start: bool,
-    /// Delete the TPU this many hours after its start. It deletes itself, also when this computer is off
+    /// Delete the TPU this many hours after its start. It deletes itself, even when this computer
+    /// is off
     #[arg(long, value_name = "HOURS", value_parser = positive)]
     pub(crate) max_hours: Option<f64>,
-    /// Delete the TPU when it has cost this much by the list price
+    /// Delete the TPU when it has cost this much at list prices
     #[arg(long, value_name = "DOLLARS", value_parser = positive)]
     pub(crate) max_cost: Option<f64>,
-    /// A table of prices instead of Fulmen's own, as for preflight
+    /// A price table to use instead of Fulmen's own, as for preflight
     #[arg(long, value_name = "FILE")]
     pub(crate) price: Option<PathBuf>,
-    /// A disk to attach: its name, or projects/P/zones/Z/disks/D; `:read-only` after it for several hosts. May be repeated
+    /// A disk to attach: its name, or projects/P/zones/Z/disks/D. Append `:read-only` for several
+    /// hosts. Can be repeated
     #[arg(long, value_name = "DISK")]
     pub(crate) data_disk: Vec<String>,
-    /// A script that each host runs as root when it starts
+    /// A script that each host runs as root at start
     #[arg(long, value_name = "FILE")]
     pub(crate) startup_script: Option<PathBuf>,
-    /// The service account of the hosts; for --max-hours and --max-cost it must be allowed to delete TPUs
+    /// The service account of the hosts. For --max-hours and --max-cost it needs permission to
+    /// delete TPUs
     #[arg(long, value_name = "ACCOUNT")]
     pub(crate) service_account: Option<String>,
     /// The network
@@ -89,13 +93,13 @@ pub struct Machine {
     /// The subnetwork
     #[arg(long, value_parser = name)]
     pub(crate) subnetwork: Option<String>,
-    /// Give the hosts no address outside the network
+    /// Give the hosts no external addresses
     #[arg(long)]
     pub(crate) internal_ips: bool,
-    /// How many slices; Fulmen trains on one
+    /// The number of slices; Fulmen trains on one
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) node_count: u32,
-    /// How long to wait until the TPU is ready. A queued resource that has waited longer expires
+    /// How long to wait until the TPU is ready. A queued resource expires after this time
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
     pub(crate) ready_timeout: Duration,
 }
@@ -109,13 +113,13 @@ pub struct Create {
     pub(crate) output: Output,
 }
 
-/// How a command that changes something answers.
+/// The output of a command that changes something.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Output {
     /// Print JSON on standard output; commands and progress go to standard error
     #[arg(long)]
     pub json: bool,
-    /// Print the commands and run none
+    /// Print the commands without running them
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -132,7 +136,7 @@ pub struct List {
     /// The project; by default that of gcloud's configuration
     #[arg(long, env = "CLOUDSDK_CORE_PROJECT", value_parser = project)]
     pub(crate) project: Option<String>,
-    /// A table of prices instead of Fulmen's own, as for preflight
+    /// A price table to use instead of Fulmen's own, as for preflight
     #[arg(long, value_name = "FILE")]
     pub(crate) price: Option<PathBuf>,
     /// Print JSON
@@ -140,7 +144,7 @@ pub struct List {
     pub(crate) json: bool,
 }
 
-/// A TPU by its name.
+/// A TPU, by name.
 #[derive(Clone, Debug, Args)]
 pub struct Named {
     /// The TPU's name
@@ -161,13 +165,13 @@ pub struct Ssh {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) place: Place,
-    /// Which host: a number, or all
+    /// The host: a number, or all
     #[arg(long, default_value = "0", value_parser = name)]
     pub(crate) worker: String,
     /// Print the command without running it
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// A command and its arguments; without, a shell is opened
+    /// A command and its arguments; without one, a shell opens
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
@@ -190,7 +194,7 @@ pub struct Extend {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) place: Place,
-    /// The TPU deletes itself this many hours from now, whatever its limit was
+    /// The TPU deletes itself this many hours from now, whatever its limit was before
     #[arg(long, value_name = "HOURS", value_parser = positive)]
     pub(crate) hours: f64,
     #[command(flatten)]
@@ -223,18 +227,18 @@ pub struct Quota {
     pub(crate) json: bool,
 }
 
-/// A name that can be no option, path or part of a script.
+/// A name that cannot be mistaken for an option, a path or a part of a script.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     match text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain) {
         true => Ok(text.to_owned()),
-        false => Err(format!("`{text}` is not a name; expected small letters, digits and hyphens")),
+        false => Err(format!("`{text}` is not a name; expected lowercase letters, digits and hyphens")),
     }
 }
 
-/// Projects of organizations have a domain and a colon.
+/// Projects of organizations contain a domain and a colon.
 pub(crate) fn project(text: &str) -> Result<String, String> {
-    name(&text.replacen(':', "-", 1)).map(|_| text.to_owned()).map_err(|_| format!("`{text}` is not a project"))
+    name(&text.replacen(':', "-", 1)).map(|_| text.to_owned()).map_err(|_| format!("`{text}` is not a project id"))
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -244,14 +248,13 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A whole number of seconds above 0, as arguments have it.
+/// Parses a whole number of seconds above 0.
 ///
 /// ```
 /// assert_eq!(fulmen_gcloud::seconds("60"), Ok(std::time::Duration::from_secs(60)));
 /// assert!(fulmen_gcloud::seconds("0").is_err());
 /// ```
 ///
-/// # Errors
 /// Anything else.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {

@@ -1,19 +1,19 @@
-//! The commands of gcloud that are called. The tests hold them against its published grammar.
+//! The commands of gcloud that are used. Tests check them against gcloud's published grammar.
 
 use crate::arguments::{Machine, Place};
 use crate::limit::Limit;
 use crate::{Error, Result};
 
-/// Which run a machine was created by.
+/// The label with the run that created a machine.
 pub(crate) const OWNER: &str = "fulmen-owner";
-/// After how many seconds it deletes itself.
+/// The label with the number of seconds after which the machine deletes itself.
 pub(crate) const LIMIT: &str = "fulmen-limit";
-/// When it deletes itself, in seconds since 1970, where it was moved.
+/// The label with the time at which it deletes itself, in Unix seconds, if that was changed.
 pub(crate) const ENDS: &str = "fulmen-ends";
-/// What deleting a TPU takes.
+/// The OAuth scope needed to delete a TPU.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
-/// The words of a command, and where it applies.
+/// The words of a command, with its zone and project.
 fn words(command: &str, name: Option<&str>, zone: &str, project: Option<&str>) -> Vec<String> {
     let words = command.split(' ').map(str::to_owned).chain(name.map(str::to_owned));
     words.chain([format!("--zone={zone}")]).chain(project.map(|project| format!("--project={project}"))).collect()
@@ -36,7 +36,7 @@ pub(crate) fn describe(name: &str, zone: Option<&str>, project: Option<&str>) ->
     json(words.into_iter().chain(zone).chain(project.map(|project| format!("--project={project}"))).collect())
 }
 
-/// The zone `-` is all zones.
+/// The zone `-` means all zones.
 pub(crate) fn list_nodes(zone: &str, project: Option<&str>) -> Vec<String> {
     json(words("compute tpus tpu-vm list", None, zone, project))
 }
@@ -60,17 +60,17 @@ pub(crate) fn delete_node(name: &str, place: &Place) -> Vec<String> {
     located("compute tpus tpu-vm delete", name, place, &["--quiet"])
 }
 
-/// Its TPU is deleted, too.
+/// Also deletes its TPU.
 pub(crate) fn delete_queued(name: &str, place: &Place) -> Vec<String> {
     located("compute tpus queued-resources delete", name, place, &["--force", "--quiet"])
 }
 
-/// A command on all hosts.
+/// Runs a command on all hosts.
 pub(crate) fn run_on_hosts(name: &str, place: &Place, command: &str) -> Vec<String> {
     located("compute tpus tpu-vm ssh", name, place, &["--worker=all", &format!("--command={command}"), "--quiet"])
 }
 
-/// A shell, or a command, in this terminal.
+/// Opens a shell, or runs a command, in this terminal.
 pub(crate) fn ssh(name: &str, place: &Place, worker: &str, command: Option<&str>) -> Vec<String> {
     let mut words = located("compute tpus tpu-vm ssh", name, place, &[&format!("--worker={worker}")]);
     words.extend(command.map(|command| format!("--command={command}")));
@@ -81,10 +81,10 @@ pub(crate) fn label(name: &str, place: &Place, label: &str, value: &str) -> Vec<
     located("compute tpus tpu-vm update", name, place, &[&format!("--update-labels={label}={value}"), "--quiet"])
 }
 
-/// What creates the machine.
+/// The command that creates the machine.
 ///
 /// # Errors
-/// A type without a default version, a disk without a project.
+/// A generation without a default version; a disk without a project.
 pub(crate) fn create(
     machine: &Machine,
     owner: &str,
@@ -163,7 +163,7 @@ impl Machine {
         self.queued || self.flex_start
     }
 
-    /// Google names one for each generation: cloud.google.com/tpu/docs/runtimes.
+    /// Google recommends one for each generation: cloud.google.com/tpu/docs/runtimes.
     fn runtime_version(&self) -> Result<String> {
         let default = match self.slice.generation().name {
             "v2" | "v3" | "v4" => Some("tpu-ubuntu2204-base"),

@@ -1,4 +1,4 @@
-//! What machines and disks cost: list prices, on demand.
+//! The prices of machines and disks: on-demand list prices.
 
 use std::path::Path;
 
@@ -6,16 +6,17 @@ use fulmen_preflight::{Prices, Slice};
 
 use crate::{Error, Result};
 
-/// US dollars for a GiB and a month in us-central1, from cloud.google.com/compute/disks-image-pricing as others quote it.
+/// US dollars per GiB and month in us-central1, from secondary sources for
+/// cloud.google.com/compute/disks-image-pricing.
 const DISKS: [(&str, f64); 3] = [("pd-standard", 0.04), ("pd-balanced", 0.10), ("pd-ssd", 0.17)];
-/// In a month, as Google counts.
+/// Hours in a month, as Google counts.
 const DAYS: f64 = 730.0 / 24.0;
 
 /// A table of prices.
 pub(crate) struct Rates(Prices);
 
 impl Rates {
-    /// A user's table, or Fulmen's.
+    /// The user's table, or Fulmen's.
     ///
     /// # Errors
     /// The table cannot be read.
@@ -24,23 +25,23 @@ impl Rates {
         prices.map(Rates).map_err(|error| Error::usage(error.to_string()))
     }
 
-    /// US dollars for an hour of a slice.
+    /// US dollars per hour for a slice.
     pub(crate) fn of_slice(&self, slice: &Slice) -> Option<f64> {
         Some(self.0.of(slice)?.usd_per_chip_hour * slice.num_chips() as f64)
     }
 
-    /// US dollars for a day of a disk.
+    /// US dollars per day for a disk.
     pub(crate) fn disk_day(kind: &str, gibibytes: f64) -> Option<f64> {
         DISKS.iter().find(|row| row.0 == kind).map(|row| row.1 * gibibytes / DAYS)
     }
 
-    /// Where prices are from.
+    /// The source of the prices.
     pub(crate) fn source(&self) -> String {
         format!("list prices, on demand, of {} ({})", self.0.date, self.0.source)
     }
 }
 
-/// A sum, or that it is not known.
+/// An amount, or that it is unknown.
 pub(crate) fn dollars(sum: Option<f64>) -> String {
-    sum.map_or("an unknown sum".to_owned(), |sum| format!("{sum:.2} USD"))
+    sum.map_or("an unknown amount".to_owned(), |sum| format!("{sum:.2} USD"))
 }

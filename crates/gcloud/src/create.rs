@@ -1,4 +1,4 @@
-//! Creating a TPU VM, using it, and what becomes of it afterwards.
+//! Creates a TPU VM, uses it, and deletes it if requested.
 
 use std::io::Write;
 use std::sync::mpsc::Receiver;
@@ -15,7 +15,7 @@ use crate::program::{Gcloud, PollPolicy, Stop, Tool, quote, spell};
 use crate::resource::{Node, base};
 use crate::{Error, Result, calls};
 
-/// How a machine is created, known before anything is.
+/// How a machine is created; determined before anything is created.
 struct Plan {
     target: Target,
     limit: Option<Limit>,
@@ -23,22 +23,22 @@ struct Plan {
     rates: Rates,
 }
 
-/// What the script's file is called in a dry run.
+/// The name of the script's file in a dry run.
 const SCRIPT: &str = "STARTUP_SCRIPT";
 
 impl Plan {
     /// # Errors
-    /// Arguments that do not fit together.
+    /// The arguments are inconsistent.
     fn new(machine: &Machine) -> Result<Plan> {
         if machine.node_count != 1 {
-            let text = "a program of Fulmen runs on one slice, and nothing was created; give a larger --type";
+            let text = "Fulmen trains on one slice, so nothing was created; give a larger --type";
             return Err(Error::usage(format!("--node-count {}: {text}", machine.node_count)));
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let owner = format!("{now:x}-{}", std::process::id());
         let rates = Rates::read(machine.price.as_deref())?;
         let limit = Limit::new(machine, &rates)?;
-        // Google enforces that of flex-start.
+        // Google itself enforces the limit of flex-start.
         let on_host = limit.filter(|_| !machine.flex_start);
         let script = Limit::startup_script(on_host, machine)?;
         let plan = Plan { target: Target::new(machine, &owner, &rates), limit, script, rates };
@@ -51,7 +51,8 @@ impl Plan {
         calls::create(machine, owner, self.limit.as_ref(), self.script.as_ref().map(|_| script))
     }
 
-    /// What is asked of the hosts before they are used: whether the limit runs, and by that whether ssh reaches them.
+    /// The check that hosts must pass before they are used: the limit is active. It also shows that
+    /// ssh reaches them.
     fn check(&self, machine: &Machine) -> Option<String> {
         self.limit.filter(|_| !machine.flex_start).map(|_| format!("sudo {PROGRAM} status"))
     }
@@ -60,12 +61,12 @@ impl Plan {
         let price = dollars(self.target.usd_per_day);
         let limit = match self.limit {
             Some(limit) => format!("It is deleted {:.1} hours after its start", limit.seconds as f64 / 3600.0),
-            None => "Nothing deletes it by itself: --max-hours and --max-cost would".into(),
+            None => "It does not delete itself: to change that, use --max-hours or --max-cost".into(),
         };
         format!("[tpu] it costs {price} a day: {}. {limit}", self.rates.source())
     }
 
-    /// Creates the machine, and waits until it can be used.
+    /// Creates the machine and waits until it is usable.
     fn bring_up(&self, machine: &Machine, reach: bool, tool: &mut Tool<'_>) -> Result<Node, Stop> {
         let file = match &self.script {
             None => None,
@@ -87,7 +88,7 @@ impl Plan {
         Ok(node)
     }
 
-    /// Runs a command on all hosts, which may not take connections at first.
+    /// Runs a command on all hosts, which may refuse connections at first.
     fn reach(&self, command: &str, tool: &mut Tool<'_>) -> Result<(), Stop> {
         let words = calls::run_on_hosts(&self.target.name, &self.target.place, command);
         let mut attempts = tool.pace.attempts;
@@ -99,7 +100,7 @@ impl Plan {
                     return Ok(());
                 }
                 Err(Stop::Failed(error)) if attempts == 0 || error.to_string().contains(FORBIDDEN) => {
-                    let text = format!("`{command}` does not succeed on the hosts of {}: {error}", self.target.name);
+                    let text = format!("`{command}` fails on the hosts of {}: {error}", self.target.name);
                     return Err(Error::new(text).into());
                 }
                 Err(Stop::Failed(_)) => {}
@@ -114,7 +115,7 @@ impl Plan {
     fn disks(&self, machine: &Machine, tool: &mut Tool<'_>) {
         for disk in &machine.data_disk {
             let disk = base(disk.trim_end_matches(":read-only"));
-            tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted, too"));
+            tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
         }
     }
 }
@@ -137,7 +138,7 @@ impl Plan {
 /// ```
 ///
 /// # Errors
-/// Arguments that do not fit together.
+/// The arguments are inconsistent.
 pub fn commands(machine: &Machine) -> Result<Vec<String>> {
     let plan = Plan::new(machine)?;
     let mut lines = vec![];
@@ -157,23 +158,23 @@ pub fn commands(machine: &Machine) -> Result<Vec<String>> {
 /// What [`lease`] does with a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease<'a> {
-    /// Which machine.
+    /// The machine.
     pub machine: &'a Machine,
-    /// Whether it is deleted at the end, whatever happened.
+    /// Whether to delete it at the end, whatever happens.
     pub delete_after: bool,
     /// Whether to print a line of JSON at the end.
     pub json: bool,
 }
 
-/// Creates a machine, does the work once ssh reaches it, and deletes it if that was asked for: after success, failure,
-/// and a signal. Returns the exit code of the work, or 1 if it came to none, or if a machine is left that was to be
-/// deleted. What is left is named on `log`, with its price and the command that deletes it. A Ctrl-C during the deletion
-/// ends that.
+/// Creates a machine, runs the work once ssh reaches it, and then deletes the machine if requested:
+/// after success, failure or a signal. Returns the exit code of the work, or 1 if the work did not
+/// start or a machine could not be deleted. Leftovers are reported on `log` with their price and
+/// the command that deletes them. Ctrl-C during the deletion aborts it.
 ///
-/// The `signals` are those of this process. The work must notice them by itself.
+/// `signals` are those of this process. The work must watch for them itself.
 ///
 /// # Errors
-/// Before anything is created: arguments that do not fit together, a name that is taken, gcloud cannot be asked.
+/// Before anything is created: the arguments are inconsistent, the name is taken, or gcloud fails.
 pub fn lease(
     lease: Lease<'_>,
     out: &mut dyn Write,

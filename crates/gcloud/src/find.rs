@@ -1,7 +1,7 @@
-//! One TPU by its name: whether it is there, waiting for it, deleting it, and what is left.
+//! One TPU by name: whether it exists, waiting for it, deleting it, and what is left over.
 //!
-//! Only a list that gcloud printed without an error counts as evidence. A machine may appear some time after the command
-//! that created it has failed, so absence is asked for several times.
+//! Only a list that gcloud printed without an error counts as evidence. A machine may appear some
+//! time after the command that created it has failed, so its absence is checked several times.
 
 use std::fmt;
 
@@ -14,36 +14,36 @@ use crate::program::{Stop, Tool, quote, spell};
 use crate::resource::{Node, Queued, base, parse};
 use crate::{Error, Result};
 
-/// A TPU by its name.
+/// A TPU by name.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) place: Place,
-    /// Whether there may be a queued resource of that name.
+    /// Whether a queued resource of that name may exist.
     pub(crate) queued: bool,
-    /// The run that it must have been created by.
+    /// The run that must have created it.
     pub(crate) owner: Option<String>,
-    /// What a day of it costs.
+    /// Its cost per day.
     pub(crate) usd_per_day: Option<f64>,
 }
 
-/// What is there by that name.
+/// What exists under that name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     pub(crate) queued: Option<Queued>,
     pub(crate) node: Option<Node>,
 }
 
-/// A machine that is there, or may be there, when a command ends.
+/// A machine that exists, or may exist, when a command ends.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Leftover {
     pub(crate) name: String,
     pub(crate) zone: String,
-    /// `None` where gcloud could not be asked.
+    /// `None` if gcloud could not be queried.
     pub(crate) state: Option<String>,
     pub(crate) why: String,
     pub(crate) usd_per_day: Option<f64>,
-    /// What deletes it.
+    /// The command that deletes it.
     pub(crate) command: String,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Leftover {
         let costs = dollars(*usd_per_day);
         match state {
             Some(state) => write!(f, "{name} in {zone} is {state} and costs {costs} a day.")?,
-            None => write!(f, "{name} in {zone} may be there, and costs {costs} a day then.")?,
+            None => write!(f, "{name} in {zone} may exist, and would cost {costs} a day.")?,
         }
         let space = if why.is_empty() { "" } else { " " };
         write!(f, "{space}{why}\n  Delete it: {command}")
@@ -83,14 +83,15 @@ impl Target {
         }
     }
 
-    /// Asks gcloud what is there. The queued resource comes first: once that is gone, no TPU can follow from it.
+    /// Queries gcloud. The queued resource comes first: once it is gone, it cannot create a TPU any
+    /// more.
     ///
     /// # Errors
-    /// gcloud fails, or its answer is not understood.
+    /// gcloud fails, or its answer cannot be parsed.
     pub(crate) fn find(&self, tool: &mut Tool<'_>) -> Result<Found> {
         let project = self.place.project.as_deref();
         let mut found = Found::default();
-        let strange = || Error::new("gcloud's answer is not understood: an item has no name");
+        let strange = || Error::new("cannot parse gcloud's answer: an item has no name");
         if self.queued {
             let all: Vec<Queued> = parse(&tool.ask(&calls::list_queued(&self.place.zone, project))?)?;
             if all.iter().any(|queued| queued.name.is_empty()) {
@@ -109,12 +110,12 @@ impl Target {
     /// Waits until the TPU is ready.
     ///
     /// # Errors
-    /// It will not be ready, is not ready after these questions, or a signal comes.
+    /// It will never be ready, is not ready after this many queries, or a signal arrives.
     pub(crate) fn wait(&self, tool: &mut Tool<'_>, questions: u64) -> Result<Node, Stop> {
         let (mut absent, mut last, mut told) = (0, String::new(), String::new());
         for _ in 0..questions {
             match self.find(tool) {
-                Err(error) => last = format!("gcloud cannot be asked: {error}"),
+                Err(error) => last = format!("cannot query gcloud: {error}"),
                 Ok(found) => {
                     last = format!("it is {}", found.state());
                     absent = if found.is_empty() { absent + 1 } else { 0 };
@@ -146,7 +147,7 @@ impl Target {
     fn left(&self, found: Option<&Found>, why: String) -> Leftover {
         let Target { name, place, .. } = self;
         let command = match found {
-            // That looks for both.
+            // This command deletes both.
             None => {
                 let project = place.project.as_ref().map(|project| format!(" --project {}", quote(project)));
                 format!("fulmen tpu delete {name} --zone {}{}", place.zone, project.unwrap_or_default())
@@ -169,41 +170,41 @@ impl Target {
         }
     }
 
-    /// What is there, asked until it is known.
+    /// What exists; repeats the query until it succeeds.
     pub(crate) fn look(&self, tool: &mut Tool<'_>) -> Option<Leftover> {
         let (mut absent, mut why) = (0, String::new());
         for _ in 0..tool.pace.attempts {
             match self.find(tool) {
                 Ok(found) if found.is_empty() => absent += 1,
                 Ok(found) => return Some(self.left(Some(&found), String::new())),
-                Err(error) => why = format!("gcloud cannot be asked: {error}"),
+                Err(error) => why = format!("cannot query gcloud: {error}"),
             }
             if absent >= tool.pace.settle {
                 return None;
             }
             if let Some(signal) = tool.pause() {
-                why = format!("{signal} ended the question whether it is there");
+                why = format!("{signal} ended the check for it");
                 break;
             }
         }
         Some(self.left(None, why))
     }
 
-    /// Deletes what is there until it is gone. Whether there was something, and what is left. `certain` says that the
-    /// command which created it has succeeded.
+    /// Deletes whatever exists until it is gone. Returns what there was, and what is left.
+    /// `certain` means that the command that created it succeeded.
     pub(crate) fn remove(&self, tool: &mut Tool<'_>, certain: bool) -> (Option<Found>, Option<Leftover>) {
-        // Those that came before asked for this.
+        // Earlier signals requested this deletion.
         while tool.signals.try_recv().is_ok() {}
         tool.only_interrupt = true;
         let (mut seen, mut now) = (None, None);
-        let (mut absent, mut why) = (0, "it is not known why".to_owned());
+        let (mut absent, mut why) = (0, "the reason is unknown".to_owned());
         for _ in 0..tool.pace.attempts {
             let mut again = false;
             match self.find(tool) {
-                Err(error) => (why, now) = (format!("gcloud cannot be asked: {error}"), None),
+                Err(error) => (why, now) = (format!("cannot query gcloud: {error}"), None),
                 Ok(found) if found.is_empty() => {
                     (absent, now) = (absent + 1, None);
-                    // Only what was just created may still appear.
+                    // Only a newly created machine may still appear.
                     let enough = if seen.is_some() || self.owner.is_none() { 1 } else { tool.pace.settle };
                     if absent >= enough {
                         return (seen, None);

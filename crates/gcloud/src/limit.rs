@@ -1,4 +1,4 @@
-//! A limit on hours or cost that holds when nobody watches: the hosts delete their TPU.
+//! A limit on hours or cost that needs no supervision: the hosts delete their TPU.
 //!
 //! A start-up script installs a systemd timer, which compares a deadline in a file with the clock every minute, and asks
 //! the TPU service to delete the TPU, again and again until it is gone. Shutting the hosts down instead is not known to

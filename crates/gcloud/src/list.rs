@@ -1,4 +1,4 @@
-//! `tpu list`, `describe` and `quota`: what is there, what it costs, what the project may have.
+//! `tpu list`, `describe` and `quota`: what exists, what it costs, and what the project may use.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -16,11 +16,11 @@ use crate::{Error, Result, calls};
 struct Row {
     kind: &'static str,
     name: String,
-    /// Empty where gcloud does not say it.
+    /// Empty if gcloud does not report it.
     zone: String,
     r#type: String,
     state: String,
-    /// What it is attached to, where it waits, what else is known.
+    /// Further facts: what it is attached to, what it waits for.
     note: String,
     created: Option<DateTime<Utc>>,
     age_hours: Option<f64>,
@@ -62,7 +62,7 @@ impl Row {
         };
         let mut row = row.priced(&node.create_time, if billed { hour.map(|hour| hour * 24.0) } else { Some(0.0) }, now);
         if !billed {
-            // For how long it ran is not known.
+            // How long it ran is unknown.
             row.usd_so_far = None;
         }
         row
@@ -131,7 +131,7 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
     let (mut rows, mut failures) = (vec![], vec![]);
     let mut add = |what: &str, found: Result<Vec<Row>>| match found {
         Ok(found) => rows.extend(found),
-        Err(error) => failures.push(format!("{what} cannot be listed: {error}")),
+        Err(error) => failures.push(format!("cannot list {what}: {error}")),
     };
     let nodes = tool.ask(&calls::list_nodes(asked, project)).and_then(|text| parse::<Vec<Node>>(&text));
     add("TPU VMs", nodes.map(|all| all.iter().map(|node| Row::of_node(node, known, &rates, now)).collect()));
@@ -205,7 +205,7 @@ struct Dimensions {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Details {
-    /// `-1` is no limit; Google leaves 0 out.
+    /// `-1` means no limit; Google omits 0.
     value: String,
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn quota(arguments: &Quota, tool: &mut Tool<'_>) -> Result<u8> {
     let mut rows = vec![];
     for info in &infos {
         for part in &info.dimensions_infos {
-            // A region's quota holds for its zones.
+            // A region's quota applies to its zones.
             let here = |place: &&String| match &arguments.zone {
                 Some(zone) => zone.starts_with(place.as_str()) || *place == "global",
                 None => true,

@@ -1,4 +1,4 @@
-//! `tpu ssh`, `wait`, `extend` and `delete`: what is done with a TPU that is there.
+//! `tpu ssh`, `wait`, `extend` and `delete`: commands for an existing TPU.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -67,12 +67,12 @@ pub(crate) fn extend(arguments: &Extend, tool: &mut Tool<'_>) -> Result<u8> {
     let failed = |error: Error| {
         let text = "some hosts may keep the old time, and the first to reach it deletes the TPU. \
                     Only TPUs that were created with --max-hours or --max-cost can be extended";
-        Error::new(format!("the limit of {name} is not known to have moved: {error}; {text}"))
+        Error::new(format!("the limit of {name} may not have changed: {error}; {text}"))
     };
     tool.change(&command).map_err(failed)?;
-    // What `list` shows.
+    // The label that `list` shows.
     if let Err(error) = tool.change(&label) {
-        tool.note(&format!("warning: the limit has moved, but `list` will show the old one: {error}"));
+        tool.note(&format!("warning: the limit has changed, but `list` will show the old one: {error}"));
     }
     let text = match output.json {
         true => json!({"name": name, "zone": place.zone, "seconds": seconds, "ends": now + seconds}).to_string(),
@@ -97,7 +97,7 @@ pub(crate) fn delete(arguments: &Delete, tool: &mut Tool<'_>) -> Result<u8> {
     let of_node = |node: &Node| node.data_disks.iter().map(|disk| base(&disk.source_disk).to_owned()).collect();
     let disks: Vec<String> = seen.and_then(|found| found.node.as_ref().map(of_node)).unwrap_or_default();
     for disk in &disks {
-        tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted, too"));
+        tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
     }
     if output.json {
         let (name, zone) = (&target.name, &target.place.zone);

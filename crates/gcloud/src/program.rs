@@ -1,4 +1,4 @@
-//! The program `gcloud`: one call after the other, each printed as a shell would take it.
+//! The program `gcloud`: each call is printed as a shell command.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
@@ -13,11 +13,11 @@ use fulmen_signals::Signal;
 
 use crate::{Error, Result};
 
-/// How long a question may take, and a change.
+/// The time-outs of a query and of a change.
 const QUESTION: Duration = Duration::from_secs(180);
 const CHANGE: Duration = Duration::from_secs(1800);
 
-/// What a call said.
+/// The output of a call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandOutput {
     pub(crate) ok: bool,
@@ -25,19 +25,19 @@ pub(crate) struct CommandOutput {
     pub(crate) err: String,
 }
 
-/// What answers calls.
+/// Executes calls.
 pub(crate) trait Program {
-    /// Calls `gcloud`, at most for `limit`, and gives up once `interrupted` says so.
+    /// Calls `gcloud` for at most `limit`; stops early once `interrupted` returns true.
     fn call(&self, words: &[String], limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> CommandOutput;
 
-    /// Calls `gcloud` with this process's own terminal, and returns its exit code.
+    /// Calls `gcloud` attached to this process's terminal, and returns its exit code.
     ///
     /// # Errors
     /// The program cannot be started.
     fn attached(&self, words: &[String]) -> io::Result<u8>;
 }
 
-/// The program itself.
+/// The real program.
 pub(crate) struct Gcloud(pub(crate) PathBuf);
 
 impl Default for Gcloud {
@@ -50,7 +50,7 @@ impl Program for Gcloud {
     fn call(&self, words: &[String], limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> CommandOutput {
         let mut command = Command::new(&self.0);
         command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // In a group of its own, where Ctrl-C in the terminal does not reach it.
+        // In its own process group, so that Ctrl-C in the terminal does not reach it.
         command.process_group(0);
         let mut child = match command.spawn() {
             Ok(child) => child,
@@ -74,18 +74,19 @@ impl Program for Gcloud {
     }
 }
 
-/// What a process said, and how it ended.
+/// The output of a process, and how it ended.
 #[derive(Debug)]
 pub struct Ended {
     /// `None` if it was killed here.
     pub status: Option<ExitStatus>,
-    /// Its standard output, as far as it was piped.
+    /// Its standard output, if it was piped.
     pub out: String,
-    /// Its standard error, as far as it was piped.
+    /// Its standard error, if it was piped.
     pub err: String,
 }
 
-/// Reads what a process says until it ends. It is killed after `limit`, or once `interrupted` says so.
+/// Reads the output of a process until it ends. Kills it after `limit`, or once `interrupted`
+/// returns true.
 ///
 /// ```
 /// use std::process::{Child, Command, ExitStatus, Stdio};
@@ -118,27 +119,28 @@ pub fn finish(child: &mut Child, limit: Duration, interrupted: &mut dyn FnMut() 
 
 fn text_of(pipe: Option<impl Read>) -> String {
     let mut bytes = vec![];
-    // What was read before a failure counts.
+    // Output read before a failure still counts.
     let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl CommandOutput {
     /// # Errors
-    /// What gcloud says is wrong.
+    /// gcloud's error message.
     fn result(self) -> Result<String> {
         if self.ok {
             return Ok(self.out);
         }
         let lines: Vec<&str> = self.err.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        // What comes before are warnings.
+        // Earlier lines are warnings.
         let first = lines.iter().position(|line| line.starts_with("ERROR")).unwrap_or(lines.len().saturating_sub(3));
         let text = lines[first..].iter().take(6).copied().collect::<Vec<_>>().join(" ");
-        Err(Error::new(if text.is_empty() { "gcloud failed and does not say why".to_owned() } else { text }))
+        Err(Error::new(if text.is_empty() { "gcloud failed without a message".to_owned() } else { text }))
     }
 }
 
-/// How long to wait between questions, how often to try, and how often something must be absent to be gone.
+/// How long to wait between queries, how often to try, and how often something must be absent to
+/// count as gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PollPolicy {
     pub(crate) pause: Duration,
@@ -152,14 +154,14 @@ impl Default for PollPolicy {
     }
 }
 
-/// What commands work with.
+/// The context of a command: the program, its output, and signals.
 pub(crate) struct Tool<'a> {
     pub(crate) program: &'a dyn Program,
     pub(crate) out: &'a mut dyn Write,
     pub(crate) log: &'a mut dyn Write,
     pub(crate) signals: &'a Receiver<Signal>,
     pub(crate) pace: PollPolicy,
-    /// Whether only Ctrl-C counts as a signal. A terminal that closes must not end a deletion.
+    /// Whether only Ctrl-C counts as a signal. A closed terminal must not abort a deletion.
     pub(crate) only_interrupt: bool,
     shown: HashSet<String>,
 }
@@ -175,21 +177,21 @@ impl<'a> Tool<'a> {
         Tool { program, out, log, signals, pace, only_interrupt: false, shown: HashSet::new() }
     }
 
-    /// A result. Where nobody reads it any more, the work still goes on.
+    /// Prints a result. The work continues even if the output is closed.
     pub(crate) fn say(&mut self, line: &str) {
         let _ = writeln!(self.out, "{line}");
     }
 
-    /// Progress.
+    /// Prints progress.
     pub(crate) fn note(&mut self, line: &str) {
         let _ = writeln!(self.log, "{line}");
         let _ = self.log.flush();
     }
 
-    /// Asks something that changes nothing. The command is printed once.
+    /// Runs a query. The command is printed once.
     ///
     /// # Errors
-    /// What gcloud says.
+    /// gcloud's error.
     pub(crate) fn ask(&mut self, words: &[String]) -> Result<String> {
         let line = spell(words);
         if self.shown.insert(line.clone()) {
@@ -198,19 +200,19 @@ impl<'a> Tool<'a> {
         self.program.call(words, QUESTION, &mut || false).result()
     }
 
-    /// Changes something, also when a signal comes.
+    /// Runs a change, and does not stop for a signal.
     ///
     /// # Errors
-    /// What gcloud says.
+    /// gcloud's error.
     pub(crate) fn change(&mut self, words: &[String]) -> Result<String> {
         self.note(&format!("$ {}", spell(words)));
         self.program.call(words, CHANGE, &mut || false).result()
     }
 
-    /// Changes something until a signal comes. Whether it was changed then is unknown.
+    /// Runs a change until a signal arrives. It is then unknown whether the change happened.
     ///
     /// # Errors
-    /// What gcloud says.
+    /// gcloud's error.
     pub(crate) fn change_until_signal(&mut self, words: &[String]) -> std::result::Result<String, Stop> {
         self.note(&format!("$ {}", spell(words)));
         let mut asked = None;
@@ -228,7 +230,7 @@ impl<'a> Tool<'a> {
         signal.filter(|&signal| signal == Signal::Interrupt || !self.only_interrupt)
     }
 
-    /// Waits a moment, or until a signal comes.
+    /// Waits for a moment, or until a signal arrives.
     pub(crate) fn pause(&mut self) -> Option<Signal> {
         match self.signals.recv_timeout(self.pace.pause) {
             Ok(signal) => self.counted(Some(signal)),
@@ -241,7 +243,7 @@ impl<'a> Tool<'a> {
     }
 }
 
-/// Why something did not go to its end.
+/// Why something was not completed.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Failed(Error),
@@ -270,12 +272,12 @@ impl Stop {
     }
 }
 
-/// The command as a shell would run it.
+/// The command as shell input.
 pub(crate) fn spell(words: &[String]) -> String {
     words.iter().fold("gcloud".to_owned(), |line, word| line + " " + &quote(word))
 }
 
-/// The text as a POSIX shell reads it as one word.
+/// Quotes the text as one word for a POSIX shell.
 ///
 /// ```
 /// assert_eq!(fulmen_gcloud::quote("it's"), r"'it'\''s'");

@@ -1,4 +1,4 @@
-//! What gcloud says of TPU VMs, queued resources and disks, as far as it is read.
+//! gcloud's JSON for TPU VMs, queued resources and disks, reduced to the fields in use.
 
 use std::collections::BTreeMap;
 
@@ -91,32 +91,32 @@ pub(crate) struct Disk {
     pub(crate) users: Vec<String>,
 }
 
-/// Reads what gcloud printed.
+/// Parses gcloud's output.
 ///
 /// # Errors
-/// It is not what was expected.
+/// The output has an unexpected form.
 pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T> {
-    serde_json::from_str(json).map_err(|e| Error::new(format!("gcloud's answer is not understood: {e}")))
+    serde_json::from_str(json).map_err(|e| Error::new(format!("cannot parse gcloud's answer: {e}")))
 }
 
-/// The last part of a path or an address.
+/// The last component of a path or an address.
 pub(crate) fn base(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The zone within a full name, if the name is full.
+/// The zone within a full resource name, if the name is full.
 pub(crate) fn zone_of(name: &str) -> Option<&str> {
     let mut parts = name.split('/').skip_while(|&part| part != "locations");
     parts.nth(1)
 }
 
-/// A time of Google's, which is RFC 3339.
+/// Parses a time of Google's, in RFC 3339.
 pub(crate) fn time(text: &str) -> Option<DateTime<Utc>> {
     DateTime::parse_from_rfc3339(text).ok().map(|time| time.to_utc())
 }
 
 impl Node {
-    /// Whether a state costs what the list price says. Unknown states do.
+    /// Whether a state is billed at list price. Unknown states are.
     pub(crate) fn is_billed(&self) -> bool {
         !["STOPPED", "PREEMPTED", "TERMINATED", "HIDDEN"].contains(&self.state.as_str())
     }
@@ -137,7 +137,7 @@ impl Node {
         moved.or_else(planned)
     }
 
-    /// The external address of each host, or its internal one if it has no other.
+    /// The external address of each host, or its internal one if it has none.
     ///
     /// # Errors
     /// The TPU is not ready, or a host has no address.
@@ -189,6 +189,6 @@ mod tests {
         let error = hosts(&json.replace("READY", "PREEMPTED")).unwrap_err();
         assert!(error.starts_with("is PREEMPTED, not READY"), "{error}");
         assert!(hosts(r#"{"state": "READY"}"#).unwrap_err().contains("without an address"));
-        assert!(hosts("ERROR").unwrap_err().contains("not understood"));
+        assert!(hosts("ERROR").unwrap_err().contains("cannot parse"));
     }
 }

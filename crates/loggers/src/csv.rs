@@ -1,4 +1,4 @@
-//! [`CsvLogger`]: `metrics.csv`, one row a log point, one column a metric.
+//! [`CsvLogger`]: `metrics.csv`, with a row for each log point and a column for each metric.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use super::Logger;
 use crate::{LogPoint, Media};
 
-/// Writes `metrics.csv` into the run's folder: `epoch`, `step` (both counted as in [`LogPoint`]) and a column for each
-/// metric, empty where a log point does not have it. A metric of one number a class has a column a class, `NAME/0` and so
-/// on; a matrix has none. Numbers are written so that they read back exactly.
+/// Writes `metrics.csv` into the run's folder: `epoch`, `step` (both counted as in [`LogPoint`])
+/// and a column for each metric, empty if a log point does not have it. A metric with one number
+/// per class has a column for each class, `NAME/0` and so on; matrices are left out. Numbers are
+/// written so that reading them back gives the same value.
 ///
-/// Pictures, texts and histograms become files `media/NAME/STEP.png`, `.txt` and `.csv`; what is no letter, digit, `-` or `_`
-/// in a name is `_` there.
+/// Images, texts and histograms become files `media/NAME/STEP.png`, `.txt` and `.csv`. Characters
+/// of a name other than letters, digits, `-` and `_` become `_`.
 #[derive(Debug, Default)]
 pub struct CsvLogger {
     path: PathBuf,
@@ -22,7 +23,7 @@ pub struct CsvLogger {
 }
 
 impl CsvLogger {
-    /// A logger; the Trainer tells it where.
+    /// A logger; the Trainer gives it the folder.
     pub fn new() -> CsvLogger {
         CsvLogger::default()
     }
@@ -36,7 +37,7 @@ impl CsvLogger {
         [point.epoch.to_string(), point.global_step.to_string()].into_iter().chain(values).collect()
     }
 
-    /// Writes a picture, texts or a histogram into a file of its own.
+    /// Writes images, texts or a histogram to a file.
     fn write_media(&self, name: &str, step: u64, media: &Media) -> io::Result<()> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         let folder = self.path.with_file_name("media").join(name.chars().map(plain).collect::<String>());
@@ -46,7 +47,7 @@ impl CsvLogger {
         fulmen_durable::write(&path, Some(bytes.len() as u64), |file| file.write_all(&bytes))
     }
 
-    /// Writes all rows anew, for a column that was not there before.
+    /// Rewrites all rows, for a new column.
     fn rewrite(&mut self) -> io::Result<()> {
         let rows = std::iter::once(self.header()).chain(self.rows.iter().map(|row| self.row(row)));
         let text = lines(rows)?;
@@ -84,7 +85,7 @@ impl Logger for CsvLogger {
             _ => self.rewrite(),
         };
         if written.is_err() {
-            // Half a line may stand there: the next log point writes the file anew.
+            // The file may end with half a line: the next log point rewrites it.
             self.file = None;
         }
         written?;

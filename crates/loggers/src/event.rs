@@ -1,16 +1,16 @@
-//! TensorBoard's event files: their messages (`tensorboard/compat/proto`, the fields that are written here) and
-//! their framing, which is TFRecord's.
+//! TensorBoard's event files: their messages (`tensorboard/compat/proto`, only the fields in use)
+//! and their framing, which is that of TFRecord.
 
 use std::collections::BTreeMap;
 
 use prost::Message;
 
-/// What the first event of a file says.
+/// The version in the first event of a file.
 pub(crate) const FILE_VERSION: &str = "brain.Event:2";
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Event {
-    /// Seconds since 1970.
+    /// Unix time in seconds.
     #[prost(double, tag = "1")]
     pub(crate) wall_time: f64,
     #[prost(int64, tag = "2")]
@@ -27,7 +27,7 @@ pub(crate) struct Summary {
     pub(crate) value: Vec<Value>,
 }
 
-/// One of the optional fields but `metadata` is there.
+/// Exactly one of the fields other than `metadata` is set.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Value {
     #[prost(string, tag = "1")]
@@ -50,10 +50,10 @@ pub(crate) struct Image {
     pub(crate) height: i32,
     #[prost(int32, tag = "2")]
     pub(crate) width: i32,
-    /// Channels.
+    /// The number of channels.
     #[prost(int32, tag = "3")]
     pub(crate) colorspace: i32,
-    /// A PNG.
+    /// A PNG file.
     #[prost(bytes = "vec", tag = "4")]
     pub(crate) encoded_image_string: Vec<u8>,
 }
@@ -70,14 +70,14 @@ pub(crate) struct HistogramProto {
     pub(crate) sum: f64,
     #[prost(double, tag = "5")]
     pub(crate) sum_squares: f64,
-    /// Where each bucket ends.
+    /// The upper bound of each bucket.
     #[prost(double, repeated, tag = "6")]
     pub(crate) bucket_limit: Vec<f64>,
     #[prost(double, repeated, tag = "7")]
     pub(crate) bucket: Vec<f64>,
 }
 
-/// Of strings.
+/// A tensor of strings.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Tensor {
     #[prost(int32, tag = "1")]
@@ -114,7 +114,7 @@ pub(crate) struct PluginData {
     pub(crate) content: Vec<u8>,
 }
 
-/// What the plugin `hparams` reads (`tensorboard/plugins/hparams`).
+/// The data of the plugin `hparams` (`tensorboard/plugins/hparams`).
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HParams {
     #[prost(message, optional, tag = "3")]
@@ -131,7 +131,7 @@ pub(crate) struct SessionStart {
     pub(crate) start_time_secs: f64,
 }
 
-/// `google.protobuf.Value`; one of the fields is there.
+/// `google.protobuf.Value`; exactly one field is set.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HParam {
     #[prost(double, optional, tag = "2")]
@@ -152,7 +152,7 @@ pub(crate) struct SessionEnd {
 }
 
 impl Tensor {
-    /// A vector of texts.
+    /// A vector of strings.
     pub(crate) fn of_texts(texts: &[String]) -> Tensor {
         const DT_STRING: i32 = 7;
         let tensor_shape = Some(TensorShape { dim: vec![Dim { size: texts.len() as i64 }] });
@@ -161,14 +161,14 @@ impl Tensor {
 }
 
 impl Metadata {
-    /// Whose a value is.
+    /// The plugin that a value belongs to.
     pub(crate) fn of_plugin(plugin_name: &str, content: Vec<u8>) -> Metadata {
         Metadata { plugin_data: Some(PluginData { plugin_name: plugin_name.to_owned(), content }) }
     }
 }
 
 impl Event {
-    /// The event as a record of TFRecord: its length, itself, and a checksum of each.
+    /// The event as a TFRecord: its length, its bytes, and a checksum of each.
     pub(crate) fn record(&self) -> Vec<u8> {
         let event = self.encode_to_vec();
         let length = (event.len() as u64).to_le_bytes();
@@ -176,7 +176,7 @@ impl Event {
     }
 }
 
-/// CRC-32C as TFRecord has it.
+/// CRC-32C with TFRecord's mask.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -1,4 +1,4 @@
-//! [`JsonlLogger`]: `metrics.jsonl`, one line a log point.
+//! [`JsonlLogger`]: `metrics.jsonl`, with a line for each log point.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -10,9 +10,10 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{LogPoint, Logger};
 
-/// Writes `metrics.jsonl` into the run's folder: an object a line, with `epoch` and `step` (counted as in [`LogPoint`]),
-/// `time` (seconds since 1970), `metrics` (name and number) and, where there are any, `arrays`: metrics that are several
-/// numbers, matrices too. What is not finite is the text `NaN`, `Infinity` or `-Infinity`.
+/// Writes `metrics.jsonl` into the run's folder, one object per line: `epoch` and `step` (counted
+/// as in [`LogPoint`]), `time` (Unix seconds), `metrics` (names and numbers) and, if there are any,
+/// `arrays`: metrics with several numbers, including matrices. Numbers that are not finite become
+/// the strings `NaN`, `Infinity` and `-Infinity`.
 ///
 /// ```
 /// use fulmen_loggers::{JsonlLogger, LogPoint, Logger};
@@ -30,7 +31,7 @@ use crate::{LogPoint, Logger};
 pub struct JsonlLogger(Appended);
 
 impl JsonlLogger {
-    /// A logger; the Trainer tells it where.
+    /// A logger; the Trainer gives it the folder.
     pub fn new() -> JsonlLogger {
         JsonlLogger::default()
     }
@@ -71,27 +72,27 @@ pub(crate) fn finite(x: f64) -> Json {
     }
 }
 
-/// Seconds since 1970.
+/// The Unix time in seconds.
 pub fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
-/// A file that grows by whole records.
+/// A file that grows by complete records.
 #[derive(Debug, Default)]
 pub(crate) struct Appended {
     path: PathBuf,
     file: Option<File>,
-    /// How long it is, without what a failed write left.
+    /// Its length, without the remains of a failed write.
     length: u64,
 }
 
 impl Appended {
-    /// An empty file, in place of one that is there.
+    /// Creates an empty file, replacing an existing one.
     pub(crate) fn new(path: PathBuf) -> io::Result<Appended> {
         Ok(Appended { file: Some(File::create(&path)?), path, length: 0 })
     }
 
-    /// Adds a record, or leaves the file as it was.
+    /// Appends a record, or leaves the file unchanged.
     pub(crate) fn append(&mut self, record: &[u8]) -> io::Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,
@@ -137,7 +138,8 @@ mod tests {
         let path = folder.path().join("records");
         let mut file = Appended::new(path.clone()).unwrap();
         file.append(b"first\n").unwrap();
-        // A file that is open for reading alone takes nothing, as a full disk does; part of a record was written before.
+        // A file opened read-only refuses writes, like a full disk; part of a record was written
+        // before.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"sec").unwrap();
         file.file = Some(File::open(&path).unwrap());
         assert!(file.append(b"second\n").is_err());

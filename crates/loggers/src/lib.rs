@@ -1,9 +1,10 @@
-//! Where the logged values of a training go: [`CsvLogger`], [`JsonlLogger`], [`TensorBoardLogger`] and, with the feature
-//! `mlflow`, `MlflowLogger`; or a [`Logger`] of your own.
+//! Where logged values go: [`CsvLogger`], [`JsonlLogger`], [`TensorBoardLogger`] and, with the
+//! feature `mlflow`, `MlflowLogger`; or a [`Logger`] of your own.
 //!
-//! [`Loggers`] keeps them on a thread of their own, so that a slow or broken one never slows training.
+//! [`Loggers`] runs them on a separate thread, so that a slow or broken logger never slows
+//! training.
 //!
-//! Not here: what is logged, and when. The Trainer decides that.
+//! Not here: which values are logged, and when. The Trainer decides that.
 
 mod csv;
 mod event;
@@ -32,7 +33,7 @@ pub use mlflow::MlflowLogger;
 pub use tensorboard::TensorBoardLogger;
 pub use thread::Loggers;
 
-/// Keeps the values of log points.
+/// Stores the values of log points.
 ///
 /// ```
 /// use std::path::Path;
@@ -52,49 +53,52 @@ pub use thread::Loggers;
 /// }
 /// ```
 pub trait Logger: Send {
-    /// Its name in messages.
+    /// The name in messages.
     fn name(&self) -> &'static str {
         let path = std::any::type_name::<Self>();
         path.rsplit("::").next().unwrap_or(path)
     }
 
-    /// Before the first values of a run: its folder.
+    /// Called before the first values of a run, with its folder.
     ///
     /// # Errors
-    /// The place cannot be written to. The run then does not begin.
+    /// The destination cannot be written. The run then does not start.
     fn start(&mut self, run_dir: &Path) -> std::io::Result<()>;
 
-    /// What the run was told: its hyperparameters, and the arguments of a program with a command line. After
-    /// [`start`](Logger::start), if there are any.
+    /// Called after [`start`](Logger::start) with the hyperparameters of the run and the arguments
+    /// of a program with a command line, if there are any.
     ///
     /// # Errors
-    /// The place cannot be written to. The run then does not begin.
+    /// The destination cannot be written. The run then does not start.
     fn log_hyperparams(&mut self, hyperparameters: &Map<String, Json>) -> std::io::Result<()> {
         let _ = hyperparameters;
         Ok(())
     }
 
-    /// Values that have arrived, without those that were logged with `logger(false)`. They are with the operating system when this returns.
+    /// Stores values, except those logged with `logger(false)`. They must have reached the
+    /// operating system when this returns.
     ///
     /// # Errors
-    /// They cannot be written. That is told once, they are counted as lost, and training goes on. An error of the kind
-    /// `WouldBlock` says that they are kept and will be tried again.
+    /// The values cannot be written. The user gets one warning, the values count as lost, and
+    /// training continues. With an error of the kind `WouldBlock`, the logger keeps the values and
+    /// will try again.
     fn log(&mut self, point: &LogPoint) -> std::io::Result<()>;
 
-    /// After the last values of a fit, a validation or a test. A test may follow a fit in the same run.
+    /// Called after the last values of a fit, a validation or a test. A test may follow a fit in
+    /// the same run.
     ///
     /// # Errors
-    /// What is left cannot be written. That is told.
+    /// The remaining values cannot be written. The user gets a warning.
     fn finalize(&mut self, status: Status) -> std::io::Result<()> {
         let _ = status;
         Ok(())
     }
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// All was done.
+    /// It completed.
     Finished,
     /// An error ended it.
     Failed,

@@ -1,4 +1,4 @@
-//! [`LogPoint`]: logged values that have arrived on the host.
+//! [`LogPoint`]: logged values on the host.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,10 +7,10 @@ use fulmen_nn::metrics::Value;
 
 use crate::Media;
 
-/// Elements of a metric that its line of a table shows.
+/// The most elements of a metric in its line of a table.
 const MOST_SHOWN: usize = 8;
 
-/// Who shows logged values besides callbacks.
+/// Where logged values are shown, besides callbacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sink {
     /// The progress bar.
@@ -19,26 +19,28 @@ pub enum Sink {
     Logger,
 }
 
-/// Logged values that have arrived.
+/// Logged values on the host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogPoint {
     /// The epoch, counted from 0.
     pub epoch: u64,
-    /// The optimizer step after which the values were taken.
+    /// The optimizer step after which the values were computed.
     pub global_step: u64,
-    /// Names and values of what is one number, in the order of the calls of `log` and `log_metric`.
+    /// Names and values of scalar metrics, in the order of the calls of `log` and `log_metric`.
     pub metrics: Vec<(String, f64)>,
-    /// Names and values of metrics that are several numbers: one a class, or a matrix.
+    /// Names and values of metrics with several numbers: one per class, or a matrix.
     pub arrays: Vec<(String, Value)>,
-    /// Names of pictures, texts and histograms, with what they are: those of the latest step, or of the first batch of a
-    /// validation or a test.
+    /// Names and values of images, texts and histograms: those of the latest step, or of the first
+    /// batch of a validation or a test.
     pub media: Vec<(String, Media)>,
-    /// Names that were logged with `prog_bar(false)` or `logger(false)`: who does not show them.
+    /// The names logged with `prog_bar(false)` or `logger(false)`, and the sink that does not show
+    /// them.
     pub hidden: Vec<(String, Sink)>,
 }
 
 impl LogPoint {
-    /// The value of a metric: by its name, or as `NAME/I` (`NAME/I/J`) an element of one that has several.
+    /// The value of a metric: by its name or, for an element of a metric with several numbers, as
+    /// `NAME/I` (`NAME/I/J`).
     pub fn get(&self, name: &str) -> Option<f64> {
         if let Some(metric) = self.metrics.iter().find(|m| m.0 == name) {
             return Some(metric.1);
@@ -54,12 +56,12 @@ impl LogPoint {
         })
     }
 
-    /// The value of a metric that is several numbers.
+    /// The value of a metric with several numbers.
     pub fn array(&self, name: &str) -> Option<&Value> {
         self.arrays.iter().find(|array| array.0 == name).map(|array| &array.1)
     }
 
-    /// The values that one of them shows.
+    /// The values that a sink shows.
     pub fn shown_by(&self, sink: Sink) -> Cow<'_, LogPoint> {
         if self.hidden.iter().all(|hidden| hidden.1 != sink) {
             return Cow::Borrowed(self);
@@ -71,7 +73,7 @@ impl LogPoint {
         Cow::Owned(shown)
     }
 
-    /// Takes in the values of another point.
+    /// Adds the values of another log point.
     pub fn extend(&mut self, other: &LogPoint) {
         self.metrics.extend_from_slice(&other.metrics);
         self.arrays.extend_from_slice(&other.arrays);
@@ -79,8 +81,8 @@ impl LogPoint {
         self.hidden.extend_from_slice(&other.hidden);
     }
 
-    /// Names and values of all numbers but those of matrices, by the names that [`LogPoint::get`] knows: what fits into the
-    /// columns of a table.
+    /// Names and values of all numbers except those of matrices, by the names that
+    /// [`LogPoint::get`] accepts: the columns of a table.
     pub fn columns(&self) -> Vec<(String, f64)> {
         let mut columns = self.metrics.clone();
         for (name, value) in &self.arrays {
@@ -92,7 +94,7 @@ impl LogPoint {
     }
 }
 
-/// A small table: a line for each metric, with the elements of one that has several.
+/// A small table: a line for each metric, with the elements of metrics that have several.
 ///
 /// ```
 /// use fulmen_loggers::LogPoint;
@@ -129,7 +131,7 @@ impl fmt::Display for LogPoint {
     }
 }
 
-/// A number for people: four decimals, or an exponent where those would show too little.
+/// A number for display: four decimals, or an exponent if those would show too little.
 pub fn number(value: f64) -> String {
     if value == 0.0 || (1e-3..1e5).contains(&value.abs()) { format!("{value:.4}") } else { format!("{value:.3e}") }
 }

@@ -1,53 +1,55 @@
-//! [`Media`]: pictures, texts and histograms that have arrived on the host.
+//! [`Media`]: logged images, texts and histograms on the host.
 
 use std::io::{self, Write as _};
 
 use flate2::write::ZlibEncoder;
 use flate2::{Compression, Crc};
 
-/// A logged value that is no metric, as loggers and callbacks get it.
+/// A logged value other than a metric, as loggers and callbacks receive it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Media {
-    /// One picture or several of one size.
+    /// One image, or several of the same size.
     Image(Picture),
-    /// A text for each row of token ids.
+    /// One text for each row of token ids.
     Text(Vec<String>),
-    /// How elements are distributed.
+    /// The distribution of elements.
     Histogram(Histogram),
 }
 
-/// Pictures of one size.
+/// Images of the same size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// How many there are, their channels (1, 3 or 4), height and width.
+    /// The number of images, their channels (1, 3 or 4), height and width.
     pub shape: [usize; 4],
     /// The pixels in the order of the shape, from 0 to 255.
     pub pixels: Vec<u8>,
 }
 
-/// The number of elements in each of several intervals of equal width.
+/// The number of elements in each of several bins of equal width.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
-    /// Where the first part begins: the smallest finite element, half a unit less where all are equal.
+    /// The lower edge of the first bin: the smallest finite element, or half a unit less if all are
+    /// equal.
     pub low: f64,
-    /// Where the last part ends: the largest finite element, half a unit more where all are equal.
+    /// The upper edge of the last bin: the largest finite element, or half a unit more if all are
+    /// equal.
     pub high: f64,
-    /// The sum of the finite elements, and of their squares.
+    /// The sum of the finite elements.
     pub sum: f64,
     /// The sum of the squares of the finite elements.
     pub sum_squares: f64,
-    /// The finite elements in each part; one on the border of two is in the upper one.
+    /// The number of finite elements in each bin; an element on an edge counts in the upper bin.
     pub counts: Vec<u64>,
-    /// Elements that are NaN or infinite.
+    /// The number of elements that are NaN or infinite.
     pub non_finite: u64,
 }
 
 impl Media {
-    /// A file with it: the ending of its name, and its bytes. A picture is a PNG, texts are separated by empty lines, a
-    /// histogram is a CSV with a row a bin.
+    /// The value as a file: the file name extension, and the content. Images are a PNG, texts are
+    /// separated by empty lines, a histogram is a CSV with a row for each bin.
     ///
     /// # Errors
-    /// The picture has another number of pixels than its shape says.
+    /// The number of pixels does not match the shape.
     pub fn to_file(&self) -> io::Result<(&'static str, Vec<u8>)> {
         Ok(match self {
             Media::Image(picture) => ("png", picture.png()?),
@@ -63,7 +65,7 @@ impl Media {
 }
 
 impl Histogram {
-    /// The borders of the parts: one more than there are parts.
+    /// The edges of the bins: one more than there are bins.
     ///
     /// ```
     /// use fulmen_loggers::Histogram;
@@ -80,17 +82,17 @@ impl Histogram {
 }
 
 impl Picture {
-    /// Space between the pictures of a grid, in pixels.
+    /// The space between the images of a grid, in pixels.
     const BORDER: usize = 2;
 
-    /// The pictures side by side as one PNG, in a grid about as wide as high.
+    /// The images in one PNG, as a grid that is about square.
     ///
     /// # Errors
-    /// There are another number of pixels than the shape says, or more than a PNG can have.
+    /// The number of pixels does not match the shape, or exceeds the limit of PNG.
     pub fn png(&self) -> io::Result<Vec<u8>> {
         let [n, channels, height, width] = self.shape;
         if self.pixels.len() != self.shape.iter().product::<usize>() || self.pixels.is_empty() {
-            let message = format!("{} pixels do not make pictures of shape {:?}", self.pixels.len(), self.shape);
+            let message = format!("{} pixels do not match images of shape {:?}", self.pixels.len(), self.shape);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let columns = (n as f64).sqrt().ceil() as usize;
@@ -106,7 +108,7 @@ impl Picture {
             }
         }
         let size = |size: usize| u32::try_from(size).map_err(io::Error::other);
-        // PNG's numbers for grayscale, RGB and RGBA.
+        // PNG's color types for grayscale, RGB and RGBA.
         let color_type = match channels {
             1 => 0,
             3 => 2,
@@ -116,7 +118,8 @@ impl Picture {
     }
 }
 
-/// Rows of 8-bit pixels as a PNG. The crate `png` has six packages for what is four chunks.
+/// Rows of 8-bit pixels as a PNG. Written by hand: the crate `png` brings six packages for these
+/// four chunks.
 fn png(width: u32, height: u32, color_type: u8, pixels: &[u8]) -> io::Result<Vec<u8>> {
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
     let mut chunk = |kind: &[u8; 4], data: &[u8]| -> io::Result<()> {
@@ -129,11 +132,11 @@ fn png(width: u32, height: u32, color_type: u8, pixels: &[u8]) -> io::Result<Vec
         }
         Ok(())
     };
-    // 8 bits a channel; the only compression and filtering that there are; not interlaced.
+    // 8 bits per channel; the only compression and filter methods that exist; not interlaced.
     chunk(b"IHDR", &[&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, color_type, 0, 0, 0]].concat())?;
     let mut compressed = ZlibEncoder::new(vec![], Compression::default());
     for row in pixels.chunks(pixels.len() / height as usize) {
-        // The row is not filtered.
+        // The row has no filter.
         compressed.write_all(&[0])?;
         compressed.write_all(row)?;
     }
@@ -149,7 +152,7 @@ mod tests {
     #[test]
     fn a_png_has_the_pixels_of_its_pictures() {
         for channels in [1, 3, 4] {
-            // Two pictures of two rows and three columns: a grid of one row.
+            // Two images of two rows and three columns: a grid of one row.
             let pixels: Vec<u8> = (0..2 * channels * 6).map(|i| (i * 7 % 251) as u8).collect();
             let file = Picture { shape: [2, channels, 2, 3], pixels: pixels.clone() }.png().unwrap();
             let mut reader = png::Decoder::new(io::Cursor::new(file)).read_info().unwrap();

@@ -1,4 +1,4 @@
-//! [`MlflowLogger`]: a tracking server of MLflow, over its REST interface (`api/2.0/mlflow`).
+//! [`MlflowLogger`]: an MLflow tracking server, through its REST API (`api/2.0/mlflow`).
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -13,22 +13,23 @@ use ureq::{Agent, Body, RequestBuilder};
 use crate::jsonl::{finite, unix_seconds};
 use crate::{LogPoint, Logger, Status};
 
-/// How long one request may take.
+/// The time-out of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two requests, and after one that failed.
+/// The pause between two requests, and after a failed one.
 const BETWEEN: Duration = Duration::from_secs(1);
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
-/// What MLflow takes at once, and how long a parameter may be.
+/// MLflow's limits for one request, and for the length of a parameter.
 const MOST_METRICS: usize = 1000;
 const MOST_PARAMS: usize = 100;
 const LONGEST_PARAM: usize = 6000;
-/// Log points that are kept for a server that does not answer.
+/// The most log points kept while the server does not answer.
 const MOST_KEPT: usize = 100_000;
 
-/// Sends numbers and hyperparameters to a tracking server of MLflow. Pictures, texts, histograms and matrices stay in the
-/// run's folder.
+/// Sends numbers and hyperparameters to an MLflow tracking server. Images, texts, histograms and
+/// matrices stay in the run's folder.
 ///
-/// It sends at most once a second. What a server does not take is kept and sent later; what is left at the end is told.
+/// It sends at most once a second. Values that the server does not accept are kept and sent later;
+/// if some remain at the end, the user gets a warning.
 ///
 /// ```
 /// use fulmen_loggers::MlflowLogger;
@@ -39,17 +40,18 @@ pub struct MlflowLogger {
     server: String,
     experiment: String,
     token: Option<String>,
-    /// The name of the run, and its id once the server has given one.
+    /// The name of the run, and its id once the server has assigned one.
     run: String,
     run_id: Option<String>,
     params: Vec<Json>,
-    /// Log points as metrics.
+    /// Log points as MLflow metrics.
     kept: Vec<Vec<Json>>,
     not_before: Option<Instant>,
 }
 
 impl MlflowLogger {
-    /// A logger for an experiment on a server, `http://localhost:5000` say. The experiment is made if it is not there.
+    /// A logger for an experiment on a server such as `http://localhost:5000`. The experiment is
+    /// created if needed.
     pub fn new(tracking_uri: impl Into<String>, experiment_name: impl Into<String>) -> MlflowLogger {
         MlflowLogger {
             agent: agent(TIMEOUT),
@@ -64,15 +66,15 @@ impl MlflowLogger {
         }
     }
 
-    /// What MLflow's own variables say: `MLFLOW_TRACKING_URI`, and if they are set `MLFLOW_EXPERIMENT_NAME` and
-    /// `MLFLOW_TRACKING_TOKEN`.
+    /// A logger configured by MLflow's own variables: `MLFLOW_TRACKING_URI` and, if they are set,
+    /// `MLFLOW_EXPERIMENT_NAME` and `MLFLOW_TRACKING_TOKEN`.
     ///
     /// # Errors
-    /// There is no `MLFLOW_TRACKING_URI`.
+    /// `MLFLOW_TRACKING_URI` is not set.
     pub fn from_env() -> io::Result<MlflowLogger> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let server = variable("MLFLOW_TRACKING_URI").filter(|uri| uri.starts_with("http")).ok_or_else(|| {
-            let why = "set MLFLOW_TRACKING_URI to the address of a tracking server, http://localhost:5000 say";
+            let why = "set MLFLOW_TRACKING_URI to the address of a tracking server, for example http://localhost:5000";
             io::Error::new(ErrorKind::InvalidInput, why)
         })?;
         let experiment = variable("MLFLOW_EXPERIMENT_NAME").unwrap_or_else(|| "Default".to_owned());
@@ -80,7 +82,7 @@ impl MlflowLogger {
         Ok(MlflowLogger { token: variable("MLFLOW_TRACKING_TOKEN"), ..logger })
     }
 
-    /// Sends this token with each request.
+    /// Sends this token with every request.
     pub fn token(mut self, token: impl Into<String>) -> MlflowLogger {
         self.token = Some(token.into());
         self
@@ -97,13 +99,13 @@ impl MlflowLogger {
         }
     }
 
-    /// Gives the server a message.
+    /// Posts a message to the server.
     fn post(&self, what: &str, body: &Json) -> io::Result<Json> {
         let request = self.agent.post(self.url(what)).content_type("application/json");
         self.read(what, self.authorized(request).send(body.to_string()))
     }
 
-    /// Reads an answer; one that is no success is an error, with what the server says.
+    /// Reads an answer. An error status becomes an error with the server's message.
     fn read(&self, what: &str, response: Result<Response<Body>, ureq::Error>) -> io::Result<Json> {
         let failed = |why: String| io::Error::other(format!("{}: {why}", self.url(what)));
         let mut response = response.map_err(|e| failed(e.to_string()))?;
@@ -118,7 +120,7 @@ impl MlflowLogger {
         Err(io::Error::new(kind, failed(format!("{} {message}", response.status())).to_string()))
     }
 
-    /// The id of the run, which is made if it is not there.
+    /// The id of the run, which is created if needed.
     fn run_id(&mut self) -> io::Result<String> {
         if let Some(id) = &self.run_id {
             return Ok(id.clone());
@@ -143,7 +145,7 @@ impl MlflowLogger {
         Ok(id)
     }
 
-    /// Sends what is kept.
+    /// Sends the kept values.
     fn send(&mut self) -> io::Result<()> {
         let run_id = self.run_id()?;
         while !self.params.is_empty() {
@@ -157,7 +159,7 @@ impl MlflowLogger {
                 metrics += point.len();
                 metrics <= MOST_METRICS
             });
-            // One with more than the server takes at once is divided.
+            // A log point beyond the server's limit is split.
             let points = fit.count().max(1);
             for some in self.kept[..points].concat().chunks(MOST_METRICS) {
                 self.post("runs/log-batch", &json!({ "run_id": run_id, "metrics": some }))?;
@@ -187,7 +189,7 @@ impl Logger for MlflowLogger {
 
     fn log(&mut self, point: &LogPoint) -> io::Result<()> {
         if self.kept.len() >= MOST_KEPT {
-            return Err(io::Error::other(format!("{} takes nothing", self.server)));
+            return Err(io::Error::other(format!("{} accepts no values", self.server)));
         }
         let (timestamp, step) = (milliseconds(), point.global_step);
         let metric = |(name, x): (String, f64)| json!({ "key": key(&name), "value": finite(x), "timestamp": timestamp, "step": step });
@@ -217,7 +219,7 @@ impl Logger for MlflowLogger {
     }
 }
 
-/// What asks, with the certificates that the system trusts.
+/// The HTTP client, with the system's trusted certificates.
 fn agent(timeout: Duration) -> Agent {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).unversioned_rustls_crypto_provider(provider);
@@ -225,7 +227,7 @@ fn agent(timeout: Duration) -> Agent {
     config.tls_config(tls.build()).build().into()
 }
 
-/// A name with what MLflow takes in one.
+/// A name with only the characters that MLflow accepts.
 fn key(name: &str) -> String {
     name.chars().map(|c| if c.is_alphanumeric() || "_-. :/".contains(c) { c } else { '_' }).collect()
 }

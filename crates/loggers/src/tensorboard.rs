@@ -1,4 +1,4 @@
-//! [`TensorBoardLogger`]: an event file, which TensorBoard shows.
+//! [`TensorBoardLogger`]: event files for TensorBoard.
 
 use std::io;
 use std::path::Path;
@@ -14,9 +14,10 @@ use crate::event::{
 use crate::jsonl::{Appended, unix_seconds};
 use crate::{LogPoint, Logger, Media, Picture, Status};
 
-/// Writes an event file into the run's folder. `tensorboard --logdir runs` shows all runs: numbers, pictures, histograms,
-/// texts, and the hyperparameters beside the last values. A metric of one number a class is `NAME/0` and so on. A matrix,
-/// such as a confusion matrix, is a picture: each row from black (0) to white (its largest number).
+/// Writes an event file into the run's folder. `tensorboard --logdir runs` shows all runs: numbers,
+/// images, histograms, texts, and the hyperparameters with the last values. A metric with one
+/// number per class is `NAME/0` and so on. A matrix, such as a confusion matrix, is an image: each
+/// row from black (0) to white (its largest number).
 ///
 /// ```
 /// use fulmen_loggers::{LogPoint, Logger, TensorBoardLogger};
@@ -32,12 +33,12 @@ use crate::{LogPoint, Logger, Media, Picture, Status};
 #[derive(Debug, Default)]
 pub struct TensorBoardLogger {
     file: Appended,
-    /// Whether there are hyperparameters, whose table has the run's end.
+    /// Whether there are hyperparameters, whose table includes the end of the run.
     has_hparams: bool,
 }
 
 impl TensorBoardLogger {
-    /// A logger; the Trainer tells it where.
+    /// A logger; the Trainer gives it the folder.
     pub fn new() -> TensorBoardLogger {
         TensorBoardLogger::default()
     }
@@ -132,7 +133,7 @@ fn hparam(value: &Json) -> HParam {
 
 fn image(name: &str, picture: &Picture) -> io::Result<Value> {
     let encoded_image_string = picture.png()?;
-    // The sizes of a PNG are the first two numbers of its first chunk.
+    // The width and height of a PNG are the first two numbers of its first chunk.
     let size = |at: usize| {
         let bytes = encoded_image_string.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, i32::from_be_bytes)
@@ -142,7 +143,8 @@ fn image(name: &str, picture: &Picture) -> io::Result<Value> {
     Ok(Value { tag: name.to_owned(), image: Some(image), ..Value::default() })
 }
 
-/// A pixel a number, each row from 0 to its largest number; none for a matrix without numbers.
+/// An image with one pixel per number, each row from 0 to its largest number; `None` for an empty
+/// matrix.
 fn heat_map(rows: &[Vec<f64>]) -> Option<Picture> {
     let width = rows.first().map_or(0, Vec::len);
     let pixels = rows.iter().flat_map(|row| {

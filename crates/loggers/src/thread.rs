@@ -1,4 +1,4 @@
-//! [`Loggers`]: all loggers of a run on one thread, which never holds up training.
+//! [`Loggers`]: runs all loggers on a thread that never blocks training.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,15 +13,16 @@ use serde_json::{Map, Value as Json};
 
 use crate::{LogPoint, Logger, Media, Status};
 
-/// Log points and jobs that may wait.
+/// The most queued log points and jobs.
 const MOST_WAITING: usize = 1024;
-/// Bytes of pictures that may wait.
+/// The most queued bytes of images.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// The loggers of a run, on a thread of their own.
+/// The loggers of a run, on their own thread.
 ///
-/// Nothing here waits for a logger but [`start`](Loggers::start) and [`finish`](Loggers::finish), and those for a limited time. What a
-/// logger cannot take is lost: that is told when it first happens, and counted at the end.
+/// Only [`start`](Loggers::start) and [`finish`](Loggers::finish) wait for a logger, for a limited
+/// time. Values that a logger cannot accept are lost: the user is warned when it first happens, and
+/// gets the count at the end.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,7 +39,7 @@ const MOST_BYTES: u64 = 256 << 20;
 /// ```
 pub struct Loggers {
     thread: Worker<Vec<Slot>>,
-    /// Jobs for which there was no room, by what they do: the newest of each.
+    /// Jobs for which the queue had no room, by kind: the newest of each.
     kept: Mutex<BTreeMap<&'static str, Job<Vec<Slot>>>>,
     patience: Duration,
     shared: Arc<Shared>,
@@ -46,14 +47,14 @@ pub struct Loggers {
 
 struct Shared {
     tell: Box<dyn Fn(&str) + Send + Sync>,
-    /// Log points that were not handed over because too much waits, and whether that was told.
+    /// Log points dropped because the queue was full, and whether the user was warned.
     lost: AtomicU64,
     told: AtomicBool,
-    /// Bytes of pictures that wait.
+    /// Queued bytes of images.
     bytes: AtomicU64,
 }
 
-/// A logger, and what it did not take.
+/// A logger, and the number of log points that it lost.
 struct Slot {
     logger: Box<dyn Logger>,
     lost: u64,
@@ -61,11 +62,11 @@ struct Slot {
 }
 
 impl Loggers {
-    /// Starts the thread. `patience` is how long the beginning and the end of a run wait for a logger that does not answer;
-    /// `tell` shows a line to the user.
+    /// Starts the thread. `patience` is how long the start and the end of a run wait for a logger
+    /// that does not respond; `tell` shows a line to the user.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// The system cannot start a thread.
     pub fn new(
         loggers: Vec<Box<dyn Logger>>,
         patience: Duration,
@@ -80,7 +81,7 @@ impl Loggers {
     /// Begins a run in this folder.
     ///
     /// # Errors
-    /// A logger cannot write there. One that does not answer in time is told of, and is no error.
+    /// A logger cannot write there. A logger that does not respond in time only causes a warning.
     pub fn start(&self, folder: &Path, hyperparameters: Map<String, Json>) -> io::Result<()> {
         let folder = folder.to_owned();
         let started = self.thread.ask(self.patience, move |slots| {
@@ -90,12 +91,12 @@ impl Loggers {
             })
         });
         started.unwrap_or_else(|| {
-            self.warn_once("a logger does not answer; training goes on");
+            self.warn_once("a logger does not respond; training continues");
             Ok(())
         })
     }
 
-    /// Hands over a log point, and does not wait.
+    /// Queues a log point without waiting.
     pub fn log(&self, point: LogPoint) {
         let size = point.media.iter().map(|(_, media)| bytes(media)).sum();
         let shared = self.shared.clone();
@@ -104,18 +105,18 @@ impl Loggers {
             slots.iter_mut().for_each(|slot| slot.log(&point, &shared));
             shared.bytes.fetch_sub(size, Ordering::Relaxed);
         };
-        // One that is large by itself may go when nothing waits.
+        // A point that is too large by itself may go if the queue is empty.
         if (waiting > 0 && waiting + size > MOST_BYTES) || !self.thread.post(Box::new(job)) {
             self.shared.bytes.fetch_sub(size, Ordering::Relaxed);
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
-            self.warn_once("the loggers do not keep up, and logged values are lost; training goes on");
+            self.warn_once("the loggers do not keep up, and logged values are lost; training continues");
         }
     }
 
-    /// Does something after all that was handed over before, and does not wait for it. Where too much waits, it is done in
-    /// [`finish`](Loggers::finish), unless a later call with the same `what` takes its place.
+    /// Queues a job behind everything queued before, without waiting. If the queue is full, the job
+    /// runs in [`finish`](Loggers::finish), unless a later call with the same `what` replaces it.
     pub fn run(&self, what: &'static str, job: impl FnOnce() + Send + 'static) {
-        // Locked meanwhile, so that an older job is never done after a newer one.
+        // Locked in the meantime, so that an older job never runs after a newer one.
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.remove(what);
         if let Err(TrySendError::Full(job)) = self.thread.try_post(Box::new(move |_| job())) {
@@ -123,7 +124,7 @@ impl Loggers {
         }
     }
 
-    /// Waits until all is written, and tells what was lost. A run may go on afterwards.
+    /// Waits until everything is written, and reports losses. The run may continue afterwards.
     pub fn finish(&self, status: Status) {
         let shared = self.shared.clone();
         let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
@@ -140,18 +141,18 @@ impl Loggers {
         });
         let late = lost.is_none();
         for (name, lost) in lost.unwrap_or_default() {
-            (self.shared.tell)(&format!("warning: log points that {name} has lost: {lost}"));
+            (self.shared.tell)(&format!("warning: {name} lost log points: {lost}"));
         }
         match self.shared.lost.swap(0, Ordering::Relaxed) {
             0 => {}
             lost => {
-                (self.shared.tell)(&format!("warning: log points that are lost as the loggers did not keep up: {lost}"))
+                (self.shared.tell)(&format!("warning: log points lost because the loggers did not keep up: {lost}"))
             }
         }
         if late {
             let waited = self.patience.as_secs_f64();
             (self.shared.tell)(&format!(
-                "warning: a logger did not answer for {waited} s, and up to {} log points and reports that waited for it are lost",
+                "warning: a logger did not respond for {waited} s; up to {} queued log points and reports are lost",
                 self.thread.waiting() + jobs_kept
             ));
         }
@@ -172,12 +173,12 @@ impl Slot {
         }
         if !std::mem::replace(&mut self.told, true) {
             let name = self.logger.name();
-            (shared.tell)(&format!("warning: logged values could not be written by {name}: {error}; training goes on"));
+            (shared.tell)(&format!("warning: {name} could not write logged values: {error}; training continues"));
         }
     }
 }
 
-/// How much memory a value takes, where that may be much.
+/// The memory of a value, if it may be large.
 fn bytes(media: &Media) -> u64 {
     match media {
         Media::Image(picture) => picture.pixels.len() as u64,
@@ -186,7 +187,7 @@ fn bytes(media: &Media) -> u64 {
     }
 }
 
-/// A thread that does jobs on a state, in their order.
+/// A thread that runs jobs on a state in order.
 pub(crate) struct Worker<S> {
     jobs: SyncSender<Job<S>>,
     waiting: Arc<AtomicU64>,
@@ -208,12 +209,12 @@ impl<S: Send + 'static> Worker<S> {
         Ok(Worker { jobs, waiting })
     }
 
-    /// Jobs that are not done.
+    /// The number of unfinished jobs.
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Hands over a job, unless too many wait.
+    /// Queues a job, unless the queue is full.
     pub(crate) fn post(&self, job: Job<S>) -> bool {
         self.try_post(job).is_ok()
     }
@@ -225,7 +226,7 @@ impl<S: Send + 'static> Worker<S> {
         })
     }
 
-    /// Does a job after those before it, and waits for what it gives; none if that takes too long.
+    /// Runs a job after all queued ones, and waits for its result; `None` if that takes too long.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -268,7 +269,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(600);
 
-    /// Does not return from its first log point before it is told to.
+    /// Blocks in its first log point until released.
     struct Hangs(Receiver<()>);
 
     impl Logger for Hangs {
@@ -288,7 +289,7 @@ mod tests {
         let (loggers, told) = loggers(Duration::from_millis(1), vec![Box::new(Hangs(wait))]);
         loggers.start(folder.path(), Map::new()).unwrap();
         told.lock().unwrap().clear();
-        // One at work, as many as may wait, and three more.
+        // One in progress, a full queue, and three more.
         let all = 1 + MOST_WAITING as u64 + 3;
         loggers.log(point(0));
         while loggers.thread.waiting() > 1 {
@@ -300,7 +301,7 @@ mod tests {
         let lost: u64 = told.iter().filter_map(|line| line.split(": ").nth(2)?.parse::<u64>().ok()).sum();
         assert!((3..=4).contains(&lost), "{told:?}");
         assert!(told.iter().filter(|line| line.contains("do not keep up")).count() <= 1, "{told:?}");
-        assert!(told.last().unwrap().contains("did not answer"), "{told:?}");
+        assert!(told.last().unwrap().contains("did not respond"), "{told:?}");
         drop(release);
     }
 
@@ -325,7 +326,7 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(*done.lock().unwrap(), []);
-        // There is room again: this one takes the place of what was kept.
+        // The queue has room again: this job replaces the kept one.
         run("table", 3);
         loggers.finish(Status::Finished);
         assert_eq!(*done.lock().unwrap(), [("table", 3), ("page", 2)]);
@@ -343,8 +344,8 @@ mod tests {
         loggers.finish(Status::Failed);
         let told = told.lock().unwrap();
         assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains("could not be written by JsonlLogger: No space left on device"), "{told:?}");
-        assert_eq!(told[1], "warning: log points that JsonlLogger has lost: 5");
+        assert!(told[0].contains("JsonlLogger could not write logged values: No space left on device"), "{told:?}");
+        assert_eq!(told[1], "warning: JsonlLogger lost log points: 5");
         assert_eq!(std::fs::read_to_string(folder.path().join("metrics.csv")).unwrap().lines().count(), 6);
     }
 

@@ -1,6 +1,7 @@
-//! Who holds the TPU: whose process, since when, what it runs, and whether it makes progress.
+//! Finds the processes that hold the TPU: who started them and when, what they run, and whether
+//! they make progress.
 //!
-//! Not here: ending it.
+//! Not here: ending them (`kill.rs`).
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -16,7 +17,7 @@ use fulmen_pjrt::locate::Platform;
 use crate::LockFile;
 use crate::lock_file::user;
 
-/// Where a TPU's holders are looked for.
+/// Where to look for the holders of a TPU.
 ///
 /// ```
 /// use fulmen_machine::Tpu;
@@ -28,20 +29,21 @@ use crate::lock_file::user;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Tpu {
-    /// The files by which its chips are opened.
+    /// The device files of the chips.
     pub device_files: Vec<PathBuf>,
     /// Files named `libtpu.so` count in this folder and below.
     pub libraries: PathBuf,
-    /// The folder that has `tmp/libtpu_lockfile` in it.
+    /// The folder that contains `tmp/libtpu_lockfile`.
     pub root: PathBuf,
 }
 
-/// The processes that have the TPU's device files open or a `libtpu.so` mapped. This process is never among them.
+/// The processes that have the TPU's device files open or a `libtpu.so` mapped. This process is
+/// never listed.
 #[derive(Clone, Debug, Default)]
 pub struct Holders {
-    /// In order of their numbers.
+    /// Sorted by process id.
     pub processes: Vec<Process>,
-    /// How many processes could not be looked into: those of other users.
+    /// The number of processes that could not be inspected: those of other users.
     pub unseen: usize,
     /// libtpu's lock file, if there is one.
     pub lock: Option<LockFile>,
@@ -50,68 +52,68 @@ pub struct Holders {
 /// A process that holds the TPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Process {
-    /// Its number. The kernel gives it to another process later.
+    /// Its process id. The kernel reuses it later.
     pub pid: u32,
-    /// When it was started, in the kernel's ticks. With the number, it names a process for ever.
+    /// Its start time in kernel ticks. Together with the id, it identifies a process uniquely.
     pub start_ticks: u64,
-    /// How long it has run.
+    /// The time since it started.
     pub age: Duration,
-    /// The number of its parent.
+    /// The process id of its parent.
     pub parent: u32,
-    /// The kernel's letter for what it does: `R` runs, `S` sleeps, `D` waits in the kernel, `T` is stopped, `Z` has ended but
-    /// for some of its threads.
+    /// The kernel's letter for its state: `R` runs, `S` sleeps, `D` waits in the kernel, `T` is
+    /// stopped, `Z` has ended except for some of its threads.
     pub state: char,
-    /// The number of its user.
+    /// The id of its user.
     pub uid: u32,
-    /// The user's name, or the number if the machine does not know it.
+    /// The name of the user, or the id if the machine does not know a name.
     pub user: String,
     /// The command line.
     pub command: String,
     /// The device files that it has open.
     pub devices: Vec<PathBuf>,
-    /// The libraries of that name that it has mapped.
+    /// The `libtpu.so` files that it has mapped.
     pub libraries: Vec<PathBuf>,
-    /// How long processors have worked for it.
+    /// The processor time that it has used.
     pub cpu: Duration,
-    /// How far a training of Fulmen is, if it writes `FULMEN_PROGRESS_FILE`.
+    /// The progress of a Fulmen training, if it writes `FULMEN_PROGRESS_FILE`.
     pub step: Option<Step>,
 }
 
-/// What a training has written into its `FULMEN_PROGRESS_FILE`.
+/// The content of a training's `FULMEN_PROGRESS_FILE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// How many steps have finished.
+    /// The number of finished steps.
     pub count: u64,
-    /// When that was written.
+    /// When it was written.
     pub written: SystemTime,
 }
 
-/// A process, and what it did since it was looked at before.
+/// A process, and its activity since the previous look.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Watched {
-    /// The process as it is now.
+    /// The current state of the process.
     pub process: Process,
-    /// How many processors worked for it, 1.0 being one. None at the first look.
+    /// Processor use, 1.0 being one core. `None` at the first look.
     pub load: Option<f64>,
-    /// How many steps have finished since the look before. None if that is not known.
+    /// Steps finished since the previous look. `None` if unknown.
     pub steps: Option<u64>,
-    /// How long a step took, between the last two numbers that were seen in its file.
+    /// The time of a step, between the last two values of its progress file.
     pub step_time: Option<Duration>,
 }
 
-/// Looks at the holders again and again, and compares.
+/// Watches the holders and compares consecutive looks.
 pub struct Watch {
     tpu: Tpu,
     seen: HashMap<(u32, u64), (Instant, Watched)>,
 }
 
 impl Tpu {
-    /// This machine's.
+    /// The TPUs of this machine.
     pub fn local() -> Self {
         Self { device_files: device_files(Platform::Tpu), libraries: "/".into(), root: "/".into() }
     }
 
-    /// Looks at all processes that this user may look into.
+    /// Inspects all processes that this user may inspect.
     pub fn holders(&self) -> Holders {
         let (found, unseen) = files_in_use(&self.device_files, "libtpu.so");
         let processes = found.into_iter().filter_map(|mut found| {
@@ -122,14 +124,14 @@ impl Tpu {
         Holders { processes: processes.collect(), unseen, lock: LockFile::find(&self.root) }
     }
 
-    /// Prepares to look more than once.
+    /// Starts to watch the holders.
     pub fn watch(self) -> Watch {
         Watch { tpu: self, seen: HashMap::new() }
     }
 }
 
 impl Watch {
-    /// Looks, and compares with the look before.
+    /// Inspects the holders and compares them with the previous look.
     pub fn look(&mut self) -> (Vec<Watched>, Holders) {
         let holders = self.tpu.holders();
         let now = Instant::now();
@@ -151,7 +153,7 @@ impl Watched {
         };
         let load = process.cpu.saturating_sub(before.process.cpu).as_secs_f64() / time.as_secs_f64().max(1e-3);
         let steps = process.step.zip(before.process.step).map(|(now, then)| {
-            // A second fit in the same process begins with less.
+            // A second fit in the same process starts from a lower step.
             (now.count.saturating_sub(then.count), now.written.duration_since(then.written).unwrap_or_default())
         });
         let step_time = match steps {
@@ -161,15 +163,15 @@ impl Watched {
         Self { process, load: Some(load), steps: steps.map(|(count, _)| count), step_time }
     }
 
-    /// What it does, in a few words.
+    /// Its activity in a few words.
     pub fn progress(&self) -> String {
         let Self { process, load, steps, step_time } = self;
         let mut words = match (process.state, steps, load) {
-            ('T' | 't', ..) => "stopped: it waits for SIGCONT".to_owned(),
-            ('Z', ..) => "its first thread has ended, others have not".to_owned(),
+            ('T' | 't', ..) => "stopped: waits for SIGCONT".to_owned(),
+            ('Z', ..) => "its main thread has ended, other threads have not".to_owned(),
             (_, Some(1..), _) => "trains".to_owned(),
             (_, _, Some(load)) if *load >= 0.005 => format!("uses {:.0} % of a processor", load * 100.0),
-            ('D', _, Some(_)) => "waits in the kernel, and uses no processor".to_owned(),
+            ('D', _, Some(_)) => "waits in the kernel, uses no processor".to_owned(),
             (_, _, Some(_)) => "uses no processor".to_owned(),
             (_, _, None) => "just seen".to_owned(),
         };
@@ -189,7 +191,7 @@ impl Watched {
 }
 
 impl Process {
-    /// None if it has ended meanwhile.
+    /// `None` if it has ended in the meantime.
     fn read(found: FilesInUse) -> Option<Self> {
         let folder = PathBuf::from(format!("/proc/{}", found.pid));
         let stat = Stat::read(&folder)?;
@@ -205,7 +207,7 @@ impl Process {
             state: stat.state,
             uid,
             user: user(&passwd, uid).unwrap_or_else(|| uid.to_string()),
-            // A line on a terminal is all that it may become.
+            // Shown as one line on a terminal, so control characters are removed.
             command: match command.trim() {
                 "" => found.name,
                 command => command.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect(),
@@ -219,13 +221,14 @@ impl Process {
 }
 
 impl Step {
-    /// What the process of this folder in `/proc` has written.
+    /// The progress file of the process with this folder in `/proc`.
     fn read(process: &Path) -> Option<Self> {
         let variables = fs::read(process.join("environ")).ok()?;
         let mut variables = variables.split(|byte| *byte == 0);
         let name = variables.find_map(|variable| variable.strip_prefix(b"FULMEN_PROGRESS_FILE="))?;
         let path = process.join("cwd").join(Path::new(std::ffi::OsStr::from_bytes(name)));
-        // Another user has chosen the path. What is no file could keep this process waiting.
+        // The path comes from another user. Anything other than a regular file could block this
+        // process.
         let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
         let mut text = String::new();
         File::open(path).ok()?.take(32).read_to_string(&mut text).ok()?;
@@ -233,7 +236,7 @@ impl Step {
     }
 }
 
-/// What `/proc/PID/stat` says of a process.
+/// The fields of `/proc/PID/stat`.
 pub(crate) struct Stat {
     pub(crate) state: char,
     pub(crate) parent: u32,
@@ -244,7 +247,7 @@ pub(crate) struct Stat {
 impl Stat {
     pub(crate) fn read(process: &Path) -> Option<Self> {
         let stat = fs::read_to_string(process.join("stat")).ok()?;
-        // The second field is the program's name in parentheses, which may hold anything.
+        // The second field is the program name in parentheses, which may contain anything.
         let fields = stat.rsplit_once(") ")?.1.split(' ').collect::<Vec<_>>();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
         Some(Self {
@@ -260,7 +263,7 @@ fn ticks(count: u64) -> Duration {
     Duration::from_secs_f64(count as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// How long the machine has run.
+/// The uptime of the machine.
 fn uptime() -> Duration {
     let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
     let seconds = text.split(' ').next().and_then(|seconds| seconds.parse::<f64>().ok());

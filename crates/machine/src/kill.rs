@@ -1,6 +1,6 @@
-//! Ends the processes that hold the TPU, and removes the lock file that they leave.
+//! Ends the processes that hold the TPU and removes the lock file that they leave behind.
 //!
-//! Not here: asking the user.
+//! Not here: asking the user for confirmation.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,10 +13,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_s
 use crate::holders::Stat;
 use crate::{Holders, LockFile, Process, Tpu};
 
-/// How long a killed process may take to be gone.
+/// How long a killed process may take to disappear.
 const AFTER_KILL: Duration = Duration::from_secs(20);
 
-/// What is to be done.
+/// What will be done.
 ///
 /// ```
 /// use fulmen_machine::{Plan, Tpu};
@@ -30,11 +30,12 @@ const AFTER_KILL: Duration = Duration::from_secs(20);
 pub struct Plan {
     /// The processes to end.
     pub ended: Vec<Process>,
-    /// The holders that stay, and why.
+    /// The holders that are spared, and why.
     pub spared: Vec<(Process, String)>,
-    /// Numbers that were asked for, but are of no process that holds the TPU.
+    /// Requested process ids that do not hold the TPU.
     pub unknown: Vec<u32>,
-    /// Whether the lock file is removed once no process holds the TPU; if there is one, but another user's, why not.
+    /// Whether to remove the lock file once no process holds the TPU, or why another user's file
+    /// stays; `None` if there is no lock file.
     pub lock: Option<Result<LockFile, String>>,
 }
 
@@ -45,9 +46,10 @@ pub enum Outcome {
     Ended,
     /// By SIGKILL, after it did not end in time.
     Killed,
-    /// It has ended by itself or let the TPU go, and was sent nothing. Another process may have its number.
+    /// It ended by itself or released the TPU, and no signal was sent. Another process may have its
+    /// id now.
     Gone,
-    /// It is still there after SIGKILL: it waits in the kernel, for the device most likely.
+    /// It still exists after SIGKILL: it waits in the kernel, most likely for the device.
     Stuck,
     /// The system refused to signal it.
     Refused(String),
@@ -65,15 +67,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing that could be seen keeps the next program from the TPU.
+    /// Whether nothing visible prevents the next program from using the TPU.
     pub fn is_free(&self) -> bool {
         self.left.processes.is_empty() && self.left.lock.is_none()
     }
 }
 
 impl Plan {
-    /// Plans to end the processes of these numbers, or if there are none, all holders. The processes of other users and those
-    /// that have started this one are spared without `force`. With sudo, the user who called it is no other.
+    /// Plans to end the processes with these ids or, without ids, all holders. Without `force`, it
+    /// spares processes of other users and the ancestors of this process. Under sudo, the user who
+    /// called it counts as the same user.
     pub fn new(holders: Holders, pids: &[u32], force: bool) -> Self {
         let sudo_uid = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
         let own = [Some(geteuid().as_raw()), sudo_uid];
@@ -88,7 +91,7 @@ impl Plan {
                 let reason = format!("it belongs to another user, {}; --force ends it, too", process.user);
                 spared.push((process, reason));
             } else if !force && ancestors.contains(&process.pid) {
-                spared.push((process, "this command runs in it; --force ends it, too".to_owned()));
+                spared.push((process, "this command runs inside it; --force ends it, too".to_owned()));
             } else {
                 ended.push(process);
             }
@@ -113,11 +116,12 @@ impl Plan {
         self.lock.as_ref().and_then(|lock| lock.as_ref().ok())
     }
 
-    /// Sends SIGTERM to all processes of the plan, and SIGKILL to those that are there after `grace`. A process that has let
-    /// the TPU go since the plan was made is left alone. Then removes the lock file if no process holds the TPU.
+    /// Sends SIGTERM to all processes of the plan, and SIGKILL to those that remain after `grace`.
+    /// A process that has released the TPU since the plan was made is left alone. Then removes the
+    /// lock file if no process holds the TPU.
     pub fn execute(&self, tpu: &Tpu, grace: Duration) -> Report {
-        // Each descriptor stays with the process that has the number now. Whether that is the process of the plan is looked
-        // at afterwards, so that no number can change its process in between.
+        // Each descriptor refers to the process that has the id now. Whether that is the planned
+        // process is checked afterwards, so the id cannot change its process in between.
         let opened: Vec<_> = self.ended.iter().map(|process| open(process.pid)).collect();
         let now = tpu.holders();
         let is_same = |one: &Process, other: &Process| (one.pid, one.start_ticks) == (other.pid, other.start_ticks);
@@ -129,7 +133,7 @@ impl Plan {
                 (true, Ok(fd)) => {
                     let sent = pidfd_send_signal(&fd, Signal::TERM);
                     if process.state == 'T' {
-                        // Else it would not notice.
+                        // A stopped process would not notice the signal.
                         let _ = pidfd_send_signal(&fd, Signal::CONT);
                     }
                     targets.push(Target { process: process.clone(), fd: Some(fd), outcome: sent.err().map(refused) });
@@ -148,7 +152,7 @@ impl Plan {
         let outcomes = targets.into_iter().map(|it| (it.process, it.outcome.unwrap_or(Outcome::Stuck))).collect();
 
         let mut left = tpu.holders();
-        // libtpu removes the file where it ends in order.
+        // libtpu removes the file itself on an orderly exit.
         let lock = left.lock.clone().filter(|lock| {
             left.processes.is_empty() && self.removable().is_some_and(|planned| planned.owner == lock.owner)
         });
@@ -177,12 +181,12 @@ fn open(pid: u32) -> Result<OwnedFd, Errno> {
 fn refused(error: Errno) -> Outcome {
     Outcome::Refused(match error {
         Errno::PERM => "it belongs to another user; run this command with sudo".to_owned(),
-        Errno::NOSYS => "this kernel has no pidfd_open; it needs Linux 5.3".to_owned(),
+        Errno::NOSYS => "this kernel has no pidfd_open; Linux 5.3 or newer is needed".to_owned(),
         error => error.to_string(),
     })
 }
 
-/// Waits until those without an outcome have ended, which is then `how`.
+/// Waits until processes without an outcome have ended, and gives them the outcome `how`.
 fn wait(targets: &mut [Target], time: Duration, how: &Outcome) {
     let deadline = Instant::now() + time;
     loop {
@@ -195,7 +199,8 @@ fn wait(targets: &mut [Target], time: Duration, how: &Outcome) {
         if fds.is_empty() {
             return;
         }
-        // A descriptor of a process can be read once all its threads have ended, though nobody has asked how.
+        // The descriptor of a process becomes readable once all its threads have ended, even before
+        // its parent has reaped it.
         let ended = poll(&mut fds, Some(&timeout));
         let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         for (_, outcome) in waiting.iter_mut().zip(ready).filter(|(_, ready)| *ready).map(|(waiting, _)| waiting) {
@@ -207,7 +212,7 @@ fn wait(targets: &mut [Target], time: Duration, how: &Outcome) {
     }
 }
 
-/// The processes that have started this one, directly or not.
+/// The ancestors of this process.
 fn ancestors() -> Vec<u32> {
     let parent =
         |pid: &u32| Stat::read(Path::new(&format!("/proc/{pid}"))).map(|stat| stat.parent).filter(|pid| *pid > 0);

@@ -1,5 +1,5 @@
-//! What stands between a training and the devices of a machine, and who holds them. The commands `fulmen doctor`, `ps`,
-//! `kill` and `top` are made of it.
+//! Finds what keeps a training from using the devices of a machine, and who holds them. The
+//! commands `fulmen doctor`, `ps`, `kill` and `top` use it.
 //!
 //! Not here: opening devices; command lines.
 
@@ -18,9 +18,9 @@ pub use libtpu_metrics::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, M
 pub use lock_file::LockFile;
 pub use run_metrics::{RunMetrics, RunMetricsClient};
 
-/// A client for HTTP whose answers come within this time.
+/// An HTTP client with this time-out.
 fn http_client(patience: std::time::Duration) -> reqwest::Result<reqwest::blocking::Client> {
-    // An error says that there is one.
+    // An HTTP error status is an error.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::blocking::Client::builder().timeout(patience).build()
 }

@@ -1,7 +1,8 @@
-//! What libtpu tells of its devices while a program runs on them: how busy they are, and how full their memory is.
+//! Reads libtpu's metrics of devices while a program runs on them: how busy they are, and how full
+//! their memory is.
 //!
-//! Every process with libtpu serves this on a port of its own machine, over gRPC. The messages are those of the package
-//! `tpu-info`, as far as they are needed here.
+//! Every process with libtpu serves them over gRPC on a local port. The messages are those of the
+//! package `tpu-info`, reduced to the fields needed here.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,43 +14,44 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-/// Where libtpu serves its metrics, unless it was told otherwise.
+/// libtpu's default address for its metrics.
 pub const METRICS_ADDRESS: &str = "127.0.0.1:8431";
 
-/// How long an answer may take.
+/// The time-out of a request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const METHOD: &str = "/tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMetric";
 
-/// How much is asked for.
+/// Which metrics to request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Duty cycle and memory.
     Basic,
-    /// All that is known.
+    /// All metrics that are known here.
     Detailed,
 }
 
-/// What libtpu tells of one device. What it did not tell is `None`.
+/// The metrics of one device. Those that libtpu did not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceMetrics {
     /// The device's number.
     pub id: i64,
-    /// The percentage of the time in which its TensorCores worked.
+    /// The percentage of the time in which its TensorCores were busy.
     pub duty_cycle: Option<f64>,
     /// Bytes of its memory (HBM) in use.
     pub memory_used: Option<u64>,
-    /// Bytes of memory that it has.
+    /// The size of its memory in bytes.
     pub memory_total: Option<u64>,
-    /// The percentage of its memory's bandwidth that is used. At [`Level::Detailed`] only, as are all below.
+    /// The percentage of its memory bandwidth in use. Only at [`Level::Detailed`], like all fields
+    /// below.
     pub bandwidth: Option<f64>,
     /// For how many seconds its TensorCores have been idle.
     pub idle_seconds: Option<f64>,
-    /// How many programs wait for it.
+    /// The number of programs in its queue.
     pub queued: Option<i64>,
-    /// How long its programs took, in microseconds: the mean.
+    /// The mean time of its programs, in microseconds.
     pub program_mean: Option<f64>,
-    /// How long its programs took, in microseconds: nine of ten took less.
+    /// The 90th percentile of the time of its programs, in microseconds.
     pub program_p90: Option<f64>,
 }
 
@@ -65,7 +67,7 @@ impl fmt::Display for MetricsError {
 
 impl std::error::Error for MetricsError {}
 
-/// A connection to one process's metrics.
+/// A connection to the metrics of one process.
 ///
 /// ```no_run
 /// use fulmen_machine::{Level, METRICS_ADDRESS, MetricsClient};
@@ -83,7 +85,7 @@ pub struct MetricsClient {
 }
 
 impl MetricsClient {
-    /// Connects when it is first asked for something.
+    /// Connects on the first request.
     ///
     /// # Errors
     /// The address is not of the form `host:port`.
@@ -98,10 +100,10 @@ impl MetricsClient {
         Ok(Self { channel, address: address.to_owned(), runtime })
     }
 
-    /// What is known of each device, in order of their numbers.
+    /// The metrics of each device, by device number.
     ///
     /// # Errors
-    /// Nobody serves metrics there, or the server knows none of these.
+    /// No process serves metrics there, or the server knows none of these metrics.
     pub fn read(&self, level: Level) -> Result<Vec<DeviceMetrics>, MetricsError> {
         self.runtime.block_on(self.read_all(level)).map_err(|status| {
             let why = match status.code() {
@@ -127,7 +129,7 @@ impl MetricsClient {
         fill(&mut devices, total, |device, metric| {
             device.memory_total = metric.integer().and_then(|it| it.try_into().ok())
         });
-        // Memory is counted by core, work by chip. A chip has up to two cores.
+        // Memory is reported per core, activity per chip. A chip has up to two cores.
         let mut duty = duty.unwrap_or_default();
         duty.sort_by_key(Metric::device);
         let chips = duty.len().max(1);
@@ -154,7 +156,7 @@ impl MetricsClient {
         Ok(devices)
     }
 
-    /// One metric of all devices.
+    /// One metric for all devices.
     async fn metric(&self, name: &str) -> Result<Vec<Metric>, Status> {
         let mut grpc = tonic::client::Grpc::new(self.channel.clone());
         grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
@@ -166,13 +168,13 @@ impl MetricsClient {
 }
 
 impl DeviceMetrics {
-    /// A device of which nothing else is known.
+    /// A device without any other metric.
     pub fn new(id: i64) -> Self {
         Self { id, ..Self::default() }
     }
 }
 
-/// Puts a metric into its devices. An older libtpu does not know all of them.
+/// Stores a metric in its devices. An older libtpu does not report all of them.
 fn fill(
     devices: &mut Vec<DeviceMetrics>,
     metrics: Result<Vec<Metric>, Status>,
@@ -275,7 +277,8 @@ struct Exponential {
 }
 
 impl Metric {
-    /// The number of the device: itself, or among other attributes, and there as a text since some version.
+    /// The number of the device: the attribute itself or, in newer versions, text among other
+    /// attributes.
     fn device(&self) -> Option<i64> {
         let value = self.attribute.as_ref()?.value.as_ref()?;
         match &value.list {
@@ -284,7 +287,7 @@ impl Metric {
                 let value = ordinal.value.as_ref()?;
                 value.int.or_else(|| value.string.as_ref()?.parse().ok())
             }
-            // Zero need not be written.
+            // protobuf omits zeros.
             None => value.int.or_else(|| value.string.is_none().then_some(0)),
         }
     }
@@ -300,7 +303,7 @@ impl Metric {
 }
 
 impl Distribution {
-    /// The value below which this part of all lie. None unless the buckets grow exponentially.
+    /// A quantile of a histogram. `None` unless the buckets grow exponentially.
     fn quantile(&self, part: f64) -> Option<f64> {
         let Exponential { growth, scale } = self.buckets.as_ref()?.exponential?;
         let wanted = (self.count as f64 * part).floor();
@@ -308,7 +311,7 @@ impl Distribution {
         for (bucket, &count) in self.counts.iter().enumerate() {
             let count = count as f64;
             if below + count > wanted {
-                // The first has what is smaller than all others have.
+                // The first bucket holds everything below all others.
                 let lower = if bucket == 0 { 0.0 } else { scale * growth.powi(bucket as i32 - 1) };
                 let upper = scale * growth.powi(bucket as i32);
                 return Some(lower + (upper - lower) * (wanted - below) / count);
@@ -321,7 +324,7 @@ impl Distribution {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+    #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
     use std::collections::HashMap;
     use std::convert::Infallible;
@@ -342,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    /// What `tpu-info`'s messages are in bytes, by metric.
+    /// `tpu-info`'s messages as bytes, by metric.
     fn recorded() -> HashMap<String, Vec<u8>> {
         let lines = include_str!("../reference/libtpu_metrics.txt").lines().filter(|line| !line.starts_with('#'));
         let byte = |hex: &[u8]| u8::from_str_radix(std::str::from_utf8(hex).unwrap(), 16).unwrap();
@@ -353,8 +356,9 @@ mod tests {
         lines.map(metric).collect()
     }
 
-    /// Answers with what was recorded. A response has one field, the first, and so has a `BytesValue`, which is what prost
-    /// makes of bytes; likewise a request and a `StringValue`. So nothing here comes from the messages that are tested.
+    /// Replays recorded answers. A response has a single field, number 1, like the `BytesValue`
+    /// that prost uses for bytes; likewise a request and a `StringValue`. So the test does not
+    /// depend on the messages under test.
     #[derive(Clone)]
     struct Recorded(Arc<HashMap<String, Vec<u8>>>);
 
@@ -408,7 +412,7 @@ mod tests {
         let used = [12 * gib, 13 * gib + 7, 0, gib / 2];
         assert!(devices.iter().map(|device| device.memory_used).eq(used.map(Some)), "{devices:?}");
         assert!(devices.iter().all(|device| device.memory_total == Some(16 * gib)), "{devices:?}");
-        // There are two cores on a chip.
+        // A chip has two cores.
         assert_eq!(column(|it| it.duty_cycle), [87.5, 87.5, 3.25, 3.25].map(Some));
         assert_eq!(column(|it| it.bandwidth), [55.5, 44.0, 0.0, 1.0].map(Some));
         assert_eq!(column(|it| it.idle_seconds), [0.0, 0.25, 120.0, 7.5].map(Some));
@@ -421,7 +425,7 @@ mod tests {
             (found.unwrap_or(0.0) - expected).abs() < 1e-9 * expected.max(1.0)
         };
         assert!(quantiles.iter().zip(&expected).all(close), "{quantiles:?}");
-        // The basic level asks for less.
+        // The basic level requests fewer.
         assert_eq!(client.read(Level::Basic).unwrap()[0].bandwidth, None);
     }
 
@@ -430,7 +434,8 @@ mod tests {
         check(&serve(recorded()));
     }
 
-    /// The server is `tpu-info`'s package. `FULMEN_TEST_TPU_INFO_PYTHON` names a Python that has it.
+    /// The server is `tpu-info`'s package. `FULMEN_TEST_TPU_INFO_PYTHON` names a Python that has
+    /// it.
     #[test]
     #[ignore = "needs `pip install tpu-info`: FULMEN_TEST_TPU_INFO_PYTHON=python3 cargo test -p fulmen-machine tpu_info -- --ignored"]
     fn a_server_of_tpu_infos_own_package_is_read() {
@@ -458,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_where_nobody_serves_is_named() {
+    fn an_address_without_a_server_is_named() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);

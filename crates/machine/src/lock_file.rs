@@ -1,4 +1,4 @@
-//! The file by which libtpu keeps a second process away from the TPU.
+//! The file with which libtpu keeps a second process off the TPU.
 //!
 //! Not here: who may remove it.
 
@@ -10,16 +10,16 @@ use std::time::SystemTime;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-/// libtpu's lock file. libtpu removes it when its process exits; a process that was killed leaves it, and libtpu then
-/// refuses to start.
+/// libtpu's lock file. libtpu removes it when its process exits. A killed process leaves it behind,
+/// and libtpu then refuses to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockFile {
-    /// Where it is: `/tmp/libtpu_lockfile`.
+    /// Its path: `/tmp/libtpu_lockfile`.
     pub path: PathBuf,
-    /// The number of the user who made it.
+    /// The id of its owner.
     pub owner: u32,
-    /// That user's name, if the machine knows it.
+    /// The owner's name, if the machine knows it.
     pub owner_name: Option<String>,
     /// When it was last written.
     pub modified: Option<SystemTime>,
@@ -28,7 +28,7 @@ pub struct LockFile {
 }
 
 impl LockFile {
-    /// The lock file of a machine whose files are under `root`, which is `/` but for tests.
+    /// The lock file of the machine whose files are under `root`; `root` is `/` except in tests.
     ///
     /// ```
     /// assert_eq!(fulmen_machine::LockFile::find("/no/such/folder".as_ref()), None);
@@ -47,7 +47,7 @@ impl LockFile {
         })
     }
 
-    /// Removes the file. One that is gone already is no error.
+    /// Removes the file. It is not an error if the file is already gone.
     ///
     /// # Errors
     /// A process holds a lock on it, it is no longer the same file, or this user may not remove it.
@@ -57,13 +57,14 @@ impl LockFile {
             Err(Errno::AGAIN) => "a process uses it".to_owned(),
             Err(error) => error.to_string(),
         };
-        Err(format!("{} was not removed: {why}", self.path.display()))
+        Err(format!("cannot remove {}: {why}", self.path.display()))
     }
 
     fn try_remove(&self) -> Result<(), Errno> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-        // Both kinds of locks, because libtpu may use either: a process that opens the file now finds it locked until it is removed.
+        // Takes both kinds of locks, because libtpu may use either. A process that opens the file
+        // now finds it locked until it is removed.
         rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let (opened, found) = (rustix::fs::fstat(&file)?, rustix::fs::lstat(&self.path)?);
@@ -83,8 +84,8 @@ pub(crate) fn user(passwd: &str, number: u32) -> Option<String> {
     })
 }
 
-/// A line of `/proc/locks` is `1: FLOCK  ADVISORY  WRITE 1234 fd:01:131073 0 EOF`; a process that waits for the lock has
-/// `->` after the first number.
+/// A line of `/proc/locks` is `1: FLOCK  ADVISORY  WRITE 1234 fd:01:131073 0 EOF`. For a process
+/// that waits for the lock, `->` follows the first number.
 fn lockers(locks: &str, inode: u64) -> Vec<u32> {
     let holder = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! What a training tells at its own endpoint, the Trainer's option `metrics_port`.
+//! Reads the metrics of a running training from its endpoint, the Trainer's option `metrics_port`.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -7,19 +7,20 @@ use reqwest::blocking::Client;
 
 use crate::{MetricsError, http_client};
 
-/// How long an answer may take.
+/// The time-out of a request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a training tells of itself.
+/// The metrics of a training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunMetrics {
-    /// The running epoch, counted from 0.
+    /// The current epoch, counted from 0.
     pub epoch: u64,
     /// Optimizer steps.
     pub global_step: u64,
-    /// How long a step took since the question before, if steps were made since.
+    /// The mean step time since the previous read, if steps were made since then.
     pub step_time: Option<Duration>,
-    /// The share of the time since the question before in which the devices had no batch, from 0 to 1.
+    /// The share of the time since the previous read in which the devices waited for a batch, from
+    /// 0 to 1.
     pub input_wait: Option<f64>,
 }
 
@@ -36,7 +37,7 @@ impl fmt::Display for RunMetrics {
     }
 }
 
-/// Asks a training again and again.
+/// Reads the metrics of a training repeatedly.
 ///
 /// ```no_run
 /// let mut client = fulmen_machine::RunMetricsClient::new("127.0.0.1:9090")?;
@@ -47,12 +48,12 @@ impl fmt::Display for RunMetrics {
 pub struct RunMetricsClient {
     url: String,
     client: Client,
-    /// When it was asked last, its steps, and for how many seconds it had waited for input.
+    /// The time of the previous read, the step, and the seconds spent waiting for input until then.
     last: Option<(Instant, u64, f64)>,
 }
 
 impl RunMetricsClient {
-    /// For a port of this machine, `HOST:PORT`, or the URL that the training has told.
+    /// For `HOST:PORT`, a port of this machine, or the URL that the training printed.
     ///
     /// # Errors
     /// This machine's certificates cannot be read.
@@ -66,7 +67,7 @@ impl RunMetricsClient {
         Ok(RunMetricsClient { url, client, last: None })
     }
 
-    /// Asks it.
+    /// Reads the current metrics.
     ///
     /// # Errors
     /// No training answers there.
@@ -75,25 +76,26 @@ impl RunMetricsClient {
         let text = answer.and_then(|answer| answer.error_for_status()?.text()).map_err(|error| match error.status() {
             Some(status) => status.to_string(),
             None if error.is_timeout() => format!("no answer within {} s", PATIENCE.as_secs()),
-            None => "no training answers there; its option `metrics_port` says where it does".to_owned(),
+            None => "no training answers there; its option `metrics_port` sets the port".to_owned(),
         });
         let metrics = text.and_then(|text| {
-            self.take(Instant::now(), &text).ok_or_else(|| "these are not the metrics of a training".to_owned())
+            self.take(Instant::now(), &text)
+                .ok_or_else(|| "the server's metrics are not those of a training".to_owned())
         });
         metrics.map_err(|why| MetricsError(format!("{}: {why}", self.url)))
     }
 
-    /// Reads an answer, and compares it with the one before.
+    /// Parses an answer and compares it with the previous one.
     fn take(&mut self, now: Instant, text: &str) -> Option<RunMetrics> {
         let value = |name: &str| {
             let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             lines.next()?.parse::<f64>().ok()
         };
         let (epoch, global_step) = (value("fulmen_epoch")? as u64, value("fulmen_global_step")? as u64);
-        // It is not there before the first wait.
+        // Absent before the first wait.
         let waited = value("fulmen_input_wait_seconds_total").unwrap_or(0.0);
         let before = self.last.replace((now, global_step, waited));
-        // Another training may serve there now, and count from the beginning.
+        // A different training may serve there now, with counters from zero.
         let before = before.filter(|(_, steps, seconds)| *steps <= global_step && *seconds <= waited);
         let (step_time, input_wait) = before.map_or((None, None), |(then, steps, seconds)| {
             let time = now - then;

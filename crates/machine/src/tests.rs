@@ -1,6 +1,6 @@
 //! Real processes that hold what stands for a TPU: a file for the device, and a shell that is named `libtpu.so`, so that the
 //! kernel maps a file of that name.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use std::fs::{self, File, FileTimes, Permissions};
 use std::io::{BufRead as _, BufReader};
@@ -97,7 +97,7 @@ fn end(tpu: &Tpu, grace: Duration) -> Vec<Outcome> {
     report.outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// A script that ends when it is asked to, or when nobody reads what it waits for.
+/// A script that ends on request, or when its pipe is closed.
 const WAITS: &str = "echo ready; read line";
 
 /// One that saves something first, as it were. Not every shell runs a trap while it reads.
@@ -165,7 +165,7 @@ fn a_holder_ends_by_sigterm_and_its_lock_file_goes() {
     let tpu = machine.tpu();
     let lock = machine.lock_file();
     let (mut child, _) = start(&mut machine.shell(ENDS_IN_ORDER));
-    // Nobody asks the child how it ended until then, so it is a zombie, which holds nothing.
+    // The child is not reaped until then, so it is a zombie, which holds nothing.
     assert_eq!(end(&tpu, LONG), [Outcome::Ended]);
     assert_eq!(child.0.wait().unwrap().code(), Some(75));
     assert!(!lock.exists());
@@ -190,7 +190,7 @@ fn one_that_is_stopped_is_woken_to_end_in_order() {
     assert_eq!(child.0.wait().unwrap().code(), Some(75));
 }
 
-/// Its parent has ended, and nobody has asked the parent how.
+/// Its parent has ended and has not been reaped.
 #[test]
 fn one_with_a_zombie_parent_is_found_and_ended() {
     let machine = Machine::new();
@@ -295,7 +295,7 @@ fn those_that_were_not_asked_for_and_those_that_run_this_command_stay() {
     let mut holders = tpu.holders();
     holders.processes[0].pid = std::os::unix::process::parent_id();
     let plan = Plan::new(holders, &[], false);
-    assert_eq!(plan.spared[0].1, "this command runs in it; --force ends it, too");
+    assert_eq!(plan.spared[0].1, "this command runs inside it; --force ends it, too");
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_lock_file_goes_unless_it_is_locked() {
     let file = File::open(&path).unwrap();
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let lock = LockFile::find(&tpu.root).unwrap();
-    assert_eq!(lock.remove().unwrap_err(), format!("{} was not removed: a process uses it", lock.path.display()));
+    assert_eq!(lock.remove().unwrap_err(), format!("cannot remove {}: a process uses it", lock.path.display()));
     let report = Plan::new(tpu.holders(), &[], false).execute(&tpu, LONG);
     assert!(matches!(&report.lock, Some((_, Err(_)))) && path.exists(), "{report:?}");
     drop(file);

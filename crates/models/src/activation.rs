@@ -4,7 +4,7 @@ use fulmen_nn::activation;
 use fulmen_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-/// What `hidden_act` and settings like it can be.
+/// The values of `hidden_act` and similar settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

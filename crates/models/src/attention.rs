@@ -1,4 +1,4 @@
-//! What the attention of all these models shares: heads split and joined, and which token sees which.
+//! The common part of attention in all models: splitting and joining heads, and masks.
 
 use fulmen_nn::Linear;
 use fulmen_nn::attention::{Attention, KeyValueCache};
@@ -6,7 +6,8 @@ use fulmen_tensor::{DType, Tensor};
 
 use crate::{Error, Result, StaticCache};
 
-/// Refuses heads that do not divide the features: two keys of a config, and what they are.
+/// Rejects a number of heads that does not divide the number of features. The arguments are two
+/// keys of a config and their values.
 pub(crate) fn check_heads((key, heads): (&str, usize), (other, features): (&str, usize)) -> Result<()> {
     match heads == 0 || features == 0 || !features.is_multiple_of(heads) {
         true => Err(Error::config(format!("`{key}` is {heads}, which does not divide `{other}`, {features}"))),
@@ -24,12 +25,13 @@ pub(crate) fn join_heads(x: &Tensor) -> Tensor {
     x.transpose(1, 2).flatten(-2, -1)
 }
 
-/// The mask `[batch, 1, 1, length]` for attention, of one `[batch, length]` that is not 0 at the tokens and 0 at padding.
+/// The attention mask `[batch, 1, 1, length]` for a mask `[batch, length]` that is nonzero at
+/// tokens and 0 at padding.
 pub(crate) fn padding_mask(attention_mask: &Tensor) -> Tensor {
     attention_mask.ne(0.0).unsqueeze(1).unsqueeze(1)
 }
 
-/// The next tokens of causal sequences: where they stand, and what they see.
+/// The next tokens of causal sequences: their positions, and what they see.
 pub(crate) struct Span {
     /// The places of the tokens in the sequence, i32 `[count, 1]`.
     pub(crate) queries: Tensor,
@@ -40,7 +42,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Tokens `[batch, count]`: the whole sequences, or what follows those in the cache.
+    /// Tokens `[batch, count]`: whole sequences, or the tokens that follow those in the cache.
     pub(crate) fn new(ids: &Tensor, cache: Option<&StaticCache>) -> Span {
         let count = ids.size(1);
         let queries = Tensor::arange(DType::I32, count).unsqueeze(-1);
@@ -54,7 +56,8 @@ impl Span {
         }
     }
 
-    /// The positions, which count from the first token that is not padding: `[count]`, or `[batch, count]` with padding.
+    /// The positions, counted from the first token that is not padding: `[count]`, or `[batch,
+    /// count]` with padding.
     pub(crate) fn positions(&self) -> Tensor {
         let places = self.queries.squeeze(-1);
         match &self.padding {
@@ -63,7 +66,7 @@ impl Span {
         }
     }
 
-    /// [`positions`](Span::positions) beside `[batch, heads, count, width]`.
+    /// [`positions`](Span::positions) for `[batch, heads, count, width]`.
     pub(crate) fn positions_of_heads(&self) -> Tensor {
         match &self.padding {
             Some(_) => self.positions().unsqueeze(1),
@@ -71,7 +74,7 @@ impl Span {
         }
     }
 
-    /// Which keys each token sees: itself and those before it, of a `window` the last so many, but no padding. Booleans
+    /// Which keys each token sees: itself and those before it (the last `window` ones), but no padding. Booleans
     /// `[count, keys]`, or `[batch, 1, count, keys]` with padding.
     pub(crate) fn mask(&self, window: Option<usize>) -> Tensor {
         let keys = Tensor::arange(DType::I32, self.keys);

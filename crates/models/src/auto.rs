@@ -46,7 +46,7 @@ impl AutoModelForSequenceClassification {
     /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same shape, says which
     /// segment a token is of, all 0 without, and is not used by RoBERTa; `attention_mask`, the same shape, is 0 at padding.
     ///
-    /// Poisoned for other shapes, and for more tokens than there are positions.
+    /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
     pub fn forward(
         &self,

@@ -1,8 +1,8 @@
 //! BERT: transformers' `BertForMaskedLM` and `BertForSequenceClassification`, Devlin et al. 2018. RoBERTa has the same
 //! encoder, and heads of its own ([`roberta`](crate::roberta)).
 //!
-//! Embeddings of tokens, positions and segments are added; each layer mixes into a token what attention finds in all
-//! others, and then what a network of two layers makes of it, each with a normalization behind the sum.
+//! Adds embeddings of tokens, positions and segments. Each layer consists of attention to all
+//! tokens and a feed-forward network, each followed by a residual sum and a normalization.
 
 use fulmen_nn::attention::Attention;
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
@@ -20,31 +20,31 @@ use crate::{Activation, Labels, MODELS, Pretrained, Result, init};
 pub struct Config {
     /// `bert` or `roberta`.
     pub model_type: String,
-    /// How many tokens there are.
+    /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// Features of a token.
+    /// The number of features of a token.
     pub hidden_size: usize,
-    /// Layers.
+    /// The number of layers.
     pub num_hidden_layers: usize,
-    /// Heads of attention, which divide the features.
+    /// The number of attention heads, which must divide the number of features.
     pub num_attention_heads: usize,
-    /// Features within the network of a layer.
+    /// The number of features in the feed-forward network of a layer.
     pub intermediate_size: usize,
-    /// The function within the network of a layer.
+    /// The activation of the feed-forward network of a layer.
     pub hidden_act: Activation,
     /// Dropout of embeddings and of what a layer adds.
     pub hidden_dropout_prob: f64,
-    /// Dropout of the weights of attention.
+    /// The dropout of attention weights.
     pub attention_probs_dropout_prob: f64,
-    /// Dropout before the classifier; `hidden_dropout_prob` if it is not said.
+    /// Dropout before the classifier; `hidden_dropout_prob` if not given.
     pub classifier_dropout: Option<f64>,
-    /// Rows of the table of positions. RoBERTa's first ones, up to the padding's, are no position.
+    /// Rows of the table of positions. RoBERTa's first rows, up to the padding's, are unused.
     pub max_position_embeddings: usize,
     /// Kinds of segments.
     pub type_vocab_size: usize,
-    /// What the normalizations add to the variance.
+    /// The constant that normalizations add to the variance.
     pub layer_norm_eps: f64,
-    /// The standard deviation of the first values.
+    /// The standard deviation of initial values.
     pub initializer_range: f64,
     /// The token that stands for padding; without it, 0 for BERT and 1 for RoBERTa. Looking it up gives its embedding no
     /// gradient, and RoBERTa counts no positions for it.
@@ -54,7 +54,7 @@ pub struct Config {
     /// The classes.
     #[serde(flatten)]
     pub labels: Labels,
-    /// What else the file says; it is kept.
+    /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -168,10 +168,11 @@ pub struct Embeddings {
 pub struct Layers {
     /// The layers.
     pub layer: Vec<Layer>,
-    /// Whether the backward pass computes each layer again, for a fraction of the memory; false at first.
+    /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
-    /// Whether equal layers run as one scan, which a program has once: it compiles in the time of one layer, and takes the
-    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    /// Whether equal layers run as one scan. The program then compiles in the time of a single one, but
+    /// needs the memory of their parameters twice. Initially false. Generation with a cache runs
+    /// the layers in sequence.
     pub scan_layers: bool,
 }
 
@@ -180,9 +181,9 @@ pub struct Layers {
 pub struct Layer {
     /// Attention to all tokens.
     pub attention: SelfAttention,
-    /// Into the network.
+    /// The first linear layer of the feed-forward network.
     pub intermediate: Dense,
-    /// Out of the network.
+    /// The second linear layer of the feed-forward network.
     pub output: Output,
     #[module(skip)]
     activation: Activation,
@@ -194,7 +195,7 @@ pub struct SelfAttention {
     /// Queries, keys and values.
     #[module(rename = "self")]
     pub projections: Projections,
-    /// From what the heads found.
+    /// The output projection.
     pub output: Output,
     dropout: Dropout,
     heads: usize,
@@ -348,7 +349,7 @@ impl Encoder {
 pub struct BertForMaskedLm {
     /// Embeddings and layers.
     pub bert: Encoder,
-    /// From features to logits.
+    /// The output projection from features to logits.
     pub cls: MaskedLmHead,
     #[module(skip)]
     config: Config,
@@ -386,7 +387,7 @@ impl BertForMaskedLm {
     /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`; `token_type_ids`, the
     /// same shape, says which segment a token is of, all 0 without; `attention_mask`, the same shape, is 0 at padding.
     ///
-    /// Poisoned for other shapes, and for more tokens than there are positions.
+    /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
     pub fn forward(
         &self,
@@ -469,7 +470,7 @@ impl BertForSequenceClassification {
     /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same shape, says which
     /// segment a token is of, all 0 without; `attention_mask`, the same shape, is 0 at padding.
     ///
-    /// Poisoned for other shapes, and for more tokens than there are positions.
+    /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
     pub fn forward(
         &self,

@@ -1,4 +1,4 @@
-//! BigGAN: a generator and a discriminator that are told the class. Brock et al. 2018, "Large Scale GAN Training for High
+//! BigGAN: a generator and a discriminator conditioned on the class. Brock et al. 2018, "Large Scale GAN Training for High
 //! Fidelity Natural Image Synthesis".
 //!
 //! Both are residual blocks with spectral normalization, and attention over places at one size. In the generator, scales
@@ -36,7 +36,7 @@ use crate::{Error, MODELS, Result};
 pub struct Config {
     /// Height and width of the pictures: 32, 64, 128 or 256.
     pub resolution: usize,
-    /// Channels of a picture.
+    /// The number of channels of an image.
     pub channels: usize,
     /// The unit of channels: the widest layers have 16 times as many.
     pub ch: usize,
@@ -48,7 +48,7 @@ pub struct Config {
     pub shared_dim: usize,
     /// The height and width at which there is attention, if there is any.
     pub attention: Option<usize>,
-    /// What the normalizations add to the variance.
+    /// The constant that normalizations add to the variance.
     pub bn_eps: f64,
     /// The least length that spectral normalization divides by.
     pub sn_eps: f64,
@@ -71,7 +71,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The channels of the generator, in units of `ch`: what goes into each block, and what comes out of the last.
+    /// The channels of the generator, in units of `ch`: the inputs of the blocks, and the output of
+    /// the last.
     fn widths(&self) -> Result<&'static [usize]> {
         match self.resolution {
             32 => Ok(&[4, 4, 4, 4]),
@@ -129,7 +130,7 @@ struct GeneratorBlock {
     conv_sc: SpectralNorm<Conv2d>,
 }
 
-/// Batch normalization whose scale, less 1, and shift are linear functions of a condition.
+/// Batch normalization whose scale (minus 1) and shift are linear functions of a condition.
 #[derive(Debug, Module)]
 struct ConditionalNorm {
     gain: SpectralNorm<Linear>,
@@ -138,7 +139,8 @@ struct ConditionalNorm {
     norm: BatchNorm2d,
 }
 
-/// Attention of all places to a quarter of them, and the way past it, which is all at first.
+/// Attention of all positions to a quarter of them, with a residual connection whose weight is
+/// initially 0.
 #[derive(Debug, Module)]
 struct SelfAttention {
     theta: SpectralNorm<Conv2d>,
@@ -161,17 +163,17 @@ struct DiscriminatorBlock {
     conv1: SpectralNorm<Conv2d>,
     conv2: SpectralNorm<Conv2d>,
     conv_sc: Option<SpectralNorm<Conv2d>>,
-    /// All blocks but the first begin with an activation.
+    /// All blocks except the first begin with an activation.
     preactivation: bool,
     /// Whether height and width are halved.
     downsample: bool,
 }
 
 impl Generator {
-    /// A generator without values; weights begin orthogonal.
+    /// A generator without values. Weights are initialized as orthogonal matrices.
     ///
     /// # Errors
-    /// The resolution is of no BigGAN, or the random numbers have no equal parts.
+    /// The resolution is not supported, or `dim_z` cannot be split into equal parts.
     pub fn new(config: &Config) -> Result<Generator> {
         let widths = config.widths()?;
         let (blocks, dim_z) = (widths.len() - 1, config.dim_z);
@@ -270,10 +272,10 @@ impl SelfAttention {
 }
 
 impl Discriminator {
-    /// A discriminator without values; weights begin orthogonal.
+    /// A discriminator without values. Weights are initialized as orthogonal matrices.
     ///
     /// # Errors
-    /// The resolution is of no BigGAN.
+    /// The resolution is not supported.
     pub fn new(config: &Config) -> Result<Discriminator> {
         let (widths, halvings) = config.discriminator_widths()?;
         let blocks = widths.windows(2).enumerate().map(|(i, widths)| {
@@ -326,7 +328,8 @@ impl DiscriminatorBlock {
     }
 }
 
-/// Weights and embeddings begin orthogonal, biases of convolutions and linear layers as in PyTorch.
+/// Initializes weights and embeddings as orthogonal matrices, and biases of convolutions and linear
+/// layers as in PyTorch.
 fn orthogonal(module: &impl Module) {
     for (_, parameter) in module.parameters().into_iter().filter(|(_, p)| p.ty().shape.rank() > 1) {
         parameter.set_init(Init::Orthogonal { gain: 1.0 });

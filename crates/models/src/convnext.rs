@@ -17,7 +17,7 @@ use crate::{Activation, Labels, MODELS, Pretrained, Result, init};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Channels of a picture.
+    /// The number of channels of an image.
     pub num_channels: usize,
     /// Height and width of the patches that the first convolution makes of a picture.
     pub patch_size: usize,
@@ -27,18 +27,18 @@ pub struct Config {
     pub depths: [usize; 4],
     /// The function within a block.
     pub hidden_act: Activation,
-    /// The standard deviation of the first values.
+    /// The standard deviation of initial values.
     pub initializer_range: f64,
-    /// What the last normalization adds to the variance; the others add 1e-6.
+    /// The constant that the last normalization adds to the variance; the others add 1e-6.
     pub layer_norm_eps: f64,
-    /// The first value of what a block's result is multiplied by; 0 for no such parameter.
+    /// The initial layer scale, which multiplies the output of a block; 0 for no such parameter.
     pub layer_scale_init_value: f64,
     /// With which probability the last block is left out while training; those before it less, in equal steps from 0.
     pub drop_path_rate: f64,
     /// The classes.
     #[serde(flatten)]
     pub labels: Labels,
-    /// What else the file says; it is kept.
+    /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -83,13 +83,13 @@ pub struct ConvNext {
     pub convnext: Backbone,
     /// From the mean over all places to logits.
     pub classifier: Linear,
-    /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
     #[module(skip)]
     config: Config,
 }
 
-/// All but the head: transformers' `ConvNextModel`.
+/// Everything except the head: transformers' `ConvNextModel`.
 #[derive(Module)]
 pub struct Backbone {
     embeddings: Embeddings,
@@ -139,7 +139,8 @@ impl ConvNext {
         self.classifier.forward(self.convnext.layernorm.forward(features))
     }
 
-    /// What the last stage makes of pictures `[batch, channels, height, width]`: `[batch, features, rows, columns]`.
+    /// The output of the last stage for images `[batch, channels, height, width]`: `[batch,
+    /// features, rows, columns]`.
     #[track_caller]
     pub fn forward_features(&self, pixel_values: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
@@ -187,7 +188,8 @@ impl Block {
     }
 }
 
-/// What `f` makes of `x`, `[batch, channels, height, width]`, with the channels on the last axis meanwhile.
+/// Applies `f` to `x`, `[batch, channels, height, width]`, with the channels temporarily on the
+/// last axis.
 fn over_channels(x: &Tensor, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
     f(&x.permute(&[0, 2, 3, 1])).permute(&[0, 3, 1, 2])
 }

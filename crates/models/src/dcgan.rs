@@ -1,7 +1,8 @@
 //! DCGAN: a generator and a discriminator of plain convolutions. Radford et al. 2015, "Unsupervised Representation Learning
 //! with Deep Convolutional Generative Adversarial Networks".
 //!
-//! Parameters have the names of PyTorch's own example (`main.0.weight`, …), so what it saved loads here.
+//! Parameters have the names of PyTorch's example (`main.0.weight`, …), so its checkpoints can be
+//! loaded.
 //!
 //! ```
 //! use fulmen_models::dcgan::{Config, Discriminator, Generator};
@@ -33,9 +34,9 @@ use crate::{Error, MODELS, Result};
 pub struct Config {
     /// Height and width of the pictures: a power of 2 from 8 to 4096.
     pub image_size: usize,
-    /// Channels of a picture.
+    /// The number of channels of an image.
     pub nc: usize,
-    /// Random numbers that a picture is made of.
+    /// The number of random inputs for an image.
     pub nz: usize,
     /// Channels of the generator's last layer but one; each layer before has twice as many.
     pub ngf: usize,
@@ -126,7 +127,8 @@ impl Discriminator {
     }
 }
 
-/// Convolutions begin with small normal numbers, the scales of normalizations with such ones around 1.
+/// Initializes convolutions with small normal numbers, and the scales of normalizations with normal
+/// numbers around 1.
 fn first_values(main: Sequential) -> Sequential {
     for (name, parameter) in main.parameters() {
         parameter.set_init(match (parameter.ty().shape.rank(), name.ends_with("weight")) {

@@ -1,5 +1,5 @@
 //! The decoder of today's language models: Llama 3, Mistral, Qwen 2 and 3, Gemma 1 to 3 (text), which differ in a few
-//! settings. transformers' `LlamaForCausalLM` and its kin.
+//! settings. transformers' `LlamaForCausalLM` and its variants.
 //!
 //! Each layer adds to the features of a token what attention finds in earlier tokens, and then what a gated network makes
 //! of them. Positions are rotations of queries and keys; several heads of queries share one of keys and values.
@@ -14,7 +14,7 @@ use crate::attention::{Span, attend, check_heads, split_heads};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Result, StaticCache, init};
 
-/// Which of the models it is; what the settings do not say follows from it.
+/// The kind of model, which determines everything that the settings do not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -52,25 +52,25 @@ pub enum LayerType {
 pub struct Config {
     /// Which of the models it is.
     pub model_type: ModelType,
-    /// How many tokens there are.
+    /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// Features of a token.
+    /// The number of features of a token.
     pub hidden_size: usize,
-    /// Features within the network of a layer.
+    /// The number of features in the feed-forward network of a layer.
     pub intermediate_size: usize,
-    /// Layers.
+    /// The number of layers.
     pub num_hidden_layers: usize,
     /// Heads of queries.
     pub num_attention_heads: usize,
-    /// Heads of keys and values, which divide those of queries; as many if it is not said.
+    /// Heads of keys and values, which divide those of queries; as many if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_key_value_heads: Option<usize>,
-    /// Features of a head; `hidden_size/num_attention_heads` if it is not said.
+    /// The number of features of a head; `hidden_size/num_attention_heads` if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
     /// How many tokens the model was trained on.
     pub max_position_embeddings: usize,
-    /// What the normalizations add to the mean square.
+    /// The constant that normalizations add to the mean square.
     pub rms_norm_eps: f64,
     /// The function of the gate.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,9 +82,9 @@ pub struct Config {
     pub attention_bias: bool,
     /// Whether the layers of the network have biases.
     pub mlp_bias: bool,
-    /// Dropout of the weights of attention.
+    /// The dropout of attention weights.
     pub attention_dropout: f64,
-    /// Whether the head is the token embedding; Gemma's is if it is not said.
+    /// Whether the head shares the weight of the token embedding; Gemma's is if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tie_word_embeddings: Option<bool>,
     /// The rotations as transformers 5 has them: `rope_theta`, `rope_type` and what belongs to that; or such a table for
@@ -118,9 +118,9 @@ pub struct Config {
     pub attn_logit_softcapping: Option<f64>,
     /// Gemma 2: the same of the logits.
     pub final_logit_softcapping: Option<f64>,
-    /// The standard deviation of the first values.
+    /// The standard deviation of initial values.
     pub initializer_range: f64,
-    /// What else the file says; it is kept.
+    /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -171,7 +171,7 @@ impl Config {
         matches!(self.model_type, ModelType::Qwen3 | ModelType::Gemma3)
     }
 
-    /// Whether what a layer adds is normalized as well.
+    /// Whether the outputs of attention and of the feed-forward network are normalized as well.
     fn has_post_norms(&self) -> bool {
         matches!(self.model_type, ModelType::Gemma2 | ModelType::Gemma3)
     }
@@ -244,12 +244,14 @@ impl Config {
             }
         };
         if scaling.get("partial_rotary_factor").and_then(Value::as_f64).is_some_and(|factor| factor != 1.0) {
-            return Err(Error::config("`partial_rotary_factor` is not 1; only whole heads are rotated here"));
+            return Err(Error::config(
+                "`partial_rotary_factor` is not 1; only the rotation of whole heads is supported",
+            ));
         }
         Ok(RotaryEmbedding::new(self.width()).theta(theta.unwrap_or(10_000.0)).scaling(rule))
     }
 
-    /// Refuses what is no model.
+    /// Checks the settings.
     fn check(&self) -> Result<()> {
         let Config { num_attention_heads: heads, num_hidden_layers: layers, .. } = *self;
         check_heads(("num_key_value_heads", self.key_heads()), ("num_attention_heads", heads))?;
@@ -289,18 +291,19 @@ impl Config {
 pub struct Decoder {
     /// The embedding and the layers.
     pub model: Model,
-    /// From features to logits, `[vocabulary, features]`.
+    /// The output projection from features to logits, `[vocabulary, features]`.
     pub lm_head: Linear,
-    /// Whether the backward pass computes each layer again, for a fraction of the memory; false at first.
+    /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
-    /// Whether equal layers run as one scan, which a program has once: it compiles in the time of one layer, and takes the
-    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    /// Whether equal layers run as one scan. The program then compiles in the time of a single one, but
+    /// needs the memory of their parameters twice. Initially false. Generation with a cache runs
+    /// the layers in sequence.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,
 }
 
-/// All but the head.
+/// Everything except the head.
 #[derive(Module)]
 pub struct Model {
     /// `[vocabulary, features]`.
@@ -444,7 +447,7 @@ impl Layer {
     }
 }
 
-/// Where the tokens stand, and what each of them sees.
+/// The positions of tokens, and what each of them sees.
 struct Seen {
     positions: Tensor,
     full: Tensor,
@@ -477,7 +480,7 @@ impl Mlp {
 impl Decoder {
     /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers `[batch, length]`.
     ///
-    /// Poisoned for ids of another rank or type.
+    /// Poisoned if the ids have another rank or type.
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor) -> Tensor {
         MODELS.record("Decoder", || Ok(self.logits(&self.features(ids.as_tensor(), None)?.0)))

@@ -1,4 +1,4 @@
-//! [`Decoding`]: what decoders that read an encoder's features have in common.
+//! [`Decoding`]: the common part of decoders that read an encoder's output.
 
 use fulmen_nn::attention::Attention;
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
@@ -11,13 +11,13 @@ pub(crate) trait EncoderDecoder {
     /// For faults.
     fn name(&self) -> &'static str;
 
-    /// The token that the decoder begins with.
+    /// The first token of the decoder.
     fn start_token(&self) -> i32;
 
     /// The features of ids `[batch, length]`, and their keys and values for each layer of the decoder.
     fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal>;
 
-    /// The features of the decoder's ids, of which each sees those before it and the encoder's.
+    /// The features of the decoder's ids. Each sees those before it and the encoder's output.
     fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>);
 
     /// From the decoder's features to logits.
@@ -30,7 +30,7 @@ pub(crate) trait EncoderDecoder {
     fn max_positions(&self) -> Option<usize>;
 }
 
-/// What the encoder made of a batch of texts.
+/// The encoder's output for a batch of texts.
 pub(crate) struct Memory {
     features: Tensor,
     /// Keys and values of the features, each `[batch, heads, length, width]`, for each layer of the decoder.
@@ -72,8 +72,9 @@ impl Memory {
     }
 }
 
-/// A decoder, and what the encoder made of a batch of texts, of which keys and values were computed once.
-/// [`generate`](crate::generate()) goes on from its [`start`](Decoding::start).
+/// A decoder together with the encoder's output for a batch of texts, with keys and values already
+/// computed.
+/// [`generate`](crate::generate()) continues from its [`start`](Decoding::start).
 pub struct Decoding<'m> {
     model: &'m dyn EncoderDecoder,
     memory: Memory,
@@ -99,7 +100,7 @@ impl<'m> Decoding<'m> {
         Decoding { model, memory }
     }
 
-    /// The token that a decoder begins with, for each text.
+    /// The first token of a decoder, for each text.
     pub fn start(&self) -> Prompt {
         Prompt::new(&vec![[self.model.start_token().max(0) as u32]; self.memory.batch])
     }

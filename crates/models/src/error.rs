@@ -40,7 +40,7 @@ impl Error {
         }
     }
 
-    /// Whether a config is of another model, or says what cannot be built.
+    /// Whether a config belongs to another model, or asks for an unsupported feature.
     pub fn is_config(&self) -> bool {
         matches!(self.0, Kind::Config { .. })
     }
@@ -76,7 +76,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+/// Prints the message, as `fn main() -> Result<(), Box<dyn std::error::Error>>` does.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

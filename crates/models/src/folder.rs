@@ -1,4 +1,4 @@
-//! [`Pretrained`]: models as folders of Hugging Face, a `config.json` beside weights; loaded from them, and saved so that
+//! [`Pretrained`]: Hugging Face model folders, a `config.json` and weights: loads them, and saves models so that
 //! transformers loads them in turn.
 //!
 //! Not here: the weight files themselves, `fulmen_nn::weights`; tokenizers, `fulmen-text`.
@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{Error, Result};
 
-/// The file that says what the model is.
+/// The file with the settings of a model.
 const CONFIG: &str = "config.json";
 
-/// What one file of weights holds at most, as transformers has it by default.
+/// The size limit of a weight file, transformers' default.
 const MAX_SHARD_BYTES: u64 = 5_000_000_000;
 
 /// A model that Hugging Face's transformers knows, with its names of parameters and settings.
@@ -38,10 +38,10 @@ const MAX_SHARD_BYTES: u64 = 5_000_000_000;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Pretrained: Module + Sized {
-    /// What `config.json` says: its names and, for what it leaves out, its defaults.
+    /// The settings in `config.json`: its names and, for missing keys, its defaults.
     type Config: Serialize + DeserializeOwned;
 
-    /// The key of `config.json` that says of which model it is: `model_type` in transformers.
+    /// The key of `config.json` with the kind of the model: `model_type` in transformers.
     const MODEL_TYPE_KEY: &'static str = "model_type";
 
     /// The values of that key that this is the model for.
@@ -50,19 +50,20 @@ pub trait Pretrained: Module + Sized {
     /// The file that the weights are saved in.
     const WEIGHTS: &'static str = "model.safetensors";
 
-    /// Settings that would make it another model, with the only value, in JSON, that is built here.
+    /// Settings that would make it another model, with the only supported value, in JSON.
     const FIXED: &'static [(&'static str, &'static str)] = &[];
 
     /// The first part of most names: files of the model without a head leave it out.
     const BASE_MODEL_PREFIX: &'static str = "";
 
-    /// Beginnings of the names of the head, which a model that is trained for another task begins anew.
+    /// Prefixes of the names of the head. A model trained for another task reinitializes it.
     const HEAD: &'static [&'static str];
 
-    /// Parts of names, in files, of what the model does without: heads of other tasks, masks, tables of positions.
+    /// Parts of names in files that the model does not need: heads of other tasks, masks, tables of
+    /// positions.
     const IGNORED: &'static [&'static str] = &[];
 
-    /// What a parameter is called here that older files call `name`.
+    /// The name here of a parameter that older files call `name`.
     fn current_name(name: &str) -> String {
         name.into()
     }
@@ -81,7 +82,7 @@ pub trait Pretrained: Module + Sized {
         String::new()
     }
 
-    /// The parameters of the head, by their names: what is trained where the rest is frozen.
+    /// The names of the head's parameters, which are trained if the rest is frozen.
     fn head_parameters(&self) -> Vec<(String, Parameter)> {
         self.parameters().into_iter().filter(|(name, _)| is_of_head::<Self>(name)).collect()
     }
@@ -89,7 +90,7 @@ pub trait Pretrained: Module + Sized {
     /// The settings of a folder as it is downloaded from Hugging Face.
     ///
     /// # Errors
-    /// The config is missing, is of another model, or asks for what is not built here: the message names the key.
+    /// The config is missing, is of another model, or asks for an unsupported feature: the message names the key.
     fn config_from_folder(folder: impl AsRef<Path>) -> Result<Self::Config> {
         read_config::<Self>(folder.as_ref())
     }
@@ -102,7 +103,7 @@ pub trait Pretrained: Module + Sized {
     /// or `_orig_mod.` (`torch.compile`).
     ///
     /// # Errors
-    /// A file is missing or damaged. The config is of another model, or asks for what is not built here: the message
+    /// A file is missing or damaged. The config is of another model, or asks for an unsupported feature: the message
     /// names the key. A parameter is missing in the files, unexpected there, or of another shape: the message lists all.
     #[track_caller]
     fn from_folder(folder: impl AsRef<Path>) -> Result<Self> {
@@ -117,7 +118,7 @@ pub trait Pretrained: Module + Sized {
     /// the files do not have, or have in another shape, gets its first values from `initialize`, which the Trainer calls.
     ///
     /// # Errors
-    /// Those of [`from_folder`](Pretrained::from_folder), but for the head's parameters.
+    /// Those of [`from_folder`](Pretrained::from_folder), except for the head's parameters.
     #[track_caller]
     fn from_folder_with(folder: impl AsRef<Path>, change: impl FnOnce(&mut Self::Config)) -> Result<Self> {
         let folder = folder.as_ref();
@@ -205,7 +206,7 @@ pub(crate) fn read_json<C: DeserializeOwned>(json: &Map<String, Value>, fixed: &
     for (key, expected) in fixed {
         let found = json.get(*key).map(Value::to_string);
         if let Some(found) = found.filter(|found| found != expected && found != "null") {
-            return Err(Error::config(format!("`{key}` is {found}; only {expected} is built here")));
+            return Err(Error::config(format!("`{key}` is {found}; only {expected} is supported")));
         }
     }
     serde_json::from_value(Value::Object(json.clone())).map_err(|error| {
@@ -238,7 +239,7 @@ fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Resu
     }
     let values = values.rename_with(|name| {
         let name = M::current_name(name);
-        // What TensorFlow called the parameters of LayerNorm stands in BERT's first files.
+        // The first files of BERT use TensorFlow's names for the parameters of LayerNorm.
         let name = match name.rsplit_once('.') {
             Some((layer, "gamma")) => format!("{layer}.weight"),
             Some((layer, "beta")) => format!("{layer}.bias"),
@@ -327,7 +328,7 @@ mod tests {
             (
                 "scale_attn_by_inverse_layer_idx",
                 json!(true),
-                "`scale_attn_by_inverse_layer_idx` is true; only false is built here",
+                "`scale_attn_by_inverse_layer_idx` is true; only false is supported",
             ),
             ("quantization_config", json!({"bits": 4}), "`quantization_config` is {\"bits\":4}"),
             (

@@ -20,33 +20,33 @@ use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache};
 pub struct Config {
     /// `gpt2`.
     pub model_type: String,
-    /// How many tokens there are.
+    /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// How many tokens a sequence may have.
+    /// The most tokens of a sequence.
     pub n_positions: usize,
-    /// Features of a token.
+    /// The number of features of a token.
     pub n_embd: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub n_layer: usize,
-    /// Heads of attention, which divide the features.
+    /// The number of attention heads, which must divide the number of features.
     pub n_head: usize,
-    /// Features within the network of a block; four times `n_embd` if it is not said.
+    /// The number of features in the feed-forward network of a block; four times `n_embd` if not given.
     pub n_inner: Option<usize>,
-    /// The function within the network of a block.
+    /// The activation of the feed-forward network of a block.
     pub activation_function: Activation,
-    /// Dropout of what a block adds.
+    /// The dropout of the output of each part of a block.
     pub resid_pdrop: f64,
-    /// Dropout of the embeddings.
+    /// The dropout of embeddings.
     pub embd_pdrop: f64,
-    /// Dropout of the weights of attention.
+    /// The dropout of attention weights.
     pub attn_pdrop: f64,
-    /// What the normalizations add to the variance.
+    /// The constant that normalizations add to the variance.
     pub layer_norm_epsilon: f64,
-    /// The standard deviation of the first values.
+    /// The standard deviation of initial values.
     pub initializer_range: f64,
-    /// Whether the head is the token embedding.
+    /// Whether the head shares the weight of the token embedding.
     pub tie_word_embeddings: bool,
-    /// What else the file says; it is kept.
+    /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -94,18 +94,19 @@ impl Default for Config {
 pub struct Gpt2 {
     /// The embeddings and the blocks.
     pub transformer: Transformer,
-    /// From features to logits, `[vocabulary, features]`.
+    /// The output projection from features to logits, `[vocabulary, features]`.
     pub lm_head: Linear,
-    /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
-    /// Whether equal blocks run as one scan, which a program has once: it compiles in the time of one block, and takes the
-    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    /// Whether equal blocks run as one scan. The program then compiles in the time of a single one, but
+    /// needs the memory of their parameters twice. Initially false. Generation with a cache runs
+    /// the blocks in sequence.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,
 }
 
-/// All but the head: transformers' `GPT2Model`.
+/// Everything except the head: transformers' `GPT2Model`.
 #[derive(Module)]
 pub struct Transformer {
     /// The tokens' embedding, `[vocabulary, features]`.
@@ -137,7 +138,7 @@ pub struct Block {
 pub struct SelfAttention {
     /// To queries, keys and values, `[features, 3·features]`.
     pub c_attn: Conv1D,
-    /// From what the heads found, `[features, features]`.
+    /// The output projection, `[features, features]`.
     pub c_proj: Conv1D,
     attn_dropout: Dropout,
     resid_dropout: Dropout,
@@ -156,7 +157,7 @@ pub struct Mlp {
     activation: Activation,
 }
 
-/// transformers' `Conv1D`: a linear layer whose weight lies the other way round, `[in, out]`.
+/// transformers' `Conv1D`: a linear layer whose weight is transposed, `[in, out]`.
 #[derive(Module)]
 pub struct Conv1D {
     /// `[in, out]`.
@@ -181,7 +182,7 @@ impl Block {
     fn new(config: &Config) -> Block {
         let Config { n_embd, initializer_range: std, resid_pdrop, .. } = *config;
         let norm = || LayerNorm::new([n_embd]).eps(config.layer_norm_epsilon);
-        // What is added to the residual stream is smaller, the more blocks add to it.
+        // The more blocks add to the residual stream, the smaller is each contribution.
         let added = std / ((2 * config.n_layer) as f64).sqrt();
         let inner = config.n_inner.unwrap_or(4 * n_embd);
         Block {
@@ -231,7 +232,7 @@ impl Mlp {
 impl Gpt2 {
     /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers `[batch, length]`.
     ///
-    /// Poisoned for ids of another rank or type, and for more of them than there are positions.
+    /// Poisoned if the ids have another rank or type, or if there are more of them than positions.
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor) -> Tensor {
         MODELS.record("Gpt2", || {

@@ -9,7 +9,7 @@ use crate::StaticCache;
 /// The options of a row of layers, with the names of the models' fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LayerOptions {
-    /// The backward pass keeps only what goes into each layer.
+    /// Whether the backward pass keeps only the inputs of layers.
     pub(crate) gradient_checkpointing: bool,
     /// Equal layers are one loop.
     pub(crate) scan_layers: bool,

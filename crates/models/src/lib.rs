@@ -19,7 +19,7 @@
 //! [`Pretrained`] loads a downloaded folder, with a new head if the task is another, and saves one.
 //! [`AutoModelForSequenceClassification`] is of the family that the folder names.
 
-// One family alone leaves some of what they share unused.
+// A single family leaves some of the shared code unused.
 #![cfg_attr(
     not(all(
         feature = "bert",
@@ -85,7 +85,7 @@ pub use lora::Lora;
 
 use fulmen_tensor::Library;
 
-/// This crate, whose lines stand for its users'.
+/// This crate, whose lines are replaced by those of its users.
 const MODELS: Library = Library::new(file!());
 
 #[cfg(doctest)]

@@ -20,7 +20,7 @@ use crate::{Error, MODELS, Result};
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Settings that would make it another adapter, with the only value that is built here.
+/// Settings that would make it another adapter, with the only supported value.
 const FIXED: [(&str, &str); 7] = [
     ("peft_type", "\"LORA\""),
     ("bias", "\"none\""),
@@ -31,7 +31,7 @@ const FIXED: [(&str, &str); 7] = [
     ("layers_to_transform", "null"),
 ];
 
-/// What is read of a config.
+/// The fields of a config that are read.
 #[derive(Deserialize, Serialize)]
 struct Config {
     r: usize,
@@ -41,13 +41,15 @@ struct Config {
     modules_to_save: Option<Vec<String>>,
 }
 
-/// A model whose weights stay, and updates of some of them that are trained instead: a weight `W [out, in]` acts as
-/// `W + alpha/r·B·A` with `A [r, in]` and `B [out, r]`. At first `B` is 0, so that the model is what it was.
+/// A frozen model, and trained low-rank updates of some of its weights: a weight `W [out, in]` acts
+/// as `W + alpha/r·B·A` with `A [r, in]` and `B [out, r]`. Initially `B` is 0, so the model is
+/// unchanged.
 ///
 /// All parameters of the model are frozen. To train some of them too, such as a new classifier, name them with
 /// [`modules_to_save`](Lora::modules_to_save).
 ///
-/// The update is added to the weight before the model runs, so it is not dropped out (`lora_dropout`).
+/// The update is added to the weight before the model runs, so dropout of the update
+/// (`lora_dropout`) is not possible.
 ///
 /// ```
 /// use fulmen_models::gpt2::{Config, Gpt2};
@@ -85,7 +87,7 @@ struct Adapters(BTreeMap<String, Adapter>);
 /// The update of a weight.
 struct Adapter {
     weight: Parameter,
-    /// Whether the weight lies `[in, out]`.
+    /// Whether the weight is `[in, out]`.
     transposed: bool,
     a: Parameter,
     b: Parameter,
@@ -101,7 +103,7 @@ impl Module for Adapters {
     }
 }
 
-/// What files hold: the updates, and what is trained whole.
+/// The content of files: the updates, and the parts that are trained whole.
 struct Saved<'a> {
     adapters: &'a Adapters,
     whole: Vec<(String, Parameter)>,
@@ -144,11 +146,12 @@ impl Drop for Restore {
 }
 
 impl<M: Module> Lora<M> {
-    /// Freezes the model, and updates the weights whose names fit one of the patterns, in which `*` stands for any text:
+    /// Freezes the model, and adds updates to the weights whose names match one of the patterns, in
+    /// which `*` matches any text:
     /// `*.q_proj.weight`.
     ///
     /// # Errors
-    /// A pattern fits no parameter, or one that is no matrix; `r` is 0.
+    /// A pattern matches no parameter, or one that is not a matrix; `r` is 0.
     pub fn new(model: M, patterns: &[&str], r: usize, alpha: f64) -> Result<Lora<M>> {
         if r == 0 {
             return Err(Error::config("`r` is 0, expected a rank of at least 1"));
@@ -174,7 +177,8 @@ impl<M: Module> Lora<M> {
         Ok(Lora { model, adapters: Adapters(adapters), r, alpha, modules_to_save: vec![] })
     }
 
-    /// Trains parts of the model whole, such as a new classifier, and saves them beside the updates: peft's
+    /// Trains parts of the model as a whole, such as a new classifier, and saves them next to the
+    /// updates: peft's
     /// `modules_to_save`. Each is named by the name of a module, or the last parts of it.
     ///
     /// ```
@@ -210,7 +214,7 @@ impl<M: Module> Lora<M> {
     /// An adapter that peft or [`save_pretrained`](Lora::save_pretrained) wrote, for its model.
     ///
     /// # Errors
-    /// A file is missing or damaged, or asks for what is not built here; the adapter is of another model.
+    /// A file is missing or damaged, or asks for an unsupported feature; the adapter is of another model.
     #[track_caller]
     pub fn from_folder(model: M, folder: impl AsRef<Path>) -> Result<Lora<M>> {
         let file = folder.as_ref().join(CONFIG);
@@ -255,7 +259,7 @@ impl<M: Module> Lora<M> {
         fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes())).map_err(|e| Error::io("write", &file, e))
     }
 
-    /// What `f` makes of the model with its updates.
+    /// Applies `f` to the model with its updates.
     #[track_caller]
     pub fn apply<T>(&self, f: impl FnOnce(&M) -> T) -> T {
         let updated: Vec<(Parameter, Tensor)> = {
@@ -289,7 +293,7 @@ fn is_in(parameter: &str, module: &str) -> bool {
     format!(".{parameter}").contains(&format!(".{module}."))
 }
 
-/// The names of the layers whose weights lie `[in, out]`.
+/// The names of the layers whose weights are `[in, out]`.
 fn layers_of_conv1d(model: &impl Module) -> Vec<String> {
     struct Layers(Vec<String>);
     impl Visitor for Layers {

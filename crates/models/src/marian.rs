@@ -1,8 +1,9 @@
 //! The encoder-decoder Transformer, Vaswani et al. 2017, as transformers' `MarianMTModel` has it: also the translators of
 //! the University of Helsinki, `opus-mt-…`.
 //!
-//! An encoder reads a text; a decoder writes another, and attends to what it wrote and to what the encoder made of the
-//! first. Sums are normalized after each part of a layer. Where a token stands is told by sines and cosines.
+//! An encoder reads a text; a decoder writes another, with attention to its own tokens and to the
+//! encoder's output. Each part of a layer is followed by a residual sum and a normalization.
+//! Positions are encoded by sines and cosines.
 
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_nn::{Buffer, Dropout, Embedding, LayerNorm, Linear, Module, Parameter};
@@ -24,45 +25,45 @@ pub struct Config {
     pub model_type: String,
     /// How many tokens there are; of the encoder, where the decoder has others.
     pub vocab_size: usize,
-    /// How many tokens the decoder has; `vocab_size` if it is not said.
+    /// How many tokens the decoder has; `vocab_size` if not given.
     pub decoder_vocab_size: Option<usize>,
     /// Whether encoder and decoder have one embedding.
     pub share_encoder_decoder_embeddings: bool,
     /// Whether the head is the decoder's token embedding.
     pub tie_word_embeddings: bool,
-    /// How many tokens a text may have.
+    /// The most tokens of a text.
     pub max_position_embeddings: usize,
-    /// Features of a token.
+    /// The number of features of a token.
     pub d_model: usize,
     /// Layers of the encoder.
     pub encoder_layers: usize,
-    /// Features within the network of its layers.
+    /// The number of features in the feed-forward network of its layers.
     pub encoder_ffn_dim: usize,
-    /// Its heads of attention, which divide the features.
+    /// The number of its attention heads, which must divide the number of features.
     pub encoder_attention_heads: usize,
     /// Layers of the decoder.
     pub decoder_layers: usize,
-    /// Features within the network of its layers.
+    /// The number of features in the feed-forward network of its layers.
     pub decoder_ffn_dim: usize,
-    /// Its heads of attention, which divide the features.
+    /// The number of its attention heads, which must divide the number of features.
     pub decoder_attention_heads: usize,
-    /// The function within the networks.
+    /// The activation of the feed-forward network.
     pub activation_function: Activation,
-    /// Dropout of the embeddings, and of what a part of a layer adds.
+    /// The dropout of embeddings, and of the output of each part of a layer.
     pub dropout: f64,
-    /// Dropout of the weights of attention.
+    /// The dropout of attention weights.
     pub attention_dropout: f64,
     /// Dropout within the networks.
     pub activation_dropout: f64,
-    /// The standard deviation of the first values.
+    /// The standard deviation of initial values.
     pub init_std: f64,
     /// Whether embeddings are multiplied by the root of `d_model`.
     pub scale_embedding: bool,
-    /// The token that a decoder begins with.
+    /// The first token of the decoder.
     pub decoder_start_token_id: i32,
-    /// The token that stands for padding. Looking it up gives its embedding no gradient.
+    /// The padding token. Looking it up gives its embedding no gradient.
     pub pad_token_id: Option<usize>,
-    /// What else the file says; it is kept.
+    /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -137,7 +138,7 @@ impl Config {
         LayerNorm::new([self.d_model])
     }
 
-    /// Refuses what is no model.
+    /// Checks the settings.
     fn check(&self) -> Result<()> {
         let width = self.d_model;
         check_heads(("encoder_attention_heads", self.encoder_attention_heads), ("d_model", width))?;
@@ -173,16 +174,17 @@ impl Config {
 /// ```
 #[derive(Module)]
 pub struct Marian {
-    /// All but the head.
+    /// Everything except the head.
     pub model: Model,
-    /// From features to logits, `[vocabulary, features]`.
+    /// The output projection from features to logits, `[vocabulary, features]`.
     pub lm_head: Linear,
-    /// What is added to the logits, `[1, vocabulary]`: zeros, unless a file says more.
+    /// The bias of the logits, `[1, vocabulary]`: zeros, unless a file has other values.
     pub final_logits_bias: Buffer,
-    /// Whether the backward pass computes each layer again, for a fraction of the memory; false at first.
+    /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
-    /// Whether equal layers run as one scan, which a program has once: it compiles in the time of one layer, and takes the
-    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    /// Whether equal layers run as one scan. The program then compiles in the time of a single one, but
+    /// needs the memory of their parameters twice. Initially false. Generation with a cache runs
+    /// the layers in sequence.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,
@@ -324,7 +326,7 @@ impl Marian {
     /// `[batch, decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
     /// padding.
     ///
-    /// Poisoned for other shapes, and for more tokens than there are positions.
+    /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>, decoder_ids: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();

@@ -62,7 +62,7 @@ impl Expected {
 }
 
 /// What a decoder that transformers wrote gives without a cache, with the names of what is expected: logits, and greedy
-/// tokens, each of which is what the whole sequence before it makes likeliest.
+/// tokens, each the likeliest after the whole sequence before it.
 #[track_caller]
 pub(crate) fn without_cache(expected: &Expected, forward: impl Fn(&Tensor) -> Tensor) -> Vec<(&'static str, Tensor)> {
     let (ids, greedy) = (expected.tensor("ids"), expected.tensor("greedy"));

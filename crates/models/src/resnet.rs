@@ -1,4 +1,5 @@
-//! ResNet: convolutions with a way past them. He et al. 2015, "Deep Residual Learning for Image Recognition".
+//! ResNet: convolutions with residual connections. He et al. 2015, "Deep Residual Learning for
+//! Image Recognition".
 //!
 //! Modules and parameters have the names that torchvision and timm give them, so `resnet50-….pth` and timm's folders load
 //! as they are. A bottleneck has its stride in the 3 × 3 convolution (v1.5), as there.
@@ -40,7 +41,7 @@ pub struct Config {
     pub architecture: Architecture,
     /// Classes of the head.
     pub num_classes: usize,
-    /// Channels of a picture.
+    /// The number of channels of an image.
     pub in_chans: usize,
     /// Channels of the first convolution, 64. timm and torchvision have no other number.
     pub stem_channels: usize,
@@ -51,9 +52,10 @@ pub struct Config {
     /// For pictures of about 32 × 32: a 3 × 3 convolution of stride 1 comes first, and no pooling behind it. Neither
     /// torchvision nor timm has such a form.
     pub small_pictures: bool,
-    /// Whether the last normalization of each block begins with zeros, so that the block first passes on what comes in.
+    /// Whether the last normalization of each block is initialized with zeros, so that the block
+    /// initially passes its input through.
     pub zero_init_last: bool,
-    /// What timm says of the weights and the pictures, such as their mean; it is kept.
+    /// timm's information about the weights and the images, such as their mean, which is preserved.
     pub pretrained_cfg: Map<String, Value>,
 }
 
@@ -105,7 +107,8 @@ impl Config {
         Config::new(Architecture::ResNet50)
     }
 
-    /// The settings of the ResNet that weights are of, as their names and shapes tell them; none if they are of no ResNet.
+    /// The settings of the ResNet with these weights, from their names and shapes; `None` if they
+    /// are not those of a ResNet.
     fn of_weights(weights: &StateDict) -> Option<Config> {
         let dims = |name: &str| weights.iter().find(|(own, _)| *own == name).map(|(_, ty)| ty.shape.to_vec());
         let has = |name: String| dims(&name).is_some();
@@ -138,7 +141,7 @@ impl Config {
 
 const STEM_CHANNELS: usize = 64;
 
-/// timm's `config.json`: what differs from the architecture stands in `model_args`.
+/// timm's `config.json`: `model_args` has the differences from the architecture.
 #[derive(Deserialize, Serialize)]
 #[serde(default)]
 struct TimmConfig {
@@ -152,7 +155,7 @@ struct TimmConfig {
     pretrained_cfg: Map<String, Value>,
 }
 
-/// Other arguments of timm's would make another model: they are refused.
+/// timm's other arguments are rejected, because they change the model.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct ModelArgs {
@@ -247,7 +250,7 @@ impl ResNet {
     /// ```
     ///
     /// # Errors
-    /// Those of [`StateDict::read`]; the weights are of no ResNet, or not all of its are there.
+    /// Those of [`StateDict::read`]; the weights are not those of a ResNet, or incomplete.
     pub fn from_weights(path: impl AsRef<Path>) -> Result<ResNet> {
         let weights = StateDict::read(path.as_ref())?;
         let config = Config::of_weights(&weights).ok_or_else(|| {
@@ -378,7 +381,7 @@ impl Pretrained for ResNet {
     }
 }
 
-/// A convolution that keeps height and width, but for its stride, with torchvision's first values.
+/// A convolution that preserves height and width, apart from its stride, initialized like torchvision's.
 fn conv(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Conv2d {
     let conv = Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false);
     conv.weight.set_init(Init::kaiming_normal(Nonlinearity::Relu, Fan::Out));

@@ -28,7 +28,7 @@ use crate::{MODELS, Pretrained, Result, init};
 pub struct RobertaForMaskedLm {
     /// Embeddings and layers.
     pub roberta: Encoder,
-    /// From features to logits.
+    /// The output projection from features to logits.
     pub lm_head: LmHead,
     #[module(skip)]
     config: Config,
@@ -51,7 +51,7 @@ impl RobertaForMaskedLm {
     /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`; `attention_mask`, the same
     /// shape, is 0 at padding.
     ///
-    /// Poisoned for other shapes, and for more tokens than there are positions.
+    /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>) -> Tensor {
         MODELS.record("RobertaForMaskedLm", || {
@@ -125,7 +125,7 @@ pub struct ClassificationHead {
 impl RobertaForSequenceClassification {
     /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `attention_mask`, the same shape, is 0 at padding.
     ///
-    /// Poisoned for other shapes, and for more tokens than there are positions.
+    /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>) -> Tensor {
         MODELS.record("RobertaForSequenceClassification", || {

@@ -1,8 +1,8 @@
 //! T5: transformers' `T5ForConditionalGeneration`, Raffel et al. 2019; also T5 1.1 and Flan-T5.
 //!
-//! An encoder reads a text; a decoder writes another, and attends to what it wrote and to what the encoder made of the
-//! first. Where a token stands is told by a bias on the scores of attention, one for each range of distances, which all
-//! layers of a stack share.
+//! An encoder reads a text; a decoder writes another, with attention to its own tokens and to the
+//! encoder's output. Positions are encoded by a bias on the attention scores for each range of
+//! distances, which all layers of a stack share.
 
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm, Visit};
@@ -21,19 +21,19 @@ use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache};
 pub struct Config {
     /// `t5`.
     pub model_type: String,
-    /// How many tokens there are.
+    /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// Features of a token.
+    /// The number of features of a token.
     pub d_model: usize,
-    /// Features of a head.
+    /// The number of features of a head.
     pub d_kv: usize,
-    /// Features within the network of a block.
+    /// The number of features in the feed-forward network of a block.
     pub d_ff: usize,
     /// Blocks of the encoder.
     pub num_layers: usize,
-    /// Blocks of the decoder; as many as the encoder's if it is not said.
+    /// Blocks of the decoder; as many as the encoder's if not given.
     pub num_decoder_layers: Option<usize>,
-    /// Heads of attention.
+    /// The number of attention heads.
     pub num_heads: usize,
     /// Ranges of distances that have a bias of their own.
     pub relative_attention_num_buckets: usize,
@@ -41,21 +41,21 @@ pub struct Config {
     pub relative_attention_max_distance: usize,
     /// All dropouts.
     pub dropout_rate: f64,
-    /// What the normalizations add to the mean square.
+    /// The constant that normalizations add to the mean square.
     pub layer_norm_epsilon: f64,
-    /// What the first values are multiplied by.
+    /// The factor of initial values.
     pub initializer_factor: f64,
-    /// The function within the network of a block, such as `relu`; T5 1.1 has `gated-gelu`.
+    /// The activation of the feed-forward network of a block, such as `relu`; T5 1.1 has `gated-gelu`.
     pub feed_forward_proj: String,
-    /// Whether the head is the token embedding; T5 1.1's is not.
+    /// Whether the head shares the weight of the token embedding; T5 1.1's is not.
     pub tie_word_embeddings: bool,
     /// Whether the features are divided by the root of `d_model` before the head, as T5's are and T5 1.1's are not; if it is
     /// not said, `tie_word_embeddings`. transformers 5 says it, and says of T5 1.1, too, that its head is tied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_decoder_outputs: Option<bool>,
-    /// The token that a decoder begins with.
+    /// The first token of the decoder.
     pub decoder_start_token_id: i32,
-    /// What else the file says; it is kept.
+    /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -141,12 +141,13 @@ pub struct T5 {
     pub encoder: Stack,
     /// Writes.
     pub decoder: Stack,
-    /// From features to logits, `[vocabulary, features]`.
+    /// The output projection from features to logits, `[vocabulary, features]`.
     pub lm_head: Linear,
-    /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
-    /// Whether equal blocks run as one scan, which a program has once: it compiles in the time of one block, and takes the
-    /// memory of their parameters once more; false at first. Generation with a cache runs them one after the other.
+    /// Whether equal blocks run as one scan. The program then compiles in the time of a single one, but
+    /// needs the memory of their parameters twice. Initially false. Generation with a cache runs
+    /// the blocks in sequence.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,
@@ -168,7 +169,7 @@ pub struct Stack {
 
 /// The bias of each distance.
 struct Distances {
-    /// Whether what comes after a token has ranges of its own.
+    /// Whether tokens to the right have their own ranges.
     bidirectional: bool,
     /// The range of each distance, from 0 to the largest.
     ranges: Vec<i32>,

@@ -1,7 +1,7 @@
 //! UNet for diffusion: diffusers' `UNet2DModel`, after Ho et al. 2020, "Denoising Diffusion Probabilistic Models".
 //!
 //! On the way down, blocks make pictures smaller and their channels more; on the way up, the same in reverse, and each block
-//! there also sees what its opposite on the way down made. Each block is told how noisy the picture is.
+//! there also gets the output of its counterpart on the way down. Each block is conditioned on the noise level.
 
 #[cfg(test)]
 mod tests;
@@ -35,21 +35,21 @@ pub struct Config {
     pub block_out_channels: Vec<usize>,
     /// Residual blocks in each block on the way down; on the way up it is one more.
     pub layers_per_block: usize,
-    /// What the halving convolutions add on each side; with 0, only on the right and below.
+    /// The padding of the halving convolutions on each side; with 0, only on the right and below.
     pub downsample_padding: usize,
     /// Dropout within the residual blocks.
     pub dropout: f64,
     /// The function before the convolutions.
     pub act_fn: Activation,
-    /// Features of a head of attention; none for one head of all features.
+    /// The number of features of a head of attention; none for one head of all features.
     pub attention_head_dim: Option<usize>,
     /// Groups of channels that are normalized together.
     pub norm_num_groups: usize,
-    /// What the normalizations add to the variance.
+    /// The constant that normalizations add to the variance.
     pub norm_eps: f64,
-    /// How many classes there are, if the model is told the class of a picture.
+    /// The number of classes, if the model is conditioned on the class.
     pub num_class_embeds: Option<usize>,
-    /// What else the file says; it is kept.
+    /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -167,7 +167,7 @@ struct UpBlock {
     upsamplers: Option<(Upsample,)>,
 }
 
-/// Two convolutions, with the time step's embedding added between them, and the way past them.
+/// Two convolutions, with the time step's embedding added between them, and a residual connection.
 #[derive(Module)]
 struct ResnetBlock {
     norm1: GroupNorm,
@@ -181,7 +181,7 @@ struct ResnetBlock {
     activation: Activation,
 }
 
-/// Attention of all places of a picture to each other, and the way past it.
+/// Attention of all positions of an image to each other, with a residual connection.
 #[derive(Module)]
 struct SpatialAttention {
     group_norm: GroupNorm,

@@ -21,36 +21,36 @@ use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Features of a token.
+    /// The number of features of a token.
     pub hidden_size: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub num_hidden_layers: usize,
-    /// Heads of attention, which divide the features.
+    /// The number of attention heads, which must divide the number of features.
     pub num_attention_heads: usize,
-    /// Features within the network of a block.
+    /// The number of features in the feed-forward network of a block.
     pub intermediate_size: usize,
-    /// The function within the network of a block.
+    /// The activation of the feed-forward network of a block.
     pub hidden_act: Activation,
-    /// Dropout of the embeddings, and of what a block adds.
+    /// The dropout of embeddings, and of the output of each part of a block.
     pub hidden_dropout_prob: f64,
-    /// Dropout of the weights of attention.
+    /// The dropout of attention weights.
     pub attention_probs_dropout_prob: f64,
-    /// The standard deviation of the first values.
+    /// The standard deviation of initial values.
     pub initializer_range: f64,
-    /// What the normalizations add to the variance.
+    /// The constant that normalizations add to the variance.
     pub layer_norm_eps: f64,
     /// Height and width of the pictures that the position embeddings are for.
     pub image_size: usize,
     /// Height and width of a patch.
     pub patch_size: usize,
-    /// Channels of a picture.
+    /// The number of channels of an image.
     pub num_channels: usize,
     /// Whether queries, keys and values have biases.
     pub qkv_bias: bool,
     /// The classes.
     #[serde(flatten)]
     pub labels: Labels,
-    /// What else the file says; it is kept.
+    /// Other keys of the file, which are preserved.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -106,7 +106,7 @@ pub struct ViT {
     pub vit: Backbone,
     /// From the first token's features to logits.
     pub classifier: Linear,
-    /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
     /// Whether equal blocks run as one scan, which a program has once: it compiles in the time of one block, and takes the
     /// memory of their parameters once more; false at first.
@@ -115,7 +115,7 @@ pub struct ViT {
     config: Config,
 }
 
-/// All but the head: transformers' `ViTModel`.
+/// Everything except the head: transformers' `ViTModel`.
 #[derive(Module)]
 pub struct Backbone {
     /// From pictures to tokens.
@@ -130,7 +130,7 @@ pub struct Backbone {
 pub struct Embeddings {
     /// The token in front, `[1, 1, features]`.
     pub cls_token: Parameter,
-    /// What is added to the tokens, `[1, 1 + patches, features]`.
+    /// The embedding added to the tokens, `[1, 1 + patches, features]`.
     pub position_embeddings: Parameter,
     patch_embeddings: PatchEmbeddings,
     dropout: Dropout,
@@ -272,7 +272,7 @@ impl Pretrained for ViT {
     const MODEL_TYPES: &'static [&'static str] = &["vit"];
     const BASE_MODEL_PREFIX: &'static str = "vit";
     const HEAD: &'static [&'static str] = &["classifier"];
-    /// What turns the first token into features of the whole picture, for other heads.
+    /// The layer that turns the first token into features of the whole image, for other heads.
     const IGNORED: &'static [&'static str] = &["pooler."];
 
     fn new(config: Config) -> Result<ViT> {

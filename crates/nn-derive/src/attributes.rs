@@ -1,4 +1,4 @@
-//! What `#[module(…)]` on a field asks for.
+//! Parses `#[module(…)]` on a field.
 
 use syn::spanned::Spanned;
 
@@ -9,13 +9,13 @@ pub(crate) enum Treatment {
     Named,
     /// Under another name.
     Renamed(String),
-    /// As part of what holds it.
+    /// Its contents are visited as part of the containing struct.
     Flattened,
-    /// Not at all.
+    /// Not visited.
     Skipped,
 }
 
-/// Reads a field's attributes.
+/// Parses a field's attributes.
 ///
 /// # Errors
 /// An unknown word, a name that would break dotted paths, or two wishes that exclude each other; the error points at

@@ -40,11 +40,11 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
                 };
                 arms.push(quote!(Self::#name #pattern => { #(let _ = #bindings;)* #visits }));
             }
-            // Without variants there is no value, which only a match on the place itself can tell the compiler.
+            // Without variants there is no value; only a match on the place itself shows this to the compiler.
             if arms.is_empty() { quote!(match *self {}) } else { quote!(match self { #(#arms)* }) }
         }
         Data::Union(_) => {
-            let message = "a union cannot be a Module: there is no telling which of its fields is alive";
+            let message = "a union cannot be a Module, because its active field is unknown";
             return Err(syn::Error::new_spanned(&input.ident, message));
         }
     };

@@ -1,8 +1,9 @@
-//! Activations: functions of each element, with PyTorch's formulas, also where the derivative has a corner, and the
-//! gated ones, functions of two halves. The result has the input's dtype; what takes several operations takes them in
-//! f32 where the input has 16 bits. The same as layers: `layers/functions.rs`.
+//! Activations: elementwise functions with PyTorch's formulas, including the derivative at corners,
+//! and gated functions of two halves. The result has the input's dtype. Functions of several
+//! operations compute in f32 for 16-bit inputs. `layers/activations.rs` has the same as layers.
 //!
-//! They take `&Tensor` and nothing else, so that they are values: `let act: fn(&Tensor) -> Tensor = activation::gelu;`.
+//! They take only a `&Tensor`, so that they can be used as values: `let act: fn(&Tensor) -> Tensor
+//! = activation::gelu;`.
 
 use fulmen_tensor::Tensor;
 
@@ -42,7 +43,7 @@ pub fn tanh(x: &Tensor) -> Tensor {
     x.tanh()
 }
 
-/// Functions that take several operations: with 16-bit floats they compute in f32.
+/// Functions of several operations; they compute in f32 for 16-bit inputs.
 macro_rules! in_f32 {
     ($($(#[$doc:meta])* $name:ident($x:ident $(, $setting:ident)*) => $result:expr;)*) => {$(
         $(#[$doc])*
@@ -77,7 +78,8 @@ in_f32! {
         x * 0.5 * (inner.tanh() + 1.0)
     };
 
-    /// `log(1 + exp(beta·x))/beta`, a rectifier without a corner; `x` itself where `beta·x` is above `threshold`.
+    /// `log(1 + exp(beta·x))/beta`, a smooth rectifier; `x` itself if `beta·x` is above
+    /// `threshold`.
     softplus(x, beta, threshold) => {
         let scaled = x * beta;
         let linear = scaled.gt(threshold);
@@ -91,7 +93,7 @@ in_f32! {
     /// `log σ(x) = −log(1 + e⁻ˣ)`, exact for large `x` of both signs.
     log_sigmoid(x) => {
         let negative = x.lt(0.0);
-        // e^−|x| never overflows; the two forms have one derivative.
+        // e^−|x| never overflows; both forms have the same derivative.
         let decay = negative.select(x, &-x).exp().log1p();
         negative.select(x, &x.zeros_like()) - decay
     };
@@ -140,7 +142,8 @@ pub fn elu(x: &Tensor, alpha: f64) -> Tensor {
     rectified(x, 1.0, alpha, 1.0)
 }
 
-/// `x` above 0, `alpha·(exp(x/alpha) − 1)` elsewhere: unlike [`elu`], without a corner for any `alpha`, which is not 0.
+/// `x` above 0, `alpha·(exp(x/alpha) − 1)` elsewhere. Unlike [`elu`], it is smooth for any `alpha`;
+/// `alpha` must not be 0.
 #[track_caller]
 pub fn celu(x: &Tensor, alpha: f64) -> Tensor {
     NN.record("celu", || match alpha {
@@ -149,9 +152,10 @@ pub fn celu(x: &Tensor, alpha: f64) -> Tensor {
     })
 }
 
-/// `scale·x` above 0, `scale·alpha·(eˣ − 1)` elsewhere, with the constants (1.0507…, 1.6733…) for which layers keep mean
-/// 0 and variance 1. For its weights there is [`Nonlinearity::Linear`](crate::init::Nonlinearity::Linear) as gain, for
-/// dropout [`AlphaDropout`](crate::AlphaDropout).
+/// `scale·x` above 0, `scale·alpha·(eˣ − 1)` elsewhere, with constants (1.0507…, 1.6733…) for which
+/// layers preserve mean 0 and variance 1. Initialize the weights with the gain of
+/// [`Nonlinearity::Linear`](crate::init::Nonlinearity::Linear), and use
+/// [`AlphaDropout`](crate::AlphaDropout) for dropout.
 #[track_caller]
 pub fn selu(x: &Tensor) -> Tensor {
     let _scope = NN.open();
@@ -167,16 +171,16 @@ pub(crate) const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 fn rectified(x: &Tensor, above: f64, below: f64, rate: f64) -> Tensor {
     let (x, dtype) = (&wide(x), x.dtype());
     let positive = x.gt(0.0);
-    // The branch that is not chosen must not overflow: its gradient, 0·∞, would be NaN.
+    // The unused branch must not overflow: its gradient, 0·∞, would be NaN.
     let negative = positive.select(&x.zeros_like(), x);
     let negative = if rate == 1.0 { negative } else { negative * rate };
     let linear = if above == 1.0 { x.clone() } else { x * above };
     positive.select(&linear, &(negative.expm1() * below)).to_dtype(dtype)
 }
 
-/// `x` between `low` and `high`, the nearer bound outside; the derivative at the bounds is 0.
+/// `x` between `low` and `high`, the nearer bound outside. The derivative at the bounds is 0.
 ///
-/// Poisoned where `low` is above `high`.
+/// Poisoned if `low` is above `high`.
 #[track_caller]
 pub fn hardtanh(x: &Tensor, low: f64, high: f64) -> Tensor {
     NN.record("hardtanh", || {
@@ -228,7 +232,8 @@ pub fn softmin(x: &Tensor, axis: isize) -> Tensor {
     (-x).softmax(axis)
 }
 
-/// `a·σ(b)`, where `a` and `b` are the two halves of `x` along one axis, which must have an even size.
+/// `a·σ(b)`, where `a` and `b` are the two halves of `x` along an axis, which must have an even
+/// size.
 ///
 /// ```
 /// use fulmen_nn::activation::glu;
@@ -242,15 +247,16 @@ pub fn glu(x: &Tensor, axis: isize) -> Tensor {
     NN.record("glu", || {
         let size = x.live()?.shape()[x.shape().axis(axis)?];
         if size % 2 != 0 {
-            return Err(format!("axis {axis} of {} has size {size}, which has no two halves", x.ty()).into());
+            return Err(format!("axis {axis} of {} has the odd size {size} and cannot be halved", x.ty()).into());
         }
         let (wide, half) = (wide(x), size / 2);
         Ok((wide.narrow(axis, 0, half) * wide.narrow(axis, half, half).sigmoid()).to_dtype(x.dtype()))
     })
 }
 
-/// `silu(gate)·up`, the gate of Llama's feed-forward layers, where both are linear in the input: the layer is
-/// `down(swiglu(gate(x), up(x)))` (Shazeer 2020, "GLU Variants Improve Transformer").
+/// `silu(gate)·up`, the activation of Llama's feed-forward layers (Shazeer 2020, "GLU Variants
+/// Improve Transformer"). Both arguments are linear in the input: the layer is
+/// `down(swiglu(gate(x), up(x)))`.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module, activation::swiglu};
@@ -278,7 +284,7 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
     silu(gate) * up
 }
 
-/// `gelu(gate)·up`, otherwise as [`swiglu`].
+/// `gelu(gate)·up`, otherwise like [`swiglu`].
 #[track_caller]
 pub fn geglu(gate: &Tensor, up: &Tensor) -> Tensor {
     let _scope = NN.open();

@@ -1,5 +1,5 @@
-//! Attention as a function of queries, keys and values; where in a sequence they stand; and what generation keeps of
-//! them from token to token. The layer with weights is [`MultiheadAttention`](crate::MultiheadAttention).
+//! Attention as a function of queries, keys and values; position encodings; and the cache for
+//! generation. [`MultiheadAttention`](crate::MultiheadAttention) is the layer with weights.
 
 mod cache;
 mod positions;
@@ -15,8 +15,9 @@ use crate::Dropout;
 use crate::precision::precision;
 use crate::record::{NN, live};
 
-/// `softmax(q kᵀ/√width) v` over the last two axes: queries `[…, length, width]`, keys `[…, positions, width]` and
-/// values `[…, positions, value width]` give `[…, length, value width]`. As PyTorch's function of this name.
+/// `softmax(q kᵀ/√width) v` over the last two axes: queries `[…, length, width]`, keys `[…,
+/// positions, width]` and values `[…, positions, value width]` give `[…, length, value width]`.
+/// Like PyTorch's function of this name.
 ///
 /// With `causal`, the query at position `i` sees the keys at `0..=i` only. The softmax is computed in f32; the result
 /// has the dtype of the product with the values. [`Attention`] has more settings.
@@ -62,7 +63,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Every query sees every key; the factor is `1/√width`.
+    /// Every query sees every key; the scale is `1/√width`.
     pub fn new() -> Attention {
         Attention::default()
     }
@@ -73,41 +74,42 @@ impl Attention {
         self
     }
 
-    /// The factor on the products, instead of `1/√width`.
+    /// The factor of the products, instead of `1/√width`.
     pub fn scale(mut self, scale: f64) -> Attention {
         self.scale = Some(scale);
         self
     }
 
-    /// Keeps the products `x`, times the factor, between `−cap` and `cap`, as `cap·tanh(x/cap)`. Gemma 2's.
+    /// Limits the scaled products `x` to between `−cap` and `cap`, as `cap·tanh(x/cap)`. Gemma 2
+    /// uses it.
     pub fn softcap(mut self, cap: f64) -> Attention {
         self.softcap = Some(cap);
         self
     }
 
-    /// Which key each query sees, broadcast to the scores `[…, length, positions]`, which it may not widen: booleans that are true where it does, or
-    /// numbers to be added to the products before the softmax, `−∞` where it does not. A query that sees no key gets
-    /// zeros.
+    /// The keys that each query sees, broadcast to the scores `[…, length, positions]`, which it
+    /// must not enlarge: booleans that are true for visible keys, or numbers to add to the products
+    /// before the softmax, `−∞` for hidden keys. A query that sees no key gives zeros.
     pub fn mask(mut self, mask: impl AsTensor) -> Attention {
         self.mask = Some(mask.as_tensor().clone());
         self
     }
 
-    /// What drops some of the weights that the softmax gives, while training.
+    /// Drops some of the attention weights while training.
     pub fn dropout(mut self, dropout: &Dropout) -> Attention {
         self.dropout = Some(dropout.clone());
         self
     }
 
-    /// The same, with this dropout where none was set.
+    /// The same, with this dropout if none was set.
     pub(crate) fn or_dropout(mut self, dropout: &Dropout) -> Attention {
         self.dropout.get_or_insert_with(|| dropout.clone());
         self
     }
 
-    /// Whether several heads of queries, on axis −3, may share a head of keys and values (grouped queries; with a single
-    /// head of keys, multi-query attention): of `H` and `h` heads, query `i` sees the keys of head `i·h/H`. Without, heads
-    /// broadcast.
+    /// Whether several query heads, on axis −3, may share a head of keys and values (grouped
+    /// queries; with a single key head, multi-query attention). With `H` query heads and `h` key
+    /// heads, query head `i` uses key head `i·h/H`. Without this setting, heads broadcast.
     ///
     /// ```
     /// use fulmen_nn::attention::Attention;
@@ -122,7 +124,7 @@ impl Attention {
         self
     }
 
-    /// How many heads of queries share one of keys.
+    /// The number of query heads that share a key head.
     fn group(&self, q: &Tensor, k: &Tensor) -> usize {
         match self.grouped && q.rank() > 2 && k.rank() > 2 {
             true => q.size(-3).checked_div(k.size(-3)).unwrap_or(1).max(1),
@@ -130,7 +132,7 @@ impl Attention {
         }
     }
 
-    /// Why these cannot be, if they cannot.
+    /// What is wrong with the arguments, if anything.
     fn check_inputs(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Option<String> {
         let (qt, kt, vt) = (q.ty(), k.ty(), v.ty());
         if let Some(ty) = [qt, kt, vt].into_iter().find(|ty| ty.shape.rank() < 2 || !ty.dtype.is_float()) {
@@ -156,7 +158,7 @@ impl Attention {
         let mask = self.mask.as_ref()?;
         let dtype = mask.dtype();
         (dtype != DType::Bool && !dtype.is_float())
-            .then(|| format!("the mask {} is neither of booleans nor of floating-point numbers", mask.ty()))
+            .then(|| format!("the mask {} must be boolean or floating-point", mask.ty()))
     }
 
     /// The weighted means of the values.
@@ -166,7 +168,7 @@ impl Attention {
         self.forward_with_weights(q, k, v).0
     }
 
-    /// The weighted means of the values, and the weights `[…, length, positions]` of them, after dropout.
+    /// The weighted means of the values, and their weights `[…, length, positions]` after dropout.
     #[track_caller]
     pub fn forward_with_weights(&self, q: impl AsTensor, k: impl AsTensor, v: impl AsTensor) -> (Tensor, Tensor) {
         let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
@@ -183,7 +185,7 @@ impl Attention {
         let group = self.group(q, k);
         let product = split_heads(&join_heads(q, group).matmul(&k.transpose(-2, -1)), group);
         product.live()?;
-        // A mask may not widen what it masks.
+        // A mask must not enlarge the scores.
         if let Some(mask) = &self.mask
             && mask.shape().broadcast(product.shape()).as_ref() != Ok(product.shape())
         {
@@ -221,8 +223,8 @@ impl Attention {
     }
 }
 
-/// `[…, heads, length, width]` to `[…, heads/group, group·length, width]`: the heads that share keys, one below the other,
-/// so that no key is copied.
+/// `[…, heads, length, width]` to `[…, heads/group, group·length, width]`: heads that share keys
+/// are stacked along the length, so that keys need not be copied.
 fn join_heads(x: &Tensor, group: usize) -> Tensor {
     if group == 1 {
         return x.clone();
@@ -231,7 +233,7 @@ fn join_heads(x: &Tensor, group: usize) -> Tensor {
     x.reshape([outer, &[heads / group, group * length, *width]].concat())
 }
 
-/// The way back from [`join_heads`].
+/// The inverse of [`join_heads`].
 fn split_heads(x: &Tensor, group: usize) -> Tensor {
     if group == 1 {
         return x.clone();
@@ -240,7 +242,7 @@ fn split_heads(x: &Tensor, group: usize) -> Tensor {
     x.reshape([outer, &[heads * group, length / group, *width]].concat())
 }
 
-/// The softmax over the last axis; zeros where all is −∞, and no NaN in the gradient either.
+/// The softmax over the last axis. Zeros if all scores are −∞, without NaN in the gradient.
 fn softmax_of_some(scores: &Tensor) -> Tensor {
     let largest = scores.detach().max_keepdim(&[-1]);
     let none = largest.eq(f64::NEG_INFINITY);

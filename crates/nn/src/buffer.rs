@@ -26,7 +26,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer with this value; [`Module::reinitialize`](crate::Module::reinitialize) brings it back to it.
+    /// A buffer with this value, to which [`Module::reinitialize`](crate::Module::reinitialize)
+    /// resets it.
     #[track_caller]
     pub fn new(initial: Tensor) -> Buffer {
         let _scope = NN.open();
@@ -38,14 +39,14 @@ impl Buffer {
         self.variable.get()
     }
 
-    /// Gives the buffer another value of the same type. The expression is kept without its gradient.
+    /// Sets another value of the same type. The expression is detached from its gradient.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
         let _scope = NN.open();
         self.variable.set(value.detach());
     }
 
-    /// Brings the buffer back to its initial value.
+    /// Resets the buffer to its initial value.
     pub fn reset(&self) {
         self.variable.set(self.initial.to_dtype(self.variable.ty().dtype));
     }

@@ -1,5 +1,6 @@
-//! The crate's error: what can go wrong with weight files, with the values in them, and with what is asked of a whole
-//! model. Mistakes in the code that records are faults of the tensors instead (`fulmen_tensor::Fault`).
+//! The error type of this crate: what can go wrong with weight files, with the values in them, and
+//! with requests about a whole model. Mistakes in code that records are faults of tensors instead
+//! (`fulmen_tensor::Fault`).
 
 use std::fmt;
 use std::io;
@@ -14,10 +15,10 @@ use crate::weights::LoadReport;
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why weights could not be saved or loaded, or a model not changed.
+/// Why weights could not be saved or loaded, or a model not be changed.
 ///
-/// The kind is private; ask with the methods. The message is whole: [`source`](std::error::Error::source) returns only
-/// what the message does not show.
+/// The kind is private; use the methods. The message is complete:
+/// [`source`](std::error::Error::source) returns only causes that the message does not show.
 #[derive(Clone)]
 pub struct Error(Kind);
 
@@ -45,8 +46,9 @@ impl Error {
         Error(Kind::Value { name: name.into(), source })
     }
 
-    /// Something impossible was asked for at a line: what [`Optimizer::check`](crate::optim::Optimizer::check) of an
-    /// optimizer of your own says. The message should tell what was given and what is expected.
+    /// An invalid request by the line `location`. Return it from
+    /// [`Optimizer::check`](crate::optim::Optimizer::check) of your own optimizer. The message
+    /// should say what was given and what is expected.
     ///
     /// ```
     /// use std::panic::Location;
@@ -65,12 +67,12 @@ impl Error {
         }
     }
 
-    /// The mistake in a recorded expression, if that is what this error is about.
+    /// The mistake in a recorded expression, if that is the cause.
     pub fn fault(&self) -> Option<&Fault> {
         self.tensor()?.fault()
     }
 
-    /// The line of the user's code that asked for what is wrong, where it is about one.
+    /// The line of the user's code that made the invalid request, if there is one.
     pub fn location(&self) -> Option<&'static Location<'static>> {
         match &self.0 {
             Kind::Usage { location, .. } => Some(location),
@@ -78,12 +80,12 @@ impl Error {
         }
     }
 
-    /// Whether the program asked for something impossible, such as tying parameters of different shapes.
+    /// Whether the request was invalid, such as tying parameters of different shapes.
     pub fn is_usage(&self) -> bool {
         matches!(self.0, Kind::Usage { .. }) || self.tensor().is_some_and(fulmen_tensor::Error::is_usage)
     }
 
-    /// Whether the plugin or the device refused or failed.
+    /// Whether the plugin or the device failed.
     pub fn is_runtime(&self) -> bool {
         self.tensor().is_some_and(fulmen_tensor::Error::is_runtime)
     }
@@ -93,7 +95,7 @@ impl Error {
         self.tensor().is_some_and(fulmen_tensor::Error::is_out_of_memory)
     }
 
-    /// Whether the file system refused: no such file, no permission, a full disk.
+    /// Whether the file system failed: file not found, permission denied, disk full.
     pub fn is_io(&self) -> bool {
         matches!(self.0, Kind::Io { .. })
     }
@@ -103,17 +105,17 @@ impl Error {
         matches!(&self.0, Kind::Io { source, .. } if fulmen_durable::is_full(source))
     }
 
-    /// Whether the file is of no format that is read here, or damaged.
+    /// Whether the file has an unknown format or is damaged.
     pub fn is_format(&self) -> bool {
         matches!(self.0, Kind::Format { .. })
     }
 
-    /// Whether the file's names and shapes are not the model's.
+    /// Whether the file's names and shapes differ from the model's.
     pub fn is_mismatch(&self) -> bool {
         matches!(self.0, Kind::Mismatch { .. })
     }
 
-    /// What did not match, if that is the error.
+    /// The mismatches, if they are the error.
     pub fn report(&self) -> Option<&LoadReport> {
         match &self.0 {
             Kind::Mismatch { report, .. } => Some(report),
@@ -149,7 +151,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+/// Prints the message, as `fn main() -> Result<(), Box<dyn std::error::Error>>` does.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,5 +1,5 @@
-//! Initializers: the rules for a parameter's first value, with PyTorch's formulas. The numbers are drawn on the
-//! device.
+//! Initializers: rules for the initial value of a parameter, with PyTorch's formulas. The numbers
+//! are drawn on the device.
 
 mod orthogonal;
 mod patterns;
@@ -8,7 +8,7 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, TensorType, random};
 
 use crate::record::NN;
 
-/// The rule for a parameter's first value.
+/// The rule for a parameter's initial value.
 ///
 /// ```
 /// use fulmen_nn::{Init, init::{Fan, Nonlinearity}};
@@ -29,7 +29,7 @@ pub enum Init {
     Uniform {
         /// The smallest value.
         low: f64,
-        /// What no value reaches.
+        /// The upper bound, exclusive.
         high: f64,
     },
     /// Normal with this mean and standard deviation.
@@ -39,11 +39,11 @@ pub enum Init {
         /// The standard deviation.
         std: f64,
     },
-    /// Normal with this mean and standard deviation, drawn between `a` and `b` alone.
+    /// Normal with this mean and standard deviation, truncated to `a..=b`.
     TruncNormal {
-        /// The mean of the whole distribution.
+        /// The mean before truncation.
         mean: f64,
-        /// The standard deviation of the whole distribution.
+        /// The standard deviation before truncation.
         std: f64,
         /// The smallest value.
         a: f64,
@@ -52,44 +52,46 @@ pub enum Init {
     },
     /// Ones on the diagonal of a matrix, zeros elsewhere.
     Eye,
-    /// A convolution's weight `[out, in/groups, kernel…]` that passes on its first channels as they are.
+    /// A convolution's weight `[out, in/groups, kernel…]` that passes its first channels through
+    /// unchanged.
     Dirac {
         /// The groups of the convolution.
         groups: usize,
     },
-    /// A random orthogonal matrix times a factor: rows, or columns where these are fewer, of length `gain` that stand at
-    /// right angles. A weight of more axes is `[out, rest]`. Computed in f32 for f64 too: orthonormal to some 6 digits.
+    /// A random orthogonal matrix times a factor: its rows (or its columns, if there are fewer) are
+    /// orthogonal and have length `gain`. A weight with more axes counts as `[out, rest]`. Computed
+    /// in f32, also for f64: orthonormal to about 6 digits.
     Orthogonal {
         /// The factor, usually [`Nonlinearity::gain`].
         gain: f64,
     },
-    /// A matrix, normal with mean 0 and this standard deviation, but with zeros in as many random places of each column as
-    /// the share says, rounded up.
+    /// A matrix of normal numbers with mean 0 and this standard deviation, in which a random
+    /// fraction of each column, rounded up, is zero.
     Sparse {
-        /// The share of zeros in each column.
+        /// The fraction of zeros in each column.
         sparsity: f64,
-        /// The standard deviation of the others.
+        /// The standard deviation of the other elements.
         std: f64,
     },
-    /// As another rule, but with zeros in one row.
+    /// Another rule, with zeros in one row.
     ZeroRow {
         /// The index of the row along the first axis.
         row: usize,
-        /// The rule for the others.
+        /// The rule for the other rows.
         rest: Box<Init>,
     },
     /// Uniform in `±gain·√(3/fan)`.
     KaimingUniform {
-        /// What follows the layer.
+        /// The nonlinearity after the layer.
         nonlinearity: Nonlinearity,
-        /// Which fan counts.
+        /// Which fan to use.
         fan: Fan,
     },
     /// Normal with mean 0 and standard deviation `gain/√fan`.
     KaimingNormal {
-        /// What follows the layer.
+        /// The nonlinearity after the layer.
         nonlinearity: Nonlinearity,
-        /// Which fan counts.
+        /// Which fan to use.
         fan: Fan,
     },
     /// Uniform in `±gain·√(6/(fan_in + fan_out))`.
@@ -106,17 +108,17 @@ pub enum Init {
     Value(Tensor),
 }
 
-/// Which of a weight's two sides is to keep its variance: what comes in (forward) or what goes out (backward).
+/// Whether to preserve the variance of activations (forward) or of gradients (backward).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Fan {
-    /// The elements that one output is summed from.
+    /// The number of inputs that contribute to one output.
     #[default]
     In,
-    /// The outputs that one input takes part in.
+    /// The number of outputs to which one input contributes.
     Out,
 }
 
-/// What follows a layer; it decides the gain.
+/// The nonlinearity after a layer, which determines the gain.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Nonlinearity {
@@ -133,7 +135,8 @@ pub enum Nonlinearity {
 }
 
 impl Nonlinearity {
-    /// The factor that keeps the variance through this nonlinearity, as PyTorch's `calculate_gain`.
+    /// The factor that preserves the variance through this nonlinearity, like PyTorch's
+    /// `calculate_gain`.
     pub fn gain(self) -> f64 {
         match self {
             Nonlinearity::Linear => 1.0,
@@ -191,8 +194,9 @@ impl Init {
         Init::Normal { mean, std }
     }
 
-    /// Normal with mean 0 and this standard deviation, without what is more than two of them away: timm's and JAX's rule for
-    /// transformers. PyTorch's bounds are ±2 whatever the deviation; [`Init::TruncNormal`] has them free.
+    /// Normal with mean 0 and standard deviation `std`, truncated at two standard deviations: the
+    /// rule of timm and JAX for transformers. PyTorch's bounds are ±2 whatever the standard
+    /// deviation; use [`Init::TruncNormal`] for such bounds.
     ///
     /// ```
     /// use fulmen_nn::Init;
@@ -239,8 +243,9 @@ impl Init {
         Init::XavierNormal { gain }
     }
 
-    /// The half width of a uniform rule around 0, or the standard deviation of a normal one, for a weight of this
-    /// shape; `None` for the other rules, and for a rule that needs fans where the shape has none.
+    /// The half width of a uniform rule around 0, or the standard deviation of a normal one, for a
+    /// weight of this shape. `None` for other rules, and for rules that need fans if the shape has
+    /// none.
     pub fn spread(&self, shape: &[usize]) -> Option<f64> {
         let over = |fan: f64| if fan > 0.0 { 1.0 / fan } else { 0.0 };
         let one = |fan: &Fan| {
@@ -260,11 +265,11 @@ impl Init {
         }
     }
 
-    /// A first value of type `ty`, drawn with `key`. Numbers are drawn as f32, or f64 for a tensor of f64, and then
-    /// rounded to a shorter type; those of an orthogonal matrix are always computed in f32.
+    /// An initial value of type `ty`, drawn with `key`. Numbers are drawn as f32, or as f64 for f64
+    /// tensors, and then rounded to shorter types. Orthogonal matrices are always computed in f32.
     ///
-    /// Poisoned for a type that is not floating-point, a shape without fans or other than a matrix where the rule needs
-    /// them, and a range that is empty or not finite.
+    /// Poisoned for a type that is not floating-point, for a shape that the rule does not support
+    /// (without fans, or not a matrix), and for an empty or infinite range.
     #[track_caller]
     pub fn tensor(&self, key: &Tensor, ty: &TensorType) -> Tensor {
         NN.record("init", || self.draw(key, ty))
@@ -296,7 +301,9 @@ impl Init {
             (Init::Constant(value), _) => return Ok(Tensor::full(ty.dtype, &ty.shape, *value)),
             (Init::Uniform { low, high }, _) => {
                 if !(low.is_finite() && high.is_finite() && low <= high) {
-                    return Err(format!("no number lies between {low} and {high}; give a finite low <= high").into());
+                    return Err(
+                        format!("there is no number between {low} and {high}; give a finite low <= high").into()
+                    );
                 }
                 uniform(key, drawn, ty, *low, *high)
             }
@@ -328,7 +335,7 @@ impl Init {
     }
 }
 
-/// As `random::uniform`, but the interval may have one point.
+/// Like `random::uniform`, but the interval may be a single point.
 fn uniform(key: &Tensor, dtype: DType, ty: &TensorType, low: f64, high: f64) -> Tensor {
     if low == high {
         return Tensor::full(dtype, &ty.shape, low);

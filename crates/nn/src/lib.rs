@@ -1,8 +1,9 @@
 //! Modules, layers, initializers, losses, metrics, optimizers, schedules, and weights in and out.
 //!
-//! A model is a struct whose fields are layers, parameters and settings. `#[derive(Module)]` gives each of them a
-//! dotted name, PyTorch's own (`conv1.weight`), by which it is initialized, saved and loaded. A layer's `forward`
-//! records an expression ([`Tensor`](fulmen_tensor::Tensor)); nothing runs until someone asks for a value.
+//! A model is a struct whose fields are layers, parameters and settings. `#[derive(Module)]` gives
+//! each of them a dotted name, the same as PyTorch's (`conv1.weight`), which is used to initialize,
+//! save and load it. A layer's `forward` records an expression ([`Tensor`](fulmen_tensor::Tensor));
+//! nothing runs until a value is requested.
 //!
 //! ```
 //! use fulmen_nn::{Linear, Module, activation};
@@ -31,10 +32,11 @@
 //! assert_eq!(logits.ty().to_string(), "f32[32, 10]");
 //! ```
 //!
-//! Not here: the loop that trains (`fulmen-trainer`), and datasets (`fulmen-data`). Nothing here prints, and nothing
-//! here waits for a device but what hands values to the host: saving weights, and [`metrics::MetricState::eval`].
+//! Not here: the training loop (`fulmen-trainer`) and datasets (`fulmen-data`). Nothing here
+//! prints. Only functions that return values to the host wait for a device: saving weights, and
+//! [`metrics::MetricState::eval`].
 
-// What the derive macro writes names this crate from outside, also in this crate's own tests.
+// The derive macro refers to this crate by name, also in this crate's own tests.
 extern crate self as fulmen_nn;
 
 pub mod activation;

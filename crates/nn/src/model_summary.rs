@@ -1,4 +1,4 @@
-//! [`ModelSummary`]: what a module is made of, as a table.
+//! [`ModelSummary`]: a table of the parts of a module.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use fulmen_tensor::Sharding;
 
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
-/// Tensors whose types a row shows.
+/// The most tensors whose types a row shows.
 const MOST_SHOWN: usize = 4;
 
-/// The parts of a module with their types, and their parameters with dtype and shape, which of them are frozen, and how they
-/// are split over devices; it prints as a table. The Trainer's `fit` begins with that of the outermost parts
-/// (`enable_model_summary`).
+/// The parts of a module with their types and their parameters: dtype, shape, which are frozen, and
+/// how they are split over devices. It prints as a table. The Trainer's `fit` starts with that of
+/// the outermost parts (`enable_model_summary`).
 ///
 /// ```
 /// use fulmen_nn::{Linear, ModelSummary, Module};
@@ -40,12 +40,13 @@ pub struct ModelSummary {
 }
 
 impl ModelSummary {
-    /// Of the parts that have names of at most `max_depth` words: `encoder` has one, `encoder.layers` two.
+    /// The parts whose names have at most `max_depth` components: `encoder` has one,
+    /// `encoder.layers` two.
     pub fn new<M: Module + ?Sized>(module: &M, max_depth: usize) -> ModelSummary {
         ModelSummary::with_shardings(module, max_depth, |_| None)
     }
 
-    /// As [`new`](ModelSummary::new), with how the parameters of these names are split over devices.
+    /// Like [`new`](ModelSummary::new), with the shardings of the parameters with these names.
     ///
     /// ```
     /// use fulmen_nn::{Linear, ModelSummary, Module};
@@ -107,7 +108,7 @@ impl ModelSummary {
         summary
     }
 
-    /// The rows of the table: name, type, elements of the parameters, shapes.
+    /// The rows of the table: name, type, number of parameters, shapes.
     pub fn rows(&self) -> &[[String; 4]] {
         &self.rows
     }
@@ -134,18 +135,18 @@ impl fmt::Display for ModelSummary {
     }
 }
 
-/// A type's name without the paths in it.
+/// The name of a type without module paths.
 fn short(type_name: &str) -> String {
     let pieces = type_name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
     pieces.map(|piece| piece.rsplit("::").next().unwrap_or(piece)).collect()
 }
 
-/// What a module shows.
+/// The contents of a module.
 #[derive(Default)]
 struct Found {
     parts: Vec<(String, &'static str)>,
     parameters: Vec<(String, Parameter)>,
-    /// What else a part can hold.
+    /// Other things that a part can hold.
     others: Vec<String>,
 }
 

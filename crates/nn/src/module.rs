@@ -1,4 +1,4 @@
-//! [`Module`]: anything that holds parameters under names. What can be asked of a whole model stands here.
+//! [`Module`]: anything that holds named parameters, and the operations on whole models.
 
 use std::panic::Location;
 
@@ -7,13 +7,14 @@ use fulmen_tensor::{DType, Tensor, Variable, random};
 use crate::record::NN;
 use crate::{Buffer, Error, Parameter, RandomStream, Result, TrainingMode, Visit, Visitor};
 
-/// Anything that holds parameters, buffers, switches and random streams under names.
+/// Anything that holds named parameters, buffers, mode switches and random streams.
 ///
-/// Only [`visit`](Module::visit) is to be written, and `#[derive(Module)]` writes it; all else follows from it. The
-/// names are PyTorch's: the fields' names joined by dots, elements of lists counted from 0.
+/// The only required method is [`visit`](Module::visit), which `#[derive(Module)]` implements.
+/// Names are PyTorch's: the names of fields joined by dots, with elements of lists counted from 0.
 ///
-/// A clone of a parameter, buffer, switch or stream is the same one, so a clone of a module shares everything with
-/// the original. To have several layers of a kind, make several: `(0..3).map(|_| Linear::new(8, 8)).collect()`.
+/// A clone of a parameter, buffer, switch or stream shares its state, so a clone of a module shares
+/// everything with the original. To get several layers of a kind, make several: `(0..3).map(|_|
+/// Linear::new(8, 8)).collect()`.
 ///
 /// ```
 /// use fulmen_nn::{BatchNorm2d, Conv2d, Linear, Module};
@@ -43,11 +44,11 @@ use crate::{Buffer, Error, Parameter, RandomStream, Result, TrainingMode, Visit,
     note = "a `Tensor` that training changes belongs in a `Parameter`, other state in a `Buffer`"
 )]
 pub trait Module {
-    /// Shows everything that this module holds.
+    /// Visits everything that this module holds.
     fn visit(&self, visit: &mut Visit<'_>);
 
-    /// The parameters with their names, in the order of the fields. One that stands under several names (tied
-    /// weights) comes once, under the first.
+    /// The parameters with their names, in the order of the fields. A parameter with several names
+    /// (tied weights) is listed once, under the first.
     fn parameters(&self) -> Vec<(String, Parameter)> {
         let mut found: Vec<(String, Parameter)> = vec![];
         each_parameter(self, |name, parameter| {
@@ -69,26 +70,26 @@ pub trait Module {
         found
     }
 
-    /// What a weight file holds: the cells of the parameters and then of the buffers, each once, under the first of
-    /// its names.
+    /// The content of a weight file: the cells of the parameters and then of the buffers, each
+    /// once, under the first of its names.
     fn state(&self) -> Vec<(String, Variable)> {
         let parameters = self.parameters().into_iter().map(|(name, p)| (name, p.variable()));
         let buffers = self.buffers().into_iter().map(|(name, b)| (name, b.variable().clone()));
         parameters.chain(buffers).collect()
     }
 
-    /// How many numbers the parameters have together, shared ones counted once.
+    /// The total number of elements of all parameters; shared ones count once.
     fn num_parameters(&self) -> usize {
         self.parameters().iter().map(|(_, p)| p.ty().shape.num_elements()).sum()
     }
 
-    /// Puts every layer into training mode, as all are at first.
+    /// Puts every layer into training mode, which is the initial mode.
     fn train(&self) {
         each_mode(self, |mode| mode.set_training(true));
     }
 
-    /// Puts every layer into evaluation mode: dropout passes on what comes in, batch normalization uses its running
-    /// statistics.
+    /// Puts every layer into evaluation mode: dropout returns its input, and batch normalization
+    /// uses its running statistics.
     fn eval(&self) {
         each_mode(self, |mode| mode.set_training(false));
     }
@@ -98,8 +99,9 @@ pub trait Module {
         each_parameter(self, |_, parameter| parameter.set_requires_grad(requires_grad));
     }
 
-    /// Turns every floating-point parameter and buffer to another floating-point type, values included, as PyTorch's
-    /// `model.to(dtype)`. Integers stay, such as the counter of batches in batch normalization.
+    /// Converts every floating-point parameter and buffer to another floating-point type, including
+    /// their values, like PyTorch's `model.to(dtype)`. Integers do not change, for example the
+    /// batch counter of batch normalization.
     ///
     /// ```
     /// use fulmen_nn::{BatchNorm2d, Module};
@@ -130,10 +132,11 @@ pub trait Module {
         Ok(())
     }
 
-    /// Gives every parameter that has no value yet its first one.
+    /// Initializes every parameter that has no value yet.
     ///
-    /// The value is an expression that draws on the device, with a key made from the seed and the parameter's name.
-    /// So it depends neither on the order of the layers nor on the number of devices.
+    /// The value is an expression that draws on the device, with a key derived from the seed and
+    /// the parameter's name. So it does not depend on the order of the layers or the number of
+    /// devices.
     fn initialize(&self, seed: u64) {
         let key = random::key(seed);
         for (name, parameter) in self.parameters() {
@@ -143,7 +146,7 @@ pub trait Module {
         }
     }
 
-    /// Gives every parameter and buffer its first value anew, whatever it holds.
+    /// Resets every parameter and buffer to an initial value, whatever it holds.
     fn reinitialize(&self, seed: u64) {
         let key = random::key(seed);
         for (name, parameter) in self.parameters() {
@@ -154,13 +157,13 @@ pub trait Module {
         }
     }
 
-    /// Starts every random stream anew, with a key made from this one and the stream's name. A training step does
-    /// this with a key of its own, so that each step draws other numbers.
+    /// Restarts every random stream with a key derived from this one and the stream's name. A
+    /// training step does this with its own key, so that each step draws different numbers.
     fn set_random_key(&self, key: &Tensor) {
         struct Reset<'a>(&'a Tensor, Vec<RandomStream>);
         impl Visitor for Reset<'_> {
             fn random_stream(&mut self, name: &str, stream: &RandomStream) {
-                // A shared stream keeps the key of its first name, as a shared parameter does.
+                // A shared stream uses the key of its first name, as a shared parameter does.
                 if !self.1.iter().any(|seen| seen.is(stream)) {
                     stream.reset(random::fold_in_name(self.0, name));
                     self.1.push(stream.clone());

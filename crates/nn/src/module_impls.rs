@@ -1,4 +1,4 @@
-//! Which types can stand in a module's fields: containers of modules, and plain settings, which hold nothing.
+//! `Module` for types of fields: containers of modules, and plain settings, which hold nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use fulmen_tensor::{DType, Shape, TensorType};
 
 use crate::{Module, Visit};
 
-/// Smart pointers show what they point at.
+/// Smart pointers visit their target.
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
         impl<M: Module + ?Sized> Module for $pointer {
@@ -58,7 +58,8 @@ impl<M: Module> Module for BTreeMap<String, M> {
         }
     }
 }
-/// The values are named by their keys, and visited in the keys' order: a hash map's own differs from run to run.
+/// The values are named by their keys, and visited in sorted order: the order of a hash map differs
+/// from run to run.
 impl<M: Module> Module for HashMap<String, M> {
     fn visit(&self, visit: &mut Visit<'_>) {
         let mut sorted: Vec<_> = self.iter().collect();

@@ -1,5 +1,5 @@
-//! [`Parameter`]: a tensor that training changes. What several parameters that were tied have in common is one cell
-//! behind them; the cell of the value alone is `fulmen_tensor::Variable`.
+//! [`Parameter`]: a tensor that training changes. Tied parameters share a cell; the cell of the
+//! value alone is `fulmen_tensor::Variable`.
 
 use std::fmt;
 use std::panic::Location;
@@ -11,10 +11,11 @@ use fulmen_tensor::{DType, Shape, Sharding, Tensor, TensorType, Variable};
 use crate::record::NN;
 use crate::{Error, Init, Result};
 
-/// A tensor that training changes: a type, a rule for its first value, and a cell for its value.
+/// A trainable tensor: a type, an initializer, and a cell for its value.
 ///
-/// It has no value until [`Module::initialize`](crate::Module::initialize) or a weight file gives it one. A clone is the same parameter, which is
-/// how weights are tied when a model is built; [`Parameter::tie`] does it later.
+/// It has no value until [`Module::initialize`](crate::Module::initialize) or a weight file gives
+/// it one. A clone is the same parameter: clone it to tie weights when a model is built, or use
+/// [`Parameter::tie`] later.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module};
@@ -27,28 +28,28 @@ use crate::{Error, Init, Result};
 #[derive(Clone)]
 pub struct Parameter(Arc<Mutex<Slot>>);
 
-/// What stands behind a parameter and all its clones.
+/// The state behind a parameter and all its clones.
 enum Slot {
     Cell(Arc<Cell>),
-    /// What this one was tied to; there is no way round in a circle.
+    /// The parameter to which this one was tied. Chains never form a cycle.
     Tied(Parameter),
 }
 
 struct Cell {
     init: Mutex<Init>,
     variable: Variable,
-    /// What the variable holds while there is no value; a variable always holds something.
+    /// The content of the variable while there is no value; a variable is never empty.
     unset: Tensor,
     requires_grad: AtomicBool,
-    /// How it is split over devices, and the line that said so.
+    /// The sharding, and the line that set it.
     sharding: Mutex<Option<(Sharding, &'static Location<'static>)>>,
 }
 
-/// Held while parameters are tied, so that two threads cannot tie two of them to each other.
+/// Held while parameters are tied, so that two threads cannot tie two parameters to each other.
 static TYING: Mutex<()> = Mutex::new(());
 
 impl Parameter {
-    /// A parameter of f32 without a value.
+    /// An f32 parameter without a value.
     #[track_caller]
     pub fn new(shape: impl Into<Shape>, init: Init) -> Parameter {
         let _scope = NN.open();
@@ -66,7 +67,7 @@ impl Parameter {
         Parameter(Arc::new(Mutex::new(Slot::Cell(Arc::new(cell)))))
     }
 
-    /// A parameter that begins with this value.
+    /// A parameter with this initial value.
     #[track_caller]
     pub fn from_tensor(value: Tensor) -> Parameter {
         let _scope = NN.open();
@@ -75,12 +76,12 @@ impl Parameter {
         parameter
     }
 
-    /// Makes this parameter and all its clones the same as `other`: one value, one gradient, one state in the
-    /// optimizer, one entry in a weight file. What was tied to this parameter before goes along. The value, the rule
-    /// for the first value, the sharding, and whether it is trained are those of `other`.
+    /// Makes this parameter and all its clones the same as `other`: one value, one gradient, one
+    /// optimizer state, one entry in a weight file. Parameters that were tied to this one are
+    /// included. Value, initializer, sharding and `requires_grad` are those of `other`.
     ///
     /// # Errors
-    /// The two differ in shape or dtype; both stay what they were.
+    /// The two differ in shape or dtype; neither changes.
     ///
     /// ```
     /// use fulmen_nn::{Linear, Module};
@@ -118,7 +119,7 @@ impl Parameter {
 
     /// The value, as an expression.
     ///
-    /// Poisoned while there is none.
+    /// Poisoned if there is none.
     #[track_caller]
     pub fn get(&self) -> Tensor {
         NN.record("parameter", || {
@@ -127,14 +128,14 @@ impl Parameter {
                 return Err(message.into());
             }
             if !cell.is_set() {
-                // The same words, at the line that asks.
+                // The same message as the fault, but with the caller's line.
                 return Err(no_value(&cell.variable.ty()).into());
             }
             Ok(cell.variable.get())
         })
     }
 
-    /// Gives the parameter a value of its type.
+    /// Sets a value of the parameter's type.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
         let _scope = NN.open();
@@ -146,7 +147,7 @@ impl Parameter {
         self.cell().is_set()
     }
 
-    /// Gives the parameter the first value that its initializer draws with `key`.
+    /// Sets the initial value that the initializer draws with `key`.
     #[track_caller]
     pub fn initialize(&self, key: &Tensor) {
         let _scope = NN.open();
@@ -160,12 +161,12 @@ impl Parameter {
         self.cell().variable.ty()
     }
 
-    /// The rule for the first value.
+    /// The initializer.
     pub fn init(&self) -> Init {
         lock(&self.cell().init).clone()
     }
 
-    /// Gives the parameter another rule for its first value; a value that it has stays.
+    /// Replaces the initializer. An existing value does not change.
     ///
     /// ```
     /// use fulmen_nn::{Init, Linear, Module};
@@ -180,12 +181,12 @@ impl Parameter {
         *lock(&self.cell().init) = init;
     }
 
-    /// The cell that holds the value. It is another one after [`Parameter::tie`].
+    /// The cell that holds the value. [`Parameter::tie`] replaces it.
     pub fn variable(&self) -> Variable {
         self.cell().variable.clone()
     }
 
-    /// Whether training changes this parameter; true at first.
+    /// Whether training changes this parameter; initially true.
     pub fn requires_grad(&self) -> bool {
         self.cell().requires_grad.load(Ordering::Relaxed)
     }
@@ -195,17 +196,18 @@ impl Parameter {
         self.cell().requires_grad.store(requires_grad, Ordering::Relaxed);
     }
 
-    /// Splits the parameter over the mesh of a run as said, each of its axes along the mesh axis of that name, and
-    /// gives it back. The Trainer obeys this before its own strategy; on one device it means nothing.
+    /// Splits the parameter over the mesh of a run, each of its axes along the mesh axis of that
+    /// name, and returns it. The Trainer prefers this over its own strategy. It has no effect on
+    /// one device.
     ///
-    /// A sharding of more axes than the parameter has poisons its value. Whether the mesh has the names, and divides
-    /// the sizes, is seen when there is a mesh.
+    /// The value is poisoned if the sharding has more axes than the parameter. Names and sizes are
+    /// checked once there is a mesh.
     ///
     /// ```
     /// use fulmen_nn::{Linear, Module};
     /// use fulmen_tensor::Sharding;
     ///
-    /// // The features that go out are split, as Megatron splits the first of two layers.
+    /// // The output features are split, as Megatron splits the first of two layers.
     /// let linear = Linear::new(512, 2048);
     /// linear.weight.with_sharding(Sharding::new([Some("model"), None]));
     /// assert_eq!(linear.weight.sharding().unwrap().to_string(), "[model]");
@@ -219,17 +221,17 @@ impl Parameter {
         self.clone()
     }
 
-    /// How the parameter is to be split over devices, if anyone said so.
+    /// The sharding, if one was set.
     pub fn sharding(&self) -> Option<Sharding> {
         lock(&self.cell().sharding).as_ref().map(|(sharding, _)| sharding.clone())
     }
 
-    /// The line that gave the sharding.
+    /// The line that set the sharding.
     pub fn sharding_location(&self) -> Option<&'static Location<'static>> {
         lock(&self.cell().sharding).as_ref().map(|(_, location)| *location)
     }
 
-    /// Turns the value, the type and a given first value to another floating-point type.
+    /// Converts the type, the value and a fixed initial value to another floating-point type.
     pub(crate) fn convert(&self, dtype: DType) {
         let cell = self.cell();
         cell.variable.to_dtype(dtype);
@@ -243,7 +245,7 @@ impl Parameter {
         self.resolve().1
     }
 
-    /// The last parameter that this one is tied to, itself if it is not, and the cell there.
+    /// The end of the chain of ties, starting at this parameter, and its cell.
     fn resolve(&self) -> (Parameter, Arc<Cell>) {
         let mut current = self.clone();
         loop {
@@ -260,7 +262,8 @@ impl Parameter {
 }
 
 impl Cell {
-    /// Whether the variable holds a value, and not the fault of `unset`, which a conversion hands on.
+    /// Whether the variable holds a value rather than the fault of `unset`, which conversions
+    /// preserve.
     fn is_set(&self) -> bool {
         match (self.variable.get().fault(), self.unset.fault()) {
             (Some(held), Some(unset)) => !std::ptr::eq(held.message(), unset.message()),
@@ -277,7 +280,7 @@ impl Cell {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change is one assignment, so a thread that panicked left nothing half done.
+    // Every change is a single assignment, so a panic in another thread cannot leave it half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! [`RandomStream`]: where a layer gets its random keys from.
+//! [`RandomStream`]: the source of a layer's random keys.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,12 @@ use fulmen_tensor::{Tensor, random};
 
 use crate::record::NN;
 
-/// The source of a layer's random numbers: a key, and a count of the keys that were made from it.
+/// The source of a layer's random numbers: a key, and the number of keys derived from it so far.
 ///
-/// [`Module::set_random_key`](crate::Module::set_random_key) gives each stream of a model its own key, made from the model's key and the stream's
-/// dotted name. So a layer draws the same numbers whatever other layers draw, and on however many devices it runs. A
-/// training step sets a new key each step. A clone is the same stream.
+/// [`Module::set_random_key`](crate::Module::set_random_key) gives each stream of a model a key
+/// derived from the model's key and the stream's dotted name. So a layer draws the same numbers
+/// whatever other layers draw, on any number of devices. A training step sets a new key. A clone is
+/// the same stream.
 ///
 /// ```
 /// use fulmen_nn::{Module, RandomStream};
@@ -37,9 +38,9 @@ impl RandomStream {
         RandomStream::default()
     }
 
-    /// A key (u32\[2\]) that this stream has not given before.
+    /// A new key (u32\[2\]) from this stream.
     ///
-    /// Poisoned while the stream has no key.
+    /// Poisoned if the stream has no key.
     #[track_caller]
     pub fn next_key(&self) -> Tensor {
         NN.record("random_stream", || {
@@ -55,7 +56,7 @@ impl RandomStream {
         })
     }
 
-    /// Starts the stream anew from `key`.
+    /// Restarts the stream from `key`.
     pub fn reset(&self, key: Tensor) {
         self.set_state(State { key: Some(key), drawn: 0 });
     }
@@ -70,7 +71,8 @@ impl RandomStream {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // Every change is one assignment, so a thread that panicked left nothing half done.
+        // Every change is a single assignment, so a panic in another thread cannot leave it half
+        // done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

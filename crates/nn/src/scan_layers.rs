@@ -10,15 +10,15 @@ use crate::record::NN;
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
 /// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and what it records is the body
-/// of a loop over all of them. So many equal layers compile in the time of one. Values, gradients and random numbers are
+/// of a loop over all of them. Many equal layers compile in the time of one. Values, gradients and random numbers are
 /// those of `layers.fold(x, |x, layer| f(layer, x))`.
 ///
 /// The layers keep their parameters, with their names. The program stacks the values before the loop, which takes the
 /// memory of the layers' parameters once more. Parameters that a strategy such as FSDP splits between steps stay split there:
 /// the loop gathers those of one layer at a time, in the backward pass again.
 ///
-/// The layers must be equal but for their values: the same names, dtypes and shapes, all in training or all in evaluation
-/// mode. Settings that are no parameters, such as a stride, must be equal too, and are not compared. Layers that differ in
+/// The layers must be equal except for their values: the same names, dtypes and shapes, all in training or all in evaluation
+/// mode. Settings that are not parameters, such as a stride, must be equal too, and are not compared. Layers that differ in
 /// turns are scanned by turns: `scan_layers(layers.chunks(2), …)`.
 ///
 /// Poisoned for layers that differ, and for an `f` that changes shape or dtype.
@@ -140,7 +140,7 @@ impl Contents {
         }
     }
 
-    /// Refuses a layer that is not equal to this one, the first.
+    /// Rejects a layer that is not equal to this one, the first.
     fn compare(&self, number: usize, other: &Contents) -> Result<(), String> {
         let (ours, theirs) = (&self.entries, &other.entries);
         let most = ours.len().max(theirs.len());

@@ -1,12 +1,14 @@
-//! [`TrainingMode`]: whether a layer is training or being used.
+//! [`TrainingMode`]: whether a layer is in training or evaluation mode.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The train/eval switch of a layer that behaves differently in the two; training at first, as in PyTorch.
+/// The train/eval switch of a layer that behaves differently in the two modes. Initially in
+/// training mode, as in PyTorch.
 ///
-/// A clone is the same switch. [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval) set all those of a model.
+/// A clone is the same switch. [`Module::train`](crate::Module::train) and
+/// [`Module::eval`](crate::Module::eval) set all switches of a model.
 ///
 /// ```
 /// use fulmen_nn::{TrainingMode, Module};
@@ -19,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct TrainingMode(Arc<AtomicBool>);
 
 impl TrainingMode {
-    /// A switch that stands on training.
+    /// A switch in training mode.
     pub fn new() -> TrainingMode {
         TrainingMode(Arc::new(AtomicBool::new(true)))
     }

@@ -1,9 +1,9 @@
-//! How a module shows what it holds: a [`Visit`] walks down the names, and tells a [`Visitor`] of each parameter,
-//! buffer, mode and random stream.
+//! How a module lists its contents: a [`Visit`] walks down the names and calls a [`Visitor`] for
+//! each parameter, buffer, mode and random stream.
 
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode};
 
-/// Told of each thing that a module holds, with its dotted name. Methods that are not written do nothing.
+/// Receives everything that a module holds, with its dotted name. The default methods do nothing.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module, Parameter, Visit, Visitor};
@@ -24,16 +24,16 @@ use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode};
 /// assert_eq!(largest.0, "0.weight");
 /// ```
 pub trait Visitor {
-    /// A part, before what it holds: its type's name, as [`std::any::type_name`] has it. Parameters and buffers are parts
-    /// too; the whole model is none.
+    /// A part, before its contents, with the name of its type from [`std::any::type_name`].
+    /// Parameters and buffers are parts too; the model itself is not.
     fn part(&mut self, name: &str, type_name: &'static str) {
         let _ = (name, type_name);
     }
-    /// A parameter; one that is shared comes once under each of its names.
+    /// A parameter; a shared one is visited once for each of its names.
     fn parameter(&mut self, name: &str, parameter: &Parameter) {
         let _ = (name, parameter);
     }
-    /// A buffer; one that is shared comes once under each of its names.
+    /// A buffer; a shared one is visited once for each of its names.
     fn buffer(&mut self, name: &str, buffer: &Buffer) {
         let _ = (name, buffer);
     }
@@ -47,19 +47,19 @@ pub trait Visitor {
     }
 }
 
-/// The way from the whole model down to one of its parts: the names so far, and the visitor to be told.
+/// The path from the model down to one of its parts: the names so far, and the visitor.
 pub struct Visit<'a> {
     path: String,
     visitor: &'a mut dyn Visitor,
 }
 
 impl<'a> Visit<'a> {
-    /// A visit that begins at the whole model.
+    /// Starts at the whole model.
     pub fn new(visitor: &'a mut dyn Visitor) -> Visit<'a> {
         Visit { path: String::new(), visitor }
     }
 
-    /// The dotted name of the part that is being visited; empty for the whole.
+    /// The dotted name of the current part; empty for the model.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -76,12 +76,12 @@ impl<'a> Visit<'a> {
         self.path.truncate(outer);
     }
 
-    /// Visits a part as if what it holds were held here.
+    /// Visits the contents of a part as if they were in this module.
     pub fn flatten<M: Module + ?Sized>(&mut self, module: &M) {
         module.visit(self);
     }
 
-    /// Visits a part as if what it holds were held here, but that its parameter `from` is called `to`.
+    /// Like `flatten`, but the parameter `from` is called `to`.
     pub(crate) fn flatten_renamed<M: Module + ?Sized>(&mut self, module: &M, from: &str, to: &str) {
         struct Rename<'v> {
             visitor: &'v mut dyn Visitor,

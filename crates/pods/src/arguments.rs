@@ -15,7 +15,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// `pod run` on the hosts of a TPU VM, with options for ssh as `--ssh-option` takes them.
+    /// `pod run` on the hosts of a TPU VM, with ssh options as for `--ssh-option`.
     pub fn run_on_tpu(
         name: &str,
         zone: &str,
@@ -46,25 +46,26 @@ pub(crate) enum Command {
     Run(Box<Run>),
     /// Shows the runs on the hosts
     Status(Status),
-    /// Prints what the workers of a run have printed
+    /// Prints the output of a run's workers
     Logs(Logs),
     /// Ends a run on all hosts: SIGTERM, then SIGKILL
     Stop(Stop),
     /// Runs a command on all hosts at the same time
     Exec(Exec),
-    /// Prints what starts a program on a cluster: a JobSet of Kubernetes, a Ray program, a task of SkyPilot
+    /// Prints a manifest that starts a program on a cluster: a Kubernetes JobSet, a Ray program or
+    /// a SkyPilot task
     #[command(
-        long_about = "Prints what starts a program on a cluster: for GKE a JobSet, for Ray a Python program that `ray job \
+        long_about = "Prints a manifest that starts a program on a cluster: for GKE a JobSet, for Ray a Python program that `ray job \
         submit` takes, for SkyPilot a managed job. Exit code 75 and a lost host start the program again from its last \
         checkpoint. Nothing is started, and no secret is printed"
     )]
     Manifest(Manifest),
 }
 
-/// Which hosts, and how they are reached.
+/// The hosts, and how to reach them.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Targets {
-    /// The hosts of this TPU VM, which `gcloud compute tpus tpu-vm describe` lists
+    /// The hosts of this TPU VM, as `gcloud compute tpus tpu-vm describe` lists them
     #[arg(long, value_name = "NAME", conflicts_with = "hosts", required_unless_present = "hosts")]
     pub(crate) tpu: Option<String>,
     /// The TPU's zone; by default that of gcloud's configuration
@@ -73,13 +74,13 @@ pub(crate) struct Targets {
     /// The TPU's project; by default that of gcloud's configuration
     #[arg(long, requires = "tpu")]
     pub(crate) project: Option<String>,
-    /// The hosts as ssh knows them, separated by commas; the first runs process 0
+    /// The hosts for ssh, separated by commas; the first runs process 0
     #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
     pub(crate) hosts: Vec<String>,
-    /// The configuration file that ssh reads instead of ~/.ssh/config
+    /// The configuration file for ssh instead of ~/.ssh/config
     #[arg(short = 'F', long, value_name = "FILE")]
     pub(crate) ssh_config: Option<PathBuf>,
-    /// An option of ssh, Port=2222 say; may be repeated
+    /// An ssh option, for example Port=2222; can be repeated
     #[arg(long = "ssh-option", value_name = "NAME=VALUE")]
     pub(crate) ssh_options: Vec<String>,
 }
@@ -90,45 +91,50 @@ pub(crate) struct Run {
     pub(crate) targets: Targets,
     #[command(flatten)]
     pub(crate) options: RunOptions,
-    /// Print the commands and run none
+    /// Print the commands without running them
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
-/// What is started on hosts, and how it is watched.
+/// What to start on the hosts, and how to watch it.
 #[derive(Clone, Debug, Args)]
 pub struct RunOptions {
-    /// Wait until this path exists on each host, as a start-up script may write it
+    /// Wait until this path exists on each host, for example one that a start-up script writes
     #[arg(long, value_name = "PATH")]
     pub(crate) wait_for: Option<String>,
     /// How long to wait for the path of --wait-for
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
     pub(crate) wait_timeout: Duration,
-    /// Run independent programs, one a chip; {index} in the arguments is the program's index
+    /// Run independent programs, one per chip; {index} in the arguments becomes the program's index
     #[arg(long, conflicts_with = "coordinator")]
     pub(crate) each_chip: bool,
-    /// How many chips a host has, for --each-chip, instead of counting /dev/accel* and /dev/vfio/*
+    /// The number of chips of a host, for --each-chip, instead of counting /dev/accel* and
+    /// /dev/vfio/*
     #[arg(long, value_name = "NUMBER", requires = "each_chip")]
     pub(crate) chips: Option<usize>,
-    /// Return once the program has started everywhere; it runs on when this machine is gone
+    /// Return once the program has started everywhere; it keeps running without this machine
     #[arg(long, conflicts_with = "max_restarts")]
     pub(crate) detach: bool,
-    /// How often to start again from the last checkpoint after exit code 75, or after a worker was lost or stuck
+    /// How often to restart from the last checkpoint after exit code 75, or after a worker was lost
+    /// or stuck
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) max_restarts: u32,
-    /// A variable for the program's environment; without a value, this command's own. May be repeated
+    /// A variable for the program's environment; without a value, it is taken from this command's
+    /// environment. Can be repeated
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<String>,
-    /// The run's name; by default made of the time
+    /// The run's name; by default derived from the time
     #[arg(long, value_name = "NAME")]
     pub(crate) run: Option<String>,
-    /// Where process 0 listens; by default the first host's own address, port 8482
+    /// The address of process 0; by default the first host's own address, port 8482
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) coordinator: Option<String>,
-    /// How long a host may be silent before it is lost. So long after this machine is gone, the programs end, too
+    /// How long a host may be silent before it counts as lost. The programs also end this long
+    /// after this machine is gone
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub(crate) lost_timeout: Duration,
-    /// How long a worker may be stopped, or without a further training step after its first, before it is stuck
+    /// How long a worker may be stopped, or without progress after its first training step, before
+    /// it counts as stuck
     #[arg(long, value_name = "SECONDS", default_value = "900", value_parser = seconds)]
     pub(crate) stuck_timeout: Duration,
     /// How long to try to reach the hosts for a restart
@@ -137,7 +143,7 @@ pub struct RunOptions {
     /// How long a program may take to save and end before it is killed
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub(crate) grace: Duration,
-    /// The program, a file of this machine, and its arguments
+    /// The program, a local file, and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<String>,
 }
@@ -153,7 +159,7 @@ impl RunOptions {
 pub(crate) struct Status {
     #[command(flatten)]
     pub(crate) targets: Targets,
-    /// The run; by default all
+    /// The run; by default all runs
     pub(crate) run: Option<String>,
     /// Print JSON: an array with an object for each worker
     #[arg(long)]
@@ -166,13 +172,14 @@ pub(crate) struct Logs {
     pub(crate) targets: Targets,
     /// The run; by default the newest
     pub(crate) run: Option<String>,
-    /// Go on until all workers have ended, and end with the exit code of the run. Ctrl-C leaves the run as it is
+    /// Follow until all workers have ended, and exit with the exit code of the run. Ctrl-C does not
+    /// affect the run
     #[arg(long, short)]
     pub(crate) follow: bool,
-    /// Print the last lines only
+    /// Print only the last lines
     #[arg(long, short = 'n', value_name = "LINES", conflicts_with = "follow")]
     pub(crate) lines: Option<u64>,
-    /// How long a host may be silent before it is lost
+    /// How long a host may be silent before it counts as lost
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub(crate) lost_timeout: Duration,
 }
@@ -186,7 +193,7 @@ pub(crate) struct Stop {
     /// How long the programs may take to save and end before they are killed
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub(crate) grace: Duration,
-    /// Print the commands and run none
+    /// Print the commands without running them
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -195,7 +202,7 @@ pub(crate) struct Stop {
 pub(crate) struct Exec {
     #[command(flatten)]
     pub(crate) targets: Targets,
-    /// Print the commands and run none
+    /// Print the commands without running them
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// The command and its arguments
@@ -203,7 +210,7 @@ pub(crate) struct Exec {
     pub(crate) command: Vec<String>,
 }
 
-/// What starts programs on a cluster.
+/// The kinds of clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// A JobSet for Google Kubernetes Engine
@@ -216,29 +223,31 @@ pub(crate) enum Kind {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Manifest {
-    /// For which cluster
+    /// The kind of cluster
     #[arg(long, value_enum)]
     pub(crate) kind: Kind,
-    /// The TPU slice, such as v5e:4x4 or v6e-16. Only Ray can do without
+    /// The TPU slice, such as v5e:4x4 or v6e-16; optional for Ray only
     #[arg(long, value_name = "SLICE", required_if_eq_any = [("kind", "jobset"), ("kind", "skypilot")])]
     pub(crate) topology: Option<Slice>,
-    /// With Ray, the number of independent programs; {index} in the arguments is the program's index
+    /// With Ray, the number of independent programs; {index} in the arguments becomes the program's
+    /// index
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) programs: usize,
     /// The name of the run
     #[arg(long, default_value = "train")]
     pub(crate) name: String,
-    /// The container image that has the program, for a JobSet
+    /// The container image with the program, for a JobSet
     #[arg(long, required_if_eq("kind", "jobset"))]
     pub(crate) image: Option<String>,
-    /// How often to start again
+    /// How often to restart
     #[arg(long, value_name = "NUMBER", default_value_t = 3)]
     pub(crate) max_restarts: u32,
-    /// A variable for the program's environment; without a value, this command's own. It is printed: give no secret. May be
-    /// repeated
+    /// A variable for the program's environment; without a value, it is taken from this command's
+    /// environment. The manifest contains it, so do not use it for secrets. Can be repeated
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<String>,
-    /// The program, as it is called in the image or in the folder that Ray and SkyPilot copy from, and its arguments
+    /// The program, by its path in the image or in the folder that Ray and SkyPilot copy, and its
+    /// arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The crate's one error.
+//! The error type of this crate.
 
 use std::fmt;
 
@@ -35,7 +35,7 @@ impl Error {
         Error { usage: true, message: message.into() }
     }
 
-    /// Whether an argument is wrong.
+    /// Whether an argument is invalid.
     pub fn is_usage(&self) -> bool {
         self.usage
     }
@@ -47,7 +47,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+/// Prints the message, as `fn main() -> Result<(), Box<dyn std::error::Error>>` does.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,8 +1,10 @@
-//! One program on many hosts: copied over ssh, started, watched, restarted and ended together. The command `fulmen pod`.
+//! Runs one program on many hosts: copies it over ssh, starts, watches, restarts and ends it.
+//! Implements the command `fulmen pod`.
 //!
-//! All connections are the user's own `ssh`. What runs on a host are the bash scripts in `src/scripts`: a supervisor
-//! starts the program and keeps its output and exit code in `~/.fulmen/pods/runs/RUN/WORKER`, so that both outlive a
-//! connection. A connection follows them from any byte on.
+//! All connections use the user's own `ssh`. The bash scripts in `src/scripts` run on a host: a
+//! supervisor starts the program and keeps its output and exit code in
+//! `~/.fulmen/pods/runs/RUN/WORKER`, so that both outlive a connection. A connection can follow the
+//! output from any byte.
 //!
 //! ```no_run
 //! use clap::Parser;
@@ -18,9 +20,10 @@
 //! # Ok::<(), fulmen_pods::Error>(())
 //! ```
 //!
-//! For clusters that start programs themselves, `pod manifest` prints what they take (`src/manifests`).
+//! For clusters that start programs themselves, `pod manifest` prints what they need
+//! (`src/manifests`).
 //!
-//! Not here: creating machines, and what the processes of a run tell each other.
+//! Not here: creating machines, and communication between the processes of a run.
 
 mod arguments;
 mod error;
@@ -46,12 +49,13 @@ use std::sync::mpsc::Receiver;
 
 use fulmen_signals::Signal;
 
-/// Does what the arguments say, and returns the exit code: that of the worker that failed first, or 75 if a worker was
-/// lost or stuck. What the workers print goes to `out`. A first signal is forwarded to all workers, a second Ctrl-C ends
-/// them at once. Only what has to react to signals asks for them.
+/// Runs the command and returns the exit code: that of the first worker that failed, or 75 if a
+/// worker was lost or stuck. The output of the workers goes to `out`. The first signal is forwarded
+/// to all workers; a second Ctrl-C ends them at once. Only commands that must react to signals
+/// request them.
 ///
 /// # Errors
-/// Arguments that do not fit together, and whatever keeps a run from starting. Hosts are named.
+/// The arguments are inconsistent, or the run cannot start. Messages name the host.
 pub fn run(
     arguments: Arguments,
     out: &mut dyn Write,

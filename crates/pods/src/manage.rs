@@ -1,5 +1,5 @@
-//! `pod status`, `logs`, `stop` and `exec`: what is asked of hosts about runs that are there. The hosts remember; this
-//! machine need not.
+//! `pod status`, `logs`, `stop` and `exec`: queries about existing runs. All state is on the hosts,
+//! none on this machine.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -17,7 +17,7 @@ use crate::run::{Limits, Watch, note};
 use crate::ssh::{Input, LOGS, SIGNAL, STATUS, Ssh};
 use crate::{Error, Result};
 
-/// Each item once, in order.
+/// Each distinct item, in order.
 pub(crate) fn distinct<'a>(items: impl IntoIterator<Item = &'a String>) -> Vec<String> {
     let mut found: Vec<String> = vec![];
     for item in items {
@@ -28,10 +28,10 @@ pub(crate) fn distinct<'a>(items: impl IntoIterator<Item = &'a String>) -> Vec<S
     found
 }
 
-/// Does the same for all items at the same time.
+/// Does the same for all items in parallel.
 ///
 /// # Errors
-/// A line for each that failed, with its name.
+/// One line for each failure, with the name of the item.
 pub(crate) fn on_each<T: Sync, R: Send>(
     items: &[T],
     name: impl Fn(&T) -> String,
@@ -51,27 +51,27 @@ pub(crate) fn on_each<T: Sync, R: Send>(
     }
 }
 
-/// Sends a signal to workers, as far as they are reached.
+/// Sends a signal to all workers that can be reached.
 pub(crate) fn signal_all(ssh: &Ssh, run: &str, workers: &[Worker], signal: &str) {
     let send = |worker: &Worker| {
         let command = SIGNAL.command(&[run, &worker.index.to_string(), signal]);
         ssh.ask(&worker.host, &command, Input::Text(""), PATIENCE).result()
     };
-    // Whether they have ended is asked afterwards.
+    // Whether they have ended is checked afterwards.
     drop(on_each(workers, Worker::to_string, send));
 }
 
-/// A worker as its host knows it.
+/// A worker as its host reports it.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     run: String,
     worker: usize,
     host: String,
-    /// `running`, `stopped`, `ended`, or `lost`: it has ended, and its exit code is unknown.
+    /// `running`, `stopped`, `ended`, or `lost`: it has ended with an unknown exit code.
     state: String,
     exit_code: Option<u8>,
     pid: Option<u32>,
-    /// When it was started, in seconds since 1970, by the host's clock.
+    /// When it was started, in Unix seconds by the host's clock.
     started: u64,
     log_bytes: u64,
     step: Option<String>,
@@ -109,7 +109,7 @@ fn rows(ssh: &Ssh, hosts: &[String], run: Option<&str>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The workers of a run, or of the newest.
+/// The workers of a run, or of the newest run.
 fn rows_of_one(targets: &Targets, run: Option<&str>) -> Result<(Ssh, Vec<Row>)> {
     let (hosts, ssh) = targets.resolve()?;
     let mut rows = rows(&ssh, &hosts, run)?;
@@ -191,8 +191,8 @@ pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// A line of a worker's, or its exit code at the end.
-type CommandOutput = (usize, Result<String, u8>);
+/// A line of a worker's output, or its exit code at the end.
+type OutputEvent = (usize, Result<String, u8>);
 
 pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
     let (hosts, ssh) = arguments.targets.resolve()?;
@@ -207,7 +207,7 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
         let mut command = ssh.command(host, &command);
         let failed = |e| Error::new(format!("the program ssh: {e}"));
         let mut child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
-        let send: Sender<CommandOutput> = send.clone();
+        let send: Sender<OutputEvent> = send.clone();
         thread::spawn(move || {
             let (out, err) = (child.stdout.take(), child.stderr.take());
             thread::scope(|scope| {
@@ -232,7 +232,7 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
     Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
 }
 
-fn lines(pipe: Option<impl Read>, worker: usize, send: &Sender<CommandOutput>) {
+fn lines(pipe: Option<impl Read>, worker: usize, send: &Sender<OutputEvent>) {
     let lines = pipe.into_iter().flat_map(|pipe| BufReader::new(pipe).split(b'\n').map_while(std::io::Result::ok));
     for line in lines {
         let _ = send.send((worker, Ok(String::from_utf8_lossy(&line).into_owned())));

@@ -1,4 +1,5 @@
-//! `pod manifest`: what starts a program on a cluster that has its own way to start programs. The texts are in `manifests`.
+//! `pod manifest`: prints the file that starts a program on a cluster. The templates are in
+//! `manifests`.
 
 use std::io::Write;
 
@@ -16,10 +17,10 @@ const JOBSET: &str = include_str!("manifests/jobset.yaml");
 const RAY: &str = include_str!("manifests/ray.py");
 const SKYPILOT: &str = include_str!("manifests/skypilot.yaml");
 
-/// Kubernetes takes 63 letters for the name of a pod, and JobSet appends to it.
+/// Kubernetes limits the name of a pod to 63 characters, and JobSet appends to it.
 const LONGEST_NAME: usize = 40;
 
-/// The hosts of a slice, by Google's documentation.
+/// The hosts of a slice, according to Google's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hosts {
     count: usize,
@@ -37,7 +38,7 @@ fn manifest(arguments: &Manifest) -> Result<String> {
     check_name(name)?;
     if *programs == 0 || (*programs > 1 && *kind != Kind::Ray) {
         return Err(Error::usage(format!(
-            "--programs {programs}: Ray starts one or more independent programs; for the other kinds, print a manifest each"
+            "--programs {programs}: Ray starts one or more independent programs; for the other kinds, print one manifest for each program"
         )));
     }
     let hosts = arguments.topology.as_ref().map_or(Hosts { count: 1, chips: 0 }, Hosts::of);
@@ -93,10 +94,10 @@ fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, S
         let value = json!(verbatim(&value));
         format!("{0}- name: {name}\n{0}  value: {value}", " ".repeat(20))
     });
-    // Of several processes, one that misses another exits with 1.
+    // With several processes, one that lost another exits with 1.
     let (again, note) = match hosts.count {
         1 => (TEMPORARY.to_string(), ""),
-        _ => (format!("1, {TEMPORARY}"), "; and 1, with which a process exits that misses another"),
+        _ => (format!("1, {TEMPORARY}"), "; and 1, the exit code of a process that lost another"),
     };
     let (_, topology) = slice.name().split_once(':').unwrap_or_default();
     Ok(vec![
@@ -113,14 +114,16 @@ fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, S
 fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, String)>) -> Result<Values> {
     let Manifest { name, command, max_restarts, .. } = arguments;
     let everyday = slice.accelerator_type().ok_or_else(|| {
-        Error::usage(format!("--topology {slice}: SkyPilot takes slices of the usual shape only, such as v5p-128"))
+        Error::usage(format!(
+            "--topology {slice}: SkyPilot supports only slices with the usual shapes, such as v5p-128"
+        ))
     })?;
     let fixed = [("FULMEN_RESUME".into(), "auto".into()), ("FULMEN_RUN_ID".into(), name.clone())];
     let variables = fixed.into_iter().chain(own).map(|(name, value)| format!("  {name}: {}", json!(value)));
-    // An argument of several lines stays one: YAML takes the indentation of each line away.
+    // An argument of several lines stays one: YAML strips the indentation of each line.
     let words = command[1..].iter().map(|word| quote(word).replace('\n', "\n  "));
     let program = format!("~/fulmen/{name}");
-    // Of several processes, one that misses another exits with 1.
+    // With several processes, one that lost another exits with 1.
     let (errors, note) = match hosts.count {
         1 => (0, String::new()),
         _ => (*max_restarts, format!(", any other failure {max_restarts} times")),
@@ -135,7 +138,7 @@ fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String,
     ])
 }
 
-/// Python reads strings, arrays and objects of JSON as they are.
+/// Python can read strings, arrays and objects in JSON notation.
 fn ray(arguments: &Manifest, hosts: Hosts, own: Vec<(String, String)>) -> Values {
     let own: Value =
         own.into_iter().map(|(name, value)| (name, Value::from(value))).collect::<serde_json::Map<_, _>>().into();
@@ -150,7 +153,7 @@ fn ray(arguments: &Manifest, hosts: Hosts, own: Vec<(String, String)>) -> Values
 }
 
 impl Hosts {
-    /// Up to eight chips of a flat generation are on one host, else four are.
+    /// Up to eight chips of a generation with two axes share a host; otherwise four do.
     fn of(slice: &Slice) -> Hosts {
         let (all, generation) = (slice.num_chips(), slice.generation());
         let whole = if matches!(generation.name, "v5e" | "v6e") { 8 } else { 4 };
@@ -166,17 +169,17 @@ fn check_name(name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "--name: `{name}` is not a name for Kubernetes; use up to {LONGEST_NAME} small letters, digits and -, with a letter \
+        "--name: `{name}` is not a valid Kubernetes name; use up to {LONGEST_NAME} lowercase letters, digits and -, with a letter \
          first and no - last"
     )))
 }
 
-/// Kubernetes puts the value of a variable in the place of `$(NAME)`.
+/// Kubernetes replaces `$(NAME)` by the value of a variable.
 fn verbatim(text: &str) -> String {
     text.replace("$(", "$$(")
 }
 
-/// Puts values in the place of `{{key}}`.
+/// Replaces `{{key}}` by its value.
 fn fill(template: &str, values: &[(&str, String)]) -> String {
     let mut parts = template.split("{{");
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -249,9 +252,9 @@ mod tests {
             let error = print(arguments).unwrap_err();
             assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
         };
-        check(&["--kind", "ray", "--name", "Train"], "`Train` is not a name for Kubernetes");
+        check(&["--kind", "ray", "--name", "Train"], "`Train` is not a valid Kubernetes name");
         check(&["--kind", "jobset", "--topology", "v2-8", "--image", "a"], "GKE has no v2");
-        check(&["--kind", "skypilot", "--topology", "v5p:4x4x12"], "usual shape only");
-        check(&["--kind", "skypilot", "--topology", "v5e-8", "--programs", "2"], "print a manifest each");
+        check(&["--kind", "skypilot", "--topology", "v5p:4x4x12"], "only slices with the usual shapes");
+        check(&["--kind", "skypilot", "--topology", "v5e-8", "--programs", "2"], "print one manifest for each program");
     }
 }

@@ -1,8 +1,10 @@
-//! What became of workers that ran together: whose fault it was, the exit code, whether to start again.
+//! The outcome of workers that ran together: which one failed first, the exit code, whether to
+//! restart.
 
 use fulmen_signals::Signal;
 
-/// `EX_TEMPFAIL`: the work is not done, and may be started again. Programs of Fulmen exit with it after SIGTERM.
+/// `EX_TEMPFAIL`: the work is not done and can be restarted. Fulmen programs exit with it after
+/// SIGTERM.
 pub(crate) const TEMPORARY: u8 = 75;
 
 /// How a worker ended.
@@ -14,27 +16,28 @@ pub(crate) enum End {
         /// Whether it had been asked to end before.
         asked: bool,
     },
-    /// Nothing is heard from it, and why.
+    /// It can no longer be heard from, and why.
     Lost(String),
-    /// It did not go on, and was killed, and why.
+    /// It made no progress and was killed, and why.
     Stuck(String),
-    /// Not at all: it still ran after it was killed, as far as is known.
+    /// As far as is known, it still runs although it was killed.
     Remains,
 }
 
-/// What became of the workers.
+/// The outcome of a group of workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) code: u8,
     pub(crate) text: String,
-    /// Whether it makes sense to start again.
+    /// Whether a restart makes sense.
     pub(crate) again: bool,
 }
 
-/// Judges the ends of workers, in the order in which they were seen. `name` is that of a worker.
+/// Combines the ends of workers, in the order in which they were observed. `name` gives the name of
+/// a worker.
 ///
-/// A lost worker is why the others fail, and so is one that is stuck. Of the others, the first that failed without having
-/// been asked to end counts.
+/// A lost or stuck worker makes the others fail, so it decides. Otherwise the first worker counts
+/// that failed without having been asked to end.
 pub(crate) fn outcome(ends: &[(usize, End)], signal: Option<Signal>, name: impl Fn(usize) -> String) -> Outcome {
     if let Some(signal) = signal {
         let whole = ends.iter().all(|(_, end)| matches!(end, End::Exited { code: 0, .. }));

@@ -1,4 +1,4 @@
-//! What each worker of a run is told: its host, its place, its environment, its arguments.
+//! What each worker of a run gets: its host, index, environment and arguments.
 
 use std::fmt;
 use std::fs::File;
@@ -11,10 +11,10 @@ use crate::program::{Glibc, Program};
 use crate::ssh::{CHECK, COPY, Input, START, SUPERVISE, Ssh};
 use crate::{Error, Result};
 
-/// Where process 0 of a run listens unless told otherwise, as in `fulmen-coordination`.
+/// The default port of process 0, as in `fulmen-coordination`.
 pub(crate) const PORT: u16 = 8482;
 
-/// How long a host may take to answer a short script.
+/// The time-out of a short script on a host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What all workers of a run have in common.
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     wait_timeout: Duration,
 }
 
-/// One worker. Its environment has the secret of the run, so it has no `Debug`.
+/// A worker. Its environment contains the secret of the run, so it has no `Debug`.
 #[derive(Clone)]
 pub(crate) struct Worker {
     pub(crate) index: usize,
@@ -39,12 +39,12 @@ pub(crate) struct Worker {
     arguments: Vec<String>,
 }
 
-/// What a host says of itself.
+/// A host's description of itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Host {
     machine: String,
     glibc: Option<Glibc>,
-    /// Its own address, as it sees the connection.
+    /// Its own address, as seen by the connection.
     address: String,
     chips: usize,
     present: bool,
@@ -79,7 +79,7 @@ impl Plan {
         START.command(&fixed.into_iter().chain(&worker.arguments).collect::<Vec<_>>())
     }
 
-    /// Checks a host, and copies the program to it unless it is there.
+    /// Checks a host, and copies the program to it if needed.
     ///
     /// # Errors
     /// Why the host cannot run the program.
@@ -94,14 +94,14 @@ impl Plan {
             let path = self.program.path.display();
             let file = File::open(&self.program.path).map_err(|e| format!("{path}: {e}"))?;
             let copy = COPY.command(&[&self.program.hash]);
-            // A slow line is no failure; ssh notices a dead one.
+            // A slow connection is not a failure; ssh detects a dead one.
             let copied = self.ssh.ask(host, &copy, Input::File(file), Duration::from_secs(24 * 3600)).result();
-            copied.map_err(|why| format!("{path} cannot be copied: {why}"))?;
+            copied.map_err(|why| format!("cannot copy {path}: {why}"))?;
         }
         Ok(found)
     }
 
-    /// Starts a worker's program, and returns where its output begins in the log.
+    /// Starts a worker's program, and returns the offset in the log at which its output begins.
     ///
     /// # Errors
     /// Why it did not start.
@@ -117,11 +117,11 @@ impl Plan {
             said.err.lines().find_map(|line| crate::ssh::marked(line)?.strip_prefix("started ")?.parse().ok());
         match (said.code, started) {
             (Some(0), Some(offset)) => Ok(offset),
-            _ => Err(said.result().err().unwrap_or_else(|| "its answer is not understood".into())),
+            _ => Err(said.result().err().unwrap_or_else(|| "its answer cannot be parsed".into())),
         }
     }
 
-    /// What [`prepare`](Plan::prepare) and [`start`](Plan::start) run.
+    /// The commands that [`prepare`](Plan::prepare) and [`start`](Plan::start) run.
     pub(crate) fn spell(&self, workers: &[Worker]) -> Vec<String> {
         let mut lines = vec![];
         for host in distinct(workers.iter().map(|worker| &worker.host)) {
@@ -138,10 +138,10 @@ impl Plan {
         lines
     }
 
-    /// One process on each host, which train one model together.
+    /// One process on each host; together they train one model.
     ///
     /// # Errors
-    /// A variable of `--env` that cannot be one; hosts without an address for the coordinator.
+    /// An invalid variable in `--env`; hosts without an address for the coordinator.
     pub(crate) fn together(&self, arguments: &RunOptions, hosts: &[String], first: &Host) -> Result<Vec<Worker>> {
         let coordinator = match &arguments.coordinator {
             Some(address) => address.clone(),
@@ -162,7 +162,7 @@ impl Plan {
         self.with_secret(workers, true)
     }
 
-    /// One program on each chip of each host, each alone.
+    /// Independent programs, one on each chip of each host.
     ///
     /// # Errors
     /// As [`together`](Plan::together); a host without chips.
@@ -197,12 +197,12 @@ impl Plan {
         let mut environment: Vec<(String, String)> =
             place.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         environment.push(("FULMEN_RUN_ID".into(), self.run.clone()));
-        // The user's come last, and win.
+        // The user's variables come last and take precedence.
         environment.extend_from_slice(more);
         Worker { index, host: host.to_owned(), environment, arguments }
     }
 
-    /// Gives the workers a secret that nobody else knows, one for all or one each.
+    /// Gives the workers a secret, shared by all or one for each.
     fn with_secret(&self, mut workers: Vec<Worker>, shared: bool) -> Result<Vec<Worker>> {
         let common = random(32)?;
         for worker in &mut workers {
@@ -214,7 +214,7 @@ impl Plan {
 }
 
 impl Worker {
-    /// One that was started before.
+    /// A worker that was started before.
     pub(crate) fn seen(index: usize, host: &str) -> Worker {
         Worker { index, host: host.to_owned(), environment: vec![], arguments: vec![] }
     }
@@ -228,7 +228,7 @@ impl fmt::Display for Worker {
 }
 
 impl Host {
-    /// One that was not asked.
+    /// A host that was not queried.
     pub(crate) fn unseen(host: &str) -> Host {
         let address = host.rsplit_once('@').map_or(host, |(_, name)| name);
         Host { address: address.to_owned(), ..Host::default() }
@@ -258,9 +258,7 @@ pub(crate) fn environment(given: &[String]) -> Result<Vec<(String, String)>> {
             None => match std::env::var(text) {
                 Ok(value) => (text.as_str(), value),
                 Err(_) => {
-                    return Err(Error::usage(format!(
-                        "--env {text}: there is no such variable here; give {text}=VALUE"
-                    )));
+                    return Err(Error::usage(format!("--env {text}: this variable is not set; give {text}=VALUE")));
                 }
             },
         };

@@ -1,4 +1,4 @@
-//! The program that is copied: its hash, and what it needs of a host.
+//! The program to copy: its hash, and its requirements of a host.
 
 use std::fmt;
 use std::fs::File;
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
 
-/// A file that hosts are to run.
+/// A file to run on hosts.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
@@ -21,13 +21,13 @@ pub(crate) struct Program {
     needs: Needs,
 }
 
-/// What an ELF file needs; a script needs nothing that is known here.
+/// The requirements of an ELF file; those of a script are unknown.
 #[derive(Clone, Debug, Default)]
 struct Needs {
-    /// As `uname -m` says it.
+    /// As `uname -m` prints it.
     machine: Option<&'static str>,
     glibc: Option<Glibc>,
-    /// A symbol that needs this version, if it is a symbol.
+    /// The symbol that needs this version, if it is a symbol.
     symbol: Option<String>,
 }
 
@@ -122,16 +122,17 @@ impl Needs {
     }
 }
 
-/// The version that a name as `GLIBC_2.31` tells.
+/// The version in a name such as `GLIBC_2.31`.
 fn version_of(name: &[u8]) -> Option<Glibc> {
     match std::str::from_utf8(name).ok()?.strip_prefix("GLIBC_")? {
-        // Relative relocations that are packed, which loaders know since.
+        // Packed relative relocations, which loaders support since this version.
         "ABI_DT_RELR" => Some(Glibc(2, 36, 0)),
         number => Glibc::parse(number),
     }
 }
 
-/// The oldest glibc that a program runs with, and a symbol that needs it. None if it needs no glibc.
+/// The oldest glibc with which a program runs, and a symbol that needs it. `None` if it needs no
+/// glibc.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -150,8 +151,8 @@ mod tests {
         let program = Program::open(&std::env::current_exe().unwrap()).unwrap();
         let (needed, symbol) = glibc_of(&program.path).unwrap().unwrap();
         assert!(!symbol.contains(' ') && program.needs.glibc == Some(needed), "{symbol}");
-        // `OpenOptions::custom_flags`, threads and the like need more than the first 64-bit glibc, and the tests' own
-        // machine has enough.
+        // `OpenOptions::custom_flags`, threads and the like need more than the first 64-bit glibc,
+        // and the machine that runs the tests has enough.
         assert!(needed > Glibc(2, 2, 5) && needed < Glibc(3, 0, 0), "{needed}");
         let machine = program.needs.machine.unwrap();
         assert_eq!(program.refused_by(machine, Some(needed)), None);

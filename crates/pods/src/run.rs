@@ -1,6 +1,7 @@
-//! `pod run`: workers are started, watched, ended and started again.
+//! `pod run`: starts, watches, ends and restarts workers.
 //!
-//! Workers that train together are one group, which ends and restarts as a whole. Independent programs are a group each.
+//! Workers that train together form one group, which ends and restarts as a whole. Each independent
+//! program is a group of its own.
 
 use std::io::Write;
 use std::path::Path;
@@ -23,12 +24,13 @@ use crate::session::{Event, Link, Message, PAUSE, Session, Start};
 use crate::ssh::Ssh;
 use crate::{Error, Result};
 
-/// The signals that this process gets from now on: Ctrl-C, SIGTERM and SIGHUP. They no longer end it.
+/// The signals that this process receives from now on: Ctrl-C, SIGTERM and SIGHUP. They no longer
+/// end it.
 ///
 /// # Errors
-/// The operating system refuses.
+/// The operating system refuses the handlers.
 pub fn signals() -> Result<Receiver<Signal>> {
-    let failed = |e| Error::new(format!("no handler can be set for signals: {e}"));
+    let failed = |e| Error::new(format!("cannot install signal handlers: {e}"));
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     let (send, receive) = channel();
     thread::spawn(move || {
@@ -115,18 +117,24 @@ fn dry_run(plan: &Plan, arguments: &RunOptions, hosts: &[String], out: &mut dyn 
     Ok(0)
 }
 
-/// Starts the workers, all or none.
+/// Starts all workers, or none.
 fn detach(plan: &Plan, workers: &[Worker], out: &mut dyn Write) -> Result<u8> {
     if let Err(error) = on_each(workers, Worker::to_string, |worker| plan.start(worker, false)) {
         signal_all(&plan.ssh, &plan.run, workers, "KILL");
         return Err(error);
     }
     let hosts = distinct(workers.iter().map(|worker| &worker.host)).join(",");
-    note(out, &format!("[pod] it runs on by itself. fulmen pod logs --follow --hosts {hosts} {}", plan.run));
+    note(
+        out,
+        &format!(
+            "[pod] the run continues on its hosts. To see its output: fulmen pod logs --follow --hosts {hosts} {}",
+            plan.run
+        ),
+    );
     Ok(0)
 }
 
-/// Does what asks hosts, which a signal ends.
+/// Runs queries on hosts; a signal ends them.
 fn interruptible<T: Send>(
     ssh: &Ssh,
     signals: &Receiver<Signal>,
@@ -147,7 +155,7 @@ fn interruptible<T: Send>(
     })
 }
 
-/// A line for the user. Where nobody reads it any more, the run still goes on.
+/// Prints a line for the user. The run continues even if the output is closed.
 pub(crate) fn note(out: &mut dyn Write, line: &str) {
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
@@ -166,7 +174,7 @@ fn session(ssh: &Ssh, run: &str, worker: &Worker, attempt: u32, owns: bool, even
     }
 }
 
-/// How long to wait for what.
+/// The time limits of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     pub(crate) lost: Duration,
@@ -175,22 +183,22 @@ pub(crate) struct Limits {
     pub(crate) grace: Duration,
 }
 
-/// A worker's present attempt.
+/// A worker's current attempt.
 struct WorkerSlot {
     worker: Worker,
     link: Option<Link>,
     cancelled: Arc<AtomicBool>,
     /// How much of the log has been read.
     offset: u64,
-    /// When something was last heard; nothing is expected before the program has started.
+    /// When it was last heard from; `None` before the program has started.
     heard: Option<Instant>,
     state: char,
     step: String,
-    /// Since when its state and its step are what they are.
+    /// Since when its state and step have not changed.
     since: Instant,
-    /// When to connect again.
+    /// When to reconnect.
     reopen: Option<Instant>,
-    /// Why it counts as stuck, and will when it has ended.
+    /// Why it is stuck. It counts as stuck once it has ended.
     stuck: Option<String>,
     end: Option<End>,
 }
@@ -201,9 +209,9 @@ struct Group {
     attempt: u32,
     /// The slots in the order in which they ended.
     order: Vec<usize>,
-    /// The signal that was last sent to all, also for a worker that is reached later.
+    /// The last signal sent to all, also for workers that are reached later.
     sent: Option<&'static str>,
-    /// What is done next to workers that still run.
+    /// What to do next with workers that still run.
     next: Option<(Instant, Escalation)>,
     outcome: Option<Outcome>,
 }
@@ -219,7 +227,7 @@ pub(crate) struct Watch<'a> {
     ssh: Ssh,
     run: String,
     limits: Limits,
-    /// How workers are started; without it, they are only followed.
+    /// How to start workers; without it, they are only followed.
     plan: Option<Arc<Plan>>,
     max_restarts: u32,
     out: &'a mut dyn Write,
@@ -243,7 +251,7 @@ impl<'a> Watch<'a> {
         Watch { ssh, run, limits, plan, max_restarts, out, events, received, asked: None, ticked: Instant::now() }
     }
 
-    /// Runs to the end, and returns the exit code.
+    /// Runs to the end and returns the exit code.
     pub(crate) fn run(mut self, groups: Vec<Vec<Worker>>, signals: &Receiver<Signal>) -> u8 {
         let mut groups: Vec<Group> = groups.into_iter().map(|workers| self.group(workers, 0)).collect();
         let mut first_failure = 0;
@@ -254,7 +262,7 @@ impl<'a> Watch<'a> {
             }
             while let Ok(signal) = signals.try_recv() {
                 if self.plan.is_none() {
-                    note(self.out, &format!("[pod] {signal}: the run goes on"));
+                    note(self.out, &format!("[pod] {signal}: the run continues"));
                     return 0;
                 }
                 self.forward(&mut groups, signal);
@@ -338,7 +346,7 @@ impl<'a> Watch<'a> {
             }
             Event::Alive(state, step) => {
                 slot.heard = Some(now);
-                // All states but that of a stopped process are alike.
+                // All states except "stopped" count as running.
                 let state = if state == 'T' { 'T' } else { 'R' };
                 if slot.state != state || slot.step != step {
                     (slot.state, slot.step, slot.since) = (state, step, now);
@@ -348,7 +356,7 @@ impl<'a> Watch<'a> {
             Event::Broken(why) => {
                 slot.link = None;
                 slot.reopen = Some(now + PAUSE);
-                let text = format!("[pod] {}: the connection is lost: {why}; trying again", slot.worker);
+                let text = format!("[pod] {}: the connection is lost: {why}; reconnecting", slot.worker);
                 return note(self.out, &text);
             }
             Event::Exited(code) => match slot.stuck.take() {
@@ -360,7 +368,7 @@ impl<'a> Watch<'a> {
         group.end(at, end);
     }
 
-    /// A signal of the user, for all workers.
+    /// Forwards a signal of the user to all workers.
     fn forward(&mut self, groups: &mut [Group], signal: Signal) {
         let again = self.asked.is_some();
         let (name, next) = match signal {
@@ -375,7 +383,7 @@ impl<'a> Watch<'a> {
         self.asked.get_or_insert(signal);
         let what = match name {
             "KILL" => "killing all workers",
-            "INT" => "all workers save and end; once more to kill them",
+            "INT" => "all workers save and end; repeat the signal to kill them",
             _ => "all workers save and end",
         };
         note(self.out, &format!("[pod] {signal}: {what}"));
@@ -385,7 +393,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What time brings: workers that are silent or stuck, connections to try again, the end of patience.
+    /// Handles time-outs: workers that are silent or stuck, connections to reopen, signals to
+    /// escalate.
     fn watch(&mut self, group: &mut Group, tick: bool) {
         let now = Instant::now();
         for at in 0..group.slots.len() {
@@ -399,7 +408,7 @@ impl<'a> Watch<'a> {
             if let Some(silent) =
                 slot.heard.map(|heard| now.saturating_duration_since(heard)).filter(|s| *s > self.limits.lost)
             {
-                group.end(at, End::Lost(format!("nothing was heard from it for {} s", silent.as_secs())));
+                group.end(at, End::Lost(format!("no sign of life for {} s", silent.as_secs())));
             } else if slot.reopen.is_some_and(|due| now >= due) {
                 slot.reopen = None;
                 let owns = self.plan.is_some();
@@ -434,7 +443,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether a worker has failed, or is stuck, so that the others have to end.
+    /// Whether a worker has failed or is stuck, so that the others must end.
     fn start_shutdown(&mut self, group: &mut Group, now: Instant) {
         let failed = group.slots.iter().find_map(|slot| match slot.end.as_ref()? {
             End::Exited { code: 0, .. } => None,
@@ -447,13 +456,14 @@ impl<'a> Watch<'a> {
             let waits = slot.state == 'T' || !slot.step.is_empty();
             slot.end.is_none() && waits && now.saturating_duration_since(slot.since) > self.limits.stuck
         };
-        // All stand still if one does: the one that is stopped, or furthest behind, holds them up.
+        // If one worker stops, all of them wait. The culprit is a stopped worker, or the one
+        // furthest behind.
         let stuck = failed.is_none() && group.slots.iter().any(overdue);
         let behind = |slot: &&mut WorkerSlot| (slot.state != 'T', slot.step.parse::<u64>().unwrap_or(u64::MAX));
         let limit = self.limits.stuck.as_secs();
         if stuck && let Some(slot) = group.slots.iter_mut().filter(|slot| slot.end.is_none()).min_by_key(behind) {
             let step = if slot.step.is_empty() { String::new() } else { format!(", at step {}", slot.step) };
-            let what = if slot.state == 'T' { "its process is stopped (SIGSTOP)" } else { "it does not go on" };
+            let what = if slot.state == 'T' { "its process is stopped (SIGSTOP)" } else { "it makes no progress" };
             slot.stuck = Some(format!("{what} for {limit} s{step}"));
         }
         let Some((saves, text)) = failed.or_else(|| {
@@ -479,7 +489,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// All workers have ended: the run begins again, or not.
+    /// All workers have ended: restarts the group or concludes it.
     fn conclude(&mut self, group: &mut Group) {
         let ends: Vec<(usize, End)> =
             group.order.iter().filter_map(|at| Some((*at, group.slots[*at].end.clone()?))).collect();
@@ -503,7 +513,7 @@ impl<'a> Watch<'a> {
 }
 
 impl Group {
-    /// A worker has ended, once.
+    /// Records the end of a worker, once.
     fn end(&mut self, at: usize, end: End) {
         let slot = &mut self.slots[at];
         if slot.end.is_none() {
@@ -513,7 +523,7 @@ impl Group {
         }
     }
 
-    /// Sends a signal to all that run, now or when they are reached.
+    /// Sends a signal to all running workers, now or when they are reached.
     fn send(&mut self, signal: &'static str) {
         self.sent = Some(signal);
         for slot in self.slots.iter_mut().filter(|slot| slot.end.is_none()) {

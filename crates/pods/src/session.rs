@@ -1,4 +1,4 @@
-//! A worker's connection: it starts the program if asked to, and says what becomes of it.
+//! A worker's connection: starts the program if requested, and reports what happens to it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt as _;
@@ -10,42 +10,43 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::plan::{Plan, Worker};
-use crate::ssh::{FOLLOW, Ssh, explain, told};
+use crate::ssh::{FOLLOW, Ssh, explain, marked};
 
-/// Between two attempts to reach a host.
+/// The pause between two attempts to reach a host.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
-/// What happened to a worker.
+/// An event of a worker.
 pub(crate) enum Event {
-    /// The program runs, and this is the way to it. Its output is read from this byte of the log on.
+    /// The program runs, and this is the connection to it. Its output is read from this offset of
+    /// the log on.
     Opened(Link, u64),
-    /// A line of output, and how many bytes of the log it is.
+    /// A line of output, and its length in bytes in the log.
     Printed(String, u64),
-    /// The state of its process, as `ps` says it, and the training step, if it tells it.
+    /// The state of its process, as `ps` shows it, and the training step, if known.
     Alive(char, String),
     /// The program has ended.
     Exited(u8),
-    /// The program has ended or never ran, and its exit code is unknown. The text says why.
+    /// The program has ended or never ran, its exit code is unknown, and why.
     Gone(String),
-    /// The connection has ended, and the program may run on. Why.
+    /// The connection has ended, and why. The program may still run.
     Broken(String),
 }
 
-/// An event, and of which worker; of an attempt that is over, it counts no more.
+/// An event of a worker's attempt. Events of earlier attempts are ignored.
 pub(crate) struct Message {
     pub(crate) worker: usize,
     pub(crate) attempt: u32,
     pub(crate) event: Event,
 }
 
-/// The way to a program. When it is dropped, the connection ends.
+/// The connection to a program. Dropping it ends the connection.
 pub(crate) struct Link {
     child: Arc<Mutex<Child>>,
     input: ChildStdin,
 }
 
 impl Link {
-    /// Sends a line: the name of a signal, or a dot. Where nobody reads it, the connection's end tells.
+    /// Sends a line: the name of a signal, or a dot. A broken connection is reported by its end.
     pub(crate) fn send(&mut self, line: &str) {
         let _ = self.input.write_all(format!("{line}\n").as_bytes());
     }
@@ -65,28 +66,28 @@ pub(crate) struct Session {
     pub(crate) host: String,
     pub(crate) worker: usize,
     pub(crate) attempt: u32,
-    /// Whether the program ends when nobody listens any more.
+    /// Whether the program ends if the connection is gone for too long.
     pub(crate) owns: bool,
     pub(crate) events: Sender<Message>,
-    /// Nobody wants the program any more, if it has not started.
+    /// Set when the program is no longer wanted, if it has not started.
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
-/// How a program is started.
+/// How to start a program.
 pub(crate) struct Start {
     pub(crate) plan: Arc<Plan>,
     pub(crate) worker: Worker,
-    /// From the last checkpoint. Until then, a host that cannot be reached is tried again.
+    /// Resume from the last checkpoint. Until this time, an unreachable host is retried.
     pub(crate) resume: Option<Instant>,
 }
 
 impl Session {
-    /// Starts the program, and follows it, on a thread of its own.
+    /// Starts the program and follows it, on a thread of its own.
     pub(crate) fn start(self, start: Start) {
         thread::spawn(move || {
             let resume = start.resume.is_some();
             loop {
-                // A host may have come back without its disk.
+                // The host may have come back with an empty disk.
                 let ready = if resume { start.plan.prepare(&start.worker.host).map(drop) } else { Ok(()) };
                 match ready.and_then(|()| start.plan.start(&start.worker, resume)) {
                     Ok(offset) => return self.follow(offset),
@@ -101,13 +102,13 @@ impl Session {
         self.cancelled.load(Ordering::Relaxed) || end.is_none_or(|end| Instant::now() >= end)
     }
 
-    /// Follows the program from a byte of its log on, on a thread of its own.
+    /// Follows the program from an offset of its log, on a thread of its own.
     pub(crate) fn open(self, offset: u64) {
         thread::spawn(move || self.follow(offset));
     }
 
     fn tell(&self, event: Event) {
-        // Nobody listens once the run is over.
+        // The receiver is gone once the run is over.
         let _ = self.events.send(Message { worker: self.worker, attempt: self.attempt, event });
     }
 
@@ -119,7 +120,7 @@ impl Session {
 
     fn follow(&self, offset: u64) {
         let failed = |why: std::io::Error| self.tell(Event::Gone(format!("the program ssh: {why}")));
-        // In a group of its own, where Ctrl-C in the terminal does not reach it.
+        // In its own process group, so that Ctrl-C in the terminal does not reach it.
         let mut child = match self.ssh.command(&self.host, &self.command(offset)).process_group(0).spawn() {
             Ok(child) => child,
             Err(error) => return failed(error),
@@ -149,7 +150,7 @@ impl Session {
             }
             print.join().unwrap_or_default()
         });
-        // A line that a lost connection has cut is read again, whole.
+        // A line cut off by a lost connection is read again in full.
         if end.is_some() && !rest.is_empty() {
             self.printed(&rest);
         }
@@ -158,7 +159,7 @@ impl Session {
         self.tell(end.unwrap_or_else(|| Event::Broken(explain(code, &said))));
     }
 
-    /// Tells of all whole lines, and returns what comes after them.
+    /// Reports all complete lines, and returns the rest.
     fn print(&self, mut out: impl BufRead) -> Vec<u8> {
         let mut line = vec![];
         while matches!(out.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {

@@ -1,4 +1,4 @@
-//! Scripts on hosts, through the program `ssh`.
+//! Runs scripts on hosts through the program `ssh`.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fulmen_gcloud::{finish, quote};
 
-/// A script with what all scripts begin with.
+/// A script, including the common prologue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script(&'static str);
 
@@ -24,7 +24,7 @@ pub(crate) const SIGNAL: Script = Script(include_str!("scripts/signal.sh"));
 pub(crate) const STATUS: Script = Script(include_str!("scripts/status.sh"));
 pub(crate) const LOGS: Script = Script(include_str!("scripts/logs.sh"));
 
-/// What a script's lines for this program begin with.
+/// The prefix of a script's lines for this program.
 const MARK: &str = "fulmen-pod: ";
 
 impl Script {
@@ -39,22 +39,22 @@ impl Script {
     }
 }
 
-/// What a script says to this program, in a line of its standard error.
+/// The message of a script to this program, in a line of its standard error.
 pub(crate) fn marked(line: &str) -> Option<&str> {
     line.strip_prefix(MARK)
 }
 
-/// How hosts are reached.
+/// How to reach hosts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ssh {
-    /// They come before the defaults, and ssh takes the first value of an option.
+    /// They precede the defaults; ssh uses the first value of an option.
     pub(crate) options: Vec<String>,
-    /// Once set, what is [asked](Ssh::ask) ends without an answer.
+    /// Once set, [queries](Ssh::ask) end without an answer.
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
-/// Nobody is there to answer questions; a connection that is gone is noticed; the process that a first connection leaves
-/// for later ones would keep its standard error open.
+/// Questions cannot be answered; dead connections are detected; a control master, which a first
+/// connection starts for later ones, would keep the standard error open.
 const DEFAULTS: [&str; 5] = [
     "-oBatchMode=yes",
     "-oConnectTimeout=10",
@@ -63,13 +63,13 @@ const DEFAULTS: [&str; 5] = [
     "-oControlMaster=no",
 ];
 
-/// What a command reads.
+/// The standard input of a command.
 pub(crate) enum Input<'a> {
     Text(&'a str),
     File(File),
 }
 
-/// What a command that has ended said.
+/// The output of a finished command.
 #[derive(Debug)]
 pub(crate) struct CommandOutput {
     /// `None` if a signal or the time-out ended it.
@@ -84,7 +84,7 @@ impl Ssh {
         options.chain(["--".into(), host.into(), remote.into()]).collect()
     }
 
-    /// As a shell would run it.
+    /// The command as shell input.
     pub(crate) fn spell(&self, host: &str, remote: &str) -> String {
         let words: Vec<String> = self.arguments(host, remote).iter().map(|word| quote(word)).collect();
         format!("ssh {}", words.join(" "))
@@ -97,12 +97,12 @@ impl Ssh {
         command
     }
 
-    /// Runs a command on a host to its end, at most for `limit`.
+    /// Runs a command on a host for at most `limit`.
     pub(crate) fn ask(&self, host: &str, remote: &str, input: Input, limit: Duration) -> CommandOutput {
         let failed =
             |e: std::io::Error| CommandOutput { code: None, out: String::new(), err: format!("the program ssh: {e}") };
         let mut command = self.command(host, remote);
-        // In a group of its own, where Ctrl-C in the terminal does not reach it.
+        // In its own process group, so that Ctrl-C in the terminal does not reach it.
         command.process_group(0);
         let text = match input {
             Input::Text(text) => text,
@@ -116,7 +116,7 @@ impl Ssh {
             Err(error) => return failed(error),
         };
         if let Some(mut stdin) = child.stdin.take() {
-            // What a host that is gone has not read, its exit code tells.
+            // If the host is gone, the exit code tells.
             let _ = stdin.write_all(text.as_bytes());
         }
         let ended = finish(&mut child, limit, &mut || self.cancelled.load(Ordering::Relaxed));
@@ -129,10 +129,10 @@ impl Ssh {
 }
 
 impl CommandOutput {
-    /// Its standard output if it succeeded.
+    /// The standard output of a successful command.
     ///
     /// # Errors
-    /// What went wrong, in a line, and what to do where that is known.
+    /// A one-line description of the failure, with advice if there is some.
     pub(crate) fn result(self) -> Result<String, String> {
         match self.code {
             Some(0) => Ok(self.out),
@@ -141,21 +141,21 @@ impl CommandOutput {
     }
 }
 
-/// Why a command failed, from what it wrote to standard error.
+/// Why a command failed, from its standard error.
 pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
     let lines = err.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<&str> = lines.map(|l| marked(l).map_or(l, |l| l.strip_prefix("error ").unwrap_or(l))).collect();
     let text = match lines.as_slice() {
-        [] => code.map_or("it was ended".to_owned(), |code| format!("exit code {code}")),
+        [] => code.map_or("it was terminated".to_owned(), |code| format!("exit code {code}")),
         lines => lines[lines.len().saturating_sub(3)..].join("; "),
     };
     let advice = [
         (
             "Host key verification failed",
-            "connect with `ssh` by hand once, or give --ssh-option StrictHostKeyChecking=accept-new",
+            "connect once with `ssh` yourself, or give --ssh-option StrictHostKeyChecking=accept-new",
         ),
         ("Permission denied (", "give your key to the host, or to ssh with --ssh-option IdentityFile=PATH"),
-        ("No space left on device", "free space in its home directory, ~/.fulmen/pods say"),
+        ("No space left on device", "free space in its home directory, for example in ~/.fulmen/pods"),
     ];
     let advice = advice.iter().find(|row| text.contains(row.0)).map(|row| format!("; {}", row.1));
     text + &advice.unwrap_or_default()

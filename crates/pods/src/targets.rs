@@ -1,17 +1,17 @@
-//! Which hosts, and how ssh reaches them.
+//! The hosts of a run, and how ssh reaches them.
 
 use crate::arguments::Targets;
 use crate::ssh::Ssh;
 use crate::{Error, Result};
 
-/// The key that gcloud makes for TPU VMs, in the home directory.
+/// The key that gcloud creates for TPU VMs, in the home directory.
 const GCLOUD_KEY: &str = ".ssh/google_compute_engine";
 
 impl Targets {
     /// The hosts in the order of the workers.
     ///
     /// # Errors
-    /// A name that ssh would take for an option, and whatever gcloud says.
+    /// A name that ssh would take for an option; an error of gcloud.
     pub(crate) fn resolve(&self) -> Result<(Vec<String>, Ssh)> {
         let mut options: Vec<String> = self.ssh_options.iter().map(|option| format!("-o{option}")).collect();
         if let Some(path) = &self.ssh_config {
@@ -32,7 +32,7 @@ impl Targets {
         let wrong = |host: &&String| host.is_empty() || host.starts_with('-') || host.contains(char::is_whitespace);
         if let Some(host) = hosts.iter().find(wrong) {
             return Err(Error::usage(format!(
-                "--hosts: `{host}` is not the name of a host; expected host-a,user@host-b say"
+                "--hosts: `{host}` is not a valid host name; expected, for example, host-a,user@host-b"
             )));
         }
         Ok((hosts, Ssh { options, ..Ssh::default() }))

@@ -1,4 +1,4 @@
-//! What a preflight found as text for people: units that are easy to read, one line a fact.
+//! A preflight report as text: readable units, one fact a line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,13 +31,13 @@ impl fmt::Display for Report {
                 writeln!(f, "  {:<14} {usd:>12.digits$} USD   ({hour:.2} USD an hour)", feasibility.slice.name())?;
             }
             if priced.len() < self.slices.len() {
-                writeln!(f, "  not listed: slices without a price, or that the step does not fit into")?;
+                writeln!(f, "  not listed: slices without a price, and slices that the step does not fit")?;
             }
             writeln!(f)?;
         }
         write!(
             f,
-            "Nothing was measured: libtpu compiled the step for chips that are not here. FLOPs, bytes and memory are the \
+            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are the \
              compiler's; times are the least that the published peaks allow, so real steps take longer."
         )
     }
@@ -67,9 +67,9 @@ impl fmt::Display for Feasibility {
         }
         if let (true, Some(bytes), Some(fits)) = (self.fits(), self.copied_bytes, self.copy_fits()) {
             let then = match fits {
-                true => "fits beside the step: training goes on while it is written".to_owned(),
+                true => "fits next to the step: training continues while it is written".to_owned(),
                 false => format!(
-                    "does not fit beside the step, where there is room for {}: training waits while the rest goes to the host",
+                    "does not fit next to the step, where {} are free: training waits while the rest is copied to the host",
                     memory(self.hbm_available_bytes.saturating_sub(self.hbm_needed_bytes.unwrap_or_default()))
                 ),
             };
@@ -79,7 +79,7 @@ impl fmt::Display for Feasibility {
             writeln!(f, "  epoch       {steps} steps, at least {}", duration(hours * 3600.0))?;
         }
         if !self.largest.is_empty() {
-            writeln!(f, "  the largest tensors of the step, by what one device has of them:")?;
+            writeln!(f, "  the largest tensors of the step, by their size on one device:")?;
             for tensor in &self.largest {
                 let (count, total) = (tensor.count, memory(tensor.total_bytes()));
                 writeln!(f, "    {total:>10}  {count} × {} {}  at {}", tensor.ty, tensor.what, tensor.source)?;
@@ -102,17 +102,17 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
     let all = amount(step.flops * devices as f64, "FLOP");
     writeln!(f, "  arithmetic  {} a device, {all} in all", amount(step.flops, "FLOP"))?;
     let hbm = amount(step.hbm_traffic, "B");
-    writeln!(f, "  moved       {} a device, of which {hbm} to or from HBM", amount(step.bytes_accessed, "B"))?;
+    writeln!(f, "  moved       {} a device, {hbm} of it to or from HBM", amount(step.bytes_accessed, "B"))?;
     let (loops, unknown) = step.loops;
     if loops > 0 {
         let (flops, bytes) = (amount(step.counted_once.0, "FLOP"), amount(step.counted_once.1, "B"));
         writeln!(
             f,
-            "              with {loops} loops by their length; the compiler counts each once: {flops}, {bytes}"
+            "              with the {loops} loops counted by their length; the compiler counts each once: {flops}, {bytes}"
         )?;
     }
     if unknown > 0 {
-        writeln!(f, "              {unknown} loops have a length that is not known and count once")?;
+        writeln!(f, "              {unknown} loops have an unknown length and count once")?;
     }
     for (kind, bytes, times, group) in by_kind(&step.collectives) {
         let bytes = amount(bytes as f64, "B");
@@ -133,7 +133,7 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
     writeln!(f, "  bound by    {}: at most {:.1} % of the matrix unit's peak", r.bound_by, 100.0 * r.peak_share)
 }
 
-/// Collectives of one kind and group together: kind, bytes, how many, devices.
+/// Collectives grouped by kind and group: kind, bytes, count, devices.
 fn by_kind(collectives: &[Collective]) -> Vec<(&'static str, u64, u64, usize)> {
     let mut sums: BTreeMap<_, (u64, u64)> = BTreeMap::new();
     for collective in collectives {

@@ -1,15 +1,15 @@
-//! The crate's one error. Its messages are written where the mistakes are found.
+//! The error type of this crate. Messages are written where the mistakes are detected.
 
 use std::fmt;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a program could not be judged, or a name or a table not read. A program that does not fit is no error: see
-/// [`Report::all_fit`](crate::Report::all_fit).
+/// Why a program could not be estimated, or a name or a table could not be read. A program that
+/// does not fit is not an error: see [`Report::all_fit`](crate::Report::all_fit).
 ///
-/// The kind is private; ask with the `is_...` methods. The message is whole: [`source`](std::error::Error::source)
-/// returns only what the message does not show.
+/// The kind is private; use the `is_...` methods. The message is complete:
+/// [`source`](std::error::Error::source) returns only causes that the message does not show.
 ///
 /// ```
 /// let error = "v9-8".parse::<fulmen_preflight::Slice>().unwrap_err();
@@ -28,12 +28,12 @@ impl Error {
         Error(Kind::Usage(message.into()))
     }
 
-    /// A failure of libtpu, which compiles for devices that are not here, with what was being done.
+    /// A failure of libtpu, with the action that failed.
     pub fn compiler(doing: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
         Error(Kind::Compiler { doing: doing.into(), source })
     }
 
-    /// The error of libtpu, if that is what this error was made of.
+    /// The error of libtpu, if that is the cause.
     pub fn get_ref(&self) -> Option<&fulmen_pjrt::Error> {
         match &self.0 {
             Kind::Compiler { source, .. } => Some(source),
@@ -41,7 +41,7 @@ impl Error {
         }
     }
 
-    /// Whether the name of a slice, a table of prices or another argument is wrong.
+    /// Whether the name of a slice, a price table or another argument is invalid.
     pub fn is_usage(&self) -> bool {
         matches!(self.0, Kind::Usage(_))
     }
@@ -51,7 +51,7 @@ impl Error {
         matches!(self.0, Kind::Compiler { .. })
     }
 
-    /// Whether the disk has no room for the programs to save.
+    /// Whether the disk is full.
     pub fn is_disk_full(&self) -> bool {
         self.get_ref().is_some_and(fulmen_pjrt::Error::is_disk_full)
     }
@@ -71,7 +71,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+/// Prints the message, as `fn main() -> Result<(), Box<dyn std::error::Error>>` does.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,4 +1,4 @@
-//! Compiling a step for each slice, and reading what the compiler tells of it.
+//! Compiles a step for each slice and reads the compiler's analysis of it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -13,43 +13,44 @@ use crate::{
     largest_tensors, roofline, topology, warnings,
 };
 
-/// Of the largest tensors, so many are told.
+/// How many of the largest tensors are reported.
 const LARGEST: usize = 10;
-/// Of the compiled program's arrays, so many are looked at for padding.
+/// How many of the compiled program's arrays are checked for padding.
 const LOOKED_AT: usize = 200;
 
-/// A fit compiles with the compiler's own choice of effort. This takes half the time, and in the steps that were compiled both
-/// ways it changed FLOPs and bytes by less than a thousandth.
+/// `fit` compiles with the compiler's default effort. This level takes half the time. In the steps
+/// that were compiled at both levels, FLOPs and bytes differed by less than 0.1 %.
 const EFFORT: Effort = Effort::O1;
 
-/// A step to judge, for so many devices.
+/// A step to estimate, for a given number of devices.
 #[derive(Clone)]
 pub struct Step {
     /// The program.
     pub stablehlo: String,
-    /// What was recorded.
+    /// The recorded operations.
     pub recorded: Vec<Recorded>,
-    /// Over how many devices each parameter is split.
+    /// The number of devices over which each parameter is split.
     pub parts: Vec<usize>,
-    /// Whether a file is Fulmen's own, so that its lines are not shown as the user's.
+    /// Whether a file belongs to Fulmen, so that its lines are not shown as the user's.
     pub is_internal: fn(&str) -> bool,
-    /// The parameter that a value is the optimizer's state for, by their names.
+    /// The name of the parameter that a value is the optimizer state of, by the name of the value.
     pub parameter_of: fn(&str) -> Option<&str>,
-    /// How many such steps an epoch has.
+    /// Steps in an epoch.
     pub steps_per_epoch: Option<u64>,
-    /// How it would be trained.
+    /// The training settings.
     pub setting: Option<StepSetting>,
-    /// What is different from the step that was asked for.
+    /// How the step differs from the one that was requested.
     pub note: Option<String>,
-    /// The bytes of each device that a checkpoint copies, so that the next steps can run while it is written.
+    /// The bytes that a checkpoint copies on each device, so that training can continue while it is
+    /// written.
     pub copied_bytes: Option<u64>,
 }
 
 impl Step {
-    /// A function over a mesh, each of whose lines is the user's.
+    /// A function over a mesh. All of its lines count as the user's.
     ///
     /// # Errors
-    /// A mistake in what the function records; a parameter that the mesh cannot split.
+    /// The function records a mistake, or the mesh cannot split a parameter.
     pub fn new(function: &Function, mesh: &Mesh) -> fulmen_tensor::Result<Step> {
         let parts = function.parameters().iter().zip(function.parameter_shardings()).map(|(parameter, sharding)| {
             let shape = &parameter.ty().shape;
@@ -70,12 +71,13 @@ impl Step {
     }
 }
 
-/// Judges a step for slices, one after the other. `step` gives the step for a number of devices. A step that does not fit is
-/// an answer, not an error: see [`Report::all_fit`]. The example of the [crate](crate) judges a product.
+/// Estimates a step for each slice. `step` gives the step for a number of devices. A step that does
+/// not fit is a result, not an error: see [`Report::all_fit`]. The [crate](crate) has an example.
 ///
 /// # Errors
-/// Those of `step`; a slice that libtpu does not know; a program that libtpu refuses for another reason than memory.
-pub fn judge<E: From<Error>>(
+/// Those of `step`; libtpu does not know a slice; libtpu rejects the program for another reason
+/// than memory.
+pub fn estimate<E: From<Error>>(
     plugin: &Plugin,
     slices: &[Slice],
     prices: Option<&Prices>,
@@ -93,7 +95,7 @@ pub fn judge<E: From<Error>>(
 }
 
 fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibility> {
-    let doing = || format!("judging the step for {slice}");
+    let doing = || format!("estimating the step for {slice}");
     let topology = topology(plugin, slice)?;
     let mut feasibility = Feasibility {
         slice: slice.clone(),
@@ -134,7 +136,7 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
     Ok(feasibility)
 }
 
-/// What the compiler tells of a program that fits.
+/// Fills in the compiler's analysis of a program that fits.
 fn cost(feasibility: &mut Feasibility, program: &Executable, step: &Step) -> fulmen_pjrt::Result<()> {
     let analysis = program.cost_analysis()?;
     let memory = program.memory_analysis()?;
@@ -175,7 +177,7 @@ fn cost(feasibility: &mut Feasibility, program: &Executable, step: &Step) -> ful
     Ok(())
 }
 
-/// What each line of the user's code costs.
+/// The cost of each line of the user's code.
 fn lines(module: &fulmen_pjrt::hlo::Module, chip: &Generation, step: &Step) -> Vec<LineCost> {
     let mut costs: BTreeMap<Option<String>, (Cost, u64)> =
         cost_by_line(module, step.is_internal).into_iter().map(|(line, cost)| (line, (cost, 0))).collect();
@@ -194,14 +196,14 @@ fn lines(module: &fulmen_pjrt::hlo::Module, chip: &Generation, step: &Step) -> V
     lines
 }
 
-/// Reads libtpu's words for a program that does not fit: `... memory required for HLO temporaries (37.29G) exceeds
-/// available HBM (15.75G)`.
+/// Reads libtpu's message about a program that does not fit: `... memory required for HLO
+/// temporaries (37.29G) exceeds available HBM (15.75G)`.
 fn needed_and_available(message: &str) -> (Option<u64>, Option<u64>) {
     let mut sizes = message.split('(').skip(1).filter_map(|rest| size(rest.split_once(')')?.0));
     (sizes.next(), sizes.next())
 }
 
-/// A number with libtpu's letter for a power of 1024.
+/// A number with libtpu's suffix for a power of 1024.
 fn size(text: &str) -> Option<u64> {
     let letter = text.chars().last()?;
     let power = "BKMGTP".find(letter)?;
@@ -227,7 +229,7 @@ mod tests {
         Mesh::new([("data", 1)]).unwrap()
     }
 
-    fn judge_all(
+    fn estimate_all(
         plugin: &Plugin,
         slices: &[Slice],
         prices: Option<&Prices>,
@@ -241,10 +243,10 @@ mod tests {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1,v6e-1").unwrap();
         let prices = Prices::built_in().unwrap();
-        let report = judge_all(&plugin, &slices, Some(&prices), |_| step(4096, 1000)).unwrap();
+        let report = estimate_all(&plugin, &slices, Some(&prices), |_| step(4096, 1000)).unwrap();
         println!("{report}\n{}", report.json());
         let page = report.html("step");
-        for part in ["id=\"slices\"", "id=\"roofline\"", "id=\"memory\"", "judge.rs:", "v6e:1x1"] {
+        for part in ["id=\"slices\"", "id=\"roofline\"", "id=\"memory\"", "estimate.rs:", "v6e:1x1"] {
             assert!(page.contains(part), "{part}: {page}");
         }
         assert!(report.all_fit());
@@ -254,14 +256,14 @@ mod tests {
             let cost = feasibility.step.as_ref().unwrap();
             assert!((1.0..1.01).contains(&(cost.flops / flops)), "{report}");
             assert!(cost.collectives.is_empty() && cost.loops == (0, 0));
-            // The arguments are all that must be read.
+            // At least the arguments must be read.
             let read = 4.0 * (4096.0 * 1000.0 + 1000.0 * 1000.0);
             assert!((1.0..1.1).contains(&(cost.hbm_traffic / read)), "{report}");
             assert!(cost.bytes_accessed >= read, "{report}");
             let moved = cost.lines.iter().fold(0.0, |n, line| n + line.hbm_traffic);
             assert!((moved / cost.hbm_traffic - 1.0).abs() < 1e-9, "{:?}", cost.lines);
             let product = cost.lines.iter().find(|line| line.flops >= flops).unwrap();
-            assert!(product.source.as_ref().unwrap().contains("judge.rs:"), "{product:?}");
+            assert!(product.source.as_ref().unwrap().contains("estimate.rs:"), "{product:?}");
             assert!(feasibility.hbm_needed_bytes.unwrap() as f64 > read, "{report}");
             assert_eq!(feasibility.epoch_hours().unwrap(), 100.0 * cost.roofline.step_s / 3600.0);
         }
@@ -269,7 +271,7 @@ mod tests {
         let texts: Vec<_> = v5e.warnings.iter().map(|w| w.message.as_str()).collect();
         assert!(texts.iter().any(|t| t.contains("1 of 1 products take f32")), "{texts:?}");
         let copying = Feasibility { copied_bytes: Some(1 << 40), ..v5e.clone() }.to_string();
-        let waits = "a copy of 1024.00 GiB does not fit beside the step, where there is room for 15.";
+        let waits = "a copy of 1024.00 GiB does not fit next to the step, where 15.";
         assert!(copying.contains(waits), "{copying}");
         let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(json["topologies"][1]["topology"], "v6e:1x1");
@@ -288,7 +290,7 @@ mod tests {
             let types = [TensorType::new(DType::F32, [4096, 1024]), TensorType::new(DType::F32, [1024, 1024])];
             let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1])]).matmul_precision(precision);
             let step = Step::new(&function, &mesh()).unwrap();
-            let report = judge_all(&plugin, &slices, None, |_| step.clone()).unwrap();
+            let report = estimate_all(&plugin, &slices, None, |_| step.clone()).unwrap();
             println!("{report} {}", report.json());
             report.slices[0].step.as_ref().unwrap().roofline.matrix_s
         };
@@ -302,7 +304,7 @@ mod tests {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1").unwrap();
         // 10 GB of weights and 30 GB of input.
-        let report = judge_all(&plugin, &slices, None, |_| step(150_000, 50_000)).unwrap();
+        let report = estimate_all(&plugin, &slices, None, |_| step(150_000, 50_000)).unwrap();
         println!("{report}\n{}", report.json());
         assert!(!report.all_fit());
         let feasibility = &report.slices[0];
@@ -318,7 +320,7 @@ mod tests {
     fn what_cannot_be_judged_is_an_error() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:3x5").unwrap();
-        let error = judge_all(&plugin, &slices, None, |_| step(8, 8)).unwrap_err();
+        let error = estimate_all(&plugin, &slices, None, |_| step(8, 8)).unwrap_err();
         assert!(error.is_runtime() && error.to_string().contains("describing v5e:3x5"), "{error}");
     }
 

@@ -1,8 +1,8 @@
-//! What is published of each generation of TPU. A table and its sources; nothing here was measured.
+//! The published data of each TPU generation. A table with its sources; nothing here was measured.
 
 use fulmen_pjrt::Value;
 
-/// A generation of TPUs. Where not said otherwise, numbers are for one chip.
+/// A generation of TPUs. Numbers are for one chip unless stated otherwise.
 #[derive(Debug, PartialEq)]
 pub struct Generation {
     /// The name that libtpu's topologies begin with.
@@ -13,36 +13,36 @@ pub struct Generation {
     pub cores: usize,
     /// Devices that a program sees. v4 and v5p present both cores as one device.
     pub devices: usize,
-    /// Whether everyday names (`v3-8`) count TensorCores; else they count chips.
+    /// Whether accelerator types (`v3-8`) count TensorCores; otherwise they count chips.
     pub named_by_cores: bool,
-    /// Floating-point operations a second of the matrix units, in `bf16`.
+    /// Peak FLOP/s of the matrix units in `bf16`.
     pub bf16_flops: f64,
-    /// Operations a second of the matrix units, in `int8`, where they are faster at it.
+    /// Peak operations per second of the matrix units in `int8`, if they are faster at it.
     pub int8_ops: Option<f64>,
     /// Bytes of HBM.
     pub hbm_bytes: u64,
-    /// Bytes a second between HBM and the chip.
+    /// Bytes per second between HBM and the chip.
     pub hbm_bandwidth: f64,
-    /// Bytes a second that a chip can send to other chips, over all its links at once.
+    /// Bytes per second that a chip can send to other chips over all its links together.
     pub ici_bandwidth: f64,
-    /// How many links those are.
+    /// The number of those links.
     pub ici_links: usize,
-    /// How many axes a slice has.
+    /// The number of axes of a slice.
     pub axes: usize,
-    /// The lengths of an axis whose ends are joined to a ring.
+    /// The lengths of axes whose ends are connected into a ring.
     pub ring: Ring,
     /// The rows and columns of a matrix unit.
     pub matrix_unit: u64,
-    /// Where the numbers are from.
+    /// The sources of the numbers.
     pub sources: &'static [&'static str],
 }
 
 /// Which axes of a slice are rings; the others are lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ring {
-    /// Those as long as the pod.
+    /// Axes as long as the pod.
     Length(usize),
-    /// Those that are whole cubes of 4.
+    /// Axes whose length is a multiple of 4.
     MultipleOfFour,
 }
 
@@ -54,7 +54,7 @@ const SECOND_HAND: &str = "second-hand, no page of Google's was read: peak and m
                            Gbit/s) from Jouppi et al., CACM 63(7), 2020, as remembered";
 const BOOK: &str = "How to Scale Your Model, jax-ml.github.io/scaling-book/tpus (matrix unit of 256 × 256 from v6e on)";
 
-/// Every generation, oldest first. As the pages stood in stored copies of 2025 and 2026.
+/// Every generation, oldest first, as published in 2025 and 2026.
 pub static GENERATIONS: &[Generation] = &[
     Generation {
         name: "v2",
@@ -83,7 +83,7 @@ pub static GENERATIONS: &[Generation] = &[
         int8_ops: None,
         hbm_bytes: 32 * GIB,
         hbm_bandwidth: 900.0 * GIGA,
-        // 340 TB/s of all-reduce a pod of 1024 chips.
+        // 340 TB/s of all-reduce for a pod of 1024 chips.
         ici_bandwidth: 332.0 * GIGA,
         ici_links: 4,
         axes: 2,
@@ -101,7 +101,7 @@ pub static GENERATIONS: &[Generation] = &[
         int8_ops: None,
         hbm_bytes: 32 * GIB,
         hbm_bandwidth: 1200.0 * GIGA,
-        // 1.1 PB/s of all-reduce a pod of 4096 chips.
+        // 1.1 PB/s of all-reduce for a pod of 4096 chips.
         ici_bandwidth: 268.0 * GIGA,
         ici_links: 6,
         axes: 3,
@@ -119,7 +119,7 @@ pub static GENERATIONS: &[Generation] = &[
         int8_ops: Some(393.0 * TERA),
         hbm_bytes: 16 * GIB,
         hbm_bandwidth: 819.0 * GIGA,
-        // 400 GB/s counting both directions; 51.2 TB/s of all-reduce a pod of 256 chips.
+        // 400 GB/s counting both directions; 51.2 TB/s of all-reduce for a pod of 256 chips.
         ici_bandwidth: 200.0 * GIGA,
         ici_links: 4,
         axes: 2,
@@ -184,31 +184,31 @@ pub static GENERATIONS: &[Generation] = &[
 ];
 
 impl Generation {
-    /// The generation with this name or alias, in any case.
+    /// The generation with this name or alias, ignoring case.
     pub fn find(name: &str) -> Option<&'static Generation> {
         let is = |known: &str| known.eq_ignore_ascii_case(name);
         GENERATIONS.iter().find(|g| is(g.name) || g.aliases.iter().any(|alias| is(alias)))
     }
 
-    /// The generation of a device by the kind that a plugin tells, such as `TPU v5 lite`.
+    /// The generation of a device by the kind that a plugin reports, such as `TPU v5 lite`.
     pub fn of_kind(kind: &str) -> Option<&'static Generation> {
         let words: Vec<&str> = kind.split_whitespace().filter(|word| !word.eq_ignore_ascii_case("tpu")).collect();
         let name = words.concat();
-        // libtpu's word for the smaller chip of a generation.
+        // libtpu's name for the smaller chip of a generation.
         Generation::find(&name).or_else(|| Generation::find(&format!("{}e", name.strip_suffix("lite")?)))
     }
 
-    /// The peak of one device in `bf16`, in operations a second.
+    /// The `bf16` peak of one device, in FLOP/s.
     pub fn device_flops(&self) -> f64 {
         self.bf16_flops / self.devices as f64
     }
 
-    /// The HBM bandwidth of one device, in bytes a second.
+    /// The HBM bandwidth of one device, in bytes per second.
     pub fn device_hbm_bandwidth(&self) -> f64 {
         self.hbm_bandwidth / self.devices as f64
     }
 
-    /// The options to ask libtpu for a topology with, so that its devices are those of a real machine.
+    /// The options with which a topology has the devices of a real machine.
     pub(crate) fn topology_options(&self) -> Vec<(&'static str, Value)> {
         match self.name {
             "v4" => vec![("chip_config_name", "megacore".into())],

@@ -1,4 +1,5 @@
-//! What a preflight found as a page: slices compared, the roofline with a dot a line of code, memory against its limit.
+//! A preflight report as an HTML page: a comparison of slices, the roofline with a dot for each
+//! line of code, and memory against its limit.
 
 use fulmen_report::chart::{Chart, Mark, NEUTRAL, Series, bar, number};
 use fulmen_report::html::{Html, element, page, paragraph, section, table};
@@ -6,13 +7,14 @@ use fulmen_report::units::{amount, duration, memory};
 
 use crate::{Feasibility, LineCost, Report, StepCost};
 
-/// Lines with a colour and a name of their own.
+/// Lines with a color and a name of their own.
 const NAMED: usize = 5;
-/// Rows of the tables of lines; those with less than a thousandth of the step are left out too.
+/// The most rows in a table of lines. Lines with less than a thousandth of the step are left out as
+/// well.
 const MOST_LINES: usize = 20;
 
 impl Report {
-    /// Everything as an HTML page that needs no other file. `title` says what was judged.
+    /// The report as one self-contained HTML page. `title` says what was estimated.
     pub fn html(&self, title: &str) -> String {
         let body = [
             section("slices", "Slices", self.slices_html()),
@@ -80,7 +82,7 @@ impl Report {
             parts.push(paragraph(format_args!("List prices of {date}, {source}; they change.")));
         }
         parts.push(paragraph(
-            "Nothing was measured: libtpu compiled the step for chips that are not here. FLOPs, bytes and memory are the \
+            "Nothing was measured: libtpu compiled the step for chips that are not present. FLOPs, bytes and memory are the \
              compiler's; times are the least that the published peaks allow, so real steps take longer.",
         ));
         parts.into_iter().collect()
@@ -91,7 +93,7 @@ fn name_of(line: &LineCost) -> &str {
     line.source.as_deref().unwrap_or("optimizer and compiler")
 }
 
-/// The file's name and the line, for a legend.
+/// The file name and the line, for a legend.
 fn short(line: &LineCost) -> String {
     let name = name_of(line);
     name.rsplit('/').next().unwrap_or(name).to_owned()
@@ -101,7 +103,8 @@ fn with_name(feasibility: &Feasibility, content: impl Into<Html>) -> Html {
     [element("h3", &[], feasibility.slice.name()), content.into()].into()
 }
 
-/// The roof, and each line of code on it where its operations a byte put it; the larger the dot, the longer it takes.
+/// The roofline, with a dot for each line of code at its arithmetic intensity. A larger dot takes
+/// longer.
 fn roofline(feasibility: &Feasibility) -> Html {
     let Some(step) = &feasibility.step else {
         return with_name(feasibility, paragraph("The step does not fit, so it was not compiled."));
@@ -109,7 +112,7 @@ fn roofline(feasibility: &Feasibility) -> Html {
     let chip = feasibility.slice.generation();
     let (peak, bandwidth) = (chip.device_flops(), chip.device_hbm_bandwidth());
     let roof = |intensity: f64| (intensity, peak.min(intensity * bandwidth));
-    // What moves nothing lies at the right end.
+    // Lines that move no bytes are at the right end.
     let intensity = |line: &LineCost| line.flops / line.hbm_traffic.max(1.0);
     let drawn: Vec<&LineCost> = step.lines.iter().filter(|line| line.flops > 0.0).collect();
     let ridge = peak / bandwidth;
@@ -133,7 +136,7 @@ fn roofline(feasibility: &Feasibility) -> Html {
         ..Series::default()
     }];
     if !others.is_empty() {
-        series.push(dots(format!("{} further lines", others.len()), NAMED, others));
+        series.push(dots(format!("{} more lines", others.len()), NAMED, others));
     }
     series.extend(named.iter().enumerate().map(|(colour, line)| dots(short(line), colour, &[line])));
     let chart = Chart {

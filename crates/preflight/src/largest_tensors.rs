@@ -1,5 +1,6 @@
-//! The largest tensors of a step as it was recorded, with the user's lines: what to look at when a step does not fit.
-//! An estimate from the recorded program, because a program that does not fit is not compiled.
+//! Finds the largest tensors of a recorded step, with the user's lines: where to look when a step
+//! does not fit. This is an estimate from the recorded program, because a program that does not fit
+//! is not compiled.
 
 use std::collections::BTreeMap;
 
@@ -7,31 +8,31 @@ use fulmen_tensor::TensorType;
 
 use crate::Step;
 
-/// Tensors of one kind from one line.
+/// Equal tensors from one line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LargeTensor {
-    /// A parameter's name, or the operation that makes it.
+    /// The name of a parameter, or the operation that makes the tensor.
     pub what: String,
-    /// Its type, on all devices together.
+    /// The type of the whole tensor, over all devices.
     pub ty: TensorType,
-    /// How many there are.
+    /// The number of such tensors.
     pub count: u64,
-    /// The bytes of one of them on one device.
+    /// The size of one of them on one device, in bytes.
     pub device_bytes: u64,
-    /// The user's line that recorded it; for a parameter the first that uses it.
+    /// The user's line that recorded it; for a parameter, the first line that uses it.
     pub source: String,
 }
 
 impl LargeTensor {
-    /// The bytes of all of them on one device.
+    /// The size of all of them on one device, in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.device_bytes.saturating_mul(self.count)
     }
 }
 
-/// The `most` largest kinds of tensors. A value is taken to be split like what it is computed from where its first axis
-/// has the same length, as a batch's has. What was recorded in internal files is the optimizer's arithmetic,
-/// which needs no memory of its own.
+/// The `most` largest groups of tensors. A value is assumed to be split like its operands if its
+/// first axis has the same length, as a batch's does. Operations recorded in internal files are the
+/// optimizer's arithmetic, which needs no memory of its own.
 pub(crate) fn largest(step: &Step, most: usize) -> Vec<LargeTensor> {
     let (recorded, parts) = (&step.recorded, &step.parts);
     let mut split: Vec<usize> = Vec::with_capacity(recorded.len());
@@ -52,7 +53,7 @@ pub(crate) fn largest(step: &Step, most: usize) -> Vec<LargeTensor> {
     for (value, parts) in recorded.iter().zip(&split) {
         let (what, source) = match (&value.name, value.operation) {
             (Some(name), _) => {
-                // The optimizer's state is named after the parameter that it is for.
+                // Optimizer state is named after its parameter.
                 let of = (step.parameter_of)(name);
                 let line = uses.get(name.as_str()).or_else(|| uses.get(of?));
                 (name.clone(), line.cloned().unwrap_or_else(|| value.location.to_string()))
@@ -76,13 +77,13 @@ pub(crate) fn largest(step: &Step, most: usize) -> Vec<LargeTensor> {
         .collect();
     tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.total_bytes()));
     tensors.truncate(most);
-    // What is a thousand times smaller than the largest is not why the step does not fit.
+    // Tensors a thousand times smaller than the largest are not why the step does not fit.
     let least = tensors.first().map_or(0, |tensor| tensor.total_bytes() / 1000);
     tensors.retain(|tensor| tensor.total_bytes() > least);
     tensors
 }
 
-/// Operations whose result the compiler does not keep: it is made anew where it is read.
+/// Operations whose result the compiler does not keep but recomputes where it is read.
 fn is_rematerialized(operation: &str) -> bool {
     matches!(
         operation,
@@ -100,7 +101,7 @@ fn is_rematerialized(operation: &str) -> bool {
     )
 }
 
-/// The user's line that first computes with a value, past operations that only hand it on.
+/// The user's line that first computes with a value, after operations that only pass it on.
 fn first_use(step: &Step, value: usize) -> Option<String> {
     let users =
         |of: usize| step.recorded.iter().enumerate().skip(of + 1).filter(move |(_, user)| user.operands.contains(&of));
@@ -135,7 +136,7 @@ mod tests {
         let large = largest(&step, 3);
         let of: Vec<_> = large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
         assert_eq!(of[0], ("input 1", 400_000, 1), "{large:?}");
-        // Of the results each device has an eighth of the rows.
+        // Each device has an eighth of the rows of the results.
         assert_eq!((of[1].1, of[2].1), (8 * 1000 * 4, 8 * 1000 * 4), "{large:?}");
         assert!(large.iter().all(|t| t.source.contains(&format!("large.rs:{line}:"))), "{large:?}");
     }

@@ -1,8 +1,9 @@
-//! Judges a program for TPUs that are not in the room: does it fit, what does it cost, what bounds it.
+//! Estimates a program for TPUs that you do not have: does it fit, what does it cost, and what
+//! limits its speed?
 //!
-//! libtpu compiles the program for a slice by name, with no TPU here, and what it says of the result is read: memory,
-//! FLOPs and bytes, and the program itself. Times are a roofline over published peaks. Nothing runs and nothing is
-//! measured.
+//! libtpu compiles the program for a slice by name, without a TPU. The estimate is read from the
+//! result: memory, FLOPs, bytes, and the optimized program itself. Times follow from a roofline
+//! over published peaks. Nothing runs and nothing is measured.
 //!
 //! ```
 //! use fulmen_pjrt::Plugin;
@@ -14,7 +15,7 @@
 //! let product = Function::trace("product", &types, |x| vec![x[0].matmul(&x[1])]);
 //! let slices = Slice::parse_list("v5e:1x1,v6e:1x1")?;
 //! let prices = Prices::built_in()?;
-//! // Where libtpu is not installed, `fulmen_pjrt::fetch::libtpu` fetches it.
+//! // If libtpu is not installed, `fulmen_pjrt::fetch::libtpu` fetches it.
 //! if let Ok(path) = locate(Platform::Tpu, None) {
 //!     let plugin = Plugin::load(path)?;
 //!     let report = estimate(&plugin, &slices, Some(&prices), |devices| {
@@ -26,7 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Not here: how the training step of a module is recorded, which the Trainer does.
+//! Not here: recording a module's training step. The Trainer does that.
 
 mod display;
 mod error;

@@ -1,12 +1,12 @@
-//! What each line of the user's code costs in a compiled program.
+//! The cost of each line of the user's code in a compiled program.
 
 use std::collections::BTreeMap;
 
 use fulmen_pjrt::hlo::{Cost, Module, Source};
 
-/// What a run of a compiled program costs on one device, by the lines of the user's code: operations, and the bytes that
-/// move between the device and its main memory. Operations of files that `is_internal` names, and those that the
-/// compiler has added, have no line.
+/// The cost of one run of a compiled program on one device, by lines of the user's code:
+/// operations, and bytes between the device and its main memory. Operations without a line are
+/// those from files for which `is_internal` is true, and those that the compiler added.
 pub fn cost_by_line(module: &Module, is_internal: fn(&str) -> bool) -> BTreeMap<Option<String>, Cost> {
     let mut costs: BTreeMap<Option<String>, Cost> = BTreeMap::new();
     for (source, cost) in module.cost_by_line() {
@@ -16,7 +16,7 @@ pub fn cost_by_line(module: &Module, is_internal: fn(&str) -> bool) -> BTreeMap<
     costs
 }
 
-/// The line of the user's code that a source is, if it is one.
+/// The user's line of a source, if it has one.
 pub(crate) fn line(source: Option<Source>, is_internal: fn(&str) -> bool) -> Option<String> {
     source.filter(|at| at.file != "-" && !is_internal(&at.file)).map(|at| at.to_string())
 }

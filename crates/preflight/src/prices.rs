@@ -1,4 +1,4 @@
-//! What an hour of a chip costs: a dated table, ours or the user's own.
+//! The price of a chip hour: a dated table, built in or the user's own.
 
 use std::path::Path;
 
@@ -11,40 +11,41 @@ const BUILT_IN: &str = include_str!("prices.toml");
 /// A table of prices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prices {
-    /// When they were looked up.
+    /// The date of the prices.
     pub date: String,
-    /// Where.
+    /// The source of the prices.
     pub source: String,
     rows: Vec<Price>,
 }
 
-/// One price.
+/// The price of one generation in one region.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Price {
-    /// Of which chips.
+    /// The generation.
     pub generation: &'static str,
-    /// Where they stand.
+    /// The region.
     pub region: String,
-    /// US dollars for an hour of one chip.
+    /// US dollars per chip hour.
     pub usd_per_chip_hour: f64,
 }
 
 impl Prices {
-    /// The table that comes with Fulmen: list prices, on demand. They change; [`Prices::date`] says how old they are.
+    /// The table that comes with Fulmen: on-demand list prices. Prices change; [`Prices::date`]
+    /// says how old these are.
     ///
     /// # Errors
-    /// None that a user can bring about.
+    /// None that a user can cause.
     pub fn built_in() -> Result<Prices> {
         Prices::parse(BUILT_IN, "the price table of Fulmen")
     }
 
-    /// A user's own table, a TOML file in the form of ours, which the errors spell out.
+    /// Reads a user's own table, a TOML file in the form that the error messages show.
     ///
     /// # Errors
-    /// A file that cannot be read or is no such table.
+    /// The file cannot be read or is not such a table.
     pub fn read(path: &Path) -> Result<Prices> {
         let text = fulmen_durable::read_text(path)
-            .map_err(|e| Error::usage(format!("the price table {} cannot be read: {e}", path.display())))?;
+            .map_err(|e| Error::usage(format!("cannot read the price table {}: {e}", path.display())))?;
         Prices::parse(&text, &format!("the price table {}", path.display()))
     }
 
@@ -72,16 +73,16 @@ impl Prices {
             let region = text_of(table, "region").unwrap_or_default();
             rows.push(Price { generation: generation.name, region, usd_per_chip_hour });
         }
-        let head = |key: &str| text_of(document.as_table(), key).unwrap_or_else(|| "not said".into());
+        let head = |key: &str| text_of(document.as_table(), key).unwrap_or_else(|| "unknown".into());
         Ok(Prices { date: head("date"), source: head("source"), rows })
     }
 
-    /// The lowest price for the chips of a slice.
+    /// The lowest price for the generation of a slice.
     pub fn for_slice(&self, slice: &Slice) -> Option<&Price> {
         self.for_generation(slice.generation())
     }
 
-    /// The lowest price for the chips of a generation.
+    /// The lowest price for a generation.
     pub fn for_generation(&self, generation: &Generation) -> Option<&Price> {
         let rows = self.rows.iter().filter(|price| price.generation == generation.name);
         rows.min_by(|a, b| a.usd_per_chip_hour.total_cmp(&b.usd_per_chip_hour))
@@ -112,7 +113,7 @@ mod tests {
         let prices = read(two).unwrap();
         let price = prices.for_slice(&"tpu7x-8".parse().unwrap()).unwrap();
         assert_eq!((price.region.as_str(), price.usd_per_chip_hour), ("x", 8.5));
-        assert_eq!(prices.date, "not said");
+        assert_eq!(prices.date, "unknown");
         let check = |text: &str, expected: &str| {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(expected) && error.contains("[[price]] tables with"), "{error}");
@@ -123,6 +124,6 @@ mod tests {
         check("[[price]]\ngeneration = \"v9\"\nusd_per_chip_hour = 1", "there is no generation `v9`; there are v2");
         check("[[price]]\ngeneration = \"v5e\"\nusd_per_chip_hour = \"1\"", "no usd_per_chip_hour that is a number");
         check("[[price]]\ngeneration = \"v5e\"\nusd_per_chip_hour = -1", "no usd_per_chip_hour that is a number");
-        assert!(Prices::read(Path::new("no/such/table.toml")).unwrap_err().to_string().contains("cannot be read"));
+        assert!(Prices::read(Path::new("no/such/table.toml")).unwrap_err().to_string().contains("cannot read"));
     }
 }

@@ -1,53 +1,53 @@
-//! What a preflight found, and the same as JSON for programs. As text for people: `text.rs`; as a page:
-//! `html.rs`.
+//! The results of a preflight, and their JSON form. `display.rs` prints them as text, `html.rs` as
+//! a page.
 
 use fulmen_pjrt::hlo::Collective;
 use serde_json::{Value, json};
 
 use crate::{LargeTensor, Roofline, Slice, Warning};
 
-/// What a preflight found, slice by slice.
+/// The results of a preflight, slice by slice.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// In the order in which they were asked for.
+    /// In the order of the request.
     pub slices: Vec<Feasibility>,
-    /// When and where the prices were looked up, if prices were asked for.
+    /// The date and the source of the prices, if prices were given.
     pub prices: Option<(String, String)>,
 }
 
-/// What a preflight found for one slice.
+/// The result of a preflight for one slice.
 #[derive(Clone, Debug)]
 pub struct Feasibility {
-    /// Which slice.
+    /// The slice.
     pub slice: Slice,
-    /// HBM of one device that programs may use, in bytes.
+    /// HBM of one device available to programs, in bytes.
     pub hbm_available_bytes: u64,
-    /// HBM of one device that the step needs, in bytes, where it is known.
+    /// HBM of one device that the step needs, in bytes, if known.
     pub hbm_needed_bytes: Option<u64>,
-    /// How long compiling took, in seconds.
+    /// The compile time, in seconds.
     pub compile_s: f64,
-    /// What is known of a step that fits.
+    /// The cost of a step that fits.
     pub step: Option<StepCost>,
-    /// The largest tensors, where the step does not fit.
+    /// The largest tensors, if the step does not fit.
     pub largest: Vec<LargeTensor>,
-    /// What makes it slower or larger than it need be.
+    /// What makes the step slower or larger than necessary.
     pub warnings: Vec<Warning>,
-    /// How the step would be trained, where it is a module's.
+    /// The training settings, if the step is a module's.
     pub setting: Option<StepSetting>,
-    /// What is different from the step that was asked for.
+    /// How the step differs from the one that was requested.
     pub note: Option<String>,
-    /// HBM of one device, in bytes, that the copy for a checkpoint takes besides.
+    /// HBM of one device that a checkpoint's copy needs in addition, in bytes.
     pub copied_bytes: Option<u64>,
-    /// Steps an epoch, if that was said.
+    /// Steps in an epoch, if known.
     pub steps_per_epoch: Option<u64>,
-    /// US dollars for an hour of the whole slice, if prices were asked for and there is one.
+    /// US dollars per hour for the whole slice, if a price is known.
     pub usd_per_hour: Option<f64>,
 }
 
-/// How a step would be trained.
+/// The settings of a training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepSetting {
-    /// Samples in a batch, on all devices together.
+    /// The global batch size, over all devices.
     pub batch_size: usize,
     /// The Trainer's `precision`.
     pub precision: String,
@@ -57,51 +57,52 @@ pub struct StepSetting {
     pub mesh: String,
 }
 
-/// What one step costs. Where not said otherwise, on one device.
+/// The cost of one step, on one device unless stated otherwise.
 #[derive(Clone, Debug)]
 pub struct StepCost {
-    /// Arithmetic operations, the further runs of loops included.
+    /// FLOPs, counting every iteration of loops.
     pub flops: f64,
-    /// Bytes that instructions read and write as the compiler counts, which includes those that stay on the chip, and the
-    /// further runs of loops.
+    /// Bytes that instructions read and write as the compiler counts them, for every iteration of
+    /// loops. This includes bytes that stay on the chip.
     pub bytes_accessed: f64,
-    /// Bytes that move between the chip and HBM, at least.
+    /// Bytes between the chip and HBM, a lower bound.
     pub hbm_traffic: f64,
-    /// As the compiler counts, which takes the body of each loop once: operations, bytes.
+    /// FLOPs and bytes as the compiler counts them, with the body of each loop counted once.
     pub counted_once: (f64, f64),
-    /// Loops of the program, and how many of them have a length that could not be told.
+    /// The number of loops, and how many of them have an unknown length.
     pub loops: (usize, usize),
     /// The collectives.
     pub collectives: Vec<Collective>,
-    /// The estimate.
+    /// The roofline estimate.
     pub roofline: Roofline,
-    /// The compiler's own estimate of a step in seconds, where it has one.
+    /// The compiler's own estimate of the step time in seconds, if it has one.
     pub optimal_seconds: Option<f64>,
-    /// What the step is given, in bytes: its state and the batch.
+    /// The size of the arguments, in bytes: state and batch.
     pub argument_bytes: u64,
-    /// What it needs besides, in bytes.
+    /// The size of temporary memory, in bytes.
     pub temp_bytes: u64,
-    /// The same by the lines of the user's code, those that take longest first.
+    /// The cost of each line of the user's code, longest first.
     pub lines: Vec<LineCost>,
 }
 
-/// What a line of the user's code costs on one device, its derivatives included.
+/// The cost of a line of the user's code on one device, including its derivatives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineCost {
-    /// The line; none for what the optimizer does and the compiler has added.
+    /// The line; `None` for the optimizer and for operations that the compiler added.
     pub source: Option<String>,
-    /// Arithmetic operations.
+    /// FLOPs.
     pub flops: f64,
-    /// Bytes that move between the chip and HBM, at least.
+    /// Bytes between the chip and HBM, a lower bound.
     pub hbm_traffic: f64,
-    /// Bytes of the largest arrays in HBM that it makes. Not all of them need be alive at once.
+    /// The size of the largest HBM arrays that the line makes, in bytes. They need not all be alive
+    /// at once.
     pub array_bytes: u64,
-    /// The least that the published peaks allow, in seconds.
+    /// The least time that the published peaks allow, in seconds.
     pub least_s: f64,
 }
 
 impl StepCost {
-    /// What the collectives are about, in bytes, on one device.
+    /// The bytes of all collectives on one device.
     pub fn collective_bytes(&self) -> u64 {
         self.collectives.iter().map(Collective::total_bytes).sum()
     }
@@ -113,8 +114,9 @@ impl Feasibility {
         self.step.is_some()
     }
 
-    /// Whether the copy for a checkpoint fits beside the step, so that training goes on while a checkpoint is written. Else it
-    /// waits while what does not fit goes to the host. `None` where it is not known.
+    /// Whether the copy for a checkpoint fits next to the step, so that training continues while a
+    /// checkpoint is written. Otherwise training waits until the part that does not fit has been
+    /// copied to the host. `None` if unknown.
     pub fn copy_fits(&self) -> Option<bool> {
         Some(self.hbm_needed_bytes?.saturating_add(self.copied_bytes?) <= self.hbm_available_bytes)
     }
@@ -214,7 +216,7 @@ fn collective_json(collective: &Collective) -> Value {
 }
 
 impl Report {
-    /// Whether the step fits into every slice.
+    /// Whether the step fits every slice.
     pub fn all_fit(&self) -> bool {
         self.slices.iter().all(Feasibility::fits)
     }
@@ -226,7 +228,7 @@ impl Report {
         priced
     }
 
-    /// Everything as one line of JSON. What is not known is `null`.
+    /// The report as one line of JSON. Unknown values are `null`.
     pub fn json(&self) -> String {
         let mut report = json!({ "topologies": self.slices.iter().map(Feasibility::json).collect::<Vec<_>>() });
         if let Some((date, source)) = &self.prices {

@@ -1,16 +1,17 @@
-//! How long a step takes at least: the longest of what the matrix units, the memory and the interconnect need if each
-//! worked at its published peak and all at once. Nothing is measured, and real steps take longer.
+//! A lower bound of the step time: the longest of the times that the matrix units, the memory and
+//! the interconnect need at their published peaks, all working at once. Nothing is measured, and
+//! real steps take longer.
 
 use std::fmt;
 
 use crate::Slice;
 
-/// What one device has to do in a step.
+/// The work of one device in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct StepWork {
-    /// Arithmetic operations.
+    /// FLOPs.
     pub(crate) flops: f64,
-    /// Operations that are done again, because `f32` is multiplied in several passes of `bf16`.
+    /// FLOPs that are repeated because `f32` products take several `bf16` passes.
     pub(crate) further_passes: f64,
     /// Bytes that instructions read and write.
     pub(crate) bytes: f64,
@@ -18,14 +19,14 @@ pub(crate) struct StepWork {
     pub(crate) sent_bytes: f64,
 }
 
-/// What a step must wait for.
+/// The resource that limits the step time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// Its arithmetic.
+    /// The matrix units.
     MatrixUnit,
-    /// Reading and writing HBM.
+    /// HBM bandwidth.
     Memory,
-    /// What devices send each other.
+    /// The interconnect.
     Collectives,
 }
 
@@ -39,33 +40,34 @@ impl fmt::Display for Bound {
     }
 }
 
-/// How long a step takes at least, in seconds, and what share of the matrix units' peak that is.
+/// The least time of a step in seconds, and the share of the matrix units' peak that it reaches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Roofline {
     /// For the arithmetic.
     pub matrix_s: f64,
-    /// For reading and writing HBM.
+    /// For HBM reads and writes.
     pub memory_s: f64,
-    /// For sending to other devices.
+    /// For communication.
     pub collective_s: f64,
-    /// The longest of the three: all of them at once.
+    /// The largest of the three: everything overlaps.
     pub step_s: f64,
-    /// Their sum: none of them at once.
+    /// Their sum: nothing overlaps.
     pub serial_s: f64,
-    /// Which is the longest.
+    /// The largest of the three.
     pub bound_by: Bound,
-    /// The arithmetic of the step over what the matrix units could do in `step_s`.
+    /// The FLOPs of the step divided by what the matrix units could do in `step_s`.
     pub peak_share: f64,
 }
 
 impl Roofline {
-    /// Of the work of one device of a slice.
+    /// The roofline for the work of one device of a slice.
     pub(crate) fn new(work: &StepWork, slice: &Slice) -> Roofline {
         let chip = slice.generation();
         let peak = chip.device_flops();
         let matrix_s = (work.flops + work.further_passes) / peak;
         let memory_s = work.bytes / chip.device_hbm_bandwidth();
-        // Devices of one chip share its links; two devices of a lone chip have none between them, only its memory.
+        // Devices of one chip share its links. The two devices of a single chip have no links
+        // between them, only its memory.
         let links = chip.ici_bandwidth / chip.devices as f64 * slice.links();
         let wire = if links > 0.0 { links } else { chip.device_hbm_bandwidth() };
         let collective_s = work.sent_bytes / wire;
@@ -108,7 +110,7 @@ mod tests {
         let sends = roofline(StepWork { sent_bytes: 1e9, ..work }, "v5e:2x4");
         assert_eq!(sends.bound_by, Bound::Collectives);
         close(sends.step_s, 1e-2);
-        // The same in a whole pod: all four links.
+        // A whole pod uses all four links.
         close(roofline(StepWork { sent_bytes: 1e9, ..work }, "v5e:16x16").step_s, 5e-3);
     }
 

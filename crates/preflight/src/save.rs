@@ -1,4 +1,4 @@
-//! Programs compiled for a slice, in a file for the program that starts there.
+//! Saves programs compiled for a slice to a file, for a process that starts on that slice.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::{Error, Result, Slice};
 /// The devices of a slice as libtpu's compiler sees them.
 ///
 /// # Errors
-/// A slice that libtpu does not know, or that has another number of devices there.
+/// libtpu does not know the slice, or gives it another number of devices.
 pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
     let topology = plugin
         .topology_with(slice.name(), &slice.generation().topology_options())
@@ -23,8 +23,8 @@ pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
     }
 }
 
-/// Compiles functions over a mesh as a start on those devices would, and writes them to a file for
-/// [`Runtime::with_saved_programs`](fulmen_tensor::Runtime::with_saved_programs).
+/// Compiles functions over a mesh as a process on those devices would, and writes them to a file
+/// for [`Runtime::with_saved_programs`](fulmen_tensor::Runtime::with_saved_programs).
 ///
 /// ```
 /// use fulmen_preflight::save;
@@ -33,7 +33,7 @@ pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
 /// let product = Function::trace("product", &[TensorType::new(DType::F32, [8, 8])], |x| vec![x[0].matmul(&x[0])]);
 /// # let folder = tempfile::tempdir()?;
 /// # let file = folder.path().join("product.fulmen");
-/// // Of a slice that is not here: `topology(&libtpu, &"v5e:2x4".parse()?)?`
+/// // For a slice that is not present: `topology(&libtpu, &"v5e:2x4".parse()?)?`
 /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?;
 /// save::<Box<dyn std::error::Error>>(&runtime.client().topology()?, runtime.mesh(), [&product], &file)?;
 /// runtime.with_saved_programs(&file)?.compile(&product)?; // loads it
@@ -41,8 +41,8 @@ pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
 /// ```
 ///
 /// # Errors
-/// A mistake in a function; a mesh of another number of devices; whatever the compiler reports; a file that cannot be
-/// written.
+/// A function has a mistake; the mesh has another number of devices; the compiler fails; the file
+/// cannot be written.
 pub fn save<'a, E: From<Error> + From<fulmen_tensor::Error>>(
     topology: &Topology,
     mesh: &Mesh,

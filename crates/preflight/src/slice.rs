@@ -1,16 +1,17 @@
-//! Names of slices of TPUs: libtpu's (`v5e:2x4`) and the everyday ones (`v3-8`, `v5litepod-8`).
+//! Names of TPU slices: libtpu's (`v5e:2x4`) and Google Cloud's accelerator types (`v3-8`,
+//! `v5litepod-8`).
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{Error, GENERATIONS, Generation, Result, Ring};
 
-/// A slice of TPUs to judge a program for.
+/// A TPU slice.
 ///
 /// ```
 /// use fulmen_preflight::Slice;
 ///
-/// // Everyday names count TensorCores up to v5p, and chips for v5e and v6e.
+/// // Accelerator types count TensorCores up to v5p, and chips for v5e and v6e.
 /// let v3: Slice = "v3-8".parse()?;
 /// assert_eq!((v3.name(), v3.num_chips(), v3.num_devices()), ("v3:2x2", 4, 8));
 /// let v5e: Slice = "v5litepod-8".parse()?;
@@ -28,7 +29,7 @@ pub struct Slice {
 /// More chips than any slice has.
 const MOST_CHIPS: usize = 9216;
 
-/// The shapes of slices by their number of chips, for generations of two axes and of three.
+/// The shapes of slices by number of chips, for generations with two and three axes.
 const FLAT: &[&[usize]] =
     &[&[1, 1], &[2, 2], &[2, 4], &[4, 4], &[4, 8], &[8, 8], &[8, 16], &[16, 16], &[16, 32], &[32, 32]];
 const DEEP: &[&[usize]] = &[
@@ -47,7 +48,7 @@ const DEEP: &[&[usize]] = &[
 ];
 
 impl Slice {
-    /// The name as it was asked for.
+    /// The name as the user wrote it.
     pub fn requested_name(&self) -> &str {
         &self.asked
     }
@@ -57,29 +58,30 @@ impl Slice {
         &self.name
     }
 
-    /// The name that Google's interfaces take, `v5litepod-8` or `v3-8`; none for a slice of an unusual shape.
+    /// Google Cloud's name (accelerator type), such as `v5litepod-8` or `v3-8`; `None` for a slice
+    /// of an unusual shape.
     pub fn accelerator_type(&self) -> Option<String> {
         let generation = if self.generation.name == "v5e" { "v5litepod" } else { self.generation.name };
         let name = format!("{generation}-{}", counted(self.generation, self.num_chips()));
         name.parse().is_ok_and(|slice: Slice| slice.name == self.name).then_some(name)
     }
 
-    /// What is published of its chips.
+    /// The generation of its chips.
     pub fn generation(&self) -> &'static Generation {
         self.generation
     }
 
-    /// How many chips it has, which is what is paid for.
+    /// The number of chips, for which you pay.
     pub fn num_chips(&self) -> usize {
         self.axes.iter().product()
     }
 
-    /// How many devices a program on it sees.
+    /// The number of devices that a program sees.
     pub fn num_devices(&self) -> usize {
         self.num_chips() * self.generation.devices
     }
 
-    /// What share of a chip's links leads to another chip of the slice.
+    /// The share of a chip's links that lead to another chip of the slice.
     pub(crate) fn links(&self) -> f64 {
         let along = |&length: &usize| match (length, self.generation.ring) {
             (1, _) => 0,
@@ -90,10 +92,10 @@ impl Slice {
         self.axes.iter().map(along).sum::<usize>() as f64 / self.generation.ici_links as f64
     }
 
-    /// Several names, separated by commas.
+    /// Parses several names, separated by commas.
     ///
     /// # Errors
-    /// The first name that is none; no name at all.
+    /// The first name that is not valid; an empty list.
     pub fn parse_list(names: &str) -> Result<Vec<Slice>> {
         names.split(',').map(|name| name.trim().parse()).collect()
     }
@@ -113,7 +115,7 @@ fn shapes(generation: &Generation) -> impl Iterator<Item = &'static [usize]> {
     all.iter().copied().filter(move |axes| axes.iter().all(|&length| length <= most))
 }
 
-/// What the number of an everyday name counts.
+/// What the number in an accelerator type counts.
 fn counted(generation: &Generation, chips: usize) -> usize {
     if generation.named_by_cores { chips * generation.cores } else { chips }
 }
@@ -125,7 +127,7 @@ impl FromStr for Slice {
         let wrong = |why: String| {
             let known: Vec<_> = GENERATIONS.iter().map(|g| g.name).collect();
             Err(Error::usage(format!(
-                "`{asked}` is no slice of TPUs: {why}. A slice is named like v5e:2x4 (the chips along each axis) or like v3-8; \
+                "`{asked}` is not a TPU slice: {why}. A slice is named like v5e:2x4 (the chips along each axis) or like v3-8; \
                  there are {}",
                 known.join(", ")
             )))
@@ -139,7 +141,7 @@ impl FromStr for Slice {
         let by_axes = asked.contains(':');
         let axes: Vec<usize> = if by_axes {
             let Ok(axes) = size.split('x').map(str::parse).collect::<Result<Vec<usize>, _>>() else {
-                return wrong(format!("`{size}` is no size"));
+                return wrong(format!("`{size}` is not a size"));
             };
             axes
         } else {
@@ -230,7 +232,7 @@ mod tests {
         check("v5p:4x4", "slices of v5p have 3 axes, such as v5p:2x2x1");
         check("v5e:0x4", "from 1 to 9216 chips");
         check("v5e:99999999999x99999999999", "from 1 to 9216 chips");
-        check("v5e:2y4", "`2y4` is no size");
+        check("v5e:2y4", "`2y4` is not a size");
         assert!(Slice::parse_list("v5e:2x4, v3-8").is_ok_and(|list| list.len() == 2));
         assert!(Slice::parse_list("v5e:2x4,").is_err());
     }

@@ -1,7 +1,7 @@
-//! What makes a step slower than it need be: sizes that leave a part of the matrix units or of the memory's tiles empty,
-//! and `f32` where `bf16` would do.
+//! Finds what makes a step slower than necessary: sizes that leave parts of the matrix units or of
+//! memory tiles empty, and `f32` where `bf16` would do.
 //!
-//! It is read from a compiled program, or, before anything is compiled, from what was recorded.
+//! Warnings come from a compiled program or, before compilation, from the recorded operations.
 //!
 //! ```
 //! use fulmen_preflight::{Generation, warnings};
@@ -22,26 +22,26 @@ use fulmen_pjrt::ElementType;
 use fulmen_pjrt::hlo::{LargeArray, PlacedProduct, Precision, Product, Source};
 use fulmen_tensor::{DType, Recorded};
 
-/// Something that costs time or memory, and where.
+/// Something that costs time or memory, and its line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Warning {
-    /// What it is, and by how much.
+    /// What it is, and how much it costs.
     pub message: String,
-    /// The line of the user's code, where it is known.
+    /// The line of the user's code, if known.
     pub source: Option<String>,
 }
 
-/// A product that does less than this share of all work is not worth a line.
+/// Products with a smaller share of all work are not reported.
 const WORTH_A_LINE: f64 = 0.01;
-/// A matrix unit that is filled to this share is full enough.
+/// A matrix unit filled to this share counts as full.
 const FULL_ENOUGH: f64 = 0.9;
-/// Padding of fewer bytes than this is not worth a line.
+/// Less padding than this is not reported, in bytes.
 const WORTH_BYTES: u64 = 1 << 20;
-/// Warnings of one kind.
+/// The most warnings of one kind.
 const MOST: usize = 5;
 
-/// The share of the matrix unit's work that is not padding, at best: two of the three lengths fill its rows and
-/// columns, and the third streams through it eight at a time.
+/// The share of the matrix unit's work that is not padding, at best: two of the three lengths fill
+/// its rows and columns, and the third streams through it eight at a time.
 fn used(product: &Product, unit: u64) -> f64 {
     let share = |length: u64, whole: u64| length as f64 / length.max(1).next_multiple_of(whole) as f64;
     let one = share(product.columns, unit) * share(product.rows, 8);
@@ -49,7 +49,8 @@ fn used(product: &Product, unit: u64) -> f64 {
     share(product.inner, unit) * one.max(other)
 }
 
-/// The share of the matrix units' time, over all products, that is not spent on padding; `None` without products.
+/// The share of the matrix units' time, over all products, that is not spent on padding; `None` if
+/// there are no products.
 pub fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
     let (mut work, mut time) = (0.0, 0.0);
     for placed in products {
@@ -62,8 +63,8 @@ pub fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
     (time > 0.0).then(|| work / time)
 }
 
-/// The products that a program records with `matmul` and `convolution`, as one of the devices that share a batch sees
-/// them. Their derivatives have the same lengths in another order.
+/// The products that a program records with `matmul` and `convolution`, as seen by one of the
+/// devices that share a batch. Their derivatives have the same lengths in a different order.
 pub fn recorded_products(recorded: &[Recorded], devices: usize) -> Vec<PlacedProduct> {
     recorded.iter().filter_map(|r| recorded_product(recorded, r, devices as u64)).collect()
 }
@@ -73,7 +74,8 @@ fn recorded_product(recorded: &[Recorded], r: &Recorded, devices: u64) -> Option
     let (left, right, result) = (ty(0)?.shape.dims(), ty(1)?.shape.dims(), r.types.first()?.shape.dims());
     let len = |dims: &[usize]| dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
     let (batch, rows, inner, columns) = match r.operation? {
-        // The leading axes of the right side, if it has any, are those of the left, and the batch is the first of them.
+        // The leading axes of the right side, if any, match those of the left. The first of them is
+        // the batch.
         "matmul" if right.len() > 2 => {
             let [leading @ .., rows, inner] = left else { return None };
             (len(leading), *rows as u64, *inner as u64, *right.last()? as u64)
@@ -82,7 +84,8 @@ fn recorded_product(recorded: &[Recorded], r: &Recorded, devices: u64) -> Option
             let (inner, leading) = left.split_last()?;
             (1, len(leading).div_ceil(devices), *inner as u64, len(right.get(1..)?))
         }
-        // `[batch, in, …]` and `[out, in / groups, …]` make `[batch, out, …]`. A derivative has its axes in another order.
+        // `[batch, in, …]` and `[out, in / groups, …]` make `[batch, out, …]`. A derivative has its
+        // axes in a different order.
         "convolution" => {
             let ([images, made, places @ ..], [features, kernel @ ..]) = (result, right) else { return None };
             if left.first() != Some(images) || made != features {
@@ -107,7 +110,7 @@ fn recorded_product(recorded: &[Recorded], r: &Recorded, devices: u64) -> Option
 pub fn matrix_unit(products: &[PlacedProduct], unit: u64) -> Vec<Warning> {
     let work = |p: &PlacedProduct| p.product.flops * p.times as f64;
     let all: f64 = products.iter().map(work).sum();
-    // The same product on the same line is one.
+    // Equal products on one line count once.
     let mut found: BTreeMap<(String, [u64; 3]), (f64, f64, u64)> = BTreeMap::new();
     for placed in products {
         let product = &placed.product;
@@ -153,7 +156,7 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
         let elements = array.ty.dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
         elements.saturating_mul(array.ty.element_type.size_in_bits() as u64).div_ceil(8)
     };
-    // By type; of the lines the first is told.
+    // Grouped by type; the first line is reported.
     let mut found: BTreeMap<String, (u64, u64, usize, Option<String>)> = BTreeMap::new();
     for array in arrays {
         let own = bytes(array);
@@ -175,8 +178,8 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
     found.into_iter().take(MOST).map(warning).collect()
 }
 
-/// Products of `f32` in the program as it was recorded. (In the compiled program they are `bf16` already: that is how a
-/// matrix unit multiplies `f32` in default precision.)
+/// Products of `f32` in the recorded program. (In the compiled program they are `bf16` already:
+/// this is how a matrix unit multiplies `f32` at default precision.)
 pub fn single_precision(recorded: &[Recorded], passes: u32) -> Option<Warning> {
     let is_product = |r: &&Recorded| matches!(r.operation, Some("matmul" | "dot_general" | "convolution"));
     let products: Vec<&Recorded> = recorded.iter().filter(is_product).collect();
@@ -187,8 +190,8 @@ pub fn single_precision(recorded: &[Recorded], passes: u32) -> Option<Warning> {
     let wide: Vec<&&Recorded> = products.iter().filter(is_f32).collect();
     let first = wide.first()?;
     let multiplied = match passes {
-        1 => "rounds them to bf16 all the same".to_owned(),
-        n => format!("goes over them {n} times in bf16, which is what a higher matmul precision costs"),
+        1 => "rounds them to bf16 anyway".to_owned(),
+        n => format!("takes {n} passes in bf16 over them, the cost of a higher matmul precision"),
     };
     Some(Warning {
         message: format!(
@@ -201,7 +204,7 @@ pub fn single_precision(recorded: &[Recorded], passes: u32) -> Option<Warning> {
     })
 }
 
-/// The most passes of any product of the compiled program.
+/// The most passes of any product in the compiled program.
 pub(crate) fn passes(products: &[PlacedProduct]) -> u32 {
     let wide = products.iter().filter(|p| p.product.operands == ElementType::F32);
     wide.map(|p| p.product.passes()).max().unwrap_or(1)
@@ -270,7 +273,7 @@ mod tests {
         let warning = single_precision(&wide, 1).unwrap();
         assert!(warning.message.starts_with("1 of 1 products take f32, and the matrix unit rounds"), "{warning:?}");
         assert!(warning.source.unwrap().contains("warnings.rs"));
-        assert!(single_precision(&wide, 6).unwrap().message.contains("6 times in bf16"));
+        assert!(single_precision(&wide, 6).unwrap().message.contains("6 passes in bf16"));
         let bf16 = f32s.map(|ty| TensorType::new(DType::Bf16, ty.shape));
         let narrow = Function::trace("f", &bf16, |x| vec![x[0].matmul(&x[1])]).recorded().unwrap();
         assert_eq!(single_precision(&narrow, 1), None);

@@ -1,50 +1,51 @@
-//! [`Chart`]: lines, dots and columns over two axes with labels, as SVG within the page.
+//! [`Chart`]: lines, dots and columns over two labeled axes, as SVG in a page.
 
 use std::fmt::Write as _;
 
 use crate::html::{Html, element, style};
 
-/// Width and height, and the place left for labels; near the pixels that a chart gets, so that letters keep their size.
+/// Width and height, and the margins for labels, close to the pixels of a chart in a page, so that
+/// text keeps its size.
 const SIZE: (f64, f64) = (360.0, 220.0);
 const LEFT: f64 = 50.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 36.0;
-/// Colours of `page.css`.
+/// The colors in `page.css`.
 const COLOURS: usize = 7;
-/// A logarithmic axis is chosen where the largest value is so many times the smallest.
+/// An axis is logarithmic if the largest value is this many times the smallest.
 const LOG_FROM: f64 = 100.0;
 
 /// How points are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mark {
-    /// Connected.
+    /// Connected by lines.
     #[default]
     Line,
-    /// Each for itself.
+    /// As separate dots.
     Dots,
-    /// A column up from zero for each point, as wide as the way to the next one.
+    /// As columns from zero, each as wide as the distance to the next point.
     Columns,
 }
 
 /// Points with a name.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    /// What the legend says.
+    /// The name in the legend.
     pub name: String,
-    /// Which of the seven colours, further ones begin again; or [`NEUTRAL`].
+    /// The index of one of seven colors, repeating after that; or [`NEUTRAL`].
     pub colour: usize,
-    /// The points, the x axis first. What is not finite is left out.
+    /// The points, x first. Points that are not finite are left out.
     pub points: Vec<(f64, f64)>,
     /// How they are drawn.
     pub mark: Mark,
-    /// What a dot shows where the mouse rests on it; empty, or one for each point.
+    /// The tooltips of dots; empty, or one for each point.
     pub labels: Vec<String>,
     /// The areas of dots, from 0 to 1; empty, or one for each point.
     pub sizes: Vec<f64>,
 }
 
-/// The colour of what is no data: a limit, a roof.
+/// The color of things other than data: a limit, a roofline.
 pub const NEUTRAL: usize = usize::MAX;
 
 /// Series over two axes.
@@ -64,23 +65,23 @@ pub const NEUTRAL: usize = usize::MAX;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// What stands above it.
+    /// The title above the chart.
     pub title: String,
-    /// What the x axis shows, with its unit.
+    /// The label of the x axis, with its unit.
     pub x: String,
-    /// What the y axis shows, with its unit; may be empty where the title says it.
+    /// The label of the y axis, with its unit; may be empty if the title says it.
     pub y: String,
-    /// What is drawn.
+    /// The series.
     pub series: Vec<Series>,
-    /// Whether the x axis is logarithmic; the y axis chooses for itself where this is not given.
+    /// Whether the x axis is logarithmic.
     pub log_x: bool,
-    /// Whether the y axis is logarithmic. Without it, it is where all values are above zero and the largest is more than
-    /// a hundred times the smallest.
+    /// Whether the y axis is logarithmic. If `None`, it is if all values are above zero and the
+    /// largest is more than a hundred times the smallest.
     pub log_y: Option<bool>,
 }
 
 impl Chart {
-    /// The chart with its title and legend; a word where there is no point.
+    /// The chart with its title and legend, or a note if there are no points.
     pub fn html(&self) -> Html {
         let title = element("b", &[], self.title.as_str());
         let Some(drawing) = self.drawing() else {
@@ -92,7 +93,7 @@ impl Chart {
         element("figure", &[], [title, svg, legend(&self.names())])
     }
 
-    /// The chart as an SVG file of its own; only the title and the legend where there is no point.
+    /// The chart as a standalone SVG file; only the title and the legend if there are no points.
     ///
     /// ```
     /// use fulmen_report::chart::{Chart, Series};
@@ -105,12 +106,12 @@ impl Chart {
         svg_file(&self.title, &self.names(), SIZE, self.drawing().unwrap_or_default())
     }
 
-    /// The series that have names, with their colours.
+    /// The series that have names, with their colors.
     fn names(&self) -> Vec<(usize, &str)> {
         self.series.iter().filter(|s| !s.name.is_empty()).map(|s| (s.colour, &*s.name)).collect()
     }
 
-    /// Axes and marks; nothing where there is no point.
+    /// Axes and marks; nothing if there are no points.
     fn drawing(&self) -> Option<Html> {
         let series: Vec<Series> = self.series.iter().map(drawable).collect();
         let ys = || series.iter().flat_map(|s| s.points.iter().map(|p| p.1));
@@ -124,7 +125,7 @@ impl Chart {
         }
         let ends = series.iter().filter(|s| s.mark == Mark::Columns).flat_map(|s| column_ends(s, self.log_x));
         let end = ends.fold(x.1, f64::max);
-        // Half a dot outside of the axes would be cut off.
+        // Without it, half of a dot on the edge would be cut off.
         let room = |(low, high): (f64, f64), log: bool| match series.iter().all(|s| s.mark == Mark::Dots) && !log {
             true => (low - 0.05 * (high - low), high + 0.05 * (high - low)),
             false => (low, high),
@@ -138,8 +139,8 @@ impl Chart {
     }
 }
 
-/// What is drawn, of a width and a height, as an SVG file: below its title and names with their colours, light or dark as the
-/// reader's system is.
+/// A drawing with a width and a height as an SVG file, below its title and a legend, light or dark
+/// like the reader's system.
 ///
 /// ```
 /// use fulmen_report::chart::svg_file;
@@ -172,7 +173,7 @@ pub fn svg_file(title: &str, names: &[(usize, &str)], (width, height): (f64, f64
     format!("{}\n", file.as_str())
 }
 
-/// Names with their colours.
+/// Names with their colors.
 pub(crate) fn legend(names: &[(usize, &str)]) -> Html {
     let entry = |&(colour, name): &(usize, &str)| {
         let swatch = [element("i", &[], ""), element("span", &[], name)];
@@ -181,7 +182,7 @@ pub(crate) fn legend(names: &[(usize, &str)]) -> Html {
     element("div", &[("class", &"legend")], names.iter().map(entry).collect::<Html>())
 }
 
-/// A bar over the whole width, of parts with a colour, a name and a share of it, from 0 to 1.
+/// A bar over the full width, whose parts have a color, a name and a fraction of it, from 0 to 1.
 pub fn bar(parts: impl IntoIterator<Item = (usize, String, f64)>) -> Html {
     let part = |(colour, name, share): (usize, String, f64)| {
         let width = format!("width:{:.3}%", 100.0 * share);
@@ -190,7 +191,7 @@ pub fn bar(parts: impl IntoIterator<Item = (usize, String, f64)>) -> Html {
     element("div", &[("class", &"bar")], parts.into_iter().map(part).collect::<Html>())
 }
 
-/// The CSS class of a colour.
+/// The CSS class of a color.
 pub fn class(colour: usize) -> String {
     if colour == NEUTRAL { "faint".to_owned() } else { format!("c{}", colour % COLOURS) }
 }
@@ -210,7 +211,8 @@ fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |range, v| Some(range.map_or((v, v), |(low, high): (f64, f64)| (low.min(v), high.max(v)))))
 }
 
-/// Where each column ends: where the next one begins; the last is as wide as the one before it.
+/// The right edge of each column: the start of the next one; the last is as wide as the previous
+/// one.
 fn column_ends(series: &Series, log: bool) -> Vec<f64> {
     let begins: Vec<f64> = series.points.iter().map(|point| point.0).collect();
     let last = match begins[..] {
@@ -223,7 +225,7 @@ fn column_ends(series: &Series, log: bool) -> Vec<f64> {
     begins[1..].iter().copied().chain([last]).collect()
 }
 
-/// Where values lie between two pixels.
+/// A range of values and the pixels that it maps to.
 struct Axis {
     low: f64,
     high: f64,
@@ -248,7 +250,7 @@ impl Axis {
         self.from + share * (self.to - self.from)
     }
 
-    /// Round values from end to end, five or so.
+    /// About five round values within the range.
     fn ticks(&self) -> Vec<f64> {
         if self.log && self.high - self.low >= 1.0 {
             let stride = ((self.high - self.low) / 5.0).ceil().max(1.0);
@@ -330,7 +332,7 @@ fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
     }
 }
 
-/// A number with few characters: `0.25`, `12k`, `3e-4`.
+/// A short form of a number: `0.25`, `12k`, `3e-4`.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     let short = |value: f64| {

@@ -1,4 +1,4 @@
-//! What is different between runs: configuration, environment, and what came of it.
+//! Differences between runs: configuration, environment, and results.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use crate::chart::number;
 use crate::html::{Html, element, table};
 use crate::report::{by_interest, shortened};
 
-/// Metrics whose last values are compared.
+/// The most metrics whose last values are compared.
 const MOST_METRICS: usize = 20;
-/// Rows of the table of settings.
+/// The most rows of the table of settings.
 const MOST_ROWS: usize = 100;
 
-/// Tables with a column a run: settings that are not the same in all, then last values.
+/// Tables with a column for each run: settings that differ, then last values.
 pub(crate) fn differences(runs: &[Run]) -> Html {
     let settings: Vec<BTreeMap<String, String>> = runs.iter().map(settings).collect();
     let mut names: Vec<&String> = settings.iter().flat_map(BTreeMap::keys).collect();
     names.sort();
     names.dedup();
-    // When a run began is another in each.
+    // The start time always differs.
     let differs =
         |name: &&String| *name != "started" && settings.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name));
     let rows: Vec<Vec<Html>> = names
@@ -50,7 +50,7 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
     [first, table(&header("last value"), values)].into()
 }
 
-/// The configuration and the environment by name; a file that is no TOML has none.
+/// The configuration and the environment by name; a file that is not valid TOML has none.
 fn settings(run: &Run) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = run.environment.iter().cloned().collect();
     all.extend(run.summary.iter().flat_map(|summary| summary.setting.clone()));
@@ -65,7 +65,7 @@ fn add(all: &mut BTreeMap<String, String>, prefix: &str, table: &dyn toml_edit::
     for (key, item) in table.iter() {
         match (item.as_table_like(), item.as_value()) {
             (Some(table), _) => add(all, &format!("{prefix}{key}."), table),
-            // Without the comment that says where it is from.
+            // Without the comment about its origin.
             (_, Some(value)) => {
                 let value = value.clone().decorated("", "");
                 drop(all.insert(format!("{prefix}{key}"), value.to_string()));

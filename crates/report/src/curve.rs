@@ -1,13 +1,14 @@
-//! [`Curve`]: a metric over the steps of a run, in bounded memory however long the run is.
+//! [`Curve`]: the values of a metric over the steps of a run, in bounded memory for any number of
+//! steps.
 
-/// At most so many buckets are kept, and at least half of them once there were more values.
+/// The most buckets. Once there have been more values, at least half as many are kept.
 const MOST: usize = 160;
 
-/// The values of a metric: of each stretch of steps the smallest and the largest, so that no peak is lost. Stretches double
-/// in length when there are too many.
+/// The values of a metric: the smallest and the largest in each bucket of steps, so that peaks are
+/// preserved. If there are too many buckets, their size doubles.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// Steps of a stretch.
+    /// The steps in a bucket.
     width: u64,
     buckets: Vec<Bucket>,
     last: Option<(u64, f64)>,
@@ -15,7 +16,7 @@ pub struct Curve {
     non_finite: Option<(u64, u64)>,
 }
 
-/// The smallest and the largest value of a stretch of steps, with their steps.
+/// The smallest and the largest value of a bucket, with their steps.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     low: (u64, f64),
@@ -90,7 +91,7 @@ impl Curve {
         self.buckets.iter().map(|s| s.high).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
     }
 
-    /// The step of the first value that was NaN or infinite, and how many were.
+    /// The step of the first value that was NaN or infinite, and the number of such values.
     pub fn non_finite(&self) -> Option<(u64, u64)> {
         self.non_finite
     }

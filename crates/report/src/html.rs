@@ -1,8 +1,9 @@
-//! [`Html`]: markup in which every text is escaped, since the only ways to make it escape what they are given.
+//! [`Html`]: markup in which all text is escaped, because the only ways to create it escape their
+//! input.
 
 use std::fmt::{Display, Write as _};
 
-/// Markup. A text becomes markup by [`From`], which escapes it.
+/// Markup. [`From`] turns text into markup by escaping it.
 ///
 /// ```
 /// use fulmen_report::html::{Html, element};
@@ -23,7 +24,8 @@ impl Html {
     }
 }
 
-/// An element with its attributes. Without content it is `<name ...></name>`, but for the elements that have none in HTML.
+/// An element with its attributes. Without content it is `<name ...></name>`, except for HTML's
+/// void elements.
 pub fn element(name: &'static str, attributes: &[(&'static str, &dyn Display)], content: impl Into<Html>) -> Html {
     let mut html = format!("<{name}");
     for (attribute, value) in attributes {
@@ -40,7 +42,7 @@ pub fn element(name: &'static str, attributes: &[(&'static str, &dyn Display)], 
     Html(html)
 }
 
-/// A whole page that needs no other file and no script. It is light or dark as the reader's system is.
+/// A complete, self-contained page without scripts. It is light or dark like the reader's system.
 pub fn page(title: &str, body: impl Into<Html>) -> String {
     let head = element(
         "head",
@@ -49,7 +51,7 @@ pub fn page(title: &str, body: impl Into<Html>) -> String {
             element("meta", &[("charset", &"utf-8")], ""),
             element("meta", &[("name", &"viewport"), ("content", &"width=device-width, initial-scale=1")], ""),
             element("meta", &[("name", &"color-scheme"), ("content", &"light dark")], ""),
-            // Without it a browser asks the server, or the folder, for an icon.
+            // Otherwise a browser requests an icon from the server or the folder.
             element("link", &[("rel", &"icon"), ("href", &"data:,")], ""),
             element("title", &[], title),
             style(),
@@ -59,12 +61,12 @@ pub fn page(title: &str, body: impl Into<Html>) -> String {
     format!("<!doctype html>\n{}\n", element("html", &[("lang", &"en")], [head, body]).0)
 }
 
-/// The colours and sizes of a page, and of what is drawn in it.
+/// The style sheet of a page and its charts.
 pub(crate) fn style() -> Html {
     Html(format!("<style>{}</style>", include_str!("page.css")))
 }
 
-/// A section with a heading, by whose id a page can be linked to.
+/// A section with a heading; links can refer to its id.
 pub fn section(id: &'static str, heading: &str, content: impl Into<Html>) -> Html {
     element("section", &[("id", &id)], [element("h2", &[], heading), content.into()])
 }
@@ -74,7 +76,7 @@ pub fn paragraph(text: impl Display) -> Html {
     element("p", &[], text.to_string())
 }
 
-/// A table. What does not fit into a narrow window is scrolled to, and numbers stand on the right.
+/// A table. It scrolls if it is wider than the window, and numbers are right-aligned.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Html>>) -> Html {
     let cell = |cell: Html| match is_number(&cell.0) {
         true => element("td", &[("class", &"number")], cell),
@@ -87,14 +89,14 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Html>>) -> Html
     element("div", &[("class", &"scroll")], element("table", &[], [head, element("tbody", &[], body)]))
 }
 
-/// Whether a cell begins with a number: `3`, `2.5 GiB`, `$1.20`, `12k`.
+/// Whether a cell starts with a number: `3`, `2.5 GiB`, `$1.20`, `12k`.
 fn is_number(cell: &str) -> bool {
     let first = cell.split(' ').next().unwrap_or_default();
     let first = first.trim_start_matches('$').trim_end_matches(['k', 'M', 'G', 'T']);
     first.starts_with(|c: char| c.is_ascii_digit() || c == '-') && first.parse::<f64>().is_ok() && cell.len() < 24
 }
 
-/// The place for what is long and seldom read: it opens on a click.
+/// Content that is long and rarely read: it opens on a click.
 pub fn details(summary: &str, content: impl Into<Html>) -> Html {
     element("details", &[], [element("summary", &[], summary), content.into()])
 }

@@ -1,4 +1,4 @@
-//! What stands on top of a page: how a run went, in a few sentences.
+//! The summary at the top of a page: the course of a run in a few sentences.
 
 use crate::html::{Html, element, paragraph};
 use crate::report::{buckets, by_interest};
@@ -6,7 +6,7 @@ use crate::summary::State;
 use crate::units::{amount, duration};
 use crate::{Run, chart};
 
-/// Memory is worth a word from this share on.
+/// Memory use above this fraction is mentioned.
 const NEARLY_FULL: f64 = 0.9;
 
 /// The sentences, the most important first.
@@ -35,7 +35,7 @@ fn status(run: &Run) -> String {
     };
     let reason = summary.reason.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
     let state = match summary.state {
-        State::Running => "Not at its end when this page was written".to_owned(),
+        State::Running => "Not finished when this page was written".to_owned(),
         State::Finished if summary.reason.is_some() => format!("Stopped{reason}"),
         State::Finished => "Finished".to_owned(),
         State::Interrupted => format!("Interrupted{reason}"),
@@ -45,7 +45,7 @@ fn status(run: &Run) -> String {
     format!("{state}; {}, {}", count(summary.epochs, "epoch"), count(summary.global_step, "step"))
 }
 
-/// The loss of validation, or else of training.
+/// The validation loss, or else the training loss.
 fn values(run: &Run) -> Option<String> {
     let is_loss = |name: &&str| name.contains("loss") && run.curves()[*name].min().is_some();
     let losses: Vec<&str> = by_interest(run).into_iter().filter(is_loss).collect();
@@ -54,9 +54,9 @@ fn values(run: &Run) -> Option<String> {
     let curve = &run.curves()[name];
     let ((step, last), (at, least)) = (curve.last()?, curve.min()?);
     let best = if at == step {
-        ", its least".into()
+        ", its minimum".into()
     } else {
-        format!("; its least was {} at step {at}", chart::number(least))
+        format!("; its minimum was {} at step {at}", chart::number(least))
     };
     Some(format!("{name} is {} at step {step}{best}", chart::number(last)))
 }
@@ -98,7 +98,7 @@ fn speed(run: &Run) -> Vec<String> {
     sentences
 }
 
-/// A paragraph where there is nothing to show.
+/// A note for a section without content.
 pub(crate) fn missing(what: &str) -> Html {
     element("div", &[("class", &"faint")], paragraph(what))
 }

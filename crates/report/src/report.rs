@@ -1,4 +1,4 @@
-//! The sections of a page about one run, or about several laid over each other.
+//! The sections of a page about one or several runs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,15 +11,15 @@ use crate::run::{Array, Rows};
 use crate::units::{amount, duration, memory};
 use crate::{Run, Summary};
 
-/// Curves of a page, so that it stays small.
+/// The most curves of a page, to keep it small.
 const MOST_CURVES: usize = 60;
-/// Runs of a page.
+/// The most runs of a page.
 const MOST_RUNS: usize = 12;
-/// A matrix of more classes is shown by its largest mistakes.
+/// A matrix with more classes is shown by its largest errors.
 const MOST_CLASSES: usize = 20;
-/// Rows of long tables.
+/// The most rows of long tables.
 const MOST_ROWS: usize = 100;
-/// What time is spent on, in the order in which it is shown: the name in `goodput.json`, and for people.
+/// How time is spent, in display order: the name in `goodput.json`, and the text.
 const BUCKETS: [(&str, &str); 7] = [
     ("steps", "steps"),
     ("start", "start"),
@@ -27,17 +27,18 @@ const BUCKETS: [(&str, &str); 7] = [
     ("data", "waiting for data"),
     ("validation", "validation"),
     ("checkpoint", "checkpoint"),
-    ("lost", "lost and done again"),
+    ("lost", "lost and repeated"),
 ];
 
-/// The page of a run, or of several: curves over each other, and what was different. It has less than 500 KB.
+/// The page of one or several runs: their curves overlaid, and their differences. It is smaller
+/// than 500 KB.
 pub fn report(runs: &[Run]) -> String {
     let left_out = runs.len().saturating_sub(MOST_RUNS);
     let runs = &runs[..runs.len() - left_out];
     let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
     let mut body = vec![];
     if left_out > 0 {
-        body.push(paragraph(format_args!("{left_out} further runs are left out; a page shows {MOST_RUNS}.")));
+        body.push(paragraph(format_args!("{left_out} more runs are left out; a page shows {MOST_RUNS}.")));
     }
     body.push(section("overview", "In short", each(runs, overview)));
     if runs.len() > 1 {
@@ -45,7 +46,7 @@ pub fn report(runs: &[Run]) -> String {
     }
     body.push(section("curves", "Curves", curves(runs)));
     body.push(section("time", "Where the time went", time(runs)));
-    body.push(section("steps", "Times of steps", steps(runs)));
+    body.push(section("steps", "Step times", steps(runs)));
     body.push(section("memory", "Memory", each(runs, |run| of_summary(run, memory_of))));
     if let [run] = runs {
         body.push(section("model", "Model", of_summary(run, model)));
@@ -57,7 +58,7 @@ pub fn report(runs: &[Run]) -> String {
     page(&names.join(", "), body.into_iter().collect::<Html>())
 }
 
-/// What is said of each run, with its name where there are several.
+/// Content for each run, with its name if there are several.
 fn each(runs: &[Run], say: impl Fn(&Run) -> Html) -> Html {
     let one = |run: &Run| match runs {
         [_] => say(run),
@@ -70,7 +71,7 @@ fn of_summary(run: &Run, say: fn(&Summary) -> Html) -> Html {
     run.summary.as_ref().map_or_else(|| missing("The folder has no summary.json."), say)
 }
 
-/// Names of curves: losses first, then the learning rate, then the others.
+/// The names of curves: losses first, then the learning rate, then the others.
 pub(crate) fn by_interest(run: &Run) -> Vec<&str> {
     let mut names: Vec<&str> = run.curves().keys().map(String::as_str).collect();
     let rank = |name: &str| match group(name) {
@@ -84,14 +85,15 @@ pub(crate) fn by_interest(run: &Run) -> Vec<&str> {
     names
 }
 
-/// What is drawn in one chart has the same name but for the stage and `_epoch`.
+/// Curves whose names differ only in the stage and `_epoch` share a chart.
 fn group(name: &str) -> &str {
     let base = name.strip_suffix("_epoch").unwrap_or(name);
     ["train_", "val_", "test_"].into_iter().find_map(|stage| base.strip_prefix(stage)).unwrap_or(base)
 }
 
 fn curves(runs: &[Run]) -> Html {
-    // Charts in the order of the first run that has them; each with a run and a name for each curve.
+    // Charts in the order of the first run that has them; each with a run and a name for each
+    // curve.
     let mut charts: Vec<(&str, Vec<(usize, &str)>)> = vec![];
     for (i, run) in runs.iter().enumerate() {
         for name in by_interest(run) {
@@ -122,21 +124,21 @@ fn curves(runs: &[Run]) -> Html {
             points: runs[run].curves()[name].points(),
             ..Series::default()
         });
-        // A schedule ends near zero, which would be most of a logarithmic axis.
+        // A schedule ends near zero, which would dominate a logarithmic axis.
         let log_y = title.starts_with("lr").then_some(false);
         Chart { title: (*title).to_owned(), x: "step".into(), series: series.collect(), log_y, ..Chart::default() }
             .html()
     };
     let mut parts = vec![element("div", &[("class", &"charts")], charts.iter().map(chart).collect::<Html>())];
     if left_out > 0 {
-        parts.push(missing(&format!("{left_out} further curves are left out; metrics.jsonl has them.")));
+        parts.push(missing(&format!("{left_out} more curves are left out; metrics.jsonl has them.")));
     }
     let bad: u64 = runs.iter().map(|run| run.bad_lines).sum();
     if bad > 0 {
-        parts.push(missing(&format!("{bad} lines of metrics.jsonl could not be read.")));
+        parts.push(missing(&format!("cannot read {bad} lines of metrics.jsonl.")));
     }
     if let [run] = runs {
-        parts.push(details("Last, least and most", values(run)));
+        parts.push(details("Last, minimum and maximum", values(run)));
     }
     parts.into_iter().collect()
 }
@@ -151,10 +153,10 @@ fn values(run: &Run) -> Html {
         let cells = [at(curve.last()), at(curve.min()), at(curve.max())];
         [Html::from(name)].into_iter().chain(cells.into_iter().flatten()).collect()
     });
-    table(&["metric", "last", "at step", "least", "at step", "most", "at step"], rows)
+    table(&["metric", "last", "at step", "minimum", "at step", "maximum", "at step"], rows)
 }
 
-/// What the run spent its time on, over all its starts: name, text for people, seconds.
+/// How the run spent its time, over all its starts: name, text, seconds.
 pub(crate) fn buckets(run: &Run) -> Vec<(&str, &str, f64)> {
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for start in &run.goodput {
@@ -166,13 +168,13 @@ pub(crate) fn buckets(run: &Run) -> Vec<(&str, &str, f64)> {
     for (name, text) in BUCKETS {
         spent.extend(sums.remove(name).map(|seconds| (name, text, seconds)));
     }
-    // One that a later version has.
+    // A category from a later version.
     spent.extend(sums.into_iter().map(|(name, seconds)| (name, name, seconds)));
     spent.retain(|bucket| bucket.2 > 0.0);
     spent
 }
 
-/// The same in all runs.
+/// The totals over all runs.
 fn color(bucket: &str) -> usize {
     BUCKETS.iter().position(|known| known.0 == bucket).unwrap_or(BUCKETS.len())
 }
@@ -211,7 +213,7 @@ fn steps(runs: &[Run]) -> Html {
     };
     let series: Vec<Series> = runs.iter().enumerate().filter_map(series).collect();
     if series.is_empty() {
-        return missing("No step was measured: the device must be busy for two steps in a row.");
+        return missing("No step was measured: this needs two consecutive steps without waiting.");
     }
     let chart = Chart {
         title: "Histogram".into(),
@@ -238,7 +240,7 @@ fn steps(runs: &[Run]) -> Html {
 
 fn memory_of(summary: &Summary) -> Html {
     if summary.memory.is_empty() && summary.host_memory.is_none() {
-        return missing("Nothing is known of it.");
+        return missing("Unknown.");
     }
     let mut parts = vec![];
     for device in &summary.memory {
@@ -248,7 +250,7 @@ fn memory_of(summary: &Summary) -> Html {
         let whole = device.limit.unwrap_or(sum).max(sum).max(1) as f64;
         let mut text = format!("{}: {} by the program", device.device, memory(sum));
         if let Some(peak) = device.peak {
-            let _ = write!(text, ", {} in use at most", memory(peak));
+            let _ = write!(text, ", peak use {}", memory(peak));
         }
         if let Some(limit) = device.limit {
             let _ = write!(text, ", of {}", memory(limit));
@@ -273,7 +275,7 @@ fn model(summary: &Summary) -> Html {
     let rows = summary.model.iter().take(MOST_ROWS).map(|row| row.iter().map(|cell| Html::from(&**cell)).collect());
     let mut total = summary.model_total.clone();
     if summary.model.len() > MOST_ROWS {
-        let _ = write!(total, "; {} further parts are left out", summary.model.len() - MOST_ROWS);
+        let _ = write!(total, "; {} more parts are left out", summary.model.len() - MOST_ROWS);
     }
     let mut parts = vec![table(&["name", "type", "parameters", "shapes"], rows), paragraph(total)];
     if !summary.lines.is_empty() {
@@ -304,16 +306,19 @@ fn classes(run: &Run) -> Html {
         let header: Vec<&str> = ["class"].into_iter().chain(vectors.iter().map(|vector| vector.0)).collect();
         parts.push(table(&header, rows));
         if length > MOST_ROWS {
-            parts.push(missing(&format!("{} further classes are left out.", length - MOST_ROWS)));
+            parts.push(missing(&format!("{} more classes are left out.", length - MOST_ROWS)));
         }
     }
     if parts.is_empty() {
-        return missing("No metric has a value a class: log one with `cx.log_metric`, a confusion matrix say.");
+        return missing(
+            "No metric has a value per class: log one with `cx.log_metric`, for example a confusion matrix.",
+        );
     }
     parts.into_iter().collect()
 }
 
-/// A matrix whose colours are shares of the row; one of many classes by its largest elements off the diagonal.
+/// A matrix colored by fractions of the row; with many classes, its largest elements off the
+/// diagonal.
 fn matrix(rows: &[Vec<f64>]) -> Html {
     if rows.len() > MOST_CLASSES {
         let cells = rows.iter().enumerate().flat_map(|(i, row)| row.iter().enumerate().map(move |(j, v)| (i, j, *v)));
@@ -322,10 +327,10 @@ fn matrix(rows: &[Vec<f64>]) -> Html {
         mistakes.truncate(MOST_CLASSES);
         let rows =
             mistakes.into_iter().map(|(i, j, v)| [i.to_string(), j.to_string(), number(v)].map(Html::from).into());
-        return [paragraph("The most frequent mistakes:"), table(&["is", "taken for", "value"], rows)].into();
+        return [paragraph("The most frequent errors:"), table(&["target", "prediction", "value"], rows)].into();
     }
     let width = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let corner = [element("th", &[], "is \\ taken for")];
+    let corner = [element("th", &[], "target \\ prediction")];
     let header =
         corner.into_iter().chain((0..width).map(|class| element("th", &[], class.to_string()))).collect::<Html>();
     let row = |(i, row): (usize, &Vec<f64>)| {
@@ -344,7 +349,7 @@ fn matrix(rows: &[Vec<f64>]) -> Html {
 
 fn pictures(run: &Run) -> Html {
     if run.pictures.is_empty() {
-        return missing("There are none: the batches are no pictures, and nothing was logged with `cx.log_image`.");
+        return missing("There are none: the batches have no images, and nothing was logged with `cx.log_image`.");
     }
     let figure = |picture: &crate::run::Picture| {
         let source = format!("data:image/png;base64,{}", base64(&picture.png));
@@ -381,7 +386,7 @@ fn environment(run: &Run) -> Html {
     [table(&["name", "value"], rows)].into_iter().chain(peak).collect()
 }
 
-/// A value that would fill the page is cut off.
+/// Truncates a value that would fill the page.
 pub(crate) fn shortened(text: &str) -> String {
     const MOST: usize = 300;
     match text.char_indices().nth(MOST) {
@@ -390,7 +395,7 @@ pub(crate) fn shortened(text: &str) -> String {
     }
 }
 
-/// Bytes as letters, by RFC 4648.
+/// Base64 (RFC 4648).
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

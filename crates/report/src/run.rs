@@ -1,4 +1,4 @@
-//! [`Run`]: what a run's folder says of the run, read again as far as it is new.
+//! [`Run`]: the contents of a run's folder; updates read only what is new.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,15 +11,15 @@ use serde_json::Value as Json;
 use crate::curve::Curve;
 use crate::summary::{SUMMARY, Summary};
 
-/// Names of metrics that are kept; a run that logs more has lost its way.
+/// The most metrics; a run that logs more has a bug.
 const MOST_METRICS: usize = 2000;
-/// A text file is read up to here.
+/// The size limit of a text file.
 const MOST_TEXT: u64 = 24 << 10;
-/// Pictures of a page, and their bytes in all.
+/// The most images of a page, and their total size in bytes.
 const MOST_PICTURES: usize = 12;
 const MOST_PICTURE_BYTES: usize = 96 << 10;
 
-/// What the folder of a run says of it. A file that is not there is no error: the page then lacks what it would say.
+/// The contents of a run's folder. A missing file is not an error: the page then lacks its content.
 ///
 /// ```
 /// let folder = std::env::temp_dir().join(format!("fulmen-report-{}", std::process::id()));
@@ -43,14 +43,14 @@ pub struct Run {
     pub(crate) environment: Vec<(String, String)>,
     pub(crate) config: Option<String>,
     pub(crate) pictures: Vec<Picture>,
-    /// Log points that were read, and lines that could not be.
+    /// The number of log points read, and of lines that could not be read.
     pub(crate) log_points: u64,
     pub(crate) bad_lines: u64,
-    /// How far `metrics.jsonl` was read.
+    /// The offset up to which `metrics.jsonl` was read.
     offset: u64,
 }
 
-/// A metric that is several numbers, as it was last.
+/// The last value of a metric with several numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Array {
     pub(crate) step: u64,
@@ -63,14 +63,14 @@ pub(crate) enum Rows {
     Matrix(Vec<Vec<f64>>),
 }
 
-/// The seconds of one start of the run, by what they were spent on.
+/// The seconds of one start of the run, by category.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Goodput {
     pub(crate) seconds: BTreeMap<String, f64>,
 }
 
-/// A picture that the run has left.
+/// An image in the run's folder.
 #[derive(Clone, Debug)]
 pub(crate) struct Picture {
     pub(crate) name: String,
@@ -88,7 +88,7 @@ struct Line {
     arrays: BTreeMap<String, Vec<Json>>,
 }
 
-/// What is no number in JSON, "NaN" say, is none.
+/// JSON has no NaN: such strings are not numbers.
 fn number(value: &Json) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
@@ -109,7 +109,7 @@ impl Run {
     /// Reads the folder of a run.
     ///
     /// # Errors
-    /// No such folder; a file in it that cannot be read, or that is no JSON.
+    /// The folder does not exist; a file in it cannot be read or is not valid JSON.
     pub fn open(folder: impl Into<PathBuf>) -> io::Result<Run> {
         let folder = folder.into();
         if !folder.is_dir() {
@@ -122,11 +122,11 @@ impl Run {
         Ok(run)
     }
 
-    /// Reads what has changed: of `metrics.jsonl` the new lines, and the small files whole. Where there is no `metrics.jsonl`,
-    /// `metrics.csv` is read, which has no matrices.
+    /// Reads changes: the new lines of `metrics.jsonl`, and all small files. If there is no
+    /// `metrics.jsonl`, it reads `metrics.csv`, which has no matrices.
     ///
     /// # Errors
-    /// As [`Run::open`].
+    /// Those of [`Run::open`].
     pub fn refresh(&mut self) -> io::Result<()> {
         let (path, csv) = (self.folder.join("metrics.jsonl"), self.folder.join("metrics.csv"));
         self.read_metrics(&path).map_err(|e| with_path(&path, e))?;
@@ -148,19 +148,19 @@ impl Run {
         &self.curves
     }
 
-    /// What the fit knows of itself, if `summary.json` is there.
+    /// The fit's own summary, if `summary.json` exists.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
     }
 
-    /// A line that is not whole yet is left for the next time.
+    /// An incomplete line is left for the next time.
     fn read_metrics(&mut self, path: &Path) -> io::Result<()> {
         let mut file = match File::open(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
         if file.metadata()?.len() < self.offset {
-            // Another file by that name.
+            // The file was replaced.
             self.restart();
         }
         file.seek(SeekFrom::Start(self.offset))?;
@@ -196,7 +196,8 @@ impl Run {
         }
     }
 
-    /// The same from `metrics.csv`, which is written anew for a new metric and therefore always read whole.
+    /// The same from `metrics.csv`. A new metric rewrites that file, so it is always read from the
+    /// start.
     fn read_csv(&mut self, path: &Path) -> io::Result<()> {
         let mut reader = csv::Reader::from_path(path)?;
         let header = reader.headers()?.clone();
@@ -221,7 +222,7 @@ impl Run {
         (self.curves, self.arrays) = (BTreeMap::new(), BTreeMap::new());
     }
 
-    /// A text file, cut off where it is very long.
+    /// A text file, truncated if it is very long.
     fn text(&self, name: &str) -> io::Result<Option<String>> {
         let path = self.folder.join(name);
         let mut bytes = vec![];
@@ -241,7 +242,8 @@ impl Run {
         }
     }
 
-    /// Of each picture the latest, as far as they are small. A picture that cannot be read is left out.
+    /// The latest version of each image, unless it is too large. Images that cannot be read are
+    /// left out.
     fn read_pictures(&mut self) {
         self.pictures.clear();
         let folders = std::fs::read_dir(self.folder.join("media")).into_iter().flatten().flatten();
@@ -269,7 +271,7 @@ struct GoodputFile {
     runs: Vec<Goodput>,
 }
 
-/// Names of what is within an object, and values as text.
+/// Flattens an object: names joined by dots, and values as text.
 fn flat(name: String, value: Json) -> Vec<(String, String)> {
     match value {
         Json::Object(fields) => {

@@ -1,15 +1,16 @@
-//! [`Summary`]: what a fit knows of itself besides what it logs, as `summary.json` in the run's folder.
+//! [`Summary`]: what a fit records about itself besides logged values, as `summary.json` in the
+//! run's folder.
 
 use serde::{Deserialize, Serialize};
 
-/// The file of a run's folder that has it.
+/// Its file in a run's folder.
 pub const SUMMARY: &str = "summary.json";
 
-/// How a fit stands.
+/// The state of a fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It trains, or was killed.
+    /// It is running, or was killed.
     #[default]
     Running,
     /// It reached its last epoch or step, or a callback stopped it.
@@ -20,11 +21,11 @@ pub enum State {
     Failed,
 }
 
-/// What a fit knows of itself. Times are in seconds, sizes in bytes.
+/// A fit's record of itself. Times are in seconds, sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
-    /// How it stands.
+    /// The state.
     pub state: State,
     /// The error that ended it, or why it stopped before its last epoch.
     pub reason: Option<String>,
@@ -32,37 +33,38 @@ pub struct Summary {
     pub epochs: u64,
     /// Finished optimizer steps.
     pub global_step: u64,
-    /// From the call of `fit` to the end of its first step.
+    /// The time from the call of `fit` to the end of its first step.
     pub time_to_first_step: f64,
     /// The median time of a step.
     pub step_time_p50: f64,
-    /// Samples trained on each second.
+    /// Training samples per second.
     pub samples_per_second: f64,
-    /// The share of the steps' time, from 0 to 1, in which the device had no batch.
+    /// The fraction of step time, from 0 to 1, in which the device had no batch.
     pub data_wait_share: f64,
-    /// What the training loader says is slow.
+    /// The training loader's report of its bottleneck.
     pub loader: Option<String>,
-    /// The programs that were compiled, with how long it took, where that is known.
+    /// The compiled programs, with their compile times if known.
     pub compilations: Vec<(String, Option<f64>)>,
-    /// Arithmetic operations a second on each device.
+    /// FLOP/s on each device.
     pub flops_per_second: Option<f64>,
-    /// The most that a device of this kind can do.
+    /// The peak FLOP/s of such a device.
     pub peak_flops: Option<f64>,
-    /// How long the steps took.
+    /// The distribution of step times.
     pub step_times: StepTimes,
-    /// The devices of the process that writes.
+    /// The devices of the process that writes the file.
     pub memory: Vec<DeviceMemory>,
-    /// Memory of the process that writes.
+    /// The memory of the process that writes the file.
     pub host_memory: Option<u64>,
     /// The parts of the model: name, type, parameters, shapes.
     pub model: Vec<[String; 4]>,
-    /// What stands below the table of the model.
+    /// The line below the table of the model.
     pub model_total: String,
-    /// The most expensive lines of the user's code in the compiled step, with operations and bytes of a step on each device.
+    /// The most expensive lines of the user's code in the compiled step, with FLOPs and bytes of a
+    /// step on each device.
     pub lines: Vec<(String, f64, f64)>,
-    /// What would make the training faster.
+    /// Advice for faster training.
     pub advice: Vec<String>,
-    /// What else there is to say: mesh, precision, batch size.
+    /// Further settings: mesh, precision, batch size.
     pub setting: Vec<(String, String)>,
 }
 
@@ -70,32 +72,33 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceMemory {
-    /// Which device.
+    /// The device.
     pub device: String,
     /// The training state.
     pub state: u64,
-    /// What the training step needs besides its arguments, by the compiler's count.
+    /// Temporary memory of the training step, as the compiler counts it.
     pub temporaries: Option<u64>,
-    /// The most that was ever in use, as the device says.
+    /// The peak use, as the device reports it.
     pub peak: Option<u64>,
-    /// How much there is.
+    /// The size of the memory.
     pub limit: Option<u64>,
 }
 
-/// How the times of steps are distributed, in bounded memory.
+/// The distribution of step times, in bounded memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepTimes {
-    /// How many steps took from `2^(i/8)` to `2^((i+1)/8)` microseconds, for each `i` that occurs.
+    /// The number of steps that took from `2^(i/8)` to `2^((i+1)/8)` microseconds, for each `i`
+    /// that occurs.
     pub counts: std::collections::BTreeMap<i32, u64>,
     /// The slowest steps with their times, the slowest first.
     pub slowest: Vec<(u64, f64)>,
 }
 
 impl StepTimes {
-    /// How many of the slowest are kept.
+    /// How many of the slowest steps are kept.
     const SLOWEST: usize = 10;
-    /// Parts that a doubling of the time is divided into.
+    /// The number of bins for each doubling of the time.
     const PARTS: f64 = 8.0;
 
     /// Counts a step.
@@ -111,7 +114,8 @@ impl StepTimes {
         }
     }
 
-    /// Where each part of the histogram begins, in seconds, and how many steps it has, those in between included.
+    /// The lower edge of each bin in seconds and its number of steps, including empty bins in
+    /// between.
     pub(crate) fn histogram(&self) -> Vec<(f64, u64)> {
         let (Some((&first, _)), Some((&last, _))) = (self.counts.first_key_value(), self.counts.last_key_value())
         else {

@@ -101,7 +101,7 @@ fn a_run_that_failed_is_told_with_all_that_is_known() {
     has_sections(&page, &SECTIONS);
     let expected = [
         "Failed: the loss was NaN in step 12 &lt;/style&gt;&lt;script&gt;",
-        "val_loss is 0.4 at step 3000, its least",
+        "val_loss is 0.4 at step 3000, its minimum",
         "val_bad_loss was NaN or infinite at 1 of the log points",
         "input-bound: 33 %",
         "3200 samples a second; 41 % of the chip&#39;s peak",
@@ -114,7 +114,7 @@ fn a_run_that_failed_is_told_with_all_that_is_known() {
         "--share:0.900",
         "variables.RUST_LOG",
         "data:image/png;base64,iVBOR",
-        "50 further parts are left out",
+        "50 more parts are left out",
         "max_epochs = 3  # --max-epochs",
         "src/main.rs:7 &lt;/style&gt;",
         "2.50 GFLOP",
@@ -144,7 +144,7 @@ fn a_run_with_many_metrics_and_log_points_has_a_small_page() {
     let run = Run::open(&folder).unwrap();
     let page = report(std::slice::from_ref(&run));
     has_sections(&page, &SECTIONS);
-    assert!(page.contains("further curves are left out"));
+    assert!(page.contains("more curves are left out"));
     let runs: Vec<Run> = std::iter::repeat_n(run, 14).collect();
     has_sections(&report(&runs), &["overview", "differences", "curves", "time", "steps", "memory"]);
 }

@@ -1,4 +1,4 @@
-//! Sizes, amounts and times as people read them.
+//! Sizes, amounts and times in readable units.
 
 /// Bytes of memory, in GiB or MiB.
 pub fn memory(bytes: u64) -> String {
@@ -9,7 +9,7 @@ pub fn memory(bytes: u64) -> String {
     }
 }
 
-/// An amount with a prefix of a thousand each.
+/// An amount with an SI prefix.
 pub fn amount(value: f64, unit: &str) -> String {
     let prefixes = ["", "k", "M", "G", "T", "P", "E"];
     let mut scaled = value;
@@ -21,7 +21,7 @@ pub fn amount(value: f64, unit: &str) -> String {
     format!("{scaled:.2} {}{unit}", prefixes[i])
 }
 
-/// Seconds, in a unit that fits.
+/// Seconds in a suitable unit.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s >= 7200.0 => format!("{:.1} h", s / 3600.0),

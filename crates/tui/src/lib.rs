@@ -1,12 +1,12 @@
-//! Full screens on a terminal: the terminal is taken and given back whole ([`Terminal`]), screens are made of [`widgets`],
-//! and documentation shows them as pictures ([`svg`](fn@svg)).
+//! Full-screen terminal interfaces: [`Terminal`] takes the terminal and restores it, [`widgets`]
+//! are the parts of screens, and [`svg`](fn@svg) makes pictures for documentation.
 //!
 //! ```no_run
 //! use std::time::Duration;
 //!
 //! use fulmen_tui::{Terminal, key};
 //!
-//! // Nothing is taken where standard error is no terminal.
+//! // Does nothing if standard error is not a terminal.
 //! if let Some(terminal) = Terminal::take(|_line| {})? {
 //!     while terminal.draw(|frame| frame.render_widget("any key ends this", frame.area()))? {
 //!         if key(Duration::from_millis(100))?.is_some() {

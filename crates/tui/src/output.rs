@@ -1,5 +1,6 @@
-//! [`Output`]: what a program writes while a screen is shown. It goes through a pipe, is told line by line, and is written to
-//! the terminal in the end. So does what libraries in C and child processes write.
+//! [`Output`]: captures what a program writes while a screen is shown. It goes through a pipe, is
+//! reported line by line, and is written to the terminal at the end. This includes output of C
+//! libraries and child processes.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, PipeReader, PipeWriter, Read, Write};
@@ -12,14 +13,14 @@ use std::thread;
 use console::strip_ansi_codes;
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
-/// Bytes that are kept for the terminal; twice as many for a moment.
+/// The most bytes kept for the terminal; temporarily twice as many.
 const MOST_KEPT: usize = 1 << 20;
-/// Bytes of a line that are told.
+/// The most bytes of a reported line.
 const MOST_TOLD: usize = 1000;
-/// Ends the capture, once that is asked for.
+/// Ends the capture once requested.
 const END: u8 = 0;
 
-/// Standard error, and standard output if it is a terminal, while they go through a pipe.
+/// Standard error, and standard output if it is a terminal, while they are redirected to a pipe.
 #[derive(Debug)]
 pub(crate) struct Output {
     stderr: OwnedFd,
@@ -30,7 +31,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Leads both through a pipe.
+    /// Redirects both to a pipe.
     pub(crate) fn capture(told: impl FnMut(String) + Send + 'static) -> io::Result<Output> {
         let (reader, pipe) = io::pipe()?;
         let stderr = io::stderr().as_fd().try_clone_to_owned()?;
@@ -42,7 +43,7 @@ impl Output {
             .name("fulmen-output".into())
             .spawn(move || pass(reader, terminal, &asked, &sender, told))?;
         let output = Output { stderr, stdout, pipe, ending, ended };
-        // What is written is written to the old place.
+        // Output is written to the original file.
         let _ = io::stdout().flush();
         let led = match &output.stdout {
             Some(_) => dup2_stdout(&output.pipe).and_then(|()| dup2_stderr(&output.pipe)),
@@ -57,7 +58,7 @@ impl Output {
         }
     }
 
-    /// Leads both to the terminal again, once it has what was written.
+    /// Redirects both to the terminal again, after it has received the captured output.
     pub(crate) fn release(mut self) {
         self.ending.store(true, Ordering::SeqCst);
         self.pass_on();
@@ -68,7 +69,8 @@ impl Output {
         self.pass_on();
     }
 
-    /// Waits until the terminal has what is in the pipe. An error means that the reader has gone.
+    /// Waits until the terminal has received the content of the pipe. An error means that the
+    /// reader has ended.
     fn pass_on(&mut self) {
         if self.pipe.write_all(&[END]).is_ok() {
             let _ = self.ended.recv();
@@ -76,8 +78,8 @@ impl Output {
     }
 }
 
-/// Reads the pipe to its end, which is after the release if a child process still has it. From the first end on, all goes to
-/// the terminal at once.
+/// Reads the pipe until it is closed, which is after the release if a child process still has it
+/// open. From the first release on, everything goes to the terminal at once.
 fn pass(mut pipe: PipeReader, mut terminal: File, ending: &AtomicBool, ended: &Sender<()>, told: impl FnMut(String)) {
     let mut kept = Some(Kept { bytes: vec![], line: vec![], told });
     let mut buffer = [0; 8192];
@@ -105,7 +107,7 @@ fn pass(mut pipe: PipeReader, mut terminal: File, ending: &AtomicBool, ended: &S
     }
 }
 
-/// What was written, for the terminal, and the line that has no end yet.
+/// Captured output, and the line that has not ended yet.
 struct Kept<F> {
     bytes: Vec<u8>,
     line: Vec<u8>,
@@ -132,7 +134,7 @@ impl<F: FnMut(String)> Kept<F> {
     }
 }
 
-/// A line as it would stand there: without colours, and what was written over is gone.
+/// A line as it would appear: without colors and without overwritten text.
 fn plain(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let text = strip_ansi_codes(&text);
@@ -149,7 +151,7 @@ mod tests {
         let mut lines = vec![];
         let mut kept = Kept { bytes: vec![], line: vec![], told: |line| lines.push(line) };
         let text = "step \x1b[1;32m1\x1b[0m\n 10 %\r 20 %\r\n\tin\x07dented\n\u{fffd}";
-        // Byte by byte, and not only at the ends of lines.
+        // Byte by byte, not only at the ends of lines.
         text.as_bytes().iter().for_each(|byte| kept.add(&[*byte]));
         kept.add(&[b'x'; 5000]);
         kept.add(b"\nno end");

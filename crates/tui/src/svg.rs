@@ -1,11 +1,11 @@
-//! [`svg`]: a picture of a screen.
+//! [`svg`]: pictures of screens.
 
 use std::fmt::Write as _;
 
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier};
 
-/// A picture of a screen as SVG, with a text for each run of cells of the same style.
+/// A screen as an SVG picture, with a text element for each run of cells with the same style.
 ///
 /// ```
 /// use ratatui::buffer::Buffer;

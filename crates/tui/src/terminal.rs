@@ -1,6 +1,6 @@
-//! [`Terminal`]: the terminal, taken for a screen and given back.
+//! [`Terminal`]: takes the terminal for a screen and restores it.
 //!
-//! Not here: where the program's output goes meanwhile (`output.rs`).
+//! Not here: the program's output in the meantime (`output.rs`).
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _};
@@ -20,16 +20,16 @@ use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, d
 
 use crate::output::Output;
 
-/// The one terminal of a program, while a [`Terminal`] has it.
+/// The terminal of the program, while a [`Terminal`] has it.
 static TAKEN: Mutex<Option<Taken>> = Mutex::new(None);
 
-/// The thread whose panics end the program, as far as the terminal is concerned: the one that took it.
+/// The thread that took the terminal. Its panics restore the terminal.
 static OWNER: Mutex<Option<ThreadId>> = Mutex::new(None);
 
-/// How long a program that ends waits for a draw that hangs.
+/// How long a program that ends waits for a blocked draw.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A screen is written in few pieces.
+/// Large, so that a screen is written in few pieces.
 type Screen = ratatui::Terminal<CrosstermBackend<BufWriter<File>>>;
 
 struct Taken {
@@ -39,20 +39,21 @@ struct Taken {
 
 /// The terminal of standard error, taken for a screen.
 ///
-/// It is in raw mode: Ctrl-C is a key. It is as before once this is dropped, or given back: also after a panic of the
-/// thread that took it, and before a signal ends the program by way of `fulmen_signals`.
+/// It is in raw mode, in which Ctrl-C is a key. Its state is restored when this is dropped or given
+/// back, also after a panic of the thread that took it, and before a signal ends the program
+/// through `fulmen_signals`.
 #[derive(Debug)]
 pub struct Terminal {
     _private: (),
 }
 
 impl Terminal {
-    /// Takes the terminal of standard error, and hands each line that the program writes from now on to `told`, without
-    /// colours, on a thread of its own. Standard output is left alone if it is no terminal. None where standard error is no
-    /// terminal.
+    /// Takes the terminal of standard error. From now on, `told` gets each line that the program
+    /// writes, without colors, on a separate thread. Standard output is left alone if it is not a
+    /// terminal. Returns `None` if standard error is not a terminal.
     ///
     /// # Errors
-    /// The terminal cannot be opened or set, or it is taken already.
+    /// The terminal cannot be opened or configured, or is already taken.
     pub fn take(told: impl FnMut(String) + Send + 'static) -> io::Result<Option<Terminal>> {
         if !io::stderr().is_terminal() {
             return Ok(None);
@@ -77,10 +78,10 @@ impl Terminal {
         Ok(Some(Terminal { _private: () }))
     }
 
-    /// Draws the screen; false if the terminal has been given back.
+    /// Draws the screen; returns false if the terminal has been given back.
     ///
     /// # Errors
-    /// The terminal cannot be written to.
+    /// The terminal cannot be written.
     pub fn draw(&self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<bool> {
         match &mut *TAKEN.lock() {
             Some(taken) => taken.screen.draw(draw).map(|_| true),
@@ -88,9 +89,9 @@ impl Terminal {
         }
     }
 
-    /// Gives the terminal back now. What was written meanwhile stands on it.
+    /// Gives the terminal back now, and prints the output captured in the meantime.
     pub fn give_back(&self) {
-        // Under the lock: who finds nothing to give back may end the program.
+        // While holding the lock: a caller that finds nothing to restore may end the program.
         TAKEN.lock().take().into_iter().for_each(restore);
     }
 }
@@ -101,7 +102,7 @@ impl Drop for Terminal {
     }
 }
 
-/// The next key that is pressed, if one is within this time. A change of the terminal's size ends the waiting, too.
+/// The next key, if one is pressed within this time. Resizing the terminal also ends the wait.
 ///
 /// # Errors
 /// The terminal cannot be read.
@@ -115,7 +116,8 @@ pub fn key(within: Duration) -> io::Result<Option<KeyEvent>> {
     }
 }
 
-/// A terminal that cannot be set is not ours any more; there is nobody to tell.
+/// Errors are ignored: a terminal that cannot be configured is lost, and there is nowhere to report
+/// it.
 fn reset(screen: &mut Screen) {
     let _ = execute!(screen.backend_mut(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
@@ -126,7 +128,7 @@ fn restore(mut taken: Taken) {
     taken.output.release();
 }
 
-/// As the program ends: a draw that hangs is not waited for.
+/// When the program ends, it does not wait for a blocked draw.
 fn restore_at_end() {
     match TAKEN.try_lock_for(PATIENCE) {
         Some(mut taken) => taken.take().into_iter().for_each(restore),
@@ -134,14 +136,14 @@ fn restore_at_end() {
     }
 }
 
-/// Sets what gives the terminal back where nothing is dropped, once.
+/// Installs, once, the hooks that restore the terminal if nothing is dropped.
 fn set_hooks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         fulmen_signals::before_exit(restore_at_end);
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            // A panic of another thread is one line more, unless it ends the program.
+            // A panic of another thread only prints a line, unless it ends the program.
             if cfg!(panic = "abort") || *OWNER.lock() == Some(thread::current().id()) {
                 restore_at_end();
             }

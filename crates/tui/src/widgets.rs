@@ -1,4 +1,4 @@
-//! What screens are made of.
+//! The parts of screens.
 //!
 //! Not here: what they show.
 
@@ -14,7 +14,7 @@ pub fn panel(title: &str) -> Block<'_> {
     Block::bordered().title(format!(" {title} ")).border_style(Color::DarkGray)
 }
 
-/// A bar of `width` cells, filled to `part`, from 0 to 1.
+/// A bar of `width` cells, filled to the fraction `part`, from 0 to 1.
 ///
 /// ```
 /// assert_eq!(fulmen_tui::widgets::bar(0.375, 4).content, "█▌  ");
@@ -34,15 +34,15 @@ pub fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| "–".into(), |value| format!("{value:.1} %"))
 }
 
-/// The last values, the newest on the right, up to `max`.
+/// The last values, the newest on the right, scaled to `max`.
 pub fn history(frame: &mut Frame<'_>, area: Rect, title: &str, values: &[u64], max: u64) {
     let width = usize::from(area.width.saturating_sub(2));
     let newest = &values[values.len().saturating_sub(width)..];
     frame.render_widget(Sparkline::default().data(newest).max(max).fg(Color::Cyan).block(panel(title)), area);
 }
 
-/// Curves over one axis each way, with a legend if there are several. They are told apart by colour and by their dots,
-/// which the legend shows. Values must be finite.
+/// Curves over common axes, with a legend if there are several. They differ in color and in their
+/// dots, which the legend shows. Values must be finite.
 ///
 /// ```
 /// use fulmen_tui::widgets::chart;
@@ -76,7 +76,7 @@ pub fn chart(frame: &mut Frame<'_>, area: Rect, title: &str, curves: &[(&str, &[
     frame.render_widget(chart.block(panel(title)), area);
 }
 
-/// The least and the greatest, apart from each other; none without values.
+/// The minimum and the maximum, made distinct; `None` without values.
 fn bounds(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
     let [low, high] =
         values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], value| [low.min(value), high.max(value)]);

@@ -1,4 +1,4 @@
-//! Trains on handwritten digits with a loop of one's own where others call `Trainer::fit`: `train` is that loop.
+//! Trains on handwritten digits with a loop of your own instead of `Trainer::fit`: see `train`.
 
 mod setup;
 
@@ -10,14 +10,14 @@ use fulmen::prelude::*;
 /// Trains on handwritten digits with a loop of its own
 #[derive(clap::Parser)]
 struct Args {
-    /// Random pixels in place of the digits.
+    /// Use random pixels instead of the digits.
     #[arg(long)]
     fake_data: bool,
     #[command(flatten)]
     trainer: TrainerArgs,
 }
 
-/// Trains, keeps the best state in the Trainer's root folder, and tests it.
+/// Trains, saves the best state in the Trainer's root folder, and tests it.
 fn train(args: Args) -> Result<LogPoint, Box<dyn Error>> {
     let mut trainer = Trainer::builder().max_epochs(3).gradient_clip_val(1.0).args(args.trainer).build()?;
     let folder = trainer.options().default_root_dir.clone();

@@ -1,4 +1,4 @@
-//! The model, how it is trained, and the data.
+//! The model, its optimizer, and the data.
 
 use std::error::Error;
 

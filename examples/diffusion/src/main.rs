@@ -26,10 +26,10 @@ struct Args {
     /// Random pictures in place of those in --data-dir.
     #[arg(long)]
     fake_data: bool,
-    /// Digits a step.
+    /// The batch size.
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
-    /// Worker threads that read data.
+    /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
     /// A checkpoint of examples/resnet on the same digits: its classifier judges what `test` draws.
@@ -65,7 +65,7 @@ impl Program for Args {
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
-        // A tenth of the training digits is held back to choose the best epoch by.
+        // A tenth of the training digits is held out to choose the best epoch.
         let digits = self.digits(Split::Train)?;
         let held_back = digits.len() / 10;
         let lengths = [digits.len() - held_back, held_back];
@@ -80,8 +80,8 @@ impl Program for Args {
         Ok(FitData { train, validation: (&self.in_order(validation)?).into() })
     }
 
-    /// The test digits, each with noise to draw one of its class from: a step that does not train draws the same random numbers
-    /// for each batch.
+    /// The test digits, each with noise to draw one of its class from. A step that does not train
+    /// draws the same random numbers for each batch.
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
         let data = FakeDataset::beside(self.digits(Split::Test)?).normal("noise", SHAPE);
         Ok((&self.in_order(data)?).into())
@@ -92,7 +92,7 @@ impl Program for Args {
         let labels: Vec<i32> = (0..self.samples).map(|i| (i % 10) as i32).collect();
         let labels = TensorDataset::builder().array("label", [self.samples], labels).build()?;
         let noise = FakeDataset::beside(labels).seed(options.seed).normal("noise", SHAPE);
-        // In one batch, which is one picture.
+        // In one batch, which becomes one image.
         Ok(Some(DataLoader::builder(noise).per_device_batch_size(self.samples.max(1)).build()?))
     }
 

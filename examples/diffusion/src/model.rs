@@ -23,24 +23,26 @@ pub(crate) struct Recipe {
     /// Residual blocks at each size.
     #[arg(long, default_value_t = 1)]
     layers: usize,
-    /// Time steps from a picture to noise.
+    /// The number of time steps from an image to noise.
     #[arg(long, default_value_t = 1000)]
     timesteps: usize,
     /// How fast a picture becomes noise.
     #[arg(long, value_enum, default_value_t = NoiseSchedule::Cosine)]
     noise_schedule: NoiseSchedule,
-    /// Steps from noise to a picture, when digits are drawn.
+    /// The number of steps from noise to an image when drawing digits.
     #[arg(long, default_value_t = 20)]
     sampling_steps: usize,
-    /// The highest learning rate; it falls as a cosine after a twentieth of the steps as warm-up.
+    /// The highest learning rate, with a warm-up in the first twentieth of the steps and a cosine
+    /// decay.
     #[arg(long, default_value_t = 2e-3)]
     learning_rate: f64,
-    /// Decay of the average of the weights that is validated, drawn with and saved; 0 for no average.
+    /// The decay of the average of the weights that is validated, used for drawing, and saved; 0
+    /// for no average.
     #[arg(long, default_value_t = 0.995)]
     pub(crate) ema_decay: f64,
 }
 
-/// A UNet that is told the class, the random numbers that training draws from, and the classifier that judges.
+/// A class-conditional UNet, the random numbers that training draws from, and the classifier that judges.
 #[derive(Module)]
 pub(crate) struct Diffusion {
     unet: UNet,
@@ -79,7 +81,7 @@ impl Diffusion {
         Ok(Diffusion { unet: UNet::new(config)?, random: RandomStream::new(), classifier, process, recipe })
     }
 
-    /// The squared error of the noise that the network finds in each of the batch's digits: `f32[batch]`.
+    /// The squared error of the predicted noise for each of the batch's digits: `f32[batch]`.
     fn losses(&self, batch: &Batch, timesteps: &Tensor) -> Tensor {
         let digits = pixels(batch);
         let noise = random::normal(self.random.next_key(), DType::F32, digits.shape().clone());
@@ -101,7 +103,7 @@ fn pixels(batch: &Batch) -> Tensor {
     batch.get("image").to_dtype(DType::F32) / 127.5 - 1.0
 }
 
-/// The classifier of a checkpoint of `examples/resnet`, which nothing trains here.
+/// The classifier of a checkpoint of `examples/resnet`, which is not trained here.
 fn judge(path: &Path) -> cli::Result<ResNet> {
     let classifier = ResNet::from_weights(path)?;
     let (channels, classes) = (classifier.config().in_chans, classifier.config().num_classes);
@@ -122,7 +124,7 @@ impl TrainingModule for Diffusion {
         self.losses(batch, &timesteps).mean_all()
     }
 
-    /// At time steps that lie evenly over all.
+    /// The time steps are evenly spaced.
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
         let (rows, all) = (batch.size(), self.process.timesteps());
         let timesteps: Vec<i32> = (0..rows).map(|row| (row * all / rows) as i32).collect();

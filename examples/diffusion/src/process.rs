@@ -1,9 +1,9 @@
-//! How a picture becomes noise in many steps, and how noise becomes a picture in a few.
+//! The process that turns an image into noise in many steps, and noise into an image in a few.
 
 use fulmen::cli::clap;
 use fulmen::prelude::*;
 
-/// How fast a picture is lost.
+/// The noise schedule.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum NoiseSchedule {
     /// Ho et al. 2020: what a step adds rises evenly.
@@ -14,7 +14,7 @@ pub(crate) enum NoiseSchedule {
 
 /// The noise of each time step.
 pub(crate) struct Process {
-    /// What is left of the picture's variance after each time step.
+    /// The remaining fraction of the image's variance after each time step.
     alphas_cumprod: Vec<f64>,
 }
 
@@ -39,17 +39,18 @@ impl Process {
         self.alphas_cumprod.len()
     }
 
-    /// What is left of pictures `f32[batch, …]` after time steps `i32[batch]`, and the noise in place of the rest.
+    /// Noisy versions of images `f32[batch, …]` at time steps `i32[batch]`.
     pub(crate) fn add_noise(&self, pictures: &Tensor, noise: &Tensor, timesteps: &Tensor) -> Tensor {
         let left: Vec<f32> = self.alphas_cumprod.iter().map(|&left| left as f32).collect();
         let left = Tensor::from_slice(&left, [left.len()]).take(0, timesteps).reshape([timesteps.size(0), 1, 1, 1]);
         pictures * left.sqrt() + noise * (1.0 - left).sqrt()
     }
 
-    /// Pictures made of noise `f32[batch, …]` in so many steps, by what `predict` takes for the noise in them after time
-    /// steps `i32[batch]` (DDIM, Song et al. 2020).
+    /// Images from noise `f32[batch, …]` in `count` steps, where `predict` estimates the noise at
+    /// time steps `i32[batch]` (DDIM, Song et al. 2020).
     ///
-    /// The steps are written out and not a loop: XLA's convolutions on a CPU are about ten times as slow within one.
+    /// The steps are unrolled instead of a loop: XLA's convolutions on a CPU are about ten times
+    /// slower inside one.
     pub(crate) fn sample(&self, noise: &Tensor, steps: usize, predict: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
         let timesteps: Vec<usize> = (1..=steps).rev().map(|i| i * self.timesteps() / steps - 1).collect();
         let mut x = noise.clone();

@@ -28,14 +28,15 @@ struct Args {
     /// A folder of Hugging Face with config.json, weights and tokenizer.json: a BERT or a RoBERTa.
     #[arg(long)]
     from: Option<PathBuf>,
-    /// A .csv, .tsv or .jsonl file with `text` and `label`, or a folder in which each .txt or .md file is a class and each
-    /// line a text. A tenth is held back to validate with, another one to test with.
+    /// A .csv, .tsv or .jsonl file with `text` and `label`, or a folder in which each .txt or .md
+    /// file is a class and each line a text. A tenth is held out for validation and another tenth
+    /// for testing.
     #[arg(long)]
     data: Option<PathBuf>,
     /// Texts to test with, instead of the tenth of --data.
     #[arg(long)]
     test_data: Option<PathBuf>,
-    /// Texts for `predict`, whose labels need not be known; without this flag those to test with.
+    /// Texts for `predict`, with or without labels; by default the test texts.
     #[arg(long)]
     predict_data: Option<PathBuf>,
     /// Random tokens in place of --data, and random weights in place of those in --from, which may then have a config.json
@@ -48,16 +49,16 @@ struct Args {
     /// After the test, save the updates of LoRA and the classifier into this folder, as peft reads them.
     #[arg(long, requires = "lora")]
     save_adapter: Option<PathBuf>,
-    /// Tokens of a text at most, and at most as many as the model takes; longer texts are cut.
+    /// The most tokens of a text, within the limit of the model; longer texts are truncated.
     #[arg(long, default_value_t = 128)]
     max_length: usize,
-    /// To how many lengths texts are padded. Each has a program of its own.
+    /// The number of lengths that texts are padded to. Each has its own program.
     #[arg(long, default_value_t = 2)]
     buckets: usize,
-    /// Samples a step.
+    /// The batch size.
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
-    /// Worker threads that read data.
+    /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
     #[command(flatten)]
@@ -70,7 +71,7 @@ impl Args {
         Ok(self.from.as_deref().ok_or(none)?)
     }
 
-    /// What the model begins with.
+    /// The initial model.
     fn config(&self) -> cli::Result<Config> {
         match self.from.is_none() && self.fake_data {
             true => Ok(Config {
@@ -116,7 +117,7 @@ impl Args {
     /// Batches of a few lengths; all classes must be known.
     fn in_buckets(&self, samples: Samples) -> cli::Result<DataLoaderBuilder> {
         if !samples.are_labelled() {
-            return Err("a text has no `label`; only `predict` does without".into());
+            return Err("a text has no `label`; only `predict` accepts that".into());
         }
         let lengths = samples.lengths();
         let buckets = Buckets::new(&lengths, choose_boundaries(&lengths, self.buckets)?.lengths())?;

@@ -1,4 +1,4 @@
-//! The classifier, what of it is trained, and how.
+//! The classifier and how it is trained.
 
 use std::path::Path;
 
@@ -15,22 +15,22 @@ const UPDATED: [&str; 4] = ["*.query.weight", "*.key.weight", "*.value.weight", 
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// The highest learning rate, which then goes down to 0 along a line.
+    /// The highest learning rate, which then decreases linearly to 0.
     #[arg(long, default_value_t = 5e-5)]
     learning_rate: f64,
-    /// The share of the steps until the learning rate is there.
+    /// The fraction of the steps with an increasing learning rate.
     #[arg(long, default_value_t = 0.06)]
     warmup_ratio: f64,
-    /// Decay of matrices; biases and norms have none.
+    /// The weight decay of matrices; biases and norms have none.
     #[arg(long, default_value_t = 0.01)]
     weight_decay: f64,
-    /// Train updates of this rank instead of the weights (LoRA), and the classifier.
+    /// Train updates of this rank (LoRA) and the classifier instead of all weights.
     #[arg(long)]
     pub(crate) lora: Option<usize>,
     /// LoRA multiplies the updates by this number over the rank.
     #[arg(long, default_value_t = 16.0)]
     lora_alpha: f64,
-    /// Train the classifier alone.
+    /// Train only the classifier.
     #[arg(long, conflicts_with = "lora")]
     freeze_backbone: bool,
 }

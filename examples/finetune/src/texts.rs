@@ -9,7 +9,7 @@ use fulmen::data::text::{Encoding, TokenCollator, Tokenizer};
 use fulmen::data::{self, DType, Dataset, Field, Fingerprint, Sample, SampleRng, Source};
 use fulmen::models::Labels;
 
-/// A line of fewer words is a heading or a bracket, not a text.
+/// A line with fewer words is a heading or a bracket, not a text.
 const FEWEST_WORDS: usize = 5;
 
 /// A text, and its class where that is known.
@@ -79,7 +79,7 @@ pub(crate) enum Split {
     Test,
 }
 
-/// The texts of a part: a tenth, drawn at random, is held back to validate with, another one to test with.
+/// The texts of a part: a random tenth is held out for validation, another tenth for testing.
 pub(crate) fn part(texts: Vec<Text>, split: Split) -> Vec<Text> {
     let mut order: Vec<usize> = (0..texts.len()).collect();
     SampleRng::new(0, 0, 0).shuffle(&mut order);
@@ -107,13 +107,13 @@ impl Samples {
                 None => None,
                 Some(name) => Some(*labels.label2id.get(name).ok_or_else(|| {
                     let known: Vec<&str> = labels.label2id.keys().map(String::as_str).collect();
-                    format!("text {number}: its label is `{name}`, which is none of {}", known.join(", "))
+                    format!("text {number}: its label is `{name}`, expected one of {}", known.join(", "))
                 })? as i32),
             };
             Ok((tokenizer.encode(&text.text)?, label))
         };
         let rows = texts.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
-        let pad = tokenizer.pad_id().ok_or_else(|| format!("{tokenizer:?} has no token that pads"))?;
+        let pad = tokenizer.pad_id().ok_or_else(|| format!("{tokenizer:?} has no padding token"))?;
         Samples::of_rows(rows, pad, max_length)
     }
 
@@ -122,7 +122,7 @@ impl Samples {
         let row = |index: usize| {
             let mut random = SampleRng::new(0, 0, index as u64);
             let length = random.in_range(1..max_length + 1);
-            // The first few stand for special tokens.
+            // The first few are special tokens.
             let ids = (0..length).map(|_| random.in_range(5..vocab_size) as u32).collect();
             (Encoding::from_ids(ids), Some(random.below(labels.len()) as i32))
         };
@@ -131,7 +131,7 @@ impl Samples {
 
     fn of_rows(rows: Vec<(Encoding, Option<i32>)>, pad: u32, max_length: usize) -> Result<Samples> {
         let Some(longest) = rows.iter().map(|(tokens, _)| tokens.len()).max() else {
-            return Err("there are no texts; give more of them".into());
+            return Err("there are no texts; give at least one".into());
         };
         Ok(Samples { tokens: TokenCollator::new(rounded(longest, max_length), pad), rows, max_length })
     }

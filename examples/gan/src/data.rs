@@ -1,4 +1,4 @@
-//! Where pictures come from: digits, folders by class, or nowhere.
+//! The images: digits, folders by class, or random ones.
 
 use std::path::{Path, PathBuf};
 
@@ -50,13 +50,13 @@ impl Pictures {
         Err(message.into())
     }
 
-    /// Random ones in colour, of ten classes.
+    /// Random color images of ten classes.
     pub(crate) fn fake(size: usize) -> Pictures {
         Pictures { kind: Kind::Fake, channels: 3, size, classes: 10 }
     }
 
-    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. A tenth of what there is to train on is held back
-    /// for validation.
+    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. A tenth of the
+    /// training data is held out for validation.
     pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
         let all: Box<dyn Dataset> = match &self.kind {
             Kind::Digits(folder) => {
@@ -82,7 +82,7 @@ impl Pictures {
         Ok(if split == Split::Train { Box::new(train) } else { Box::new(validation) })
     }
 
-    /// Classes to draw pictures of, in turn: the field `label`.
+    /// Classes to draw images of, in turn: the field `label`.
     pub(crate) fn labels(&self, count: usize) -> Result<TensorDataset> {
         let labels: Vec<i32> = (0..count).map(|i| (i % self.classes) as i32).collect();
         Ok(TensorDataset::builder().array("label", [count], labels).build()?)

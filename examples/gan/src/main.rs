@@ -24,13 +24,13 @@ struct Args {
     /// Random pictures in place of those in --data-dir.
     #[arg(long)]
     fake_data: bool,
-    /// Height and width of pictures from folders and of --fake-data.
+    /// The height and width of images from folders and of --fake-data.
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// Pictures a step.
+    /// The batch size.
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
-    /// Worker threads that read data.
+    /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
     /// A checkpoint of examples/resnet on the same data: its classifier judges what is drawn.
@@ -51,8 +51,8 @@ impl Args {
         }
     }
 
-    /// All samples, each once and with noise to draw from: a step that does not train draws the same random numbers for each
-    /// batch.
+    /// All samples, each once and with noise to draw from. A step that does not train draws the
+    /// same random numbers for each batch.
     fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];
@@ -88,7 +88,7 @@ impl Program for Args {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];
         let data = FakeDataset::beside(pictures.labels(self.samples)?).seed(options.seed).normal("noise", noise);
-        // In one batch, which is one picture.
+        // In one batch, which becomes one image.
         Ok(Some(DataLoader::builder(data).per_device_batch_size(self.samples.max(1)).build()?))
     }
 

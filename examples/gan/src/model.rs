@@ -17,13 +17,13 @@ use crate::data::Pictures;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// Which networks. BigGAN's are told the class.
+    /// The networks. BigGAN's are conditioned on the class.
     #[arg(long, value_enum, default_value_t = Model::Dcgan)]
     model: Model,
     /// The unit of channels: ngf and ndf of DCGAN, ch of BigGAN.
     #[arg(long, default_value_t = 16)]
     width: usize,
-    /// The game that the two play; without it bce for DCGAN, hinge for BigGAN.
+    /// The loss; by default bce for DCGAN and hinge for BigGAN.
     #[arg(long, value_enum)]
     loss: Option<Loss>,
     /// The learning rate of the generator.
@@ -32,19 +32,20 @@ pub(crate) struct Recipe {
     /// The learning rate of the discriminator.
     #[arg(long, default_value_t = 2e-4)]
     discriminator_learning_rate: f64,
-    /// The decay of Adam's first moment; BigGAN's paper has 0.
+    /// The decay of Adam's first moment; BigGAN's paper uses 0.
     #[arg(long, default_value_t = 0.5)]
     beta1: f64,
-    /// Steps of the discriminator to one of the generator.
+    /// Steps of the discriminator for each step of the generator.
     #[arg(long, default_value_t = 1)]
     discriminator_steps: u64,
-    /// Decay of the average of the weights that draws, is validated and saved; 0 for no average.
+    /// The decay of the average of the weights that is used for drawing, validated and saved; 0 for
+    /// no average.
     #[arg(long, default_value_t = 0.999)]
     pub(crate) ema_decay: f64,
 }
 
 impl Recipe {
-    /// How many random numbers a picture is made of.
+    /// The number of random inputs for an image.
     pub(crate) fn noise_size(&self, pictures: &Pictures) -> usize {
         match self.model {
             Model::Dcgan => 100,
@@ -136,7 +137,7 @@ impl Gan {
         }
     }
 
-    /// Logits `f32[batch]`, above 0 for what looks real.
+    /// Logits `f32[batch]`, positive for images that look real.
     fn discriminate(&self, pictures: &Tensor, classes: &Tensor) -> Tensor {
         match &self.discriminator {
             Discriminator::Dcgan(discriminator) => discriminator.forward(pictures),
@@ -167,7 +168,7 @@ impl Gan {
     }
 }
 
-/// The classifier of a checkpoint of `examples/resnet`, which nothing trains here.
+/// The classifier of a checkpoint of `examples/resnet`, which is not trained here.
 fn judge(path: &Path, pictures: &Pictures) -> cli::Result<ResNet> {
     let classifier = ResNet::from_weights(path)?;
     let (channels, classes) = (classifier.config().in_chans, classifier.config().num_classes);
@@ -198,7 +199,8 @@ impl TrainingModule for Gan {
             let [real, drawn] = [&real, &drawn.detach()].map(|pictures| self.discriminate(pictures, &classes));
             game.discriminator(real, drawn, Reduction::Mean)
         });
-        // What the generator's step alone needs stands in its closure; the steps that skip it do not compute that.
+        // Operations that only the generator's step needs are in its closure, so that other steps
+        // do not compute them.
         cx.minimize("generator", |_| game.generator(self.discriminate(&drawn, &classes), Reduction::Mean));
         loss
     }
@@ -231,7 +233,7 @@ impl TrainingModule for Gan {
 mod tests {
     use super::*;
 
-    /// Recorded and not run: it takes long to compile.
+    /// Recorded but not run, because it takes long to compile.
     #[test]
     fn both_models_draw_pictures_of_the_size_of_the_data() {
         for model in [Model::Dcgan, Model::Biggan] {

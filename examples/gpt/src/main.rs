@@ -1,4 +1,4 @@
-//! Trains a GPT on any text; `predict` then goes on with a prompt.
+//! Trains a GPT on any text; `predict` then continues a prompt.
 
 mod model;
 mod text;
@@ -16,25 +16,25 @@ use fulmen::trainer::{self, PredictionWriter};
 use model::{Gpt, Recipe};
 use text::{Split, Vocabulary};
 
-/// Trains a GPT on any text; `predict --prompt … --output story.txt` goes on with a prompt
+/// Trains a GPT on any text; `predict --prompt … --output story.txt` continues a prompt
 #[derive(clap::Args)]
 struct Args {
     /// A text, a folder of .txt and .md files, or a file of tokens that `fulmen data prepare text` wrote.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src"))]
     text: PathBuf,
-    /// Hugging Face's tokenizer.json; without one a token is a byte.
+    /// Hugging Face's tokenizer.json; without it, each byte is a token.
     #[arg(long)]
     tokenizer: Option<PathBuf>,
-    /// The tokenizer's token for the end of a text.
+    /// The tokenizer's end-of-text token.
     #[arg(long, default_value = "<|endoftext|>")]
     end_token: String,
     /// Random tokens in place of --text.
     #[arg(long)]
     fake_data: bool,
-    /// Samples a step.
+    /// The batch size.
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
-    /// Worker threads that read data.
+    /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
     #[command(flatten)]
@@ -48,25 +48,25 @@ struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Network")]
 struct Network {
-    /// Tokens in the vocabulary; without it as many as the tokenizer has.
+    /// The size of the vocabulary; by default the tokenizer's.
     #[arg(long)]
     vocab_size: Option<usize>,
-    /// Tokens of a sample, and the most that prompt and answer may have.
+    /// Tokens in a sample, and the most tokens of prompt and answer together.
     #[arg(long, default_value_t = 128)]
     length: usize,
-    /// Blocks.
+    /// The number of blocks.
     #[arg(long, default_value_t = 4)]
     layers: usize,
-    /// Heads of attention.
+    /// The number of attention heads.
     #[arg(long, default_value_t = 4)]
     heads: usize,
-    /// Features of a token.
+    /// The number of features of a token.
     #[arg(long, default_value_t = 128)]
     width: usize,
-    /// Dropout.
+    /// The dropout probability.
     #[arg(long, default_value_t = 0.1)]
     dropout: f64,
-    /// Compute each block again in the backward pass, which keeps less in memory.
+    /// Recompute each block in the backward pass, which needs less memory.
     #[arg(long)]
     gradient_checkpointing: bool,
 }
@@ -74,22 +74,22 @@ struct Network {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Generation")]
 struct Generation {
-    /// The text that `predict` goes on with.
+    /// The text that `predict` continues.
     #[arg(long, default_value = "The ")]
     prompt: String,
-    /// How many answers.
+    /// The number of answers.
     #[arg(long, default_value_t = 1)]
     num_return_sequences: usize,
-    /// Tokens of an answer at most.
+    /// The most tokens of an answer.
     #[arg(long, default_value_t = 100)]
     max_new_tokens: usize,
-    /// Below 1 the likely tokens become likelier.
+    /// The sampling temperature: values below 1 favor likely tokens.
     #[arg(long, default_value_t = 0.8)]
     temperature: f64,
-    /// A token is drawn from so many of the likeliest; 0 for all.
+    /// Sample from this many of the likeliest tokens; 0 for all.
     #[arg(long, default_value_t = 50)]
     top_k: usize,
-    /// Other answers for another number.
+    /// A different number gives different answers.
     #[arg(long, default_value_t = 0)]
     draw: u64,
 }
@@ -170,12 +170,12 @@ impl Program for Args {
         Ok((&self.in_order(Split::Test)?).into())
     }
 
-    /// The prompt, as often as there are to be answers.
+    /// The prompt, once for each answer.
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
         let Generation { prompt, num_return_sequences: count, .. } = &self.generation;
         let ids: Vec<i32> = self.vocabulary()?.encode(prompt)?.into_iter().map(|id| id as i32).collect();
         let prompts = TensorDataset::builder().array("input_ids", [*count, ids.len()], ids.repeat(*count)).build()?;
-        // In one batch: another one would draw the same answers.
+        // In one batch: another batch would draw the same answers.
         Ok(Some(DataLoader::builder(prompts).per_device_batch_size((*count).max(1)).build()?))
     }
 

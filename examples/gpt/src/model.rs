@@ -11,13 +11,13 @@ use fulmen::prelude::*;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// The highest learning rate, which a cosine brings down to a tenth.
+    /// The highest learning rate, which decreases along a cosine to a tenth.
     #[arg(long, default_value_t = 1e-3)]
     learning_rate: f64,
-    /// Steps until the learning rate is there.
+    /// The number of steps with an increasing learning rate.
     #[arg(long, default_value_t = 100)]
     warmup_steps: u64,
-    /// Decay of matrices; biases and norms have none.
+    /// The weight decay of matrices; biases and norms have none.
     #[arg(long, default_value_t = 0.1)]
     weight_decay: f64,
 }

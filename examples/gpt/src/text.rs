@@ -8,11 +8,11 @@ use fulmen::cli::Result;
 use fulmen::data::Dataset;
 use fulmen::data::text::{CausalLabels, TokenArray, TokenBlocks, TokenCollator, TokenFile, TokenStore, Tokenizer};
 
-/// What a token is.
+/// The kind of tokens.
 pub(crate) enum Vocabulary {
     /// A byte; 0 ends a text.
     Bytes,
-    /// What a tokenizer says, and the token that ends a text.
+    /// Tokens of a tokenizer, and the one that ends a text.
     Tokenizer(Box<Tokenizer>, u32),
 }
 

@@ -21,16 +21,16 @@ struct Args {
     /// Random pixels in place of --data-dir.
     #[arg(long)]
     fake_data: bool,
-    /// Validate on this fifth of the training digits, 0 to 4, in place of a random tenth.
+    /// Validate on this fifth of the training digits, 0 to 4, instead of a random tenth.
     #[arg(long, value_parser = clap::value_parser!(u8).range(..5))]
     fold: Option<u8>,
-    /// Samples a step.
+    /// The batch size.
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
     /// The highest learning rate of the one-cycle schedule.
     #[arg(long, default_value_t = 4e-3)]
     learning_rate: f64,
-    /// Worker threads that read data.
+    /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
     /// Keep the checkpoint of every epoch.
@@ -46,7 +46,7 @@ impl Program for Args {
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
-        // A part of the training digits is held back to choose the best epoch by.
+        // A part of the training digits is held out to choose the best epoch.
         let digits = self.digits(Split::Train)?;
         let held_back = digits.len() / 10;
         let lengths = [digits.len() - held_back, held_back];

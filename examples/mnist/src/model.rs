@@ -34,7 +34,7 @@ impl Digits {
 
     /// From images `u8[batch, 1, 28, 28]` to logits `f32[batch, 10]`.
     pub(crate) fn forward(&self, images: &Tensor) -> Tensor {
-        // Normalized on the device: a byte a pixel crosses the link instead of four.
+        // Normalized on the device, so only one byte per pixel is transferred instead of four.
         let x = (images.to_dtype(DType::F32) / 255.0 - 0.1307) / 0.3081;
         let x = self.pool.forward(self.bn1.forward(self.conv1.forward(x)).relu());
         let x = self.pool.forward(self.bn2.forward(self.conv2.forward(x)).relu());

@@ -1,4 +1,4 @@
-//! Where pictures come from, and how those to train on are changed in each epoch.
+//! The images, and the augmentation of those used for training.
 
 use std::path::{Path, PathBuf};
 
@@ -61,8 +61,8 @@ impl Pictures {
         self.size
     }
 
-    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. What is trained on is cropped and, but for digits,
-    /// flipped in another way in each epoch.
+    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. Training images are
+    /// cropped and, except digits, flipped differently in each epoch.
     pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
         let (size, classes) = (self.size, self.classes);
         let any_size = match split {
@@ -90,12 +90,12 @@ impl Pictures {
                 return Ok(Box::new(fake.integers("label", [], classes)));
             }
         };
-        let pipeline = match (splits.image_size(), split) {
-            // Digits get a border, in which they move about.
-            (Some(_), Split::Train) if splits.is_gray() => ImagePipeline::gray().random_crop(size, 4),
-            (Some(_), _) if splits.is_gray() => ImagePipeline::gray().center_crop(size),
-            (Some(_), Split::Train) => ImagePipeline::rgb().random_crop(size, 4).horizontal_flip(0.5),
-            (Some(_), _) => ImagePipeline::rgb(),
+        let pipeline = match (splits.picture_size(), split) {
+            // Digits get a border, within which they are shifted.
+            (Some(_), Split::Train) if splits.is_gray() => Pipeline::gray().random_crop(size, 4),
+            (Some(_), _) if splits.is_gray() => Pipeline::gray().center_crop(size),
+            (Some(_), Split::Train) => Pipeline::rgb().random_crop(size, 4).horizontal_flip(0.5),
+            (Some(_), _) => Pipeline::rgb(),
             (None, _) => any_size,
         };
         Ok(match split {

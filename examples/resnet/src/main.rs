@@ -37,10 +37,10 @@ struct Args {
     /// Channels of the first convolution and of the first of the four stages.
     #[arg(long, default_value_t = 64)]
     width: usize,
-    /// Samples a step.
+    /// The batch size.
     #[arg(long, default_value_t = 128)]
     batch_size: usize,
-    /// Worker threads that read data.
+    /// The number of worker threads that read data.
     #[arg(long, default_value_t = 2)]
     num_workers: usize,
     #[command(flatten)]

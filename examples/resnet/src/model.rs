@@ -13,22 +13,23 @@ use fulmen::prelude::*;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// The optimizer: SGD, or LARS for batches of many thousand pictures.
+    /// The optimizer: SGD, or LARS for batches of many thousand images.
     #[arg(long, value_enum, default_value_t = Algorithm::Sgd)]
     optimizer: Algorithm,
     /// The highest learning rate.
     #[arg(long, default_value_t = 0.1)]
     learning_rate: f64,
-    /// The way of the learning rate: one-cycle, or cosine after a twentieth of the steps as warm-up.
+    /// The schedule of the learning rate: one-cycle, or cosine with a warm-up in the first
+    /// twentieth of the steps.
     #[arg(long, value_enum, default_value_t = Way::OneCycle)]
     schedule: Way,
-    /// Decay of the weights.
+    /// The weight decay.
     #[arg(long, default_value_t = 5e-4)]
     weight_decay: f64,
-    /// The share of a target that is spread over all classes.
+    /// The label smoothing.
     #[arg(long, default_value_t = 0.1)]
     label_smoothing: f64,
-    /// Decay of the average of the weights that is validated and saved; 0 for no average.
+    /// The decay of the average of the weights that is validated and saved; 0 for no average.
     #[arg(long, default_value_t = 0.999)]
     pub(crate) ema_decay: f64,
 }
@@ -73,7 +74,7 @@ impl Classifier {
 
     /// From pictures `u8[batch, channels, height, width]` to logits `f32[batch, classes]`.
     fn forward(&self, pictures: &Tensor) -> Tensor {
-        // Normalized on the device: a byte a pixel crosses the link instead of four.
+        // Normalized on the device, so only one byte per pixel is transferred instead of four.
         self.resnet.forward(match pictures.size(1) {
             3 => normalize(pictures, &IMAGENET_MEAN, &IMAGENET_STD),
             _ => normalize(pictures, &[0.5], &[0.5]),
@@ -113,7 +114,7 @@ impl TrainingModule for Classifier {
         let sgd = || optim::Sgd::new(rate()).momentum(0.9).nesterov(true);
         match self.recipe.optimizer {
             Algorithm::Sgd => Box::new(sgd().weight_decay(decay)),
-            // Biases and norms are no layers whose length could set the pace.
+            // Biases and norms get no trust ratio.
             Algorithm::Lars => {
                 let lars = ParamGroups::new(optim::Lars::new(rate()).weight_decay(decay));
                 let norms = ["*bn?.weight", "*downsample.1.weight", "*.bias"];

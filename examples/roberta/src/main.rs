@@ -23,11 +23,11 @@ struct Args {
     /// A text, a folder of .txt and .md files, or a file of tokens that `fulmen data prepare text` wrote.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src"))]
     text: PathBuf,
-    /// A tokenizer.json with RoBERTa's special tokens. If there is no such file, the tokenizer that is trained on --text is
-    /// written there. Without this flag each run trains it again.
+    /// A tokenizer.json with RoBERTa's special tokens. If the file does not exist, the tokenizer
+    /// trained on --text is written there. Without this flag, each run trains it again.
     #[arg(long)]
     tokenizer: Option<PathBuf>,
-    /// Tokens of a tokenizer that is trained, and of --fake-data.
+    /// The vocabulary size of a trained tokenizer, and of --fake-data.
     #[arg(long, default_value_t = 1000)]
     vocab_size: usize,
     /// Random tokens in place of --text.
@@ -36,10 +36,10 @@ struct Args {
     /// After the test, save the model and the tokenizer into this folder, from which transformers and `finetune` load them.
     #[arg(long)]
     save_to: Option<PathBuf>,
-    /// Samples a step.
+    /// The batch size.
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
-    /// Worker threads that read data.
+    /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
     /// The text whose gaps `predict` fills. A gap takes the space before it too.
@@ -54,22 +54,22 @@ struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Network")]
 struct Network {
-    /// Tokens of a sample.
+    /// Tokens in a sample.
     #[arg(long, default_value_t = 64)]
     length: usize,
-    /// Layers.
+    /// The number of layers.
     #[arg(long, default_value_t = 4)]
     layers: usize,
-    /// Heads of attention.
+    /// The number of attention heads.
     #[arg(long, default_value_t = 4)]
     heads: usize,
-    /// Features of a token.
+    /// The number of features of a token.
     #[arg(long, default_value_t = 128)]
     width: usize,
-    /// Dropout.
+    /// The dropout probability.
     #[arg(long, default_value_t = 0.1)]
     dropout: f64,
-    /// Compute each layer again in the backward pass, which keeps less in memory.
+    /// Recompute each layer in the backward pass, which needs less memory.
     #[arg(long)]
     gradient_checkpointing: bool,
 }
@@ -120,7 +120,7 @@ impl Program for Args {
             hidden_dropout_prob: dropout,
             attention_probs_dropout_prob: dropout,
             pad_token_id: Some(pad as usize),
-            // Positions are counted from behind the padding's number.
+            // Positions are counted from the padding's id.
             max_position_embeddings: length + pad as usize + 1,
             ..Config::roberta()
         };
@@ -190,7 +190,7 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Without dropout, whose random numbers take most of the time to compile.
+    /// Without dropout, whose random numbers take most of the compile time.
     const SMALL: [&str; 10] = ["--layers", "1", "--heads", "2", "--width", "8", "--length", "16", "--dropout", "0"];
 
     /// Fits, validates and tests in one run, without data and without leaving anything behind.

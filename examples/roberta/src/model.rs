@@ -1,4 +1,4 @@
-//! The model, how it is trained, and how good it is.
+//! The model, how it is trained, and its metrics.
 
 use fulmen::cli::clap;
 use fulmen::models::bert::Config;
@@ -16,16 +16,16 @@ const NOT_MASKED: i64 = -100;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// What changes the weights; LAMB is for large batches.
+    /// The optimizer; LAMB is for large batches.
     #[arg(long, value_enum, default_value_t = Algorithm::Adamw)]
     optimizer: Algorithm,
-    /// The highest learning rate, which then goes down to 0 along a line.
+    /// The highest learning rate, which then decreases linearly to 0.
     #[arg(long, default_value_t = 1e-3)]
     learning_rate: f64,
-    /// Steps until the learning rate is there.
+    /// The number of steps with an increasing learning rate.
     #[arg(long, default_value_t = 100)]
     warmup_steps: u64,
-    /// Decay of matrices; biases and norms have none.
+    /// The weight decay of matrices; biases and norms have none.
     #[arg(long, default_value_t = 0.01)]
     weight_decay: f64,
 }
@@ -57,7 +57,8 @@ impl MaskedLm {
         self.roberta.forward(batch.get("input_ids"), None)
     }
 
-    /// Logs the loss and the accuracy of the masked tokens, over all of them. Returns 1 for each token that was found.
+    /// Logs the loss and the accuracy over all masked tokens. Returns 1 for each token that was
+    /// found.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let (logits, labels) = (self.forward(batch), batch.get("labels"));
         let masked = labels.ne(NOT_MASKED as f64);
@@ -79,7 +80,7 @@ impl TrainingModule for MaskedLm {
         self.evaluate("val", batch, cx);
     }
 
-    /// Logs too by how much the accuracy is above that of guesses by the token before.
+    /// Also logs by how much the accuracy exceeds that of guessing from the previous token.
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
         let hits = self.evaluate("test", batch, cx);
         let labels = batch.get("labels");

@@ -1,4 +1,4 @@
-//! Texts as a tokenizer, and as blocks of tokens, some of which are masked.
+//! Texts as a tokenizer, and as blocks of tokens with masks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use fulmen::data::{DType, Dataset, Field, Source, Subset};
 /// RoBERTa's special tokens, with its numbers.
 const SPECIAL: [&str; 5] = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"];
 
-/// Of a long text so many blocks are enough to count which token follows which.
+/// This many blocks of a long text are enough to count which token follows which.
 const MOST_COUNTED: usize = 100_000;
 
 /// The tokenizer in `file`, or one that is trained on the text and kept in `file`.
@@ -45,7 +45,7 @@ pub(crate) enum Split {
 }
 
 impl Split {
-    /// Of twenty blocks one is to test with, and one to validate with.
+    /// Of every twenty blocks, one is for testing and one for validation.
     fn of(block: usize) -> Split {
         match block % 20 {
             18 => Split::Validation,
@@ -55,11 +55,12 @@ impl Split {
     }
 }
 
-/// Blocks of `length` tokens, the first `<s>` and the last `</s>`, masked anew in each epoch: `input_ids` and `labels`,
-/// `i32[length]`. Those to test with also have `bigram`: the token that most often follows the one before.
+/// Blocks of `length` tokens, the first `<s>` and the last `</s>`, with a new mask in each epoch:
+/// `input_ids` and `labels`, `i32[length]`. Test blocks also have `bigram`: the token that most
+/// often follows the previous one.
 pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: Split) -> Result<Box<dyn Dataset>> {
     let Some(inner) = length.checked_sub(2).filter(|&inner| inner > 0) else {
-        return Err(format!("--length {length}: <s> and </s> leave no room; take 3 or more").into());
+        return Err(format!("--length {length}: <s> and </s> leave no space; use 3 or more").into());
     };
     let (begin, end) = (tokenizer.special_id("<s>")?, tokenizer.special_id("</s>")?);
     let blocks = TokenBlocks::new(tokens(text, tokenizer, end)?, inner)?;
@@ -80,7 +81,7 @@ pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: 
         let ids: Vec<u32> = once(begin).chain(block.ids).chain([end]).collect();
         if let Some(next) = &next {
             let guess = |before: &u32| next.get(before).map_or(-1, |&token| token as i32);
-            // Nothing stands before the first token, which is never masked.
+            // There is no token before the first one, which is never masked.
             let guesses: Vec<i32> = once(-1).chain(ids[..length - 1].iter().map(guess)).collect();
             sample.write_slice(3, &guesses)?;
         }
@@ -89,7 +90,8 @@ pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: 
     Ok(Box::new(Subset::new(data, indices)?))
 }
 
-/// For each token the one that follows it most often in what is trained on: what one guesses who knows the token before alone.
+/// For each token, the one that most often follows it in the training data: the best guess from the
+/// previous token alone.
 fn likeliest_next(blocks: &TokenBlocks<Arc<dyn TokenStore>>) -> Result<BTreeMap<u32, u32>> {
     let mut counts = BTreeMap::<(u32, u32), u64>::new();
     for block in (0..blocks.len()).filter(|&block| Split::of(block) == Split::Train).take(MOST_COUNTED) {

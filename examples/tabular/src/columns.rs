@@ -15,9 +15,9 @@ pub(crate) enum Task {
 
 /// The columns that are used.
 pub(crate) struct Columns {
-    /// Those of numbers.
+    /// Numeric columns.
     pub(crate) numbers: Vec<String>,
-    /// Those of categories, with their names in order.
+    /// Categorical columns, with their categories in order.
     pub(crate) categories: Vec<(String, Vec<String>)>,
     target: String,
     /// The classes of the target; none in regression.
@@ -26,11 +26,12 @@ pub(crate) struct Columns {
     labelled: Vec<usize>,
 }
 
-/// What stands in for a category that is missing.
+/// Represents a missing category.
 const MISSING: &str = "(missing)";
 
 impl Columns {
-    /// Looks at all rows. A column whose values are all numbers is one of numbers, unless `categorical` names it.
+    /// Inspects all rows. A column is numeric if all its values are numbers, unless `categorical`
+    /// names it.
     pub(crate) fn find(
         table: &Csv,
         (target, task): (&str, Task),
@@ -65,7 +66,7 @@ impl Columns {
                 match task {
                     Task::Regression if numbers => {}
                     Task::Regression => {
-                        return Err(format!("--task regression: `{name}` is no column of numbers").into());
+                        return Err(format!("--task regression: `{name}` is not a numeric column").into());
                     }
                     Task::Classification if numbers && 10 * count > rows => {
                         let message =
@@ -121,7 +122,7 @@ impl Columns {
 
     fn rows(&self, table: Csv, with_target: bool) -> Result<Box<dyn Dataset>> {
         if self.numbers.is_empty() {
-            return Err("there is no column of numbers but the target; at least one is needed".into());
+            return Err("there is no numeric column except the target; at least one is needed".into());
         }
         let mut rows = table.columns("numbers", &self.numbers, DType::F32).fill(f64::NAN);
         for (place, (name, categories)) in self.categories.iter().enumerate() {
@@ -152,7 +153,8 @@ pub(crate) fn mean_and_deviation(dataset: &dyn Dataset, field: &str) -> Result<[
         sums.resize(values.len() / samples.len(), (0.0, 0.0, 0.0));
         for row in values.chunks(sums.len().max(1)) {
             for ((count, mean, squares), &value) in sums.iter_mut().zip(row).filter(|(_, value)| value.is_finite()) {
-                // Welford's: a sum of squares would lose small deviations from a large mean.
+                // Welford's algorithm: a sum of squares would lose small deviations from a large
+                // mean.
                 *count += 1.0;
                 let before = f64::from(value) - *mean;
                 *mean += before / *count;

@@ -1,4 +1,5 @@
-//! Trains a network on the rows of a CSV table, which tells a class or a number from numbers and categories.
+//! Trains a network on the rows of a CSV table to predict a class or a number from numbers and
+//! categories.
 
 mod columns;
 mod model;
@@ -19,16 +20,16 @@ struct Args {
     /// A .csv or .tsv whose first line names the columns.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data/penguins.csv"))]
     table: PathBuf,
-    /// The column to tell from the others. Rows without it are left out.
+    /// The column to predict. Rows without it are left out.
     #[arg(long, default_value = "species")]
     target: String,
     /// Whether the target is a class or a number.
     #[arg(long, value_enum, default_value_t = Task::Classification)]
     task: Task,
-    /// Columns of numbers that are categories, codes say. What is no number is a category in any case.
+    /// Numeric columns that are categories, for example codes. Other columns are always categories.
     #[arg(long, value_delimiter = ',')]
     categorical: Vec<String>,
-    /// Columns to leave out: names, row numbers, what is not known before the target.
+    /// Columns to leave out: names, row numbers, anything that is not known before the target.
     #[arg(long, value_delimiter = ',')]
     ignore: Vec<String>,
     /// A table to predict for, with or without the target; without it the test rows.
@@ -37,10 +38,10 @@ struct Args {
     /// Random rows in place of --table.
     #[arg(long)]
     fake_data: bool,
-    /// Rows a step.
+    /// The batch size.
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
-    /// Worker threads that read data.
+    /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
     #[command(flatten)]
@@ -56,7 +57,7 @@ impl Args {
         Ok(found.map_err(|error| format!("{}: {error}", self.table.display()))?)
     }
 
-    /// Eight tenths of the rows to train on, a tenth to validate with and a tenth to test with.
+    /// Eight tenths of the rows for training, a tenth for validation and a tenth for testing.
     fn parts(&self, columns: &Columns) -> cli::Result<[impl Dataset + use<>; 3]> {
         let rows = match self.fake_data {
             true => columns.fake_rows(10_000),

@@ -15,18 +15,19 @@ pub(crate) struct Recipe {
     /// Features of each hidden layer.
     #[arg(long, value_delimiter = ',', default_value = "64,64")]
     hidden: Vec<usize>,
-    /// Dropout behind each hidden layer.
+    /// The dropout after each hidden layer.
     #[arg(long, default_value_t = 0.1)]
     dropout: f64,
     /// The highest learning rate of the one-cycle schedule.
     #[arg(long, default_value_t = 5e-3)]
     learning_rate: f64,
-    /// Decay of matrices; biases have none.
+    /// The weight decay of matrices; biases have none.
     #[arg(long, default_value_t = 0.01)]
     weight_decay: f64,
 }
 
-/// Numbers are standardized, categories embedded, and a multilayer perceptron makes logits or a number of both.
+/// Numbers are standardized, categories embedded, and a multilayer perceptron turns both into
+/// logits or a number.
 #[derive(Module)]
 pub(crate) struct Tabular {
     numbers: Standardization,
@@ -69,7 +70,7 @@ impl Tabular {
         target: Option<Standardization>,
         recipe: Recipe,
     ) -> Tabular {
-        // A second feature of each number says whether it is missing.
+        // A second feature for each number says whether it is missing.
         let mut features = 2 * columns.numbers.len();
         let mut embeddings = vec![];
         for (_, names) in &columns.categories {

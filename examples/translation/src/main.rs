@@ -56,10 +56,10 @@ struct Args {
     /// Lengths that batches are padded to, at most.
     #[arg(long, default_value_t = 4)]
     buckets: usize,
-    /// Samples a step.
+    /// The batch size.
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
-    /// Worker threads that read data.
+    /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
     #[command(flatten)]

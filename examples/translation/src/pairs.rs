@@ -83,7 +83,7 @@ impl Vocabulary {
     }
 
     fn new(tokenizer: Tokenizer, end_token: &str) -> Result<Vocabulary> {
-        let pad = tokenizer.pad_id().ok_or_else(|| format!("{tokenizer:?} has no token that pads, such as <pad>"))?;
+        let pad = tokenizer.pad_id().ok_or_else(|| format!("{tokenizer:?} has no padding token, such as <pad>"))?;
         let end = tokenizer.special_id(end_token)?;
         Ok(Vocabulary { tokenizer: tokenizer.special_tokens(false), pad, end })
     }
@@ -114,10 +114,10 @@ impl Vocabulary {
     }
 }
 
-/// Batches of pairs, padded to at most so many lengths, which the program has a step for each.
+/// Batches of pairs, padded to a limited number of lengths, each with its own step program.
 pub(crate) fn loader(pairs: Vec<Pair>, vocabulary: Vocabulary, buckets: usize) -> Result<DataLoaderBuilder> {
     if pairs.is_empty() {
-        return Err("there are no texts: a twentieth of --pairs is held back to validate on, another to test on".into());
+        return Err("there are no texts: a twentieth of --pairs is held out to validate on, another to test on".into());
     }
     let pad = vocabulary.pad as i32;
     let tokens = Arc::new(Tokens { pairs, vocabulary });

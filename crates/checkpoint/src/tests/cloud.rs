@@ -1,4 +1,4 @@
-//! Checkpoints in object stores, played by a server on loopback that fails when it is told to.
+//! Checkpoints in object stores, simulated by a server on loopback that fails on request.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn checkpoints_are_written_read_merged_copied_and_removed_in_a_bucket() {
     assert!(server.seen().iter().any(|request| request.query("partNumber").is_some()));
 }
 
-/// What a server does with the request of a number, counted from when it is told to fail.
+/// The server's reaction to a request, by its number since failures were requested.
 struct Faults {
     answer: Answer,
     first: usize,
@@ -146,7 +146,7 @@ fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<
         let step = newest_step(&patient, tensors);
         let Err(error) = result else {
             assert_eq!(step, Some(2));
-            // What fails after the manifest is no failure.
+            // An error after the manifest is written is not a failure.
             if seen <= first {
                 break;
             }

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::common::{SMALL, local, read_all, write, write_process};
 
-/// Two checkpoints, of which tests damage the newer one.
+/// Two checkpoints. Tests damage the newer one.
 fn two(folder: &Path) -> Arc<dyn Store> {
     let store = local(folder);
     write(&store, 1, &SMALL, 2).unwrap();
@@ -127,7 +127,7 @@ fn a_checkpoint_is_replaced_at_once_or_stays() {
     let writer = CheckpointWriter::new(store.clone(), "step_2").unwrap();
     let shard = write_process(&writer, &other, 0, 1).unwrap();
     read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &SMALL).unwrap();
-    // What a writer leaves that is killed here is in nobody's way, and goes.
+    // The files of a writer killed here do not matter, and are removed.
     remove_unfinished(&store).unwrap();
     read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &SMALL).unwrap();
     let error = writer.clone().commit(Run::default(), vec![shard.clone()]).map(drop);
@@ -139,7 +139,7 @@ fn a_checkpoint_is_replaced_at_once_or_stays() {
     remove(&store, "step_2").unwrap();
     remove(&store, "step_2").unwrap();
     assert!(!folder.path().join("step_2").exists());
-    // What is no shard of a checkpoint is the user's.
+    // Files that are not shards belong to the user.
     fs::create_dir(folder.path().join("merged")).unwrap();
     fs::write(folder.path().join("merged/model.safetensors"), "mine").unwrap();
     remove_unfinished(&store).unwrap();

@@ -9,13 +9,13 @@ use crate::{CheckpointWriter, Dtype, Entry, LocalStore, NewObject, Part, Store, 
 
 use super::common::{SMALL, local, read_all, write};
 
-/// A local store that refuses all after so many bytes; a commit counts as one.
+/// A local store that fails after this many bytes; a commit counts as one.
 #[derive(Clone, Debug)]
 struct Failing {
     inner: LocalStore,
     left: Arc<AtomicU64>,
     kind: ErrorKind,
-    /// A folder of which nothing can be read.
+    /// A folder that cannot be read.
     unreadable: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Writers that are killed by SIGKILL at any moment: what counts is whole, and the next process goes on from it.
+//! Writers killed by SIGKILL at any moment: valid checkpoints are complete, and the next process resumes from them.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn step_of(store: &Arc<dyn Store>) -> u64 {
     newest(store, load).unwrap().0.unwrap_or_default()
 }
 
-/// As training saves: each step under a name of its own, of which two are kept, and as `last`.
+/// As training saves: each step under its own name, with two kept, and as `last`.
 #[test]
 #[ignore = "run by a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_goes_on"]
 fn writes_until_it_is_killed() {
@@ -60,7 +60,7 @@ fn a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_g
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let mut steps = lines.filter_map(|line| line.split_once("wrote ")?.1.trim().parse::<u64>().ok());
         let first = steps.next().unwrap();
-        // One that had been written, and not told of, was gone on from too.
+        // A checkpoint that was written but not reported is a valid start too.
         assert!((reached + 1..=reached + 2).contains(&first), "kill {kill}: {first} after {reached}");
         std::thread::sleep(Duration::from_micros(kill * 7919 % 40_000));
         child.kill().unwrap();

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What is installed, once, into an environment of its own beside the build.
+/// Packages installed once into a separate environment next to the build.
 const PACKAGES: [&str; 3] = ["moto[s3]==5.2.5", "flask==3.1.3", "flask-cors==6.0.5"];
 
 const INSTALL: Duration = Duration::from_secs(300);

@@ -133,9 +133,9 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
     };
     check(
         &[("a.safetensors", vec![row(0)]), ("b.safetensors", vec![row(1)])],
-        "`w` has 6 elements, of which its parts hold 4",
+        "`w` has 6 elements, but its parts hold 4",
     );
-    check(&[("a.safetensors", vec![row(0), row(1)]), ("b.safetensors", vec![row(1), row(2)])], "has elements twice");
+    check(&[("a.safetensors", vec![row(0), row(1)]), ("b.safetensors", vec![row(1), row(2)])], "has overlapping parts");
     check(
         &[("a.safetensors", vec![row(0)]), ("b.safetensors", vec![Part::whole("w", Dtype::U8, [2])])],
         "the same tensors",

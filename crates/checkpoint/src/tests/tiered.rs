@@ -23,7 +23,7 @@ enum Mode {
     Waits,
 }
 
-/// A store that does as it is told.
+/// A store whose behavior tests control.
 #[derive(Clone, Debug)]
 struct Told {
     inner: LocalStore,
@@ -149,7 +149,7 @@ fn a_far_store_that_fails_is_tried_again_and_told_until_all_is_there() {
         std::thread::yield_now();
     }
     let told = tiers.told.lock().unwrap()[0].clone();
-    assert!(told.contains("/far/step_") && told.contains("the answer was 503; trying again in 1 s"), "{told}");
+    assert!(told.contains("/far/step_") && told.contains("the answer was 503; retrying in 1 s"), "{told}");
     assert!(tiers.tiered.finish(Duration::ZERO).unwrap_err().to_string().contains("the answer was 503"));
     assert!(tiers.names("far").is_empty());
     assert_eq!(tiers.names("near"), ["step_3", "step_2", "step_1"]);

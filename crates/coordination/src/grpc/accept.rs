@@ -1,6 +1,7 @@
-//! Takes connections at the coordinator's port, and lets through those whose handshake proves the token.
+//! Accepts connections on the coordinator's port and admits those whose handshake proves the token.
 //!
-//! Strangers cost little, however many come: a few wait at a time, each for a few seconds, and each address is reported once.
+//! Unknown clients cost little: only a few wait at a time, each for a few seconds, and each address
+//! is reported once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -15,8 +16,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::handshake::{Refusal, admit};
 use crate::token::Token;
 
-/// How many connections may be in their handshake, or as many as there are processes. If more come, the oldest has to go: those
-/// that have the token are done within moments, and try again.
+/// How many connections may be in their handshake, or the number of processes if that is larger.
+/// Beyond that, the oldest is dropped. A process with the token finishes within moments and
+/// retries.
 const MOST_UNPROVEN: usize = 128;
 
 /// How many addresses are reported.
@@ -35,7 +37,7 @@ pub(crate) async fn accept(
     let mut waiting: VecDeque<(AbortHandle, IpAddr)> = VecDeque::new();
     loop {
         let Ok((mut stream, from)) = listener.accept().await else {
-            // The process has no file descriptor left, say. The system keeps the connection waiting.
+            // For example, no file descriptor is left. The system keeps the connection waiting.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -55,7 +57,7 @@ pub(crate) async fn accept(
             match admit(&mut stream, token.as_ref()).await {
                 Ok(()) => {
                     let _ = stream.set_nodelay(true);
-                    // It fails when the server is gone, and the connection with it.
+                    // Sending fails only if the server has stopped; the connection ends with it.
                     let _ = admitted.send(stream).await;
                 }
                 Err(why) => rejected.refuse(from, why),
@@ -65,14 +67,14 @@ pub(crate) async fn accept(
     }
 }
 
-/// Whose connections were refused.
+/// The addresses whose connections were refused.
 pub(crate) struct RejectedPeers {
     addresses: Mutex<BTreeSet<IpAddr>>,
     report: Box<dyn Fn(String, &'static str) + Send + Sync>,
 }
 
 impl RejectedPeers {
-    /// `report` is given what happened, and which refusals it will not be given.
+    /// `report` gets the refusal, and a note about refusals that will not be reported.
     pub(crate) fn new(report: impl Fn(String, &'static str) + Send + Sync + 'static) -> RejectedPeers {
         RejectedPeers { addresses: Mutex::default(), report: Box::new(report) }
     }
@@ -84,8 +86,8 @@ impl RejectedPeers {
             return;
         }
         let rest = match addresses.len() {
-            MOST_REPORTED => "No further refusal is reported",
-            _ => "Further refusals of this address are not reported",
+            MOST_REPORTED => "Further refusals are not reported",
+            _ => "Further refusals from this address are not reported",
         };
         drop(addresses);
         (self.report)(format!("the coordinator refused a connection from {from}: {why}"), rest);
@@ -112,8 +114,8 @@ mod tests {
         assert_eq!(
             reports[0],
             "the coordinator refused a connection from 10.0.0.1: it does not have the token of this run \
-             (FULMEN_RUN_TOKEN). Further refusals of this address are not reported"
+             (FULMEN_RUN_TOKEN). Further refusals from this address are not reported"
         );
-        assert!(reports[MOST_REPORTED - 1].ends_with("No further refusal is reported"));
+        assert!(reports[MOST_REPORTED - 1].ends_with("Further refusals are not reported"));
     }
 }

@@ -1,18 +1,18 @@
-//! Whether all processes hold the same facts, and if not, who differs in what.
+//! Compares the facts of all processes and says which processes differ, and in what.
 
 use std::collections::BTreeMap;
 
-/// What the processes do not agree on.
+/// A fact on which the processes do not agree.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Disagreement {
-    /// The odd ones out; all of those concerned where no value has a majority.
+    /// The processes in the minority, or all processes concerned if no value has a majority.
     pub(crate) processes: Vec<u32>,
     pub(crate) message: String,
 }
 
 type Facts = BTreeMap<String, String>;
 
-/// Compares the facts of all processes. `name` says how a process is called in a message.
+/// Compares the facts of all processes. `name` gives a process's name for messages.
 pub(crate) fn compare(facts: &BTreeMap<u32, Facts>, name: impl Fn(u32) -> String) -> Result<(), Disagreement> {
     let mut keys: Vec<&str> = facts.values().flat_map(|f| f.keys().map(String::as_str)).collect();
     keys.sort_unstable();
@@ -29,7 +29,7 @@ pub(crate) fn compare(facts: &BTreeMap<u32, Facts>, name: impl Fn(u32) -> String
         }
         let most = holders.values().map(Vec::len).max().unwrap_or_default();
         let mut largest = holders.iter().filter(|(_, who)| who.len() == most);
-        // Two values with equally many holders: neither is the odd one.
+        // If two values are equally common, neither is the odd one.
         let common = largest.next().filter(|_| largest.next().is_none());
         for (value, who) in holders.iter().filter(|&group| Some(group) != common) {
             odd.extend(who);
@@ -48,7 +48,7 @@ pub(crate) fn compare(facts: &BTreeMap<u32, Facts>, name: impl Fn(u32) -> String
     Err(Disagreement { processes: odd, message: lines.join("; ") })
 }
 
-/// The processes by name; of many, the first few.
+/// The names of the processes; of a long list, only the first few.
 pub(crate) fn list(processes: &[u32], name: impl Fn(u32) -> String) -> String {
     const SHOWN: usize = 8;
     let names: Vec<String> = processes.iter().take(SHOWN).map(|&i| name(i)).collect();

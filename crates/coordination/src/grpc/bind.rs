@@ -1,15 +1,16 @@
-//! On which address of this machine process 0 listens: the coordinator's own, and no other.
+//! Chooses the local address on which process 0 listens: only that of the coordinator.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
 use crate::process::{is_loopback, split_address};
 use crate::{Error, Result};
 
-/// Listens on `address`, and says where the others find it, with the port that the system chose for port 0.
+/// Listens on `address`. Also returns the address for the other processes, with the actual port if
+/// the port was 0.
 ///
-/// Only loopback addresses give a loopback listener. A name of this machine that its own table of hosts maps to loopback
-/// (as Debian does) means the machine as others see it, which it cannot know: then, and only then, every interface is
-/// listened on.
+/// Only a loopback address gets a loopback listener. Debian maps the machine's own name to loopback
+/// in `/etc/hosts`. Such a name means the machine as others see it, an address that is not known
+/// here, so the listener then binds all interfaces.
 pub(crate) fn listen(address: &str) -> Result<(TcpListener, String)> {
     let (host, port) = split_address(address)?;
     let resolved: Vec<SocketAddr> = (host, port)
@@ -28,7 +29,7 @@ pub(crate) fn listen(address: &str) -> Result<(TcpListener, String)> {
         let hint = match e.kind() {
             std::io::ErrorKind::AddrInUse => "another program, or an earlier run, listens there; choose another port",
             std::io::ErrorKind::AddrNotAvailable => {
-                "process 0 must run on the coordinator's host, under an address that the machine itself has"
+                "process 0 must run on the coordinator's host, and the address must belong to that machine"
             }
             _ => "choose another address or port",
         };
@@ -58,7 +59,7 @@ mod tests {
         let (_listener, address) = listen("127.0.0.1:0").unwrap();
         let error = listen(&address).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("an earlier run"), "{error}");
-        // An address for documents, which no machine has.
+        // An address reserved for documentation, which no machine has.
         let error = listen("192.0.2.1:0").unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("must run on the coordinator's host"), "{error}");
     }

@@ -13,13 +13,13 @@ use crate::process::host_name;
 use crate::timeouts::millis;
 use crate::{Process, ProcessInfo, Result, Timeouts};
 
-/// How to join a run; made by [`Coordination::builder`].
+/// Configures how to join a run. Made by [`Coordination::builder`].
 ///
 /// ```
 /// use std::time::Duration;
 /// use fulmen_coordination::{Coordination, Process, Timeouts};
 ///
-/// // Process 0 lets the system choose a port and tells the others, here over a channel.
+/// // Process 0 lets the system choose a port and passes it on, here over a channel.
 /// let (tell, told) = std::sync::mpsc::channel();
 /// let other = std::thread::spawn(move || {
 ///     let address: String = told.recv().unwrap();
@@ -51,31 +51,33 @@ impl Builder {
         Builder { process, timeouts, on_listening: Box::new(|_| {}), on_refused: Arc::new(|_| {}) }
     }
 
-    /// How long the processes wait for each other.
+    /// How long processes wait for each other.
     pub fn timeouts(mut self, timeouts: Timeouts) -> Builder {
         self.timeouts = timeouts;
         self
     }
 
-    /// Called in process 0 with the address at which it listens, before it waits for the others.
+    /// Calls `call` in process 0 with the address on which it listens, before it waits for the
+    /// others.
     pub fn on_listening(mut self, call: impl FnOnce(&str) + Send + 'static) -> Builder {
         self.on_listening = Box::new(call);
         self
     }
 
-    /// Called in process 0, on a thread of its own, when a connection was refused because it did not prove that it has the
-    /// run's token: once for an address, and for the first 16 addresses.
+    /// Calls `call` in process 0, on a separate thread, when a connection is refused because it did
+    /// not prove that it has the run's token. Each address is reported once, and at most 16
+    /// addresses.
     pub fn on_refused(mut self, call: impl Fn(&str) + Send + Sync + 'static) -> Builder {
         self.on_refused = Arc::new(call);
         self
     }
 
-    /// Joins, and waits until all have.
+    /// Joins the run and waits until all processes have joined.
     ///
     /// # Errors
-    /// An address that cannot be listened at or reached, or that other machines can reach while the run has no token; being
-    /// refused (an index that is taken, another token, another number of processes, another run, another version); a
-    /// process that has not joined in time, which the message names.
+    /// The address cannot be listened on or reached, or other machines can reach it and the run has
+    /// no token; this process is refused (its index is taken, or it has another token, number of
+    /// processes, run id or version); a process did not join in time, which the message names.
     pub fn join(self) -> Result<Coordination> {
         let Builder { process, timeouts, on_listening, on_refused } = self;
         timeouts.check()?;
@@ -98,7 +100,7 @@ impl Builder {
                 Ok::<_, crate::Error>((Arc::new(Client::new(address, index, token)?), server))
             }
         })??;
-        // From here on, whatever goes wrong is told to the others when this is dropped.
+        // From here on, dropping this tells the others about any failure.
         let mut inner = Inner::new(process, address, worker, client.clone(), server);
         let request = wire::Join {
             version: wire::VERSION,

@@ -1,7 +1,8 @@
-//! A process's side: asks the coordinator, again if the connection broke, until it answers or is given up.
+//! The client of the coordinator. It retries over new connections until the coordinator answers or
+//! is given up.
 //!
-//! Every request may arrive twice without harm, so a broken connection is no failure: the heartbeats decide whether the
-//! coordinator is still there.
+//! Every request may arrive twice without harm, so a broken connection is not a failure. Heartbeats
+//! decide whether the coordinator is still there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,25 +24,26 @@ use crate::timeouts::{bounded, millis};
 use crate::token::Token;
 use crate::{Error, Result};
 
-/// The coordinator keeps the time that a request may take. Its answer gets this long to arrive.
+/// The coordinator enforces the time limit of a request. Its answer gets this much longer to
+/// arrive.
 const ANSWER: Duration = Duration::from_secs(5);
 
 pub(crate) struct Client {
     channel: Channel,
     caller: Caller,
     coordinator: String,
-    /// How process 0 is called in a message, once it is known.
+    /// The name of process 0 in messages, once it is known.
     coordinator_name: Mutex<String>,
     /// The failure that ended the run.
     failure: watch::Sender<Option<Error>>,
-    /// The coordinator has let this process in.
+    /// Whether the coordinator has admitted this process.
     joined: AtomicBool,
-    /// This process has left, in order or not.
+    /// Whether this process has left, for whatever reason.
     left: AtomicBool,
 }
 
 impl Client {
-    /// Connects when it is first asked for something. To be called on the runtime that it is to run on.
+    /// Connects on the first request. Call it on the runtime on which it will run.
     pub(crate) fn new(coordinator: String, index: usize, token: Option<Token>) -> Result<Client> {
         let endpoint = Endpoint::from_shared(format!("http://{coordinator}"))
             .map_err(|e| Error::usage(format!("the coordinator's address `{coordinator}`: {e}; expected host:port")))?;
@@ -69,7 +71,7 @@ impl Client {
         let mut failures = self.failure.subscribe();
         match failures.wait_for(Option::is_some).await.ok().and_then(|f| f.clone()) {
             Some(error) => error,
-            // The sender lives in `self`, so this is never reached; waiting on is what it would mean.
+            // The sender lives in `self`, so this line is never reached.
             None => std::future::pending().await,
         }
     }
@@ -98,8 +100,8 @@ impl Client {
         Ok(grpc.unary(Request::new(request), PathAndQuery::from_static(method), codec).await?.into_inner())
     }
 
-    /// Asks until there is an answer, the run has failed, or `patience` is over. `request` is told how much of it is
-    /// left.
+    /// Retries until there is an answer, the run fails, or `patience` is over. `request` gets the
+    /// remaining time.
     pub(crate) async fn ask<Q: Message + 'static>(
         &self,
         method: &'static str,
@@ -154,7 +156,7 @@ impl Client {
         }
     }
 
-    /// The error if asking again is of no use.
+    /// The error, if a retry is useless.
     fn permanent(&self, status: &Status) -> Option<Error> {
         let (index, at) = (self.caller.index as usize, &self.coordinator);
         let reason = chain(status).find_map(|e| e.downcast_ref::<HandshakeError>());
@@ -171,23 +173,24 @@ impl Client {
                 Kind::Refused,
                 [0],
                 format!(
-                    "what listens at the coordinator's address {at} does not have the token of this run (FULMEN_RUN_TOKEN); is \
+                    "the server at the coordinator's address {at} does not have the token of this run (FULMEN_RUN_TOKEN); is \
                      it the address of process 0?"
                 ),
             )),
             Some(HandshakeError::OtherProtocol) => Some(Error::usage(format!(
-                "what listens at the coordinator's address {at} is not a coordinator of this version of Fulmen; give the \
+                "the server at the coordinator's address {at} is not a coordinator of this version of Fulmen; give the \
                  address of process 0, and use one build for all"
             ))),
             Some(HandshakeError::Broken(_) | HandshakeError::Silent) => None,
             None => is_permanent(status).then(|| {
                 let what = describe(status);
-                Error::usage(format!("what listens at the coordinator's address {at} says: {what}"))
+                Error::usage(format!("the server at the coordinator's address {at} answers: {what}"))
             }),
         }
     }
 
-    /// The coordinator has let this process in, and said who else is there: now it is known how process 0 is called.
+    /// Notes that the coordinator has admitted this process, and learns the name of process 0 from
+    /// the list of members.
     pub(crate) fn is_in(&self, members: &[wire::Member]) {
         self.joined.store(true, Ordering::Relaxed);
         if let Some(m) = members.iter().find(|m| m.index == 0) {
@@ -196,8 +199,8 @@ impl Client {
         }
     }
 
-    /// Gives signs of life until this process leaves or the run fails, which the coordinator tells at once and its own
-    /// silence after the time-out.
+    /// Sends heartbeats until this process leaves or the run fails. The coordinator reports a
+    /// failure at once; if it falls silent, its own time-out counts as one.
     pub(crate) async fn heartbeats(&self, limit: Duration) {
         let mut heard = Instant::now();
         let mut trouble = "no answer".to_owned();
@@ -228,7 +231,8 @@ impl Client {
         }
     }
 
-    /// Tells the coordinator, once, that this process leaves; not before it has joined, nor after the run has failed.
+    /// Tells the coordinator once that this process leaves. Does nothing before it has joined or
+    /// after the run has failed.
     pub(crate) async fn leave(&self, reason: String) {
         let left = self.left.swap(true, Ordering::Relaxed);
         if left || !self.joined.load(Ordering::Relaxed) || self.failure.borrow().is_some() {
@@ -239,7 +243,7 @@ impl Client {
     }
 }
 
-/// Whether asking again is of no use, because the other side does not speak this protocol.
+/// Whether a retry is useless because the other side does not speak this protocol.
 fn is_permanent(status: &Status) -> bool {
     use Code::{FailedPrecondition, InvalidArgument, OutOfRange, PermissionDenied, ResourceExhausted, Unimplemented};
     matches!(
@@ -248,7 +252,7 @@ fn is_permanent(status: &Status) -> bool {
     )
 }
 
-/// The innermost reason, which names the system's own error.
+/// The innermost cause, which has the system's own error.
 fn describe(status: &Status) -> String {
     let innermost = chain(status).last();
     match innermost.and_then(|error| error.downcast_ref::<Status>()) {
@@ -257,7 +261,7 @@ fn describe(status: &Status) -> String {
     }
 }
 
-/// An error, what caused it, what caused that.
+/// An error and its chain of causes.
 fn chain(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     let first: &(dyn std::error::Error + 'static) = status;
     std::iter::successors(Some(first), |error| error.source())

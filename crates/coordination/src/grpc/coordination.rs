@@ -1,4 +1,4 @@
-//! [`Coordination`]: the handle with which a process that has joined meets the others.
+//! [`Coordination`]: a joined process's handle to the run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,17 +19,18 @@ use crate::error::Kind;
 use crate::timeouts::{bounded, millis};
 use crate::{Builder, Error, Process, ProcessInfo, Result};
 
-/// A process's place in a run: meets the others, shares values with them, and knows when one of them is gone.
+/// A process's membership in a run: it waits at barriers, shares values, and learns when another
+/// process is lost.
 ///
-/// Clones share the place. When the last one is dropped before [`Coordination::shutdown`], the process leaves, and the
-/// run ends for all others with an error that names it.
+/// Clones share the membership. If the last one is dropped before [`Coordination::shutdown`], the
+/// process leaves, and the run ends for all others with an error that names it.
 ///
-/// All waiting is blocking, has a time-out, and ends at once when the run fails.
+/// Every wait blocks, has a time-out, and ends at once when the run fails.
 #[derive(Clone)]
 pub struct Coordination(Arc<Inner>);
 
 impl Coordination {
-    /// How to join.
+    /// Starts the configuration of how to join.
     pub fn builder(process: Process) -> Builder {
         Builder::new(process)
     }
@@ -38,12 +39,12 @@ impl Coordination {
         Coordination(Arc::new(inner))
     }
 
-    /// Which process this is.
+    /// This process.
     pub fn process(&self) -> &Process {
         &self.0.process
     }
 
-    /// Where the coordinator listens, with the port that the system chose if it was asked to.
+    /// The address on which the coordinator listens, with the actual port if the port was 0.
     pub fn coordinator(&self) -> &str {
         &self.0.address
     }
@@ -53,25 +54,26 @@ impl Coordination {
         &self.0.processes
     }
 
-    /// Waits until all processes have come to the barrier of that name. The n-th time that a process comes meets the
-    /// n-th time of the others.
+    /// Waits until all processes have arrived at the barrier of that name. A name may be reused:
+    /// the n-th arrival of a process matches the n-th of the others.
     ///
-    /// Processes come to barriers and agreements in one order: when each waits at one, and not all at the same, the run
-    /// ends for all.
+    /// All processes must reach barriers and agreements in the same order. If all wait, but at
+    /// different ones, the run ends for all.
     ///
     /// # Errors
-    /// A process did not come in time, or is gone; the message names it. All that waited get the error, so that none goes on
-    /// alone.
+    /// A process did not arrive in time or is lost; the message names it. Every waiting process
+    /// gets the error, so that none continues alone.
     pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
         self.wait_at_barrier(Purpose::Barrier, name, BTreeMap::new(), timeout)
     }
 
-    /// Waits until all processes have come with their facts, and compares them: whether what each is about to run is
-    /// the same. To be called before the first collective, where a difference would be a hang.
+    /// Waits until all processes have arrived with their facts, and compares them, to check that
+    /// all are about to run the same thing. Call it before the first collective, where a difference
+    /// would cause a hang.
     ///
     /// # Errors
-    /// A fact that is not the same for all: the run ends for everybody, with an error that names the odd ones out. As
-    /// [`Coordination::barrier`].
+    /// A fact differs: the run ends for all processes, with an error that names those that differ.
+    /// Also those of [`Coordination::barrier`].
     pub fn agree(&self, name: &str, facts: &BTreeMap<String, String>, timeout: Duration) -> Result<()> {
         self.wait_at_barrier(Purpose::Agreement, name, facts.clone(), timeout)
     }
@@ -105,10 +107,12 @@ impl Coordination {
         Ok(())
     }
 
-    /// Shares a value under a key, for all processes and until the run ends. It may be put again, but not changed.
+    /// Shares a value under a key with all processes until the run ends. It can be put again, but
+    /// not changed.
     ///
     /// # Errors
-    /// Another value under that key; a key of more than 1024 bytes or a value of more than 16 MiB; a run that failed.
+    /// The key has a different value; the key is longer than 1024 bytes or the value than 16 MiB;
+    /// the run failed.
     pub fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<()> {
         let value = value.as_ref();
         self.check_present()?;
@@ -122,7 +126,7 @@ impl Coordination {
     /// Waits for the value of a key.
     ///
     /// # Errors
-    /// Nobody put it in time; a run that failed.
+    /// No process put the value in time; the run failed.
     pub fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         let value = self.look_up(key, timeout)?;
         value.ok_or_else(|| {
@@ -131,10 +135,10 @@ impl Coordination {
         })
     }
 
-    /// The value of a key if it is there.
+    /// The value of a key, if it exists.
     ///
     /// # Errors
-    /// A run that failed.
+    /// The run failed.
     pub fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         self.look_up(key, Duration::ZERO)
     }
@@ -144,7 +148,7 @@ impl Coordination {
         check_value(key, &[])?;
         let client = self.0.client.clone();
         let key = key.to_owned();
-        // Not to wait for the value is still to wait for the answer.
+        // Even a request that does not wait for the value must wait for the answer.
         let patience = timeout.max(Duration::from_secs(60));
         let reply = self.0.run(async move {
             let spare = patience - timeout.min(patience);
@@ -157,8 +161,9 @@ impl Coordination {
         Ok(reply.value.map(|value| value.to_vec()))
     }
 
-    /// Lets all processes stop after the same turn, within moments of a [request](Halt::request) in any of them. All make
-    /// it, under a name that they use once.
+    /// Makes a [`Halt`], which stops all processes after the same turn, soon after a
+    /// [request](Halt::request) in any of them. Every process makes it, under a name that is used
+    /// once.
     ///
     /// ```
     /// use fulmen_coordination::{Coordination, Process};
@@ -169,7 +174,7 @@ impl Coordination {
     /// let why = loop {
     ///     steps += 1;
     ///     if steps == 10 {
-    ///         halt.request("SIGTERM"); // from a thread that waits for signals, say
+    /// //         halt.request("SIGTERM"); // for example, from a thread that waits for signals
     ///     }
     ///     if let Some(why) = halt.turn()? {
     ///         break why;
@@ -190,43 +195,48 @@ impl Coordination {
         self.0.spawn(task);
     }
 
-    /// Whether all processes are still there, as far as is known; sends nothing and takes no time.
+    /// Whether all processes are still there, as far as is known. Sends nothing and returns at
+    /// once.
     ///
     /// # Errors
-    /// What ended the run: a process that is gone, a coordinator that no longer answers, a disagreement.
+    /// The failure that ended the run: a lost process, a coordinator that no longer answers, a
+    /// disagreement.
     pub fn health(&self) -> Result<()> {
         self.0.client.failure().map_or(Ok(()), Err)
     }
 
-    /// Calls `call`, on a thread of its own, when the run fails; at once if it has.
+    /// Calls `call` on a separate thread when the run fails, or at once if it already has.
     ///
-    /// It must not hold a clone of this handle, which would never be dropped then.
+    /// `call` must not hold a clone of this handle, which would then never be dropped.
     pub fn on_failure(&self, call: impl FnOnce(&Error) + Send + 'static) {
         let client = self.0.client.clone();
         self.0.spawn(async move {
             let error = client.failed().await;
             let thread = std::thread::Builder::new().name("fulmen-on-failure".into());
-            // Without a thread to spare there is nothing left to try; `health` tells the same.
+            // If no thread can be started, there is nothing left to try. `health` reports the same
+            // error.
             let _ = thread.spawn(move || call(&error));
         });
     }
 
-    /// Ends the run for all, because this process cannot go on: they get an error with its name and the reason.
+    /// Ends the run for all because this process cannot continue. The others get an error with its
+    /// name and the reason.
     pub fn fail(&self, reason: &str) {
         const LONGEST: usize = 2000;
         let client = self.0.client.clone();
         let reason: String = reason.chars().take(LONGEST).collect();
-        // Bounded by a second; if the others cannot be reached, they find out by the silence.
+        // Takes at most a second. Processes that cannot be reached notice the silence.
         let _ = self.0.run(async move {
             client.leave(reason).await;
             Ok(())
         });
     }
 
-    /// Waits until all processes have come to the end, and leaves. To be called once everything is done.
+    /// Waits until all processes have arrived at the end, and leaves. Call it once everything is
+    /// done.
     ///
     /// # Errors
-    /// As [`Coordination::barrier`].
+    /// Those of [`Coordination::barrier`].
     pub fn shutdown(&self, timeout: Duration) -> Result<()> {
         self.wait_at_barrier(Purpose::Shutdown, "", BTreeMap::new(), timeout)?;
         self.fail("");
@@ -250,14 +260,14 @@ impl fmt::Debug for Coordination {
     }
 }
 
-/// What the clones share.
+/// The state that clones share.
 pub(crate) struct Inner {
     process: Process,
     address: String,
     processes: Vec<ProcessInfo>,
     client: Arc<Client>,
     server: Mutex<Option<Server>>,
-    /// How often this process came to each meeting.
+    /// How often this process arrived at each barrier.
     visits: Mutex<BTreeMap<(Purpose, String), u64>>,
     worker: Worker,
 }

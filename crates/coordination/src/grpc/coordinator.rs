@@ -1,8 +1,8 @@
-//! What the coordinator knows of a run: who has joined and when each was last heard, the meetings, the values, and the
-//! failure that ended it, if one did.
+//! The coordinator's state of a run: who has joined, when each was last heard from, the barriers,
+//! the values, and the failure that ended the run, if any.
 //!
-//! Not here: waiting, sockets, clocks. Everything happens at once and is told what time it is, so that it can be tested
-//! without any.
+//! Not here: waiting, sockets, clocks. Every method returns at once and takes the current time as
+//! an argument, so that tests need neither sockets nor clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use super::wire::{self, Failure, FailureKind, Purpose};
 
 pub(crate) struct Coordinator {
     run_id: String,
-    /// The hosts by index where the environment tells them.
+    /// The hosts by index, if the environment names them.
     hosts: Vec<String>,
     heartbeat_timeout: Duration,
     members: Vec<Option<Member>>,
-    /// Why processes were refused, for the message when one is missing.
+    /// Why processes were refused, for the message about a missing one.
     refused: Vec<String>,
     values: BTreeMap<String, Value>,
     barriers: BTreeMap<BarrierKey, Barrier>,
     failure: Option<Failure>,
-    /// All have come to the shutdown, so a process that leaves now leaves in order.
+    /// All have arrived at the shutdown, so a process may now leave.
     finished: bool,
 }
 
@@ -33,7 +33,7 @@ struct Member {
     pid: u32,
     last_heartbeat: Instant,
     left: bool,
-    /// Knows of the failure.
+    /// Whether it knows about the failure.
     notified: bool,
 }
 
@@ -42,7 +42,7 @@ struct Value {
     from: u32,
 }
 
-/// Which meeting: its purpose and name, and the how manieth of that name.
+/// Identifies a barrier: its purpose, its name, and how often that name was used before.
 pub(crate) type BarrierKey = (Purpose, String, u64);
 
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl Coordinator {
         self.members.get_mut(index as usize)?.as_mut()
     }
 
-    /// How a process is called in a message.
+    /// The name of a process in messages.
     fn name(&self, index: u32) -> String {
         match (self.members.get(index as usize), self.hosts.get(index as usize)) {
             (Some(Some(m)), _) => format!("process {index} ({}, pid {})", m.host, m.pid),
@@ -96,24 +96,24 @@ impl Coordinator {
         joined.map(|(index, m)| wire::Member { index, host: m.host.clone(), pid: m.pid }).collect()
     }
 
-    /// Why a process should ask again later: it comes for the next run at this address, and the coordinator of this one
-    /// goes as soon as all know its end.
+    /// Why a process should retry later: it belongs to the next run at this address, and the
+    /// coordinator of this run stops as soon as all know its outcome.
     pub(crate) fn is_ending(&self, caller: wire::Caller) -> Option<String> {
         let member = self.members.get(caller.index as usize).and_then(Option::as_ref);
         if member.is_some_and(|m| m.session == caller.session) {
             return None;
         }
         match &self.failure {
-            _ if self.finished => Some("the run before this one has not ended for all its processes".into()),
-            // One that was not there before is late for this run, and is told of its end.
+            _ if self.finished => Some("the previous run has not ended for all its processes".into()),
+            // A process that has not joined before is late for this run, and gets its failure.
             Some(failure) if member.is_some_and(|m| m.left || m.notified) => {
-                Some(format!("the run before this one is ending: {}", failure.message))
+                Some(format!("the previous run is ending: {}", failure.message))
             }
             _ => None,
         }
     }
 
-    /// Lets a process in, or says why not.
+    /// Admits a process or refuses it.
     pub(crate) fn join(&mut self, request: &wire::Join, now: Instant) -> Result<(), Failure> {
         let wire::Caller { index, session } = request.caller;
         let newcomer = format!("process {index} ({}, pid {})", request.host, request.pid);
@@ -131,7 +131,7 @@ impl Coordinator {
             ))
         } else if request.count != self.count() {
             Some(format!(
-                "it was told of {} processes and the coordinator of {}; give all the same number",
+                "it expects {} processes and the coordinator {}; give all of them the same number",
                 request.count,
                 self.count()
             ))
@@ -139,7 +139,7 @@ impl Coordinator {
             kind = FailureKind::Usage;
             Some(format!("its index is not below the number of processes, {}", self.count()))
         } else if let Some(failure) = self.failure.clone() {
-            // This one is not refused: it is late.
+            // This process is late rather than refused.
             return Err(Failure { message: format!("the run is over: {}", failure.message), ..failure });
         } else {
             match self.member(index) {
@@ -166,14 +166,14 @@ impl Coordinator {
         }
     }
 
-    /// Keeps why a process was refused, for the message when one is missing.
+    /// Records why a process was refused, for the message about a missing one.
     pub(crate) fn note_refusal(&mut self, message: String) {
         if self.refused.len() < 8 {
             self.refused.push(message);
         }
     }
 
-    /// Whether a caller is a member; every sign of it counts as a heartbeat.
+    /// Records a sign of life from a member. Every request counts as a heartbeat.
     pub(crate) fn heartbeat(&mut self, caller: wire::Caller, now: Instant) -> Result<(), Failure> {
         match self.member(caller.index) {
             Some(member) if member.session == caller.session => {
@@ -195,7 +195,7 @@ impl Coordinator {
         }
     }
 
-    /// Declares dead who was silent for too long.
+    /// Declares members lost that have been silent for too long.
     pub(crate) fn expire_members(&mut self, now: Instant) {
         if self.finished || self.failure.is_some() {
             return;
@@ -218,12 +218,12 @@ impl Coordinator {
         }
     }
 
-    /// Forgives silence up to now, for when it was the coordinator itself that stood still.
+    /// Restarts all deadlines, after the coordinator itself was suspended.
     pub(crate) fn reset_deadlines(&mut self, now: Instant) {
         self.members.iter_mut().flatten().for_each(|m| m.last_heartbeat = now);
     }
 
-    /// Ends the run. The first failure is the one that counts: those after it follow from it.
+    /// Ends the run. Only the first failure counts, since later ones follow from it.
     pub(crate) fn fail(&mut self, failure: Failure) {
         if self.failure.is_none() && !self.finished {
             self.failure = Some(Failure { ends_run: true, ..failure });
@@ -234,7 +234,7 @@ impl Coordinator {
         self.failure.as_ref()
     }
 
-    /// Notes that a process knows of the failure, if there is one.
+    /// Records that a process knows about the failure, if there is one.
     pub(crate) fn notify_failure(&mut self, index: u32) {
         let failed = self.failure.is_some();
         if let Some(member) = self.member(index) {
@@ -242,7 +242,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether everybody who could still ask has left, or knows how the run failed.
+    /// Whether every process that could still ask has left or knows how the run failed.
     pub(crate) fn all_notified(&self) -> bool {
         let lost = self.failure.as_ref().filter(|f| f.kind() == FailureKind::PeerLost);
         let lost = lost.map(|f| f.processes.as_slice()).unwrap_or_default();
@@ -251,7 +251,7 @@ impl Coordinator {
             .all(|(index, m)| m.as_ref().is_none_or(|m| m.left || m.notified || lost.contains(&index)))
     }
 
-    /// A process goes. Before the end, that ends the run for all.
+    /// A process leaves. Before the shutdown, that ends the run for all.
     pub(crate) fn leave(&mut self, index: u32, reason: &str) {
         let name = self.name(index);
         if let Some(member) = self.member(index) {
@@ -268,11 +268,12 @@ impl Coordinator {
         matches!(self.members.get(index as usize), Some(Some(member)) if member.left)
     }
 
-    /// A process comes to a meeting.
+    /// A process arrives at a barrier.
     pub(crate) fn arrive(&mut self, key: &BarrierKey, index: u32, facts: &BTreeMap<String, String>) {
         let (purpose, name, generation) = key;
         if *generation > 1 && !self.barriers.contains_key(key) {
-            // A process that comes to this meeting has the outcome of the last one; so all have that of the one before.
+            // This process has the outcome of the last barrier, so every process has that of the
+            // one before.
             self.barriers.remove(&(*purpose, name.clone(), generation - 2));
         }
         let barrier = self.barriers.entry(key.clone()).or_default();
@@ -303,7 +304,8 @@ impl Coordinator {
         }
     }
 
-    /// A process that waits for the end of the run comes to no other meeting, so the others do not wait for it there.
+    /// A process that waits for the end of the run arrives at no other barrier, so others must not
+    /// wait for it there.
     fn check_finished_members(&mut self) {
         let open = |m: &&Barrier| m.outcome.is_none();
         let end = (Purpose::Shutdown, String::new(), 0);
@@ -320,13 +322,13 @@ impl Coordinator {
         };
         let (who, has) = (self.names(&absent), if absent.len() == 1 { "has" } else { "have" });
         let message = format!(
-            "{who} {has} come to the end of the program, and will not come to `{name}`, where others wait; see the last \
+            "{who} {has} reached the end of the program and will not arrive at `{name}`, where others wait; see the last \
              output there"
         );
         self.fail(Failure::new(FailureKind::PeerLost, absent, message));
     }
 
-    /// Where each process waits, but not all at the same meeting, all would wait for ever.
+    /// If every process waits, but not all at the same barrier, all would wait forever.
     fn check_conflicting_barriers(&mut self) {
         let is_between = |purpose: Purpose| matches!(purpose, Purpose::Barrier | Purpose::Agreement);
         let open = self.barriers.iter().filter(|(key, m)| is_between(key.0) && m.outcome.is_none());
@@ -338,19 +340,20 @@ impl Coordinator {
         }
         let where_each = open.iter().map(|(name, arrived)| format!("{} at `{name}`", self.names(arrived)));
         let message = format!(
-            "the processes wait for each other at different places: {}. Start all of them from one build, with the same \
+            "the processes wait for each other at different barriers: {}. Start all of them from one build, with the same \
              configuration and data",
             where_each.collect::<Vec<_>>().join("; ")
         );
         self.fail(Failure::new(FailureKind::Disagreement, waiting.into_iter().collect(), message));
     }
 
-    /// How a meeting ended, once it has.
+    /// The outcome of a barrier, once there is one.
     pub(crate) fn outcome(&self, key: &BarrierKey) -> Option<Result<(), Failure>> {
         self.barriers.get(key)?.outcome.clone()
     }
 
-    /// Ends a meeting for all when one process has waited too long, so that none goes on alone.
+    /// Fails a barrier for all processes when one has waited too long, so that none continues
+    /// alone.
     pub(crate) fn time_out(&mut self, key: &BarrierKey, waited: Duration) -> Result<(), Failure> {
         if let Some(outcome) = self.outcome(key) {
             return outcome;
@@ -368,7 +371,7 @@ impl Coordinator {
                 "{names} {has} not reached the barrier `{name}` within {s} s; {arrived} of {count} processes wait there"
             ),
             Purpose::Agreement => format!(
-                "{names} {has} not come to agree on `{name}` within {s} s; {arrived} of {count} processes wait there"
+                "{names} {has} not arrived to agree on `{name}` within {s} s; {arrived} of {count} processes wait there"
             ),
             Purpose::Shutdown => {
                 format!("{names} {has} not reached the end within {s} s; {arrived} of {count} processes have")
@@ -378,7 +381,7 @@ impl Coordinator {
             message = format!("{message}. {}", self.refused.join(". "));
         }
         let failure = Failure::new(FailureKind::TimedOut, missing, message);
-        // Without all of them there is no run.
+        // A run cannot start without all of its processes.
         let failure = Failure { ends_run: *purpose == Purpose::Join, ..failure };
         if let Some(barrier) = self.barriers.get_mut(key) {
             barrier.outcome = Some(Err(failure.clone()));
@@ -389,7 +392,8 @@ impl Coordinator {
         Err(failure)
     }
 
-    /// Keeps a value. Another value under the same key is refused: who has read the first would not know.
+    /// Stores a value. A different value under the same key is refused, since other processes may
+    /// have read the first.
     pub(crate) fn put(&mut self, index: u32, key: &str, bytes: Bytes) -> Result<(), Failure> {
         match self.values.get(key) {
             Some(value) if value.bytes != bytes => {

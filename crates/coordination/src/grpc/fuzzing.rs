@@ -1,5 +1,5 @@
-//! What bytes from the network reach, with what must hold whatever the bytes are. For the fuzz targets alone; not a part of
-//! the public interface.
+//! Entry points for bytes from the network, with the properties that must hold for any input. For
+//! the fuzz targets only; not part of the public API.
 
 use std::future::{poll_fn, ready};
 use std::pin::{Pin, pin};
@@ -19,7 +19,7 @@ use crate::token::Token;
 /// Reads bytes as the handshake of a process, and as that of a coordinator.
 ///
 /// # Panics
-/// If one of them is believed.
+/// If one of the two accepts the bytes.
 pub fn handshake(bytes: &[u8]) {
     let token = Token::new(&"t".repeat(32)).ok();
     in_runtime(async {
@@ -30,11 +30,11 @@ pub fn handshake(bytes: &[u8]) {
     });
 }
 
-/// Reads bytes as requests and answers them, in a run of three processes of which two have joined. Before each request come
-/// a byte for its method and one for its length.
+/// Reads bytes as requests and answers them, in a run of three processes, two of which have joined.
+/// Before each request come a byte for its method and one for its length.
 ///
 /// # Panics
-/// If more processes join than there may be, or if an answer cannot be read.
+/// If more processes join than allowed, or if an answer cannot be decoded.
 pub fn requests(mut bytes: &[u8]) {
     in_runtime(async {
         let mut run = Coordinator::new(3, "r", &[], Duration::from_secs(10));
@@ -50,7 +50,7 @@ pub fn requests(mut bytes: &[u8]) {
                 None => waiting.push(answer),
             }
         }
-        // Later requests have answered some of them.
+        // Some of these were answered by later requests.
         for answer in waiting {
             check(now(answer).await.flatten());
         }
@@ -91,7 +91,7 @@ fn check(reply: Option<Reply>) {
     }
 }
 
-/// What a future gives without waiting.
+/// The output of a future that is ready at once.
 async fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(unconstrained(future));
     poll_fn(|context| match future.as_mut().poll(context) {
@@ -143,7 +143,7 @@ mod tests {
         requests
     }
 
-    /// Fewer of the requests, in another order, with some bytes changed.
+    /// A subset of the requests, shuffled, with some bytes changed.
     fn damaged(sound: &[Vec<u8>], random: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
         let count = random(2 * sound.len());
         let mut bytes: Vec<u8> = (0..count).flat_map(|_| sound[random(sound.len())].clone()).collect();

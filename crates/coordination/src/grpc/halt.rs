@@ -1,8 +1,9 @@
-//! [`Halt`]: all processes stop after the same turn when any of them asks for it.
+//! [`Halt`]: stops all processes after the same turn when any of them requests it.
 //!
-//! A request is a value that a background task in each process waits for. The task then sends how many turns its process
-//! has begun, and the process begins no further turn until all have answered. Process 0 chooses the turn after the latest
-//! of them. No answer waits for a turn, so a process in the middle of one delays none of the others.
+//! A request is a value for which a background task waits in each process. The task publishes the
+//! number of turns that its process has begun, and the process begins no further turn until all
+//! have answered. Process 0 picks the turn after the latest of them. Answers never wait for a turn,
+//! so a process in the middle of one does not delay the others.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,10 +16,11 @@ use super::wire::{self, method};
 use crate::timeouts::millis;
 use crate::{Error, Result};
 
-/// As long as the others are there.
+/// Waits for as long as the other processes are there.
 const PATIENCE: Duration = Duration::MAX;
 
-/// Stops all processes after the same turn (a training step, say) when any of them asks for it.
+/// Stops all processes after the same turn (a training step, for example) when any of them requests
+/// it.
 ///
 /// Made by [`Coordination::halt`].
 pub struct Halt {
@@ -42,20 +44,23 @@ impl Halt {
         Halt { shared, requests, coordination: coordination.clone() }
     }
 
-    /// Asks all processes to stop soon, and does not wait for it. All are told `why`; of several reasons, the first.
+    /// Asks all processes to stop soon, and returns at once. All of them get the reason `why`, or
+    /// the first of several reasons.
     pub fn request(&self, why: &str) {
         let (requests, why) = (self.requests.clone(), why.to_owned());
         // Another reason may have come first. `turn` reports a failure of the run.
         self.coordination.spawn(async move { drop(requests.put("", &why).await) });
     }
 
-    /// Ends a turn. Returns the reason if all processes stop after this turn; all of them get it at the same turn.
+    /// Ends a turn. Returns the reason if all processes stop after this turn; all of them get it in
+    /// the same turn.
     ///
-    /// All processes take the same turns in the same order. If one of them has ended its last turn when another asks to
-    /// stop, the request comes too late, and all go on to their last turn.
+    /// All processes take the same turns in the same order. If one has already ended its last turn
+    /// when another requests a stop, the request is too late, and all of them continue to their
+    /// last turn.
     ///
     /// # Errors
-    /// A run that failed.
+    /// The run failed.
     pub fn turn(&self) -> Result<Option<String>> {
         let mut state = self.shared.lock();
         state.turns += 1;
@@ -70,7 +75,7 @@ impl Halt {
     }
 }
 
-/// The turns are over: later requests are ignored, earlier ones are still answered.
+/// The turns are over: later requests are ignored, earlier ones still get an answer.
 impl Drop for Halt {
     fn drop(&mut self) {
         self.request("");
@@ -92,13 +97,14 @@ impl Shared {
 #[derive(Default)]
 struct State {
     turns: u64,
-    /// The others were told how many turns this process has begun, so it begins no further one until all have answered.
+    /// The others know how many turns this process has begun, so it begins no further one until all
+    /// have answered.
     asked: bool,
-    /// The turn after which all stop, and the reason; or the error that kept them from agreeing.
+    /// The turn after which all stop, and the reason; or the error that prevented an agreement.
     end: Option<Result<(u64, String)>>,
 }
 
-/// Values under keys of one halt.
+/// The keys of one halt.
 #[derive(Clone)]
 struct StopRequest {
     client: Arc<Client>,
@@ -106,7 +112,7 @@ struct StopRequest {
 }
 
 impl StopRequest {
-    /// Waits for a request, and agrees on a turn; `None` if the turns are over first.
+    /// Waits for a request and agrees on a turn; `None` if the turns are over first.
     async fn agree(&self, index: usize, count: usize, shared: &Shared) -> Result<Option<(u64, String)>> {
         let why = self.get("").await?;
         if why.is_empty() {
@@ -148,5 +154,6 @@ impl StopRequest {
 }
 
 fn number(text: &str) -> Result<u64> {
-    text.parse().map_err(|_| Error::usage(format!("a process tells `{text}` for its turns; use one build for all")))
+    text.parse()
+        .map_err(|_| Error::usage(format!("a process sent `{text}` as its number of turns; use one build for all")))
 }

@@ -6,8 +6,8 @@
 //! | process | its nonce, then its proof: 32 bytes each |
 //! | coordinator | 1, then its proof; or 0, and it hangs up |
 //!
-//! A proof is the HMAC-SHA256, under the token, of a label for the end that proves and of both nonces. So the token does not
-//! travel, and what was recorded of one connection proves nothing on another.
+//! A proof is the HMAC-SHA256, under the token, of a label for the proving end and of both nonces.
+//! The token itself is not sent, and a recorded connection proves nothing on another one.
 //!
 //! Not here: encryption. After the handshake, the connection is plain HTTP/2.
 
@@ -34,7 +34,7 @@ enum End {
     Process,
 }
 
-/// The proof of one end. Where there is no token, which is on loopback alone, anyone can make it.
+/// The proof of one end. Without a token, which is allowed on loopback only, anyone can compute it.
 fn proof(token: Option<&Token>, end: End, coordinator: &Nonce, process: &Nonce) -> Hmac<Sha256> {
     let label: &[u8] = match end {
         End::Coordinator => b"fulmen coordinator",
@@ -46,22 +46,22 @@ fn proof(token: Option<&Token>, end: End, coordinator: &Nonce, process: &Nonce) 
     mac.chain_update(label).chain_update(coordinator).chain_update(process)
 }
 
-/// Bytes that nobody can foretell.
+/// Unpredictable bytes.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|e| Error::system("drawing random numbers", e.into()))?;
     Ok(bytes)
 }
 
-/// Why the coordinator turned a connection away.
+/// Why the coordinator refused a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     WrongProof,
     HungUp,
     TooLate,
-    /// Too many others wait for their handshake.
+    /// Too many connections wait for their handshake.
     Crowded,
-    /// The system gives no random numbers.
+    /// The system provides no random numbers.
     NoNonce,
 }
 
@@ -69,12 +69,16 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::WrongProof => f.write_str("it does not have the token of this run (FULMEN_RUN_TOKEN)"),
-            Refusal::HungUp => f.write_str("it hung up without showing that it has the token of this run"),
+            Refusal::HungUp => {
+                f.write_str("it closed the connection without showing that it has the token of this run")
+            }
             Refusal::TooLate => {
                 write!(f, "it did not show within {} s that it has the token of this run", TIME.as_secs())
             }
-            Refusal::Crowded => f.write_str("too many connections wait to show that they have the token of this run"),
-            Refusal::NoNonce => f.write_str("this machine gives no random numbers"),
+            Refusal::Crowded => {
+                f.write_str("too many connections are waiting to show that they have the token of this run")
+            }
+            Refusal::NoNonce => f.write_str("this machine provides no random numbers"),
         }
     }
 }
@@ -91,7 +95,7 @@ pub(crate) async fn admit(
         let (mut theirs, mut proven) = ([0; LENGTH], [0; LENGTH]);
         stream.read_exact(&mut theirs).await.map_err(hung_up)?;
         stream.read_exact(&mut proven).await.map_err(hung_up)?;
-        // In a time that does not tell how much of it is right.
+        // In constant time.
         if proof(token, End::Process, &ours, &theirs).verify_slice(&proven).is_err() {
             let _ = stream.write_all(&[0]).await;
             return Err(Refusal::WrongProof);
@@ -102,16 +106,16 @@ pub(crate) async fn admit(
     tokio::time::timeout(TIME, handshake).await.unwrap_or(Err(Refusal::TooLate))
 }
 
-/// Why a process does not talk to what listens at the coordinator's address.
+/// Why a process does not trust the server at the coordinator's address.
 #[derive(Debug)]
 pub(crate) enum HandshakeError {
-    /// It does not begin as a coordinator does.
+    /// Its greeting is not a coordinator's.
     OtherProtocol,
     /// It does not accept this process's token.
     Refused,
-    /// It accepts the token and does not have it.
+    /// It accepts the token but does not have it.
     NoProof,
-    /// To try again may help.
+    /// A retry may help.
     Broken(std::io::Error),
     Silent,
 }
@@ -128,15 +132,15 @@ impl fmt::Display for HandshakeError {
             HandshakeError::OtherProtocol => f.write_str("it is not a coordinator of this version of Fulmen"),
             HandshakeError::Refused => f.write_str("it does not accept this process's token"),
             HandshakeError::NoProof => f.write_str("it does not have the token of this run"),
-            HandshakeError::Broken(error) => write!(f, "it hung up: {error}"),
-            HandshakeError::Silent => write!(f, "it says nothing for {} s", TIME.as_secs()),
+            HandshakeError::Broken(error) => write!(f, "it closed the connection: {error}"),
+            HandshakeError::Silent => write!(f, "it sent nothing for {} s", TIME.as_secs()),
         }
     }
 }
 
 impl std::error::Error for HandshakeError {}
 
-/// The end of every other process.
+/// The process's end of the handshake.
 pub(crate) async fn present(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     token: Option<&Token>,
@@ -213,7 +217,7 @@ mod tests {
         let (mut here, mut there) = tokio::io::duplex(1024);
         there.write_all(b"SSH-2.0-OpenSSH").await.unwrap();
         assert!(matches!(present(&mut here, token("a").as_ref()).await, Err(HandshakeError::OtherProtocol)));
-        // One that accepts every proof, and sends the process's own proof back as its own.
+        // A server that accepts every proof and returns the process's own proof.
         let (mut here, mut there) = tokio::io::duplex(1024);
         let impostor = async {
             there.write_all(&[&GREETING[..], &[0; LENGTH]].concat()).await.unwrap();

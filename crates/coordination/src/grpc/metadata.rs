@@ -1,7 +1,8 @@
-//! What a cloud's metadata server says: who this process is, where no variable says it, so that a program that `gcloud ... ssh
-//! --worker=all` starts on all hosts of a slice is one run; and that the machine is about to be taken away.
+//! Reads the metadata server of a Google Cloud machine: which process this is if no variable says
+//! so, and whether the machine is about to be preempted. With it, a program that `gcloud ... ssh
+//! --worker=all` starts on all hosts of a slice becomes one run.
 //!
-//! Not here: waiting for a server that does not answer. Its machine is alone.
+//! Not here: retries. The metadata server runs on the machine's own host.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,11 +20,11 @@ use parking_lot::Mutex;
 use super::worker::Worker;
 use crate::{Error, Process, Result};
 
-/// For an answer.
+/// How long to wait for an answer.
 const TIME: Duration = Duration::from_secs(1);
 const LARGEST_ANSWER: usize = 1 << 20;
 
-/// If one of these is set, the environment says which devices this process has and with whom.
+/// If one of these is set, the environment already says which devices and processes there are.
 const SAY_IT: [&str; 9] = [
     "FULMEN_NUM_PROCESSES",
     "TPU_WORKER_ID",
@@ -40,9 +41,9 @@ const SAY_IT: [&str; 9] = [
 type Variables = BTreeMap<&'static str, String>;
 
 impl Process {
-    /// As [`Process::from_env`]; where no variable says who this process is, the metadata server of a TPU VM is asked, once
-    /// and for a second at most. Of other machines, and with `FULMEN_OFFLINE`, none is asked. `GCE_METADATA_HOST` is the
-    /// `host:port` of another server.
+    /// Like [`Process::from_env`]. If no variable says which process this is, the metadata server
+    /// of a TPU VM is queried once, for at most a second. It is not queried on other machines or if
+    /// `FULMEN_OFFLINE` is set. `GCE_METADATA_HOST` is the `host:port` of a different server.
     ///
     /// ```
     /// use fulmen_coordination::Process;
@@ -53,7 +54,7 @@ impl Process {
     /// ```
     ///
     /// # Errors
-    /// As [`Process::from_env`], and what the server says wrong.
+    /// Those of [`Process::from_env`], or invalid values from the server.
     pub fn detect(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let process = Process::from_env(&env)?;
         if SAY_IT.iter().any(|name| env(name).is_some_and(|value| !value.is_empty())) {
@@ -71,15 +72,16 @@ impl Process {
     }
 }
 
-/// Calls `call`, on a thread of its own, once the metadata server says that this machine is preempted or goes down for
-/// maintenance. Nothing is called where [`Process::detect`] would not ask.
+/// Calls `call` on a separate thread once the metadata server announces that this machine is
+/// preempted or goes down for maintenance. It is not called where [`Process::detect`] would not
+/// query the server.
 ///
 /// ```
 /// fulmen_coordination::on_preemption(|name| std::env::var_os(name), |why| eprintln!("{why}: saving"));
 /// ```
 pub fn on_preemption(env: impl Fn(&str) -> Option<OsString>, call: impl FnOnce(&str) + Send + 'static) {
     let Some(MetadataServer(server)) = MetadataServer::find(&env, "/".as_ref()) else { return };
-    // Without a thread to spare, the run is not warned.
+    // If no thread can be started, the run gets no warning.
     let _ = std::thread::Builder::new().name("fulmen-preemption".into()).spawn(move || {
         if let Ok(notice) = Worker::start().and_then(|worker| worker.run(async move { notice(&server).await })) {
             call(notice);
@@ -96,7 +98,7 @@ async fn notice(server: &str) -> &'static str {
         if says(preempted.await, "TRUE") {
             return "this machine is preempted";
         }
-        // The other event is a migration, which a run survives.
+        // The other event is a live migration, which a run survives.
         if says(event.await, "TERMINATE") {
             return "this machine goes down for maintenance";
         }
@@ -108,19 +110,20 @@ async fn notice(server: &str) -> &'static str {
 #[derive(Clone, Debug)]
 pub struct MetadataServer(String);
 
-/// What a metadata server says under one name.
+/// The answer of a metadata server for one name.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MetadataAnswer {
     /// The value.
     pub text: String,
-    /// The server's clock, as HTTP's header `Date` has it.
+    /// The server's clock, from the HTTP header `Date`.
     pub date: Option<String>,
 }
 
 impl MetadataServer {
-    /// The server of a machine whose files are under `root`, which is `/` but for tests. `None` if the machine is not one of
-    /// Google Cloud, or `FULMEN_OFFLINE` is set. `GCE_METADATA_HOST` is the `host:port` of another server.
+    /// The server of the machine whose files are under `root`; `root` is `/` except in tests.
+    /// `None` if the machine is not on Google Cloud or `FULMEN_OFFLINE` is set. `GCE_METADATA_HOST`
+    /// is the `host:port` of a different server.
     ///
     /// ```
     /// use fulmen_coordination::MetadataServer;
@@ -137,13 +140,13 @@ impl MetadataServer {
         product.starts_with("Google").then(|| Self("169.254.169.254".to_owned()))
     }
 
-    /// Where it is: `169.254.169.254`, or the `host:port` of another.
+    /// Its address: `169.254.169.254`, or the `host:port` of a different server.
     pub fn address(&self) -> &str {
         &self.0
     }
 
-    /// What it says under names such as `zone` and `attributes/accelerator-type`, all asked at once; `None` for what it does
-    /// not know or does not answer in this time.
+    /// Queries names such as `zone` and `attributes/accelerator-type`, all at once. `None` for
+    /// those that it does not know or does not answer within `timeout`.
     ///
     /// # Errors
     /// No thread can be started.
@@ -151,7 +154,7 @@ impl MetadataServer {
         let (server, names) = (self.0.clone(), names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
         Worker::start()?.run(async move {
             let client = client();
-            // Every request is under way before the first is waited for.
+            // All requests are sent before the first answer is awaited.
             let asked = names.into_iter().map(|name| {
                 let (client, server) = (client.clone(), server.clone());
                 tokio::spawn(async move { get(&client, &server, &name, time).await })
@@ -165,7 +168,7 @@ impl MetadataServer {
     }
 }
 
-/// What a server says, which does not change while a process lives.
+/// The answer of a server. It does not change during the life of a process.
 fn ask(server: &str) -> Result<Variables> {
     static ANSWERS: Mutex<BTreeMap<String, Variables>> = Mutex::new(BTreeMap::new());
     let mut answers = ANSWERS.lock();
@@ -186,14 +189,14 @@ fn client() -> HttpClient {
     Client::builder(TokioExecutor::new()).build_http()
 }
 
-/// What the server says of this machine under a name; `None` if it says nothing in time.
+/// The value of a name on this machine; `None` if there is no answer in time.
 async fn get(client: &HttpClient, server: &str, name: &str, time: Duration) -> Option<MetadataAnswer> {
     const FLAVOR: (&str, &str) = ("Metadata-Flavor", "Google");
     let address = format!("http://{server}/computeMetadata/v1/instance/{name}");
     let request = Request::get(address).header(FLAVOR.0, FLAVOR.1).body(Empty::new()).ok()?;
     let asked = async {
         let answer = client.request(request).await.ok()?;
-        // Any other server lacks it.
+        // Other servers do not send this header.
         if !answer.status().is_success() || answer.headers().get(FLAVOR.0)? != FLAVOR.1 {
             return None;
         }
@@ -227,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// A metadata server with these attributes. Gives its address, and how often it was asked.
+    /// A metadata server with these attributes. Returns its address and a counter of requests.
     fn metadata(attributes: &'static [(&'static str, &'static str)]) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();

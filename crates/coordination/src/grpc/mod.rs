@@ -1,6 +1,6 @@
 //! Joining other processes: the coordinator's rules, the gRPC service in front of them, and its clients.
 //!
-//! Not here: who this process is, which the environment says without any of that.
+//! Not here: which process this is. The environment says that (`environment.rs`).
 
 mod accept;
 mod agreement;

@@ -1,4 +1,5 @@
-//! Process 0's server: serves connections until the run is over and everybody knows how it ended.
+//! The server of process 0. It serves connections until the run is over and all processes know its
+//! outcome.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -17,10 +18,11 @@ use super::service::Service;
 use crate::token::Token;
 use crate::{Error, Result};
 
-/// How long the others get to hear the outcome before the server stops. They hear at once unless they are gone too.
+/// How long the others get to learn the outcome before the server stops. Processes that are still
+/// alive learn it at once.
 const LINGER: Duration = Duration::from_secs(3);
 
-/// Told of each refused connection.
+/// Called for each refused connection.
 pub(crate) type OnRefused = Arc<dyn Fn(&str) + Send + Sync>;
 
 pub(crate) struct Server {
@@ -32,7 +34,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts to serve. To be called on the runtime that it is to run on.
+    /// Starts to serve. Call it on the runtime on which it will run.
     pub(crate) fn start(
         listener: TcpListener,
         coordinator: Coordinator,
@@ -48,7 +50,7 @@ impl Server {
         let rejected = RejectedPeers::new(move |refusal, rest| {
             noted.change(|coordinator| coordinator.note_refusal(refusal.clone()));
             let on_refused = on_refused.clone();
-            // It may wait, for a terminal say, and this thread must not.
+            // The callback may block, for example on a terminal; this thread must not.
             tokio::task::spawn_blocking(move || on_refused(&format!("{refusal}. {rest}")));
         });
         let (admitted, connections) = mpsc::channel(16);
@@ -59,20 +61,20 @@ impl Server {
             let _ = stopped.await;
         });
         let serving = tokio::spawn(async {
-            // An error of one connection does not end it.
+            // An error of one connection does not end the server.
             let _ = serving.await;
         });
         let watching = tokio::spawn(service.clone().monitor_heartbeats());
         Ok(Server { service, stop, accepting, serving, watching })
     }
 
-    /// Waits until the others know how the run ended, though not for ever, and stops.
+    /// Waits for a limited time until the others know how the run ended, and stops.
     pub(crate) async fn stop(self) {
         self.service.wait(LINGER, |coordinator| coordinator.all_notified().then_some(())).await;
         self.watching.abort();
         self.accepting.abort();
         let _ = self.stop.send(());
-        // What is being answered is still sent.
+        // Answers in progress are still sent.
         let _ = tokio::time::timeout(Duration::from_secs(1), self.serving).await;
     }
 }

@@ -1,7 +1,7 @@
-//! The coordinator's methods: each asks the [`Coordinator`], and waits where an answer is not there yet.
+//! The coordinator's methods. Each asks the [`Coordinator`] and waits if there is no answer yet.
 //!
-//! Also the few lines that make a gRPC service of them. A generator would need the protobuf compiler, or a build script
-//! longer than they are.
+//! The gRPC glue is written by hand: a generator would need the protobuf compiler or a longer build
+//! script.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -22,7 +22,7 @@ use super::coordinator::Coordinator;
 use super::wire::{self, LARGEST_MESSAGE, LARGEST_VALUE, LONGEST_KEY, Reply, method};
 use crate::timeouts::bounded;
 
-/// The run, and a bell that is rung whenever it changed.
+/// The coordinator, and a channel that signals each change of it.
 #[derive(Clone)]
 pub(crate) struct Service(Arc<Shared>);
 
@@ -37,23 +37,24 @@ impl Service {
     }
 
     fn coordinator(&self) -> MutexGuard<'_, Coordinator> {
-        // Nothing leaves the run half changed, so a panic elsewhere does not spoil it.
+        // No change leaves the coordinator in a half-changed state, so a panic elsewhere does not
+        // corrupt it.
         self.0.coordinator.lock()
     }
 
-    /// Changes the run and wakes those that wait for a change.
+    /// Changes the coordinator and wakes all waiters.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Coordinator) -> T) -> T {
         let result = change(&mut self.coordinator());
         self.0.changes.send_replace(());
         result
     }
 
-    /// Notes that a process knows of the failure, if there is one.
+    /// Records that a process knows about the failure, if there is one.
     fn notify(&self, index: u32) {
         self.change(|coordinator| coordinator.notify_failure(index));
     }
 
-    /// Waits until `look` finds something; `None` after the time-out.
+    /// Waits until `poll` returns a value; `None` after the time-out.
     pub(crate) async fn wait<T>(
         &self,
         timeout: Duration,
@@ -74,7 +75,7 @@ impl Service {
         tokio::time::timeout(bounded(timeout), search).await.ok().flatten()
     }
 
-    /// Declares silent processes dead, for ever.
+    /// Expires silent members for as long as the server runs.
     pub(crate) async fn monitor_heartbeats(self) {
         let limit = self.coordinator().heartbeat_timeout();
         let pause = limit / 20;
@@ -83,7 +84,7 @@ impl Service {
             tokio::time::sleep(pause).await;
             let now = Instant::now();
             if now - before > pause + limit / 2 {
-                // This process was itself stopped for a while, and heard no heartbeats.
+                // This process was itself suspended and received no heartbeats.
                 self.coordinator().reset_deadlines(now);
             }
             let was_well = self.coordinator().failure().is_none();
@@ -96,7 +97,7 @@ impl Service {
 
     pub(super) async fn join(self, request: wire::Join) -> Result<Reply, Status> {
         if let Some(reason) = self.coordinator().is_ending(request.caller) {
-            // What a client tries again, until the next coordinator is there.
+            // The client retries this status until the next coordinator is up.
             return Err(Status::unavailable(reason));
         }
         let result = self.change(|coordinator| coordinator.join(&request, Instant::now()));
@@ -186,7 +187,7 @@ impl Service {
 
 type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// One method as tonic wants it.
+/// Adapts a closure to tonic's `UnaryService`.
 struct Method<F>(F);
 
 impl<Q, F, A> UnaryService<Q> for Method<F>
@@ -203,7 +204,7 @@ where
     }
 }
 
-/// For the methods that always answer.
+/// For methods that cannot fail.
 async fn infallible(answer: impl Future<Output = Reply>) -> Result<Reply, Status> {
     Ok(answer.await)
 }
@@ -243,7 +244,7 @@ impl tower_service::Service<http::Request<Body>> for Service {
     }
 }
 
-/// Refuses a key or a value that the store does not take, before it travels.
+/// Checks a key and a value before they are sent.
 pub(crate) fn check_value(key: &str, value: &[u8]) -> crate::Result<()> {
     if key.is_empty() || key.len() > LONGEST_KEY {
         return Err(crate::Error::usage(format!("a key of {} bytes; expected 1 to {LONGEST_KEY}", key.len())));

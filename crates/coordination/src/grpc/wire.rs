@@ -1,19 +1,21 @@
-//! What travels between a process and the coordinator: protocol buffers over gRPC, one unary method a request.
+//! The messages between a process and the coordinator: protocol buffers over gRPC, one unary method
+//! for each request.
 //!
-//! Field numbers are for ever; a change of meaning is another [`VERSION`].
+//! Field numbers never change. A change of meaning needs a new [`VERSION`].
 
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Kind};
 use crate::process::ProcessInfo;
 
-/// Processes that speak another version are refused.
+/// Processes with a different version are refused.
 pub(crate) const VERSION: u32 = 1;
 
-/// What a value may weigh. The key-value store is for names and small blobs, not for tensors.
+/// The size limit of a value, in bytes. The key-value store is for names and small blobs, not for
+/// tensors.
 pub(crate) const LARGEST_VALUE: usize = 16 << 20;
 pub(crate) const LONGEST_KEY: usize = 1024;
-/// A message is a value with its key and a few numbers.
+/// The size limit of a message, in bytes: a value with its key and a few numbers.
 pub(crate) const LARGEST_MESSAGE: usize = LARGEST_VALUE + (64 << 10);
 
 /// The methods' paths.
@@ -26,8 +28,8 @@ pub(crate) mod method {
     pub(crate) const LEAVE: &str = "/fulmen.coordination.v1.Coordination/Leave";
 }
 
-/// Who asks. The session is drawn at random when a process starts to join, so that a second process with the same index
-/// is not taken for the first.
+/// The sender. Its session is random, so that a second process with the same index is not mistaken
+/// for the first.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(crate) struct Caller {
     #[prost(uint32, tag = "1")]
@@ -53,13 +55,13 @@ pub(crate) struct Join {
     pub(crate) pid: u32,
 }
 
-/// What the processes meet for.
+/// Why processes wait at a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub(crate) enum Purpose {
-    /// To wait for each other.
+    /// To synchronize.
     Barrier = 0,
-    /// All have to join before anything else.
+    /// To join. All processes join before anything else.
     Join = 1,
     /// To compare facts.
     Agreement = 2,
@@ -67,7 +69,7 @@ pub(crate) enum Purpose {
     Shutdown = 3,
 }
 
-/// A process comes to a meeting of all. Answered when all have come, or it fails.
+/// A process arrives at a barrier. Answered when all have arrived, or on failure.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct WaitAtBarrier {
     #[prost(message, required, tag = "1")]
@@ -76,7 +78,7 @@ pub(crate) struct WaitAtBarrier {
     pub(crate) purpose: i32,
     #[prost(string, tag = "3")]
     pub(crate) name: String,
-    /// How often this process came to a meeting of that name before.
+    /// How often this process arrived at a barrier of that name before.
     #[prost(uint64, tag = "4")]
     pub(crate) generation: u64,
     #[prost(uint64, tag = "5")]
@@ -95,7 +97,7 @@ pub(crate) struct Put {
     pub(crate) value: bytes::Bytes,
 }
 
-/// Answered when the value is there, or after the time-out without one.
+/// Answered when the value exists, or without one after the time-out.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Get {
     #[prost(message, required, tag = "1")]
@@ -106,7 +108,7 @@ pub(crate) struct Get {
     pub(crate) timeout_ms: u64,
 }
 
-/// A sign of life. Answered after a while, or at once when the run has failed.
+/// A heartbeat. Answered after a while, or at once if the run has failed.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Heartbeat {
     #[prost(message, required, tag = "1")]
@@ -115,7 +117,7 @@ pub(crate) struct Heartbeat {
     pub(crate) wait_ms: u64,
 }
 
-/// A process goes: early, which ends the run for all, or after the shutdown.
+/// A process leaves. Leaving before the shutdown ends the run for all.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Leave {
     #[prost(message, required, tag = "1")]
@@ -124,7 +126,7 @@ pub(crate) struct Leave {
     pub(crate) reason: String,
 }
 
-/// The one answer.
+/// The answer to every request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Reply {
     #[prost(message, optional, tag = "1")]

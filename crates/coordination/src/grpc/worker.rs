@@ -1,4 +1,4 @@
-//! The one thread of a process on which sockets are served, and the bridge to it from threads that may block.
+//! The thread that serves a process's sockets, and the bridge to it from threads that may block.
 
 use std::future::Future;
 use std::sync::mpsc;
@@ -24,17 +24,17 @@ impl Worker {
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = thread::Builder::new().name("fulmen-coordination".into()).spawn(move || {
             let _ = runtime.block_on(stopped);
-            // A name that is still being looked up is not waited for.
+            // Name lookups that are still running are not awaited.
             runtime.shutdown_timeout(Duration::from_millis(100));
         });
         Ok(Worker { handle, stop: Some(stop), thread: Some(thread.map_err(starting)?) })
     }
 
-    /// Runs something on the thread and waits for it. Unlike the runtime's own way to block, this never panics, though
-    /// the caller be a thread of some runtime of its own.
+    /// Runs a future on the thread and waits for it. Unlike the runtime's own `block_on`, this
+    /// never panics, even if the caller is on a thread of another runtime.
     pub(crate) fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Result<T> {
         if self.is_current() {
-            return Err(Error::usage("the coordination cannot be waited for on its own thread"));
+            return Err(Error::usage("the coordination's own thread cannot wait for it"));
         }
         let (send, receive) = mpsc::sync_channel(1);
         self.handle.spawn(async move {

@@ -59,7 +59,7 @@ fn a_handle_may_go_anywhere() {
 }
 
 #[test]
-fn a_single_process_needs_nobody() {
+fn a_single_process_needs_no_other() {
     let alone = Coordination::builder(Process::single()).join().unwrap();
     assert!(alone.coordinator().starts_with("127.0.0.1:"));
     alone.barrier("b", SOON).unwrap();
@@ -106,7 +106,7 @@ fn a_barrier_names_who_is_missing() {
     let error = zero.barrier("b", Duration::from_millis(100)).unwrap_err();
     assert!(error.is_timeout() && error.processes() == [1], "{error:?}");
     assert!(error.to_string().contains("process 1 (") && error.to_string().contains("barrier `b`"), "{error}");
-    // Nobody passes alone what the others gave up.
+    // No process passes a barrier on which the others gave up.
     assert_eq!(one.barrier("b", SOON).unwrap_err(), error);
     let other = one.clone();
     let passes = thread::spawn(move || other.barrier("b", SOON));
@@ -166,7 +166,7 @@ fn all_stop_after_the_same_turn_though_one_is_ahead() {
 }
 
 #[test]
-fn who_has_no_further_turn_holds_up_nobody() {
+fn a_process_without_further_turns_delays_no_other() {
     let (zero, one) = pair();
     let (over, other) = (zero.halt("a"), one.halt("a"));
     assert_eq!((over.turn().unwrap(), other.turn().unwrap()), (None, None));
@@ -214,7 +214,7 @@ fn a_process_of_another_run_is_refused() {
         2,
         vec![Box::new(|at| {
             let stranger = builder(Process::new(1, 3, at.clone())?).join().unwrap_err();
-            assert!(stranger.is_refused() && stranger.to_string().contains("told of 3 processes"), "{stranger}");
+            assert!(stranger.is_refused() && stranger.to_string().contains("expects 3 processes"), "{stranger}");
             let stranger = builder(Process::new(1, 2, at.clone())?.with_run_id("old")).join().unwrap_err();
             assert!(stranger.is_refused() && stranger.to_string().contains("the run `old`"), "{stranger}");
             builder(Process::new(1, 2, at)?).join()

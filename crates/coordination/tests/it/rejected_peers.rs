@@ -1,4 +1,4 @@
-//! Those who do not have the token of the run: they are refused, reported once, and the run goes on.
+//! Connections without the token of the run: they are refused and reported once, and the run continues.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};

@@ -149,7 +149,7 @@ fn what_cannot_be_right_is_refused_before_anything_is_asked() {
         assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
         assert!(cloud.calls("").is_empty());
     };
-    refused(&["--node-count=2"], "a program of Fulmen runs on one slice");
+    refused(&["--node-count=2"], "Fulmen trains on one slice");
     refused(&["--flex-start"], "at most 168 hours");
     refused(&["--startup-script=/no/such/file"], "/no/such/file");
     refused(&["--price=/no/such/table"], "/no/such/table");
@@ -218,9 +218,7 @@ fn the_list_has_prices_ages_and_what_is_unknown() {
     cloud.fates.insert(cloud.calls("").len() + 1, Fate::Fails);
     let (ended, out, _) = tpu(&cloud, &["list", "--all-zones"]);
     assert!(out.contains("train") && out.contains("fast"), "{out}");
-    assert!(
-        ended.unwrap_err().to_string().starts_with("queued resources cannot be listed: ERROR: (gcloud) UNAVAILABLE")
-    );
+    assert!(ended.unwrap_err().to_string().starts_with("cannot list queued resources: ERROR: (gcloud) UNAVAILABLE"));
 }
 
 #[test]
@@ -353,7 +351,7 @@ fn a_machine_whose_limit_cannot_work_is_deleted_at_once() {
     cloud.forbidden = true;
     let (ended, text) = leased(&mut cloud, &machine(&["--max-hours=1"]), true, Ok(0));
     assert!(ended == Ok(1) && !cloud.bills() && cloud.calls("tpu-vm ssh").len() == 1, "{text}");
-    assert!(text.contains("does not succeed on the hosts of train: ERROR: the service account lacks"), "{text}");
+    assert!(text.contains("fails on the hosts of train: ERROR: the service account lacks"), "{text}");
 }
 
 #[test]
@@ -380,7 +378,7 @@ fn an_error_says_what_gcloud_says() {
     assert!(error.to_string().contains("ERROR: (gcloud) UNAVAILABLE") && !error.to_string().contains("WARNING"));
     let error = tpu(&cloud, &["delete", "train", "--zone=z", "--project=o:p"]).0.unwrap_err().to_string();
     assert!(
-        error.starts_with("LEFT: train in z may be there, and costs an unknown sum a day then. gcloud cannot be asked")
+        error.starts_with("LEFT: train in z may exist, and would cost an unknown amount a day. cannot query gcloud")
     );
     assert!(error.ends_with("Delete it: fulmen tpu delete train --zone z --project o:p"), "{error}");
     // It is there, and cannot be deleted.

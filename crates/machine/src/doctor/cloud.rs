@@ -1,7 +1,7 @@
-//! Google Cloud and the places that give TPUs away: the metadata server, the clock by it, where a bucket is, what ends a
-//! machine.
+//! Checks of cloud machines: the metadata server, the clock compared with it, the region of a
+//! bucket, and what can end a machine (Colab, Kaggle, Kubernetes, preemption).
 //!
-//! Not here: who this process is in a run (`fulmen-coordination`).
+//! Not here: which process of a run this is (`fulmen-coordination`).
 
 use std::time::{Duration, SystemTime};
 
@@ -11,17 +11,17 @@ use serde::Deserialize;
 use super::{Finding, Machine};
 use crate::http_client;
 
-/// How far a clock may be off, in seconds: less than what certificates and tokens forgive.
+/// How far a clock may be off, in seconds. Certificates and tokens tolerate more.
 const OFF: u64 = 30;
 
-/// The names that the metadata server is asked for.
+/// The names queried from the metadata server.
 const NAMES: [&str; 4] = ["zone", "machine-type", "attributes/accelerator-type", "scheduling/preemptible"];
 
-/// What a metadata server says of its machine.
+/// The answers of the metadata server.
 #[derive(Debug)]
 pub(super) struct Metadata {
     server: MetadataServer,
-    /// For each of [`NAMES`].
+    /// One for each of [`NAMES`].
     answers: Vec<Option<MetadataAnswer>>,
 }
 
@@ -41,7 +41,7 @@ impl Metadata {
         self.answers.iter().any(Option::is_some)
     }
 
-    /// `v5litepod-8`, say, of a TPU VM.
+    /// `v5litepod-8`, for example, on a TPU VM.
     pub(super) fn accelerator_type(&self) -> Option<&str> {
         self.get("attributes/accelerator-type")
     }
@@ -51,7 +51,7 @@ impl Metadata {
         self.get("zone")?.rsplit('/').next()
     }
 
-    /// What authorizes the machine's own account to other services. It is neither kept nor shown.
+    /// The access token of the machine's service account. It is neither stored nor shown.
     fn token(&self, time: Duration) -> Option<String> {
         #[derive(Deserialize)]
         struct Token {
@@ -69,13 +69,13 @@ impl Metadata {
 
 pub(super) fn metadata(machine: &Machine) -> Vec<Finding> {
     let Some(metadata) = machine.metadata() else {
-        return vec![Finding::ok("this machine has none, or it is not asked")];
+        return vec![Finding::ok("this machine has none, or it is not queried")];
     };
     let address = metadata.server.address();
     if !metadata.answered() {
         return vec![Finding::error(
             format!(
-                "{address} does not answer within {} s; libtpu asks it for minutes when it starts",
+                "{address} does not answer within {} s; libtpu queries it for minutes when it starts",
                 machine.patience.as_secs_f64()
             ),
             "let this machine or container reach it (docker's `--net=host`, NO_PROXY); where there is none, set \
@@ -91,7 +91,7 @@ pub(super) fn clock(machine: &Machine) -> Vec<Finding> {
     let now = httpdate::fmt_http_date(machine.now);
     let remedy = "`sudo systemctl restart chrony` or `systemd-timesyncd` sets it; stores refuse requests of machines whose \
                   clocks are wrong";
-    // Before this program was written.
+    // A time before this program was written.
     let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
     let difference = machine.metadata().and_then(Metadata::date).map(|date| {
         let off = machine.now.duration_since(date).unwrap_or_else(|error| error.duration());
@@ -99,22 +99,22 @@ pub(super) fn clock(machine: &Machine) -> Vec<Finding> {
     });
     vec![match difference {
         Some(seconds) if seconds > OFF => {
-            Finding::error(format!("it says {now}, and is {seconds} s off the metadata server's"), remedy)
+            Finding::error(format!("it says {now}, {seconds} s off from the metadata server"), remedy)
         }
-        Some(_) => Finding::ok(format!("it says {now}, as the metadata server does")),
+        Some(_) => Finding::ok(format!("it says {now}, and agrees with the metadata server")),
         None if machine.now < past => Finding::error(format!("it says {now}"), remedy),
-        None => Finding::ok(format!("it says {now}; there is nothing to compare it with")),
+        None => Finding::ok(format!("it says {now}; there is no other clock to compare it with")),
     }]
 }
 
-/// Where a bucket is, or why that is not known.
+/// The location of a bucket, or why it is unknown.
 #[derive(Debug)]
 pub(super) struct BucketRegion {
     bucket: String,
     place: Result<BucketPlace, Finding>,
 }
 
-/// What Cloud Storage says of a bucket.
+/// Cloud Storage's description of a bucket.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct BucketPlace {
@@ -124,7 +124,7 @@ struct BucketPlace {
     custom_placement_config: Regions,
 }
 
-/// The two regions of a bucket that was made with two.
+/// The two regions of a configurable dual-region bucket.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Regions {
@@ -148,11 +148,11 @@ impl BucketRegion {
         let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-_.".contains(letter);
         if bucket.is_empty() || !bucket.chars().all(is_name) {
             return Err(Finding::error(
-                format!("{bucket:?} cannot be a bucket's name"),
+                format!("{bucket:?} is not a valid bucket name"),
                 "write gs://NAME/FOLDER, with a name of small letters, digits, `-`, `_` and `.`",
             ));
         }
-        // On other machines nothing says which region would be right.
+        // On other machines there is no region to compare with.
         let metadata = machine.metadata().filter(|metadata| metadata.zone().is_some());
         let Some(metadata) = metadata else {
             return Err(Finding::ok(format!("gs://{bucket}, and this machine has no zone")));
@@ -171,23 +171,25 @@ impl BucketRegion {
         };
         let unknown = |why: String| {
             Finding::warning(
-                format!("where gs://{bucket} is, could not be asked: {why}"),
-                format!("`gcloud storage buckets describe gs://{bucket} --format='value(location)'` says where it is"),
+                format!("cannot query the location of gs://{bucket}: {why}"),
+                format!(
+                    "`gcloud storage buckets describe gs://{bucket} --format='value(location)'` shows its location"
+                ),
             )
         };
         match asked() {
             Ok((200, text)) => serde_json::from_str(&text).map_err(|error| unknown(error.to_string())),
             Ok((404, _)) => Err(Finding::error(
                 format!("there is no bucket gs://{bucket}"),
-                "correct its name, or make it in the region of this machine: `gcloud storage buckets create`",
+                "correct its name, or create it in the region of this machine: `gcloud storage buckets create`",
             )),
             Ok((401 | 403, _)) => Err(Finding::warning(
-                format!("this machine's account may not look at gs://{bucket}"),
+                format!("this machine's account may not read the metadata of gs://{bucket}"),
                 "if it cannot read and write there either, give it the role roles/storage.objectUser, and the machine the scope \
                  cloud-platform",
             )),
             Ok((status, _)) => Err(unknown(format!("HTTP {status}"))),
-            // The token is in no message: it is a header.
+            // The token is a header, so messages cannot contain it.
             Err::<_, reqwest::Error>(error) => Err(unknown(error.without_url().to_string())),
         }
     }
@@ -212,11 +214,11 @@ pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
         (_, two) => two.iter().map(|region| region.to_lowercase()).collect(),
     };
     vec![if regions.iter().any(|known| known == region) {
-        Finding::ok(format!("gs://{bucket} is in {}, and this machine in {zone}", regions.join(" and ")))
+        Finding::ok(format!("gs://{bucket} is in {}, and this machine is in {zone}", regions.join(" and ")))
     } else {
         Finding::warning(
             format!(
-                "gs://{bucket} is in {location}, and this machine in {zone}: reading is slower, and each byte may cost"
+                "gs://{bucket} is in {location}, and this machine is in {zone}: reads are slower, and traffic may cost money"
             ),
             format!(
                 "keep data and checkpoints in {region}: `gcloud storage buckets create gs://NAME --location={region}`"
@@ -227,18 +229,19 @@ pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
 
 pub(super) fn place(machine: &Machine) -> Vec<Finding> {
     let is_set = |name: &str| machine.variable(name).is_some();
-    let resume = "write checkpoints to what outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`";
+    let resume =
+        "write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`";
     let mut findings = vec![];
     if is_set("COLAB_RELEASE_TAG") || is_set("COLAB_GPU") {
         findings.push(Finding::note(
-            "Colab: a runtime lasts 12 hours at most, less when it is idle, and its disk goes with it",
-            format!("{resume}; a mounted Drive will do"),
+            "Colab: a runtime lasts 12 hours at most, less when it is idle, and its disk is deleted with it",
+            format!("{resume}; a mounted Drive works too"),
         ));
     }
     if is_set("KAGGLE_KERNEL_RUN_TYPE") {
         findings.push(Finding::note(
             "Kaggle: a session with a TPU lasts 9 hours, 20 a week; /kaggle/working keeps 20 GB, other folders nothing",
-            format!("{resume}; `--default-root-dir /kaggle/working/runs` will do"),
+            format!("{resume}; `--default-root-dir /kaggle/working/runs` works too"),
         ));
     }
     if is_set("KUBERNETES_SERVICE_HOST") {
@@ -251,13 +254,13 @@ pub(super) fn place(machine: &Machine) -> Vec<Finding> {
         findings.push(match metadata.get("scheduling/preemptible") {
             Some("TRUE") => Finding::note(
                 "Google Cloud, preemptible: this machine may be taken away at any time, with 30 s to save",
-                format!("{resume}; a program that exits with 75 is to be started again"),
+                format!("{resume}; restart a program that exits with code 75"),
             ),
             _ => Finding::ok("Google Cloud"),
         });
     }
     if findings.is_empty() {
-        findings.push(Finding::ok("none of them"));
+        findings.push(Finding::ok("this machine is not one of them"));
     }
     findings
 }

@@ -1,13 +1,14 @@
-//! Environment variables: those that only other frameworks read, and those that Fulmen and its plugins read.
+//! Checks of environment variables: those that only other frameworks read, and those that Fulmen
+//! and its plugins read.
 //!
-//! Not here: misspelled `FULMEN_…`, which a program refuses when it starts.
+//! Not here: misspelled `FULMEN_…` variables. A program rejects them when it starts.
 
 use fulmen_coordination::Process;
 use fulmen_pjrt::diagnosis::obsolete_variables;
 
 use super::{Finding, Machine};
 
-/// Variables of PyTorch/XLA and JAX, and what to do about them.
+/// Variables of PyTorch/XLA and JAX, and what to use instead.
 const OF_OTHERS: [(&str, &str); 13] = [
     ("PJRT_DEVICE", "use FULMEN_ACCELERATOR or `--accelerator`"),
     ("JAX_PLATFORMS", "use FULMEN_ACCELERATOR or `--accelerator`"),
@@ -16,23 +17,22 @@ const OF_OTHERS: [(&str, &str); 13] = [
     ("XLA_DOWNCAST_BF16", "use FULMEN_PRECISION=bf16-true or `--precision`"),
     ("JAX_DEFAULT_MATMUL_PRECISION", "use FULMEN_MATMUL_PRECISION or `--matmul-precision`"),
     ("XLA_USE_SPMD", "use FULMEN_STRATEGY or `--strategy`"),
-    ("JAX_COMPILATION_CACHE_DIR", "use FULMEN_COMPILE_CACHE for another folder; programs are kept without it, too"),
-    ("XLA_PERSISTENT_CACHE_PATH", "use FULMEN_COMPILE_CACHE for another folder; programs are kept without it, too"),
-    ("PT_XLA_DEBUG", "unset it; Fulmen reports a line that keeps compiling by itself"),
-    ("PT_XLA_DEBUG_LEVEL", "unset it; Fulmen reports a line that keeps compiling by itself"),
+    ("JAX_COMPILATION_CACHE_DIR", "use FULMEN_COMPILE_CACHE for another folder; programs are cached without it, too"),
+    ("XLA_PERSISTENT_CACHE_PATH", "use FULMEN_COMPILE_CACHE for another folder; programs are cached without it, too"),
+    ("PT_XLA_DEBUG", "unset it; Fulmen reports repeated compilation without it"),
+    ("PT_XLA_DEBUG_LEVEL", "unset it; Fulmen reports repeated compilation without it"),
     ("XLA_METRICS_FILE", "use `--metrics`"),
-    ("XLA_HLO_DEBUG", "unset it; programs carry the lines of the source"),
+    ("XLA_HLO_DEBUG", "unset it; programs always have source locations"),
 ];
 
 pub(super) fn of_others(machine: &Machine) -> Vec<Finding> {
     let variable = |name: &str| machine.variable(name);
     let gone = obsolete_variables(&variable).into_iter();
-    let mut findings: Vec<_> = gone
-        .map(|it| Finding::warning(format!("{} is set, and nothing reads it any more", it.name), it.instead))
-        .collect();
+    let mut findings: Vec<_> =
+        gone.map(|it| Finding::warning(format!("{} is set, but it is obsolete", it.name), it.instead)).collect();
     let others = OF_OTHERS.iter().filter(|(name, _)| machine.variable(name).is_some());
     findings.extend(
-        others.map(|(name, remedy)| Finding::note(format!("{name} is set, and Fulmen does not read it"), *remedy)),
+        others.map(|(name, remedy)| Finding::note(format!("{name} is set, but Fulmen does not read it"), *remedy)),
     );
     if findings.is_empty() {
         findings.push(Finding::ok("none are set"));
@@ -44,31 +44,27 @@ pub(super) fn in_use(machine: &Machine) -> Vec<Finding> {
     let mut findings = vec![];
     if let Some(flags) = machine.text("XLA_FLAGS") {
         findings.push(Finding::error(
-            format!(
-                "XLA_FLAGS is {flags:?}; Fulmen refuses it, as a flag that the plugin does not know ends the process"
-            ),
+            format!("XLA_FLAGS is {flags:?}; Fulmen rejects it, because an unknown flag ends the process"),
             "unset it; `CompileOptions::override_flag` sets a flag for one program",
         ));
     }
     if let Some(flags) = machine.text("LIBTPU_INIT_ARGS") {
         findings.push(Finding::note(
-            format!(
-                "LIBTPU_INIT_ARGS is {flags:?}; libtpu reads it, and ends the process at a flag that it does not know"
-            ),
+            format!("LIBTPU_INIT_ARGS is {flags:?}; libtpu reads it, and an unknown flag ends the process"),
             "unset it if it is meant for another program",
         ));
     }
     for name in ["TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"] {
         if let Some(value) = machine.text(name) {
             findings.push(Finding::note(
-                format!("{name} is {value:?}; libtpu sees no other chips"),
+                format!("{name} is {value:?}; libtpu sees only these chips"),
                 "unset it to train on all chips",
             ));
         }
     }
     if machine.text("FULMEN_OFFLINE").is_some_and(|value| value != "0") {
         findings.push(Finding::note(
-            "FULMEN_OFFLINE is set; no plugin is fetched, and no metadata server is asked",
+            "FULMEN_OFFLINE is set; no plugin is downloaded, and no metadata server is queried",
             "unset it where there is a network",
         ));
     }
@@ -79,7 +75,7 @@ pub(super) fn in_use(machine: &Machine) -> Vec<Finding> {
         )),
         Ok(process) if process.count() > 1 => findings.push(Finding::note(
             format!("a program that starts here is {process}, and waits for the others at {}", process.coordinator()),
-            "start it on all hosts, with `fulmen pod run`, say",
+            "start it on all hosts, for example with `fulmen pod run`",
         )),
         Ok(_) => {}
     }

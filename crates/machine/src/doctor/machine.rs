@@ -1,4 +1,4 @@
-//! What the checks look at: files, variables and a metadata server, each of which a test replaces.
+//! The inputs of the checks: files, variables and a metadata server. Tests replace them.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ use super::cloud::{BucketRegion, Metadata};
 use super::plugins::Plugins;
 use super::{CHECKS, Report, Section};
 
-/// A machine to be looked at.
+/// A machine to check.
 ///
 /// ```
 /// use fulmen_machine::doctor::{Machine, Severity};
@@ -31,16 +31,16 @@ use super::{CHECKS, Report, Section};
 pub struct Machine {
     /// The folder that holds `dev`, `etc`, `proc`, `sys` and `tmp`.
     pub(super) root: PathBuf,
-    /// Where programs are started.
+    /// The working directory of programs.
     pub(super) folder: PathBuf,
     pub(super) variables: BTreeMap<OsString, OsString>,
     pub(super) bucket: Option<String>,
-    /// The program that lists the plugins, and its arguments.
+    /// The command that lists the plugins: a program and its arguments.
     pub(super) plugin_list: Vec<OsString>,
-    /// How many bytes a user may still write to a path's file system.
+    /// The free space of a path's file system for this user, in bytes.
     pub(super) free_bytes: fn(&Path) -> io::Result<u64>,
     pub(super) now: SystemTime,
-    /// For the answer of a server, and twice that for listing plugins.
+    /// The time-out for a server; listing plugins may take twice as long.
     pub(super) patience: Duration,
     plugins: OnceLock<Result<Plugins, String>>,
     metadata: OnceLock<Option<Metadata>>,
@@ -48,8 +48,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine, as this process sees it. `plugin_list` is a command that prints what `fulmen plugin list --json` does:
-    /// to see a plugin's version is to load it, and a plugin may hang or crash.
+    /// This machine, as this process sees it. `plugin_list` is a command that prints what `fulmen
+    /// plugin list --json` prints. It is a separate process because the version of a plugin is
+    /// known only after loading it, and a plugin may hang or crash.
     pub fn local(plugin_list: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         let free_bytes = |path: &Path| {
             let found = rustix::fs::statvfs(path)?;
@@ -57,7 +58,7 @@ impl Machine {
         };
         Self {
             root: "/".into(),
-            // A folder that was deleted meanwhile.
+            // The folder may have been deleted.
             folder: env::current_dir().unwrap_or_else(|_| "/".into()),
             variables: env::vars_os().collect(),
             bucket: None,
@@ -71,17 +72,19 @@ impl Machine {
         }
     }
 
-    /// Compares the region of this bucket (`gs://NAME`) with the machine's zone, and not that of `FULMEN_CHECKPOINT_DIR`.
+    /// Compares the region of this bucket (`gs://NAME`) with the machine's zone, instead of that of
+    /// `FULMEN_CHECKPOINT_DIR`.
     #[must_use]
     pub fn bucket(mut self, bucket: impl Into<String>) -> Self {
         self.bucket = Some(bucket.into());
         self
     }
 
-    /// Makes all checks. Other programs and servers are waited for for less than two seconds.
+    /// Runs all checks. Waits less than two seconds for other programs and servers.
     pub fn examine(&self) -> Report {
         thread::scope(|scope| {
-            // Both wait for others. Where there is no thread to spare, the checks that need them wait.
+            // Both wait for others, so they run on threads. If a thread cannot be started, the
+            // checks wait instead.
             let _ = Builder::new().spawn_scoped(scope, || self.plugins().is_ok());
             let _ = Builder::new().spawn_scoped(scope, || self.bucket_region().is_some());
             let sections = CHECKS.iter().map(|check| Section { heading: check.heading, findings: (check.look)(self) });
@@ -89,17 +92,17 @@ impl Machine {
         })
     }
 
-    /// The value of a variable that is set to something.
+    /// The value of a variable that is set and not empty.
     pub(super) fn variable(&self, name: &str) -> Option<OsString> {
         self.variables.get(OsStr::new(name)).filter(|value| !value.is_empty()).cloned()
     }
 
-    /// The same, to be shown.
+    /// The same, as text to show.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         self.variable(name).map(|value| value.to_string_lossy().into_owned())
     }
 
-    /// A file of the system, such as `proc/meminfo`; empty where there is none.
+    /// A file of the system, such as `proc/meminfo`; empty if it does not exist.
     pub(super) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.root.join(name)).unwrap_or_default()
     }
@@ -112,12 +115,12 @@ impl Machine {
         self.plugins.get_or_init(|| Plugins::ask(self))
     }
 
-    /// What the metadata server says, on a machine that has one.
+    /// The answers of the metadata server, if the machine has one.
     pub(super) fn metadata(&self) -> Option<&Metadata> {
         self.metadata.get_or_init(|| Metadata::ask(self)).as_ref()
     }
 
-    /// Where the bucket is, if one is named.
+    /// The region of the bucket, if one is named.
     pub(super) fn bucket_region(&self) -> Option<&BucketRegion> {
         self.bucket_region.get_or_init(|| BucketRegion::ask(self)).as_ref()
     }

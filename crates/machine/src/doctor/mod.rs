@@ -1,7 +1,8 @@
-//! What `fulmen doctor` looks at, and what it says of it: a list of checks, each a heading of the book's chapter on troubleshooting
-//! and a function of a [`Machine`]. It needs no root, opens no device, and loads no plugin into its own process.
+//! The checks of `fulmen doctor`: each is a heading in the book's chapter on troubleshooting and a
+//! function of a [`Machine`]. They need no root, open no device, and load no plugin into this
+//! process.
 //!
-//! Not here: who holds a device, in more detail than a name (`fulmen ps`).
+//! Not here: details about processes that hold a device (`fulmen ps`).
 
 mod cloud;
 mod environment;
@@ -20,9 +21,9 @@ use serde::Serialize;
 
 pub use machine::Machine;
 
-/// Something to look at.
+/// One check.
 struct Check {
-    /// Its heading, in the book too.
+    /// Its heading, which the book uses too.
     heading: &'static str,
     look: fn(&Machine) -> Vec<Finding>,
 }
@@ -51,9 +52,9 @@ const CHECKS: &[Check] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// As it should be.
+    /// Everything is fine.
     Ok,
-    /// Good to know.
+    /// For information.
     Note,
     /// Training runs, but slowly or not for long.
     Warning,
@@ -61,15 +62,15 @@ pub enum Severity {
     Error,
 }
 
-/// What one check found.
+/// A result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
     /// What was found.
     pub found: String,
-    /// What to do about it; `None` if all is well.
+    /// What to do about it; `None` if nothing is wrong.
     pub remedy: Option<String>,
 }
 
@@ -91,17 +92,17 @@ impl Finding {
     }
 }
 
-/// What a check found, under its heading.
+/// The findings of a check under its heading.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Section {
-    /// The heading, which the book's chapter on troubleshooting has too.
+    /// The heading, which the book's chapter on troubleshooting uses too.
     pub heading: &'static str,
     /// At least one.
     pub findings: Vec<Finding>,
 }
 
-/// What all checks found. To be shown to a user.
+/// The findings of all checks. `Display` prints them for a user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Report {
@@ -110,7 +111,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// How many findings are as bad as this.
+    /// The number of findings of this severity.
     ///
     /// ```
     /// use fulmen_machine::doctor::{Machine, Severity};
@@ -122,7 +123,7 @@ impl Report {
     }
 }
 
-/// A line for each finding, and one for its remedy.
+/// One line for each finding, and one for its remedy.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Section { heading, findings } in &self.sections {
@@ -147,7 +148,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Bytes as people read them.
+/// Bytes in a readable unit.
 fn size(bytes: u64) -> String {
     match bytes as f64 {
         bytes if bytes >= 1e9 => format!("{:.1} GB", bytes / 1e9),

@@ -1,4 +1,4 @@
-//! The PJRT plugins of a machine: which there are, what they speak, and how old libtpu is.
+//! Checks of the PJRT plugins: which are installed, their API versions, and the age of libtpu.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::{Finding, Machine, Severity};
 
-/// What `fulmen plugin list --json` prints: plugins by the names of their platforms.
+/// The output of `fulmen plugin list --json`: plugins by the names of their platforms.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Plugins(BTreeMap<String, Plugin>);
@@ -28,7 +28,7 @@ struct Plugin {
 
 impl Plugins {
     pub(super) fn ask(machine: &Machine) -> Result<Self, String> {
-        let cannot = |why: &dyn std::fmt::Display| format!("the plugins could not be listed: {why}");
+        let cannot = |why: &dyn std::fmt::Display| format!("cannot list the plugins: {why}");
         let Some((program, arguments)) = machine.plugin_list.split_first() else { return Err(cannot(&"no program")) };
         let mut child = Command::new(program)
             .args(arguments)
@@ -40,7 +40,7 @@ impl Plugins {
             .spawn()
             .map_err(|error| cannot(&error))?;
         let (begin, time) = (Instant::now(), 2 * machine.patience);
-        // What it prints fits into a pipe.
+        // The output fits into a pipe.
         while child.try_wait().map_err(|error| cannot(&error))?.is_none() {
             if begin.elapsed() > time {
                 let _ = child.kill();
@@ -68,7 +68,7 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
     let plugins = match machine.plugins() {
         Ok(plugins) => plugins,
         Err(why) => {
-            return vec![Finding::warning(why, "run `fulmen plugin list`, which waits and shows what it prints")];
+            return vec![Finding::warning(why, "run `fulmen plugin list`, which waits longer and shows the output")];
         }
     };
     let named = |platform| match platform {
@@ -79,7 +79,7 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
     for platform in [Platform::Cpu, Platform::Cuda, Platform::Tpu] {
         let Some(plugin) = plugins.0.get(platform.name()) else { continue };
         let has_device = platform == Platform::Cpu || !device_files_under(&machine.root, platform).is_empty();
-        // That variable names the plugin of all platforms.
+        // The variable overrides the plugin of every platform.
         if !has_device && machine.variable("FULMEN_PJRT_PLUGIN").is_some() {
             continue;
         }
@@ -95,7 +95,7 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
             _ if named(platform).is_some() => Finding::error(format!("{platform}: {error}"), replace(platform, true)),
             _ if platform == Platform::Cpu => Finding::note(
                 "cpu: no plugin is installed",
-                "`fulmen plugin install cpu`; else the first program fetches it",
+                "`fulmen plugin install cpu`; otherwise the first program downloads it",
             ),
             _ if has_device => {
                 Finding::error(format!("{platform}: there are devices, but no plugin"), replace(platform, false))
@@ -104,15 +104,15 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
         });
     }
     if findings.is_empty() {
-        findings.push(Finding::ok("there are no devices that need one"));
+        findings.push(Finding::ok("no device needs one"));
     }
     findings
 }
 
-/// How another plugin is put in the place of this one.
+/// How to replace the plugin of a platform.
 fn replace(platform: Platform, is_named: bool) -> String {
     let install = match platform {
-        Platform::Cpu => "`fulmen plugin verify` fetches a damaged plugin again",
+        Platform::Cpu => "`fulmen plugin verify` replaces a damaged plugin",
         Platform::Cuda => "`pip install --upgrade jax-cuda13-pjrt`",
         Platform::Tpu => "`fulmen plugin install tpu`, or `pip install --upgrade libtpu`",
     };
@@ -123,13 +123,12 @@ fn replace(platform: Platform, is_named: bool) -> String {
 
 pub(super) fn age_of_libtpu(machine: &Machine) -> Vec<Finding> {
     let Ok(plugins) = machine.plugins() else {
-        return vec![Finding::ok("not known, as the plugins could not be listed")];
+        return vec![Finding::ok("unknown, because the plugins could not be listed")];
     };
     let Some(Plugin { path: Some(path), api_version, .. }) = plugins.0.get("tpu") else {
         return vec![Finding::ok("no libtpu is installed")];
     };
-    let remedy =
-        "`pip install --upgrade libtpu`, or `fulmen plugin install tpu`, which fetches the version that was tested";
+    let remedy = "`pip install --upgrade libtpu`, or `fulmen plugin install tpu`, which installs the tested version";
     let shown = path.display();
     vec![match (package(path), libtpu_version()) {
         (Some((name, version)), _) if name != "libtpu" => Finding::warning(
@@ -142,27 +141,27 @@ pub(super) fn age_of_libtpu(machine: &Machine) -> Vec<Finding> {
         ),
         (Some((_, version)), _) => Finding::ok(format!("libtpu {version}")),
         (None, _) => Finding::ok(format!(
-            "the version of {shown} is not written beside it; its PJRT API is {}",
-            api_version.as_deref().unwrap_or("not known")
+            "the version of {shown} is unknown; its PJRT API is {}",
+            api_version.as_deref().unwrap_or("unknown")
         )),
     }]
 }
 
-/// The name and the version of the package that a libtpu is from: pip writes `libtpu-0.0.51.dist-info` next to the
-/// package's folder, and Fulmen's folder of a fetched package has the name `libtpu-0.0.51`.
+/// The package of a libtpu and its version. pip puts `libtpu-0.0.51.dist-info` next to the
+/// package's folder, and a package that Fulmen fetched is in a folder named `libtpu-0.0.51`.
 fn package(libtpu: &Path) -> Option<(String, String)> {
     let folder = libtpu.parent()?;
     let split = |name: &str| {
         let (name, version) = name.rsplit_once('-')?;
         name.starts_with("libtpu").then(|| (name.replace('_', "-"), version.to_owned()))
     };
-    let beside = fs::read_dir(folder.parent()?).into_iter().flatten().flatten();
+    let siblings = fs::read_dir(folder.parent()?).into_iter().flatten().flatten();
     let of_pip = |name: String| split(name.strip_suffix(".dist-info")?);
-    let mut found = beside.filter_map(|entry| of_pip(entry.file_name().into_string().ok()?));
+    let mut found = siblings.filter_map(|entry| of_pip(entry.file_name().into_string().ok()?));
     found.next().or_else(|| split(folder.file_name()?.to_str()?))
 }
 
-/// A version's numbers, to be compared.
+/// The numbers of a version, for comparison.
 fn numbers(version: &str) -> Vec<u64> {
     version.split('.').map_while(|number| number.parse().ok()).collect()
 }

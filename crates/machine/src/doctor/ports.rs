@@ -1,4 +1,4 @@
-//! The TCP ports that libtpu and Fulmen listen on.
+//! Checks of the TCP ports on which libtpu and Fulmen listen.
 
 use fulmen_coordination::DEFAULT_PORT;
 
@@ -6,7 +6,7 @@ use super::{Finding, Machine};
 
 const PORTS: [(u16, &str); 4] = [
     (8431, "libtpu's metrics, which `fulmen top` reads"),
-    (8471, "libtpu, to find the other hosts of a slice"),
+    (8471, "libtpu, to discover the other hosts of a slice"),
     (8476, "libtpu, between the processes of a slice"),
     (DEFAULT_PORT, "the coordinator of a run over many hosts"),
 ];
@@ -18,11 +18,12 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
     let mut findings: Vec<_> = taken
         .map(|(port, of)| {
             let found = format!("a program listens on {port} (for {of})");
-            // A training that runs has them.
+            // A running training uses them.
             if is_held {
                 return Finding::ok(found);
             }
-            let remedy = format!("`sudo ss -ltnp 'sport = :{port}'` shows which; end it, or give it another port");
+            let remedy =
+                format!("`sudo ss -ltnp 'sport = :{port}'` shows which program; end it, or give it another port");
             Finding::warning(found, remedy)
         })
         .collect();
@@ -33,8 +34,8 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// A line of `/proc/net/tcp` is `0: 0100007F:20EF 00000000:0000 0A …`: the address and port in hexadecimal, and 0A for one
-/// that listens.
+/// A line of `/proc/net/tcp` is `0: 0100007F:20EF 00000000:0000 0A …`: the local address and port
+/// in hexadecimal, and state 0A for a listening socket.
 fn is_listening(line: &str, port: u16) -> bool {
     let fields: Vec<&str> = line.split_whitespace().take(4).collect();
     let [_, local, _, "0A"] = fields[..] else { return false };

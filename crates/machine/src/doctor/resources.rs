@@ -1,4 +1,4 @@
-//! What the kernel gives a process: memory, limits, cores.
+//! Checks of what the kernel gives a process: memory, limits, cores.
 
 use super::{Finding, Machine, size};
 
@@ -11,11 +11,11 @@ pub(super) fn memory(machine: &Machine) -> Vec<Finding> {
         line.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok().map(|number| number << 10)
     };
     let (Some(mut total), Some(mut free)) = (kibibytes("MemTotal"), kibibytes("MemAvailable")) else {
-        return vec![Finding::ok("/proc/meminfo does not say")];
+        return vec![Finding::ok("/proc/meminfo does not say how much")];
     };
     let number = |name: &str| machine.read(name).trim().parse::<u64>().ok();
     let mut of = "";
-    // The word `max` stands for no limit.
+    // `max` means no limit.
     if let Some(limit) = number("sys/fs/cgroup/memory.max").filter(|&limit| limit < total) {
         total = limit;
         free = free.min(limit.saturating_sub(number("sys/fs/cgroup/memory.current").unwrap_or(0)));
@@ -24,7 +24,7 @@ pub(super) fn memory(machine: &Machine) -> Vec<Finding> {
     vec![if free < 2 * GIB {
         Finding::warning(
             format!(
-                "{} of {}{of} are free; where memory ends, the kernel kills the program (exit code 137)",
+                "{} of {}{of} are free; when memory runs out, the kernel kills the program (exit code 137)",
                 size(free),
                 size(total)
             ),
@@ -39,28 +39,28 @@ pub(super) fn memory(machine: &Machine) -> Vec<Finding> {
 pub(super) fn huge_pages(machine: &Machine) -> Vec<Finding> {
     let text = machine.read("sys/kernel/mm/transparent_hugepage/enabled");
     // `always [madvise] never`: the brackets mark the choice.
-    let chosen = text.split(['[', ']']).nth(1).unwrap_or("not known");
+    let chosen = text.split(['[', ']']).nth(1).unwrap_or("unknown");
     vec![if machine.tpus().is_empty() || chosen == "always" {
         Finding::ok(format!("transparent huge pages: {chosen}"))
     } else {
         Finding::warning(
-            format!("transparent huge pages: {chosen}; with `always`, libtpu starts and ends faster from v5e on"),
+            format!("transparent huge pages: {chosen}; with `always`, libtpu starts and stops faster on v5e and later"),
             "`sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'`, on each host and after each start of \
              the machine",
         )
     }]
 }
 
-/// A limit that a process begins with.
+/// A soft limit of a process.
 struct Limit {
-    /// As in `/proc/self/limits`.
+    /// Its name in `/proc/self/limits`.
     name: &'static str,
-    /// `ulimit`'s option.
+    /// The option of `ulimit`.
     option: &'static str,
     least: u64,
-    /// What goes wrong below.
+    /// Why a lower limit is a problem.
     why: &'static str,
-    /// Whether only a TPU that is opened through VFIO needs it.
+    /// Whether only a TPU opened through VFIO needs it.
     of_vfio: bool,
 }
 
@@ -76,21 +76,21 @@ const LIMITS: [Limit; 4] = [
         name: "Max processes",
         option: "-u",
         least: 4096,
-        why: "threads count too, and plugins start some for each core",
+        why: "threads count too, and plugins start several for each core",
         of_vfio: false,
     },
     Limit {
         name: "Max address space",
         option: "-v",
         least: u64::MAX,
-        why: "plugins reserve far more addresses than they use",
+        why: "plugins reserve much more address space than they use",
         of_vfio: false,
     },
     Limit {
         name: "Max locked memory",
         option: "-l",
         least: u64::MAX,
-        why: "the kernel counts what a TPU reads and writes by VFIO as locked",
+        why: "the kernel counts memory that a TPU accesses through VFIO as locked",
         of_vfio: true,
     },
 ];
@@ -107,7 +107,7 @@ pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
         if soft >= *least {
             continue;
         }
-        // With room to spare.
+        // With a margin.
         let enough = least.saturating_mul(16);
         let wanted = if enough == u64::MAX { "unlimited".to_owned() } else { enough.to_string() };
         let found = format!("{}: {soft}; {why}", name.to_lowercase());
@@ -124,7 +124,7 @@ pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok("they are high enough"));
+        findings.push(Finding::ok("all limits are high enough"));
     }
     findings
 }
@@ -134,7 +134,7 @@ pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     let Some(allowed) = list.and_then(count) else { return vec![Finding::ok("/proc/self/status does not say")] };
     let chips = machine.tpus().len() as u64;
-    // `200000 100000` are two cores; `max 100000` is no limit.
+    // `200000 100000` means two cores; `max 100000` means no limit.
     let quota = machine.read("sys/fs/cgroup/cpu.max");
     let quota = quota.split_whitespace().map_while(|number| number.parse::<f64>().ok()).collect::<Vec<_>>();
     let cores = match quota[..] {
@@ -146,12 +146,12 @@ pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
         let last = (cores.ceil() as u64).saturating_sub(1);
         findings.push(Finding::note(
             format!("the container may use {cores:.1} of {allowed} cores, but plugins start threads for all {allowed}"),
-            format!("`taskset -c 0-{last} ./train …`, so that there are as many threads as may run"),
+            format!("`taskset -c 0-{last} ./train …` limits the threads to the cores that the container may use"),
         ));
     }
     if cores < 4.0 * chips as f64 {
         findings.push(Finding::warning(
-            format!("{cores:.0} cores for {chips} TPU chips; decoding and augmenting may take longer than the steps"),
+            format!("{cores:.0} cores for {chips} TPU chips; decoding and augmentation may take longer than the steps"),
             "keep samples decoded (`.cache(…)`, `fulmen data presize`), or augment on the device; the book's chapter “When \
              data is slow” says how to find out",
         ));
@@ -165,7 +165,7 @@ pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// How many cores a list such as `0-3,8` has.
+/// The number of cores in a list such as `0-3,8`.
 fn count(list: &str) -> Option<u64> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

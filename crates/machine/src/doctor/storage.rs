@@ -1,4 +1,4 @@
-//! Where a training writes: compiled programs, runs, temporary files.
+//! Checks of the folders to which a training writes: compiled programs, runs, temporary files.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,7 +14,7 @@ pub(super) fn compile_cache(machine: &Machine) -> Vec<Finding> {
         Ok(Some(cache)) => cache,
         Ok(None) => {
             return vec![Finding::note(
-                "FULMEN_COMPILE_CACHE is `off`: each start compiles again",
+                "FULMEN_COMPILE_CACHE is `off`: every start recompiles",
                 "unset it, or set it to a folder",
             )];
         }
@@ -25,14 +25,14 @@ pub(super) fn compile_cache(machine: &Machine) -> Vec<Finding> {
     let shown = cache.folder().display();
     if !is_writable(cache.folder()) {
         return vec![Finding::warning(
-            format!("{shown} cannot be written: each start compiles again"),
-            "set FULMEN_COMPILE_CACHE to a folder of this user",
+            format!("cannot write to {shown}: every start recompiles"),
+            "set FULMEN_COMPILE_CACHE to a folder that this user owns",
         )];
     }
     let mut findings = vec![];
     if fs::metadata(cache.folder()).is_ok_and(|folder| folder.mode() & 0o002 != 0) {
         findings.push(Finding::warning(
-            format!("{shown} can be written by every user, and what is in it is run"),
+            format!("every user can write to {shown}, and its programs are executed"),
             format!("`chmod o-w {shown}`"),
         ));
     }
@@ -41,8 +41,8 @@ pub(super) fn compile_cache(machine: &Machine) -> Vec<Finding> {
     let (held, limit) = (size(bytes), size(cache.max_bytes()));
     findings.push(if bytes / 9 > cache.max_bytes() / 10 {
         Finding::note(
-            format!("{shown} holds {held} of {limit}; the programs used least recently are removed"),
-            "raise FULMEN_COMPILE_CACHE_MB if programs are compiled again that were compiled before",
+            format!("{shown} holds {held} of {limit}; the least recently used programs are removed"),
+            "raise FULMEN_COMPILE_CACHE_MB if the same programs are compiled repeatedly",
         )
     } else {
         Finding::ok(format!("{shown} holds {held} of {limit}"))
@@ -56,7 +56,7 @@ pub(super) fn disk(machine: &Machine) -> Vec<Finding> {
     if let Ok(Some(cache)) = CompileCache::from_variables(&|name| machine.variable(name)) {
         places.insert(0, ("compiled programs", cache.folder().to_owned()));
     }
-    // A bucket has no end.
+    // A bucket does not run out of space.
     if !runs.contains("://") {
         places.insert(0, ("runs", machine.folder.join(runs)));
     }
@@ -66,7 +66,7 @@ pub(super) fn disk(machine: &Machine) -> Vec<Finding> {
         let shown = path.display();
         if what == "runs" && !is_writable(&path) {
             findings.push(Finding::error(
-                format!("{shown}, for runs, cannot be written"),
+                format!("cannot write to {shown}, the folder for runs"),
                 "start the program in another folder, or name one with `--default-root-dir`",
             ));
         }
@@ -86,17 +86,17 @@ pub(super) fn disk(machine: &Machine) -> Vec<Finding> {
         });
     }
     if findings.is_empty() {
-        findings.push(Finding::ok("the system does not say how much is free"));
+        findings.push(Finding::ok("the system does not report the free space"));
     }
     findings
 }
 
-/// The path, or the nearest folder above it that there is.
+/// The path, or its nearest existing ancestor.
 fn existing(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// Whether a folder can be written, or made where it is not there yet.
+/// Whether a folder can be written, or created if it does not exist.
 fn is_writable(folder: &Path) -> bool {
     rustix::fs::access(existing(folder), Access::WRITE_OK).is_ok()
 }

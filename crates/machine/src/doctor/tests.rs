@@ -198,8 +198,9 @@ fn a_lock_file_that_was_left_and_one_that_is_held() {
     assert!(text.ends_with("1 error, 0 warnings"), "{text}");
     let owner = crate::LockFile::find(made.folder.path()).unwrap();
     let owner = owner.owner_name.unwrap_or_else(|| format!("user {}", owner.owner));
-    let left =
-        format!("was made by {owner} 1.5 h ago, and no process holds it: it is left over, and libtpu does not start\n");
+    let left = format!(
+        "was made by {owner} 1.5 h ago, and no process holds it: the file is stale and keeps libtpu from starting\n"
+    );
     assert!(text.contains(&left) && text.contains("do: `rm ROOT/tmp/libtpu_lockfile`\n"), "{text}");
 
     use std::os::unix::fs::MetadataExt as _;
@@ -282,11 +283,11 @@ fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
         2 errors, 1 warning
     "#]]);
     for (bucket, expected) in [
-        ("gs://near", "ok       Zone and bucket: gs://near is in us-central1, and this machine in us-central1-a"),
+        ("gs://near", "ok       Zone and bucket: gs://near is in us-central1, and this machine is in us-central1-a"),
         ("gs://dual/x", "ok       Zone and bucket: gs://dual is in us-central1 and us-east1"),
         ("gs://two", "ok       Zone and bucket: gs://two is in us-east4 and us-central1"),
         ("gs://none", "ERROR    Zone and bucket: there is no bucket gs://none"),
-        ("gs://No bucket", "ERROR    Zone and bucket: \"No bucket\" cannot be a bucket's name"),
+        ("gs://No bucket", "ERROR    Zone and bucket: \"No bucket\" is not a valid bucket name"),
     ] {
         let text = cloud(bucket).text();
         assert!(text.contains(expected), "{text}");
@@ -306,7 +307,7 @@ fn what_does_not_answer_is_not_waited_for() {
         made = Made::new();
         made.machine.plugin_list = vec![command.into()];
         let text = made.text();
-        assert!(text.contains("warning  Plugins: the plugins could not be listed: ") && text.contains(why), "{text}");
+        assert!(text.contains("warning  Plugins: cannot list the plugins: ") && text.contains(why), "{text}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The files of the TPUs, and the lock that libtpu keeps.
+//! Checks of the TPU device files and of libtpu's lock file.
 
 use super::{Finding, Machine};
 use crate::LockFile;
@@ -10,11 +10,11 @@ pub(super) fn devices(machine: &Machine) -> Vec<Finding> {
         let variable = said.into_iter().find(|name| machine.variable(name).is_some());
         let why = variable.map(|name| format!("{name} is set")).or_else(|| {
             let kind = machine.metadata()?.accelerator_type()?;
-            Some(format!("the metadata server calls this machine a {kind}"))
+            Some(format!("the metadata server says that this machine is a {kind}"))
         });
         return vec![match why {
             Some(why) => Finding::error(
-                format!("there is no /dev/accel* and no /dev/vfio/* of a TPU, though {why}"),
+                format!("there is no TPU in /dev/accel* or /dev/vfio/*, though {why}"),
                 "in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource \
                  `google.com/tpu`); on the TPU VM itself, restart it",
             ),
@@ -26,9 +26,9 @@ pub(super) fn devices(machine: &Machine) -> Vec<Finding> {
         let path = file.path.display();
         if !file.allowed {
             findings.push(Finding::error(
-                format!("{path}: this user may not read and write it"),
+                format!("{path}: this user may not read and write this file"),
                 format!(
-                    "`ls -l {path}` shows whose it is; add this user to its group (`sudo usermod -aG GROUP $USER`) and log in \
+                    "`ls -l {path}` shows its group; add this user to its group (`sudo usermod -aG GROUP $USER`) and log in \
                      again, or run as root"
                 ),
             ));
@@ -64,13 +64,13 @@ pub(super) fn lock_file(machine: &Machine) -> Vec<Finding> {
     }
     if holders().any(|holders| holders.unseen > 0) {
         return vec![Finding::warning(
-            format!("{what}; whether a process of another user has the TPU open cannot be seen"),
+            format!("{what}; processes of other users cannot be seen, and one of them may have the TPU open"),
             "`sudo fulmen doctor` sees all processes",
         )];
     }
     let sudo = if lock.owner == rustix::process::geteuid().as_raw() { "" } else { "sudo " };
     vec![Finding::error(
-        format!("{what}, and no process holds it: it is left over, and libtpu does not start"),
+        format!("{what}, and no process holds it: the file is stale and keeps libtpu from starting"),
         format!("`{sudo}rm {}`", lock.path.display()),
     )]
 }

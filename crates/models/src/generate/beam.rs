@@ -9,11 +9,11 @@ use crate::MODELS;
 /// The score of a sequence that is out of the race.
 const OUT: f64 = -1e9;
 
-/// What the loop carries, beside the cache.
+/// The state of the loop, besides the cache.
 struct Beams {
     /// How many tokens there are, an i32 scalar.
     step: Tensor,
-    /// Whether the search goes on, a bool scalar.
+    /// Whether the search continues, a bool scalar.
     goes_on: Tensor,
     /// The open sequences, i32 `[batch, beams, new]`.
     open: Tensor,
@@ -27,7 +27,7 @@ struct Beams {
     is_ended: Tensor,
     /// Whether an open one can still become better than one that ended, bool `[batch, 1]`.
     improvable: Tensor,
-    /// The logits of what follows the open ones, f32 `[batch·beams, vocabulary]`.
+    /// The next-token logits of the open sequences, f32 `[batch·beams, vocabulary]`.
     logits: Tensor,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn search<M: CausalLm + ?Sized>(
 ) -> Result<Tensor, Refusal> {
     let (batch, beams, new) = (logits.size(0), how.num_beams, how.max_new_tokens);
     let empty = Tensor::full(DType::I32, [batch, beams, new], how.padding());
-    // All beams begin alike, so only the first is open.
+    // All beams are equal at first, so only the first is open.
     let first = Tensor::arange(DType::I32, beams).gt(0.0).to_dtype(DType::F32) * OUT;
     let cache = cache.map_rows(|rows| rows.repeat_interleave(beams, 0));
     let start = Beams {
@@ -90,7 +90,7 @@ pub(super) fn search<M: CausalLm + ?Sized>(
 fn step<M: CausalLm + ?Sized>(model: &M, at: Beams, cache: &StaticCache, how: &GenerationConfig) -> Vec<Tensor> {
     let [batch, beams, new] = [0, 1, 2].map(|axis| at.open.size(axis));
     let vocabulary = at.logits.size(-1);
-    // The likeliest continuations; enough of them that `beams` stay open, whichever end.
+    // The likeliest continuations; enough of them that `beams` stay open, however many end.
     let candidates = beams * (1 + how.eos_token_id.len()).max(2);
     let scores = how.restrict(&at.logits.log_softmax(-1), &at.step).reshape([batch, beams, vocabulary])
         + at.open_scores.unsqueeze(-1);
@@ -102,11 +102,11 @@ fn step<M: CausalLm + ?Sized>(model: &M, at: Beams, cache: &StaticCache, how: &G
     let length = &at.step + 1.0;
     let ends = how.ends(&token).or(length.ge(new as f64));
 
-    // Those that go on.
+    // The sequences that continue.
     let (open_scores, chosen) = (&scores + out(&ends)).topk(beams, -1, true);
     let (open, parent, next) = (pick(&sequences, &chosen), pick(&beam, &chosen), pick(&token, &chosen));
 
-    // Those that end: only of the first so many, the others are there to go on.
+    // Finished sequences count only among the first `beams`; the others are only there to continue.
     let first = Tensor::arange(DType::I32, candidates).lt(beams as f64);
     let ends_now = ends.and(first);
     let over = |length: &Tensor| (length.to_dtype(DType::F32).log() * how.length_penalty).exp();
@@ -143,7 +143,7 @@ fn pick(x: &Tensor, places: &Tensor) -> Tensor {
     }
 }
 
-/// What takes those out of the race for which this is true.
+/// Removes candidates for which this is true from the search.
 fn out(which: &Tensor) -> Tensor {
     which.to_dtype(DType::F32) * OUT
 }

@@ -1,4 +1,4 @@
-//! [`StaticCache`]: what a whole model keeps of the tokens so far.
+//! [`StaticCache`]: the cache of a whole model.
 
 use fulmen_nn::attention::KeyValueCache;
 use fulmen_tensor::{Fault, FromFault, Tensor};
@@ -36,18 +36,18 @@ impl StaticCache {
         StaticCache { layers, padding: self.padding.clone() }
     }
 
-    /// What a loop carries.
+    /// The tensors that a loop carries.
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         self.layers.iter().flat_map(KeyValueCache::tensors).collect()
     }
 
-    /// The cache of what a loop carries.
+    /// The cache from the tensors that a loop carries.
     pub(super) fn with_tensors(&self, tensors: &[Tensor]) -> StaticCache {
         let layers = tensors.chunks_exact(3).map(|t| KeyValueCache::from_tensors([0, 1, 2].map(|i| t[i].clone())));
         self.with_layers(layers.collect())
     }
 
-    /// What `f` makes of everything that has a row for each sequence.
+    /// Applies `f` to every tensor with a row for each sequence.
     pub(super) fn map_rows(&self, f: impl Fn(&Tensor) -> Tensor) -> StaticCache {
         let layers = self.layers.iter().map(|layer| {
             let [keys, values, position] = layer.tensors();
@@ -57,7 +57,7 @@ impl StaticCache {
     }
 }
 
-/// One layer, which poisons what comes after.
+/// A single poisoned layer, which poisons everything that follows.
 impl FromFault for StaticCache {
     fn from_fault(fault: Fault) -> StaticCache {
         StaticCache::new([KeyValueCache::from_fault(fault)])

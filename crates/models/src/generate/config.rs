@@ -14,15 +14,15 @@ use crate::folder::{read_json, read_object};
 pub struct GenerationConfig {
     /// How many tokens follow the prompt at most.
     pub max_new_tokens: usize,
-    /// Whether tokens are drawn, and not the likeliest.
+    /// Whether to sample tokens instead of choosing the likeliest.
     pub do_sample: bool,
-    /// What logits are divided by before a token is drawn: below 1, the likely become likelier.
+    /// The divisor of logits before sampling: values below 1 favor likely tokens.
     pub temperature: f64,
-    /// A token is drawn from the likeliest so many; 0 means from all.
+    /// Samples from this many of the likeliest tokens; 0 means from all.
     pub top_k: usize,
-    /// A token is drawn from the fewest, the likeliest first, that have this probability together.
+    /// Samples from the smallest set of likeliest tokens with this total probability.
     pub top_p: f64,
-    /// How many sequences a beam search keeps; 1 means none is made.
+    /// The number of beams of a beam search; 1 disables it.
     pub num_beams: usize,
     /// The power of its length that a sequence's log-probability is divided by in a beam search: above 0, longer
     /// sequences are preferred.
@@ -39,7 +39,7 @@ pub struct GenerationConfig {
     pub bad_words_ids: Vec<Vec<i32>>,
     /// Whether a beam search makes the probabilities of the tokens that are left sum to 1 again.
     pub renormalize_logits: bool,
-    /// What stands behind the end; the first that ends if it is not said.
+    /// The padding token after the end of a sequence; the first end token if not given.
     pub pad_token_id: Option<i32>,
     /// The first token of a decoder behind an encoder.
     pub decoder_start_token_id: Option<i32>,
@@ -69,7 +69,7 @@ impl Default for GenerationConfig {
     }
 }
 
-/// Settings that change what is chosen, with the only value that is built here.
+/// Settings that change what is chosen, with the only supported value.
 const FIXED: [(&str, &str); 8] = [
     ("repetition_penalty", "1.0"),
     ("no_repeat_ngram_size", "0"),
@@ -82,10 +82,11 @@ const FIXED: [(&str, &str); 8] = [
 ];
 
 impl GenerationConfig {
-    /// Reads the `generation_config.json` of a folder, or what its `config.json` says of it if there is none.
+    /// Reads the `generation_config.json` of a folder or, if there is none, the corresponding keys
+    /// of its `config.json`.
     ///
     /// # Errors
-    /// Neither can be read; a setting is of another type, or asks for what is not built here.
+    /// Neither can be read; a setting is of another type, or asks for an unsupported feature.
     pub fn from_folder(folder: impl AsRef<Path>) -> Result<GenerationConfig> {
         let own = folder.as_ref().join("generation_config.json");
         let file = if own.exists() { own } else { folder.as_ref().join("config.json") };
@@ -109,10 +110,10 @@ impl GenerationConfig {
             return Some(message);
         }
         let words = self.bad_words_ids.iter().find(|tokens| tokens.len() != 1);
-        words.map(|tokens| format!("`bad_words_ids` has {tokens:?}; only single tokens can be forbidden"))
+        words.map(|tokens| format!("`bad_words_ids` has {tokens:?}; only single tokens are supported"))
     }
 
-    /// What stands behind the end of a sequence.
+    /// The padding token after the end of a sequence.
     pub(super) fn padding(&self) -> f64 {
         f64::from(self.pad_token_id.or(self.eos_token_id.first().copied()).unwrap_or(0))
     }
@@ -153,7 +154,7 @@ impl GenerationConfig {
             let (sorted, _) = logits.sort(-1, true);
             let probabilities = sorted.softmax(-1);
             let before = probabilities.cumsum(-1) - &probabilities;
-            // The likeliest always stays.
+            // The likeliest token always stays.
             let rank = Tensor::arange(DType::I32, vocabulary);
             let out = before.ge(self.top_p).and(rank.gt(0.0));
             let least = sorted.masked_fill(out, f64::INFINITY).min_keepdim(&[-1]);
@@ -229,7 +230,7 @@ mod tests {
         let text = read("generation_config.json", r#"{"repetition_penalty": 1.05}"#).err().map(|e| e.to_string());
         let text = text.unwrap_or_default();
         assert!(
-            text.ends_with("generation_config.json: `repetition_penalty` is 1.05; only 1.0 is built here"),
+            text.ends_with("generation_config.json: `repetition_penalty` is 1.05; only 1.0 is supported"),
             "{text}"
         );
     }

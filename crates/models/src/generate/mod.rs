@@ -14,7 +14,8 @@ use fulmen_tensor::{DType, Refusal, Scope, Tensor, random, while_loop};
 
 use crate::MODELS;
 
-/// A model that says what token comes next: a decoder, or the decoder of an encoder-decoder for some input.
+/// A model that predicts the next token: a decoder, or the decoder of an encoder-decoder for some
+/// input.
 pub trait CausalLm {
     /// A cache for `batch` sequences of up to `max_len` tokens, with none in it.
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache;
@@ -23,14 +24,15 @@ pub trait CausalLm {
     /// those in the cache; and the cache with theirs.
     fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache);
 
-    /// How many tokens a sequence may have; none where there is no limit.
+    /// The most tokens of a sequence; `None` if there is no limit.
     fn max_positions(&self) -> Option<usize>;
 }
 
 /// The tokens, i32 `[batch, max_new_tokens]`, that follow the prompts; behind the end of one, padding.
 ///
-/// What is chosen is transformers' `generate`: the likeliest token at each step, one that is drawn (`do_sample`), or the
-/// likeliest sequences of a beam search (`num_beams`). The loop ends early when all sequences have.
+/// The choice is that of transformers' `generate`: the likeliest token in each step, a sampled one
+/// (`do_sample`), or the likeliest sequences of a beam search (`num_beams`). The loop ends early
+/// once all sequences have ended.
 ///
 /// Poisoned for a setting that is out of its range, and where prompt and new tokens are more than the model has positions.
 ///
@@ -138,7 +140,7 @@ mod tests {
             (
                 &prompt,
                 GenerationConfig { bad_words_ids: vec![vec![1], vec![2, 3]], ..plain.clone() },
-                "`bad_words_ids` has [2, 3]; only single tokens can be forbidden",
+                "`bad_words_ids` has [2, 3]; only single tokens are supported",
             ),
             (&Prompt::new(&[vec![1], vec![]]), plain.clone(), "row 1 has no token"),
             (&Prompt::from(&Tensor::zeros(DType::I32, [4])), plain, "the ids i32[4] are not [batch, length]"),

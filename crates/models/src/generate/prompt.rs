@@ -1,8 +1,8 @@
-//! [`Prompt`]: token ids to go on from, of sequences of different lengths.
+//! [`Prompt`]: token ids to continue, in sequences of different lengths.
 
 use fulmen_tensor::{DType, Tensor};
 
-/// A batch of token ids that [`generate`](crate::generate()) goes on from.
+/// A batch of token ids that [`generate`](crate::generate()) continues.
 ///
 /// ```
 /// use fulmen_models::Prompt;
@@ -19,7 +19,7 @@ pub struct Prompt {
 impl Prompt {
     /// A sequence of ids a row. Shorter ones are padded at the front to the longest, and nothing sees the padding.
     ///
-    /// Poisoned if there is no row, or none in one.
+    /// Poisoned if there are no rows, or a row is empty.
     #[track_caller]
     pub fn new<R: AsRef<[u32]>>(rows: &[R]) -> Prompt {
         Prompt::at_least(rows, 0)

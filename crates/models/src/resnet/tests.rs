@@ -30,7 +30,7 @@ fn a_checkpoint_of_torchvision_gives_its_logits_and_statistics() {
 
 #[test]
 fn weights_tell_which_resnet_they_are_of() {
-    /// As a checkpoint has it: other values stand beside the model's.
+    /// As in a checkpoint: with other values besides the model's.
     #[derive(Module)]
     struct Training {
         #[module(flatten)]

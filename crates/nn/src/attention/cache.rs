@@ -1,16 +1,17 @@
-//! [`KeyValueCache`]: the keys and values of the tokens so far, in tensors of fixed shapes.
+//! [`KeyValueCache`]: the keys and values of past tokens, in tensors of fixed shapes.
 
 use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, TensorType};
 
 use crate::record::{NN, live};
 
-/// The keys and values of one attention layer for the tokens that were seen, so that each new token of a generation costs
-/// one query: room for `max_len` of them, and the number that is there.
+/// The keys and values of past tokens for one attention layer, so that a generation needs only one
+/// query for each new token. It has room for `max_len` tokens and counts how many there are.
 ///
-/// The shapes do not change from token to token, so one compiled program serves all steps: the three tensors go in and
-/// come out, donated. A cache is a value; [`append`](KeyValueCache::append) gives a new one.
+/// The shapes do not change from token to token, so one compiled program serves all steps: the
+/// three tensors are passed in, donated, and returned. A cache is a value;
+/// [`append`](KeyValueCache::append) returns a new one.
 ///
-/// More tokens than there is room for, which a device cannot refuse, make NaN of all that follows.
+/// A device cannot report an overflow, so too many tokens turn all later results into NaN.
 ///
 /// ```
 /// use fulmen_nn::attention::{Attention, KeyValueCache};
@@ -32,8 +33,8 @@ pub struct KeyValueCache {
 }
 
 impl KeyValueCache {
-    /// An empty one: keys and values `[batch, heads, max_len, width]`. With grouped queries, the heads are those of the
-    /// keys.
+    /// An empty cache: keys and values `[batch, heads, max_len, width]`. With grouped queries,
+    /// `heads` is the number of key heads.
     #[track_caller]
     pub fn new(dtype: DType, batch: usize, heads: usize, max_len: usize, width: usize) -> KeyValueCache {
         let _scope = NN.open();
@@ -56,22 +57,22 @@ impl KeyValueCache {
         [self.keys.ty().clone(), self.values.ty().clone(), self.position.ty().clone()]
     }
 
-    /// The keys, `[batch, heads, max_len, width]`; zeros where there are none yet.
+    /// The keys, `[batch, heads, max_len, width]`; unused positions are zero.
     pub fn keys(&self) -> &Tensor {
         &self.keys
     }
 
-    /// The values, `[batch, heads, max_len, width]`; zeros where there are none yet.
+    /// The values, `[batch, heads, max_len, width]`; unused positions are zero.
     pub fn values(&self) -> &Tensor {
         &self.values
     }
 
-    /// How many tokens are there, an i32 scalar.
+    /// The number of tokens, an i32 scalar.
     pub fn position(&self) -> &Tensor {
         &self.position
     }
 
-    /// The positions, i32 `[count]`, that the next `count` tokens will have: for
+    /// The positions of the next `count` tokens, i32 `[count]`, for
     /// [`RotaryEmbedding`](super::RotaryEmbedding) and other encodings.
     #[track_caller]
     pub fn next_positions(&self, count: usize) -> Tensor {
@@ -79,9 +80,10 @@ impl KeyValueCache {
         Tensor::arange(DType::I32, count) + &self.position
     }
 
-    /// The cache with the keys and values `[batch, heads, count, width]` of the next `count` tokens, in its own dtype.
+    /// The cache with the keys and values `[batch, heads, count, width]` of the next `count` tokens
+    /// added, in the cache's dtype.
     ///
-    /// Poisoned where their shapes do not fit, and where the count alone exceeds the room.
+    /// Poisoned if the shapes do not fit, or if `count` alone exceeds `max_len`.
     #[track_caller]
     pub fn append(&self, keys: impl AsTensor, values: impl AsTensor) -> KeyValueCache {
         let _scope = NN.open();
@@ -99,7 +101,7 @@ impl KeyValueCache {
             _ => false,
         };
         if !fits {
-            return Err(format!("{} does not go into the room of {}", new.ty(), room.ty()).into());
+            return Err(format!("{} does not fit into a cache of {}", new.ty(), room.ty()).into());
         }
         let last = (room.size(2) - new.size(2)) as f64;
         let new = new.to_dtype(room.dtype());
@@ -108,7 +110,8 @@ impl KeyValueCache {
         Ok(room.dynamic_update_slice(&new, &[start.clone(), start.clone(), self.position.clone(), start]))
     }
 
-    /// Which keys the last `count` tokens see, bool `[count, max_len]`: each itself and those before it. For
+    /// Which keys the last `count` tokens see, bool `[count, max_len]`: each token sees itself and
+    /// those before it. For [`Attention::mask`](super::Attention::mask).
     /// [`Attention::mask`](super::Attention::mask).
     #[track_caller]
     pub fn mask(&self, count: usize) -> Tensor {
@@ -119,7 +122,7 @@ impl KeyValueCache {
     }
 }
 
-/// The position too: what comes after a mistake is poisoned by it.
+/// Also the position, so that a mistake poisons everything that follows.
 impl FromFault for KeyValueCache {
     fn from_fault(fault: Fault) -> KeyValueCache {
         KeyValueCache::from_tensors(FromFault::from_fault(fault))

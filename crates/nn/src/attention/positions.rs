@@ -1,5 +1,5 @@
-//! Positions as numbers that are added: to the input ([`SinusoidalPositions`], [`LearnedPositions`]), or to the scores of
-//! attention ([`alibi`]). Those that rotate stand in `rotary.rs`.
+//! Additive position encodings: for inputs ([`SinusoidalPositions`], [`LearnedPositions`]) and for
+//! attention scores ([`alibi`]). Rotary encodings are in `rotary.rs`.
 
 use std::fmt;
 
@@ -23,23 +23,23 @@ pub fn sinusoidal(length: usize, width: usize) -> Tensor {
     NN.record("sinusoidal", || sinusoidal_at(&Tensor::arange(DType::I32, length), width))
 }
 
-/// More heads or features than any model has; the host counts them one by one.
+/// More heads or features than any model has. The host computes them one by one.
 const MANY: usize = 1 << 20;
 
 /// Rows of [`sinusoidal`] for positions `[…]`.
 fn sinusoidal_at(positions: &Tensor, width: usize) -> Result<Tensor, Refusal> {
     if width > MANY {
-        return Err(format!("a width of {width} is more than a table is made for, {MANY}").into());
+        return Err(format!("a width of {width} exceeds the limit of {MANY}").into());
     }
     let pairs = width.div_ceil(2);
     let rates: Vec<f32> = (0..pairs).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
     let angles = positions.to_dtype(DType::F32).unsqueeze(-1) * Tensor::from_slice(&rates, [pairs]);
     let both = Tensor::stack(&[&angles.sin(), &angles.cos()], -1).flatten(-2, -1);
-    // Of an odd number of features, the last has no cosine.
+    // With an odd number of features, the last one has no cosine.
     Ok(both.narrow(-1, 0, width))
 }
 
-/// Why these cannot be the positions of `x` `[…, length, features]`, if they cannot.
+/// What is wrong with `positions` for an input `x` `[…, length, features]`, if anything.
 pub(super) fn check_positions(positions: &Tensor, x: &Tensor) -> Option<String> {
     let ty = positions.ty();
     if !ty.dtype.is_integer() {
@@ -50,13 +50,13 @@ pub(super) fn check_positions(positions: &Tensor, x: &Tensor) -> Option<String> 
     (!fits).then(|| format!("the positions {ty} do not broadcast to {outer}, those of the input {}", x.ty()))
 }
 
-/// Why `x` has no positions of this width, if it has none.
+/// What is wrong with `x` as an input of this width, if anything.
 fn check_input(x: &Tensor, width: usize) -> Option<String> {
     (x.rank() < 2 || x.size(-1) != width || !x.dtype().is_float())
         .then(|| format!("the input {} is not floating-point [.., length, {width}]", x.ty()))
 }
 
-/// Adds the table of [`sinusoidal`] to `[…, length, width]`; any length will do.
+/// Adds the table of [`sinusoidal`] to `[…, length, width]`, for any length.
 ///
 /// ```
 /// use fulmen_nn::attention::{SinusoidalPositions, sinusoidal};
@@ -71,7 +71,7 @@ pub struct SinusoidalPositions {
 }
 
 impl SinusoidalPositions {
-    /// For inputs of this many features.
+    /// For inputs with this many features.
     pub fn new(width: usize) -> SinusoidalPositions {
         SinusoidalPositions { width }
     }
@@ -112,21 +112,21 @@ impl SinusoidalPositions {
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct LearnedPositions {
-    /// `[max_len, width]`; normal with standard deviation 0.02 at first.
+    /// `[max_len, width]`; initially normal with standard deviation 0.02.
     pub weight: Parameter,
     max_len: usize,
     width: usize,
 }
 
 impl LearnedPositions {
-    /// Rows for the positions `0..max_len`.
+    /// Makes rows for the positions `0..max_len`.
     pub fn new(max_len: usize, width: usize) -> LearnedPositions {
         LearnedPositions { weight: Parameter::new([max_len, width], Init::normal(0.0, 0.02)), max_len, width }
     }
 
-    /// The input with the rows of the positions from 0 added, in its own dtype.
+    /// The input plus the rows of the positions from 0, in the input's dtype.
     ///
-    /// Poisoned where it is longer than there are rows, or of another width.
+    /// Poisoned if the input is longer than `max_len` or has a different width.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -143,8 +143,8 @@ impl LearnedPositions {
         })
     }
 
-    /// The input `[…, length, width]` with the rows of the integer `positions` added, which broadcast to `[…, length]`. A
-    /// position that there is not gives NaN.
+    /// The input `[…, length, width]` plus the rows of the integer `positions`, which broadcast to
+    /// `[…, length]`. A position outside the table gives NaN.
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -164,12 +164,12 @@ impl fmt::Display for LearnedPositions {
     }
 }
 
-/// What attention with linear biases adds to the scores (Press et al. 2021, "Train Short, Test Long"): f32
-/// `[heads, length, positions]`, at query `i` and key `j` of a head `−slope·|i − j|`. For
-/// [`Attention::mask`](super::Attention::mask), with [`causal`](super::Attention::causal).
+/// The bias that attention with linear biases adds to the scores (Press et al. 2021, "Train Short,
+/// Test Long"): f32 `[heads, length, positions]`, with `−slope·|i − j|` at query `i` and key `j`.
+/// For [`Attention::mask`](super::Attention::mask), with [`causal`](super::Attention::causal).
 ///
-/// The slopes of `n` heads, a power of two, are `2^(−8/n), 2^(−16/n), …`; other numbers of heads take those of the power
-/// below, and every other one of the power above.
+/// With `n` heads, a power of two, the slopes are `2^(−8/n), 2^(−16/n), …`. Other numbers of heads
+/// use the slopes of the next lower power of two, and every other one of the next higher.
 ///
 /// ```
 /// use fulmen_nn::attention::{Attention, alibi};
@@ -187,15 +187,17 @@ pub fn alibi(heads: usize, length: usize, positions: usize) -> Tensor {
     alibi_at(heads, &Tensor::arange(DType::I32, length), positions)
 }
 
-/// [`alibi`] where the queries stand at the integer positions `queries` `[length]`, as with a
+/// [`alibi`] for queries at the integer positions `queries` `[length]`, for use with a
 /// [`KeyValueCache`](super::KeyValueCache).
 #[track_caller]
 pub fn alibi_at(heads: usize, queries: impl AsTensor, positions: usize) -> Tensor {
     NN.record("alibi", || {
         let queries = queries.as_tensor().live()?;
         if queries.rank() != 1 || !queries.dtype().is_integer() || heads > MANY {
-            let message =
-                format!("the queries {} are not integers [length], or {heads} heads are too many", queries.ty());
+            let message = format!(
+                "the queries {} must be integers [length], and {heads} heads must not be too many",
+                queries.ty()
+            );
             return Err(message.into());
         }
         let slopes: Vec<f32> = slopes(heads).into_iter().map(|slope| -slope as f32).collect();

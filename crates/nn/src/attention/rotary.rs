@@ -6,13 +6,15 @@ use super::positions::check_positions;
 use crate::precision::precision;
 use crate::record::{NN, live};
 
-/// Rotates pairs of features by angles that grow with the position, so that products of queries and keys depend on their
-/// distance alone (Su et al. 2021, "RoFormer"): pair `i` of `width/2` at position `p` by `p·theta^(−2i/width)`.
+/// Rotates pairs of features by angles that grow with the position, so that products of queries and
+/// keys depend only on their distance (Su et al. 2021, "RoFormer"): pair `i` of `width/2` at
+/// position `p` by `p·theta^(−2i/width)`.
 ///
-/// Which features make a pair differs between models, and their weights with it. By default it is `i` and `i + width/2`
-/// (GPT-NeoX, Llama in Hugging Face's layout, Qwen, Mistral); [`interleaved`](RotaryEmbedding::interleaved) pairs `2i` and
-/// `2i + 1` (RoFormer, GPT-J, Meta's own Llama files). Angles and products are computed in f32 or wider; the result has the
-/// input's dtype.
+/// Models differ in which features form a pair, and their weights depend on it. The default is `i`
+/// and `i + width/2` (GPT-NeoX, Llama in Hugging Face's layout, Qwen, Mistral);
+/// [`interleaved`](RotaryEmbedding::interleaved) pairs `2i` and `2i + 1` (RoFormer, GPT-J, Meta's
+/// own Llama files). Angles and products are computed in f32 or wider; the result has the input's
+/// dtype.
 ///
 /// ```
 /// use fulmen_nn::attention::RotaryEmbedding;
@@ -23,7 +25,7 @@ use crate::record::{NN, live};
 /// let rotated = rope.forward(&q);
 /// assert_eq!(rotated.ty(), q.ty());
 ///
-/// // The position of the first token is 0, where nothing turns.
+/// // The position of the first token is 0, which is not rotated.
 /// let first = RotaryEmbedding::new(2).forward(&Tensor::from_slice(&[1.0f32, 0.0, 1.0, 0.0], [2, 2])).eval()?;
 /// let first = first.to_vec::<f32>()?;
 /// assert_eq!(first[..2], [1.0, 0.0]);
@@ -38,25 +40,26 @@ pub struct RotaryEmbedding {
     scaling: RotaryScaling,
 }
 
-/// How the angles are changed for sequences longer than those that a model was trained on.
+/// How angles are scaled for sequences longer than those in training.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum RotaryScaling {
-    /// Not at all.
+    /// No scaling.
     #[default]
     None,
-    /// All are divided by this factor (position interpolation).
+    /// Divides all angles by this factor (position interpolation).
     Linear {
         /// The new length over the trained one.
         factor: f64,
     },
-    /// Llama 3.1's rule: slow rotations are divided by the factor, fast ones stay, those between are mixed.
+    /// Llama 3.1's rule: divides slow rotations by the factor, keeps fast ones, and interpolates in
+    /// between.
     Llama3 {
-        /// What slow rotations are divided by.
+        /// The divisor for slow rotations.
         factor: f64,
-        /// Rotations of a longer wave than the trained length over this are slow.
+        /// Rotations are slow if their wavelength exceeds the trained length divided by this.
         low_freq_factor: f64,
-        /// Rotations of a shorter wave than the trained length over this are fast.
+        /// Rotations are fast if their wavelength is below the trained length divided by this.
         high_freq_factor: f64,
         /// The trained length.
         original_max_position_embeddings: usize,
@@ -64,7 +67,8 @@ pub enum RotaryScaling {
 }
 
 impl RotaryEmbedding {
-    /// Rotates the first `width` features, an even number, which is the width of a head or less. `theta` 10000.
+    /// Rotates the first `width` features, an even number up to the width of a head. `theta` is
+    /// 10000.
     pub fn new(width: usize) -> RotaryEmbedding {
         RotaryEmbedding { width, theta: 10_000.0, interleaved: false, scaling: RotaryScaling::None }
     }
@@ -75,13 +79,14 @@ impl RotaryEmbedding {
         self
     }
 
-    /// Whether neighbours make a pair (`2i` and `2i + 1`) and not features half a width apart.
+    /// Whether pairs are adjacent features (`2i` and `2i + 1`) instead of features half a width
+    /// apart.
     pub fn interleaved(mut self, interleaved: bool) -> RotaryEmbedding {
         self.interleaved = interleaved;
         self
     }
 
-    /// The change for long sequences.
+    /// The scaling for long sequences.
     pub fn scaling(mut self, scaling: RotaryScaling) -> RotaryEmbedding {
         self.scaling = scaling;
         self
@@ -106,7 +111,7 @@ impl RotaryEmbedding {
         }
     }
 
-    /// `[…, length, features]` rotated, where the positions along axis −2 count from 0.
+    /// Rotates `[…, length, features]`, with positions along axis −2 counted from 0.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         let _scope = NN.open();
@@ -114,10 +119,12 @@ impl RotaryEmbedding {
         self.forward_at(x, &Tensor::arange(DType::I32, x.size(-2)))
     }
 
-    /// `[…, length, features]` rotated by the integer `positions`, which broadcast to `[…, length]`: `[length]`, or
-    /// `[batch, 1, length]` beside `[batch, heads, length, features]`.
+    /// Rotates `[…, length, features]` by the integer `positions`, which broadcast to `[…,
+    /// length]`: `[length]` or, for an input `[batch, heads, length, features]`, `[batch, 1,
+    /// length]`.
     ///
-    /// Poisoned where the width is odd or larger than the features, and for positions that are not integers.
+    /// Poisoned if the width is odd or larger than the number of features, and if the positions are
+    /// not integers.
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
         NN.record("RotaryEmbedding", || {
@@ -125,7 +132,7 @@ impl RotaryEmbedding {
             live(&[x, positions])?;
             let (width, features) = (self.width, x.size(-1));
             if width == 0 || !width.is_multiple_of(2) {
-                return Err(format!("a width of {width} cannot be parted into pairs").into());
+                return Err(format!("a width of {width} cannot be split into pairs").into());
             }
             if x.rank() < 2 || features < width || !x.dtype().is_float() {
                 let ty = x.ty();

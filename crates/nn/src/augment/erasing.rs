@@ -1,17 +1,19 @@
-//! Random erasing of the pictures of a batch (Zhong and others, 2017, <https://arxiv.org/abs/1708.04896>).
+//! Random erasing of parts of the images of a batch (Zhong et al. 2017,
+//! <https://arxiv.org/abs/1708.04896>).
 //!
-//! Not here: the same for one picture on the host (`RandomErasing` of the crate's root).
+//! Not here: the same for a single image on the host (`RandomErasing` of `fulmen-images`).
 
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, random};
 
 use super::{batch_of_pictures, beforehand, probability};
 use crate::record::NN;
 
-/// How many rectangles are drawn before a picture is left alone, as in torchvision.
+/// How many rectangles are tried before an image is left unchanged, as in torchvision.
 const TRIES: usize = 10;
 
-/// Paints over a rectangle of each picture with a probability (torchvision's `RandomErasing`), after
-/// [`normalize`](super::normalize): with 0, the mean of normalized pictures, or with noise of variance 1.
+/// Erases a rectangle of each image with a given probability (torchvision's `RandomErasing`). Apply
+/// it after [`normalize`](super::normalize). It fills the rectangle with 0, the mean of normalized
+/// images, or with noise of variance 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomErasing {
     p: f64,
@@ -28,33 +30,34 @@ impl Default for RandomErasing {
 }
 
 impl RandomErasing {
-    /// With the probability 0.5, 0.02 to 0.33 of a picture, from 0.3 to 3.3 times as high as wide, with 0.
+    /// Probability 0.5, an area of 0.02 to 0.33 of the image, an aspect ratio of 0.3 to 3.3, filled
+    /// with 0.
     pub fn new() -> RandomErasing {
         RandomErasing::default()
     }
 
-    /// Another probability.
+    /// Sets the probability.
     #[must_use]
     pub fn p(mut self, p: f64) -> RandomErasing {
         self.p = p;
         self
     }
 
-    /// Another range of the part of a picture's area that is erased, within 0 to 1.
+    /// Sets the range of the erased fraction of the image area, within 0 to 1.
     #[must_use]
     pub fn scale(mut self, least: f64, most: f64) -> RandomErasing {
         self.scale = (least, most);
         self
     }
 
-    /// Another range of height divided by width, above 0.
+    /// Sets the range of the aspect ratio (height divided by width), above 0.
     #[must_use]
     pub fn ratio(mut self, least: f64, most: f64) -> RandomErasing {
         self.ratio = (least, most);
         self
     }
 
-    /// Another number that is painted.
+    /// Sets the fill value.
     #[must_use]
     pub fn value(mut self, value: f64) -> RandomErasing {
         self.value = value;
@@ -62,7 +65,7 @@ impl RandomErasing {
         self
     }
 
-    /// A normal number of mean 0 and variance 1 for each channel of each pixel.
+    /// Fills with normal noise of mean 0 and variance 1, drawn for each channel of each pixel.
     #[must_use]
     pub fn random(mut self) -> RandomErasing {
         self.random = true;
@@ -82,15 +85,15 @@ impl RandomErasing {
             return Err(message.into());
         }
         if !images.dtype().is_float() {
-            let message = format!("erased pictures are floats, these are {}; normalize them first", images.ty());
+            let message = format!("erased images must be floats, these are {}; normalize them first", images.ty());
             return Err(message.into());
         }
         Ok(size)
     }
 
-    /// The pictures `[N, C, H, W]`, floats, some with a rectangle painted over.
+    /// The images `[N, C, H, W]`, floats, some with an erased rectangle.
     ///
-    /// Poisoned if the images are not such a batch, or by wrong options.
+    /// Poisoned if the images are not such a batch, or if the options are invalid.
     #[track_caller]
     pub fn apply(&self, key: impl AsTensor, images: impl AsTensor) -> Tensor {
         NN.record("RandomErasing", || {
@@ -100,9 +103,9 @@ impl RandomErasing {
             let [of_area, of_ratio, of_top, of_left, of_chance, of_noise] = keys.as_slice() else {
                 return Ok(images.clone());
             };
-            // Ten rectangles each; the first that is smaller than the picture counts.
+            // Ten rectangles each; the first that is smaller than the image counts.
             let draw = |key: &Tensor, (low, high): (f64, f64), shape: [usize; 2]| {
-                // Of a range of one number, that.
+                // For a range of a single number, that number.
                 random::uniform(key, DType::F32, shape, 0.0, 1.0) * (high - low) + low
             };
             let area = draw(of_area, self.scale, [n, TRIES]) * (height * width) as f64;
@@ -121,7 +124,7 @@ impl RandomErasing {
             let [top, left, erased_height, erased_width] = [top, left, erased_height, erased_width].map(beforehand);
             let done = beforehand(done);
 
-            // Which rows and which columns lie within.
+            // The rows and columns inside the rectangle.
             let within = |axis_shape: [usize; 4], axis: isize, start: &Tensor, length: &Tensor| {
                 let shape = [n, 1, 1, 1];
                 let place = Tensor::iota(DType::F32, axis_shape, axis);

@@ -1,13 +1,13 @@
-//! Mirrored pictures.
+//! Random flips.
 //!
-//! Not here: flips on the host, which cost nothing there either (`ImagePipeline`).
+//! Not here: flips on the host (`fulmen-images`), which cost nothing there either.
 
 use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
 
 use super::{batch_of_pictures, beforehand, probability};
 use crate::record::NN;
 
-/// Mirrors each picture of `[N, C, H, W]` left to right with the probability `p`.
+/// Flips each image of `[N, C, H, W]` horizontally with probability `p`.
 ///
 /// Poisoned if the images are not such a batch, or if `p` is not a probability.
 #[track_caller]
@@ -15,7 +15,7 @@ pub fn random_horizontal_flip(key: impl AsTensor, images: impl AsTensor, p: f64)
     NN.record("random_horizontal_flip", || flip(key.as_tensor(), images.as_tensor(), p, 3))
 }
 
-/// Turns each picture of `[N, C, H, W]` upside down, mirrored, with the probability `p`.
+/// Flips each image of `[N, C, H, W]` vertically with probability `p`.
 ///
 /// Poisoned if the images are not such a batch, or if `p` is not a probability.
 #[track_caller]

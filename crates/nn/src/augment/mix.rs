@@ -1,7 +1,8 @@
-//! MixUp (Zhang and others, 2017, <https://arxiv.org/abs/1710.09412>) and CutMix (Yun and others, 2019,
-//! <https://arxiv.org/abs/1905.04899>): each picture of a batch is mixed with another one, and so are their targets.
+//! MixUp (Zhang et al. 2017, <https://arxiv.org/abs/1710.09412>) and CutMix (Yun et al. 2019,
+//! <https://arxiv.org/abs/1905.04899>): mix each image of a batch with another one, and their
+//! targets likewise.
 //!
-//! Not here: the loss, which takes soft targets (`CrossEntropyLoss` of `fulmen_nn`).
+//! Not here: the loss, which must accept soft targets (`CrossEntropyLoss` of `fulmen_nn`).
 
 use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, random};
 
@@ -11,15 +12,15 @@ use crate::record::NN;
 /// A mixed batch.
 #[derive(Clone, Debug)]
 pub struct Mixed {
-    /// The pictures, of the shape and dtype of those that were given.
+    /// The images, with the shape and dtype of the input.
     pub images: Tensor,
-    /// The soft targets, `f32[N, classes]`; the sum of each row is what it was, 1 for labels.
+    /// The soft targets, `f32[N, classes]`. The sum of each row is preserved: 1 for labels.
     pub targets: Tensor,
-    /// The part that each picture keeps of itself, an f32 scalar; the rest is the partner's.
+    /// The weight of each image's own content, an f32 scalar; the rest is its partner's.
     pub lambda: Tensor,
 }
 
-/// What mixing is told: how strong, how often, and how many classes there are.
+/// The options: strength, probability, and the number of classes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Options {
     method: &'static str,
@@ -29,7 +30,7 @@ struct Options {
 }
 
 impl Options {
-    /// The fault of wrong options or of tensors that do not fit, else the size of the pictures.
+    /// A fault if the options or tensors are invalid, else the size of the images.
     fn check(&self, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<[usize; 4], Refusal> {
         let size = batch_of_pictures(images)?;
         labels.live()?;
@@ -39,7 +40,7 @@ impl Options {
         }
         probability(self.p)?;
         if size.contains(&0) {
-            return Err(format!("there are no pictures in {}", images.ty()).into());
+            return Err(format!("there are no images in {}", images.ty()).into());
         }
         let n = size[0];
         let (soft, labelled) = (**labels.shape() == [n, self.classes], **labels.shape() == [n]);
@@ -57,17 +58,17 @@ impl Options {
         Ok(size)
     }
 
-    /// The fault of pictures that are not floats.
+    /// A fault if the images are not floats.
     fn floats(&self, images: &Tensor) -> Result<(), Refusal> {
         match images.dtype().is_float() {
             true => Ok(()),
             false => {
-                Err(format!("blended pictures are floats, these are {}; normalize them first", images.ty()).into())
+                Err(format!("blended images must be floats, these are {}; normalize them first", images.ty()).into())
             }
         }
     }
 
-    /// The part that is kept: of the Beta(alpha, alpha) distribution, or 1 where nothing is mixed this time.
+    /// The weight of the own content, from Beta(alpha, alpha), or 1 if this batch is not mixed.
     fn lambda(&self, key: &Tensor) -> Tensor {
         let drawn = random::beta(&random::fold_in(key, 0), DType::F32, [], self.alpha, self.alpha);
         let mixes = random::bernoulli(&random::fold_in(key, 1), self.p, []);
@@ -82,7 +83,8 @@ impl Options {
         }
     }
 
-    /// Where a partner's part lies, of a picture that keeps `lambda`: `bool[1, 1, H, W]`, and what is kept outside of it.
+    /// The area of the partner's content in an image that keeps `lambda`: `bool[1, 1, H, W]`, and
+    /// the weight of the own content.
     fn rectangle(&self, key: &Tensor, lambda: &Tensor, [_, _, height, width]: [usize; 4]) -> (Tensor, Tensor) {
         let half = (-(lambda - 1.0)).sqrt() * 0.5;
         let side = |number: u32, size: usize, axis: isize, shape: [usize; 4]| {
@@ -101,8 +103,8 @@ impl Options {
     }
 }
 
-/// For each row of a batch that of its partner: the row before it, and for the first the last one. With a mask the last
-/// one is the last that is real.
+/// For each row of a batch, that of its partner: the previous row, or the last row for the first
+/// one. With a mask, the last row is the last real one.
 fn partner(rows: &Tensor, mask: Option<&Tensor>) -> Tensor {
     let rolled = rows.roll(&[1], &[0]);
     let Some(mask) = mask else { return rolled };
@@ -111,14 +113,15 @@ fn partner(rows: &Tensor, mask: Option<&Tensor>) -> Tensor {
     let number = Tensor::iota(DType::I32, [n], 0);
     let last = mask.gt(0.0).select(&number, &number.zeros_like()).max_keepdim(&[0]);
     let is_last = number.eq(&last).reshape(shape.as_slice()).broadcast_to(rows.shape());
-    // A sum instead of an indexed row: where rows lie on several devices, one picture crosses the links, not all.
+    // A sum instead of indexing: if the rows are on several devices, only one image is sent over
+    // the links.
     let wide = if rows.dtype().is_float() { rows.clone() } else { rows.to_dtype(DType::I32) };
     let row = is_last.select(&wide, &wide.zeros_like()).sum_keepdim(&[0]).to_dtype(rows.dtype());
     let is_first = number.eq(0.0).reshape(shape.as_slice()).broadcast_to(rows.shape());
     is_first.select(&row.broadcast_to(rows.shape()), &rolled)
 }
 
-/// `lambda` of one and the rest of the other.
+/// `lambda` of one plus `1 − lambda` of the other.
 fn blend(own: &Tensor, other: &Tensor, lambda: &Tensor) -> Tensor {
     let lambda = lambda.to_dtype(own.dtype());
     own * &lambda + other * -(lambda - 1.0)
@@ -131,43 +134,46 @@ impl FromFault for Mixed {
     }
 }
 
-/// The options and the two ways to call that all three kinds share.
+/// The options and the two methods that all three kinds share.
 macro_rules! mixing {
     ($name:ident) => {
         impl $name {
-            /// For so many classes, with `alpha` 1 (all parts equally likely), always.
+            /// For this many classes, with `alpha` 1 (all weights are equally likely) and
+            /// probability 1.
             pub fn new(num_classes: usize) -> $name {
                 $name(Options { method: stringify!($name), classes: num_classes, alpha: 1.0, p: 1.0 })
             }
 
-            /// Another parameter of the Beta distribution; the smaller it is, the more one of two pictures prevails.
+            /// The parameter of the Beta distribution; the smaller it is, the more one of the two
+            /// images dominates.
             #[must_use]
             pub fn alpha(mut self, alpha: f64) -> $name {
                 self.0.alpha = alpha;
                 self
             }
 
-            /// The probability with which a batch is mixed at all.
+            /// The probability of mixing a batch.
             #[must_use]
             pub fn p(mut self, p: f64) -> $name {
                 self.0.p = p;
                 self
             }
 
-            /// Mixes pictures `[N, C, H, W]` and their labels: class numbers, integers `[N]`, or probabilities
-            /// `[N, classes]`. Which part is kept is drawn once for the batch, and each picture's partner is the one before
-            /// it, as in torchvision: shuffle the data.
+            /// Mixes images `[N, C, H, W]` and their labels: class indices, integers `[N]`, or
+            /// probabilities `[N, classes]`. The weight is drawn once for the batch, and each
+            /// image's partner is the previous one, as in torchvision, so shuffle the data.
             ///
-            /// Poisoned if the tensors do not fit, and by an `alpha` that is not above 0 or a `p` that is not a probability.
+            /// Poisoned if the tensors do not fit, if `alpha` is not above 0, or if `p` is not a
+            /// probability.
             #[track_caller]
             pub fn apply(&self, key: impl AsTensor, images: impl AsTensor, labels: impl AsTensor) -> Mixed {
                 let (key, images, labels) = (key.as_tensor(), images.as_tensor(), labels.as_tensor());
                 NN.record(self.0.method, || self.run(key, images, labels, None))
             }
 
-            /// The same for a batch whose last rows may be padding, which `mask`, `[N]`, has as 0: no real picture is mixed
-            /// with padding, since the partner of the first is then the last real one. What becomes of the padded rows does
-            /// not matter, as the mask keeps them out of the loss.
+            /// The same for a batch whose last rows may be padding, for which `mask`, `[N]`, is 0.
+            /// Real images are never mixed with padding: the partner of the first image is the last
+            /// real one. Padded rows do not matter, because the mask keeps them out of the loss.
             #[track_caller]
             pub fn apply_masked(
                 &self,
@@ -183,8 +189,9 @@ macro_rules! mixing {
     };
 }
 
-/// Blends each picture with its partner (torchvision's `MixUp`): `lambda · own + (1 - lambda) · other`, with `lambda` of
-/// the distribution Beta(alpha, alpha). Pictures are floats: [`normalize`](super::normalize) first.
+/// Blends each image with its partner (torchvision's `MixUp`): `lambda · own + (1 - lambda) ·
+/// other`, with `lambda` from Beta(alpha, alpha). Images must be floats: call
+/// [`normalize`](super::normalize) first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MixUp(Options);
 mixing!(MixUp);
@@ -199,9 +206,9 @@ impl MixUp {
     }
 }
 
-/// Puts a rectangle of its partner into each picture, at the same place (torchvision's `CutMix`). Its area is about
-/// `1 - lambda` of the picture's, with `lambda` of the distribution Beta(alpha, alpha), but for what the edge cuts off;
-/// targets are mixed by the area that it has. Pictures may be `u8` still.
+/// Replaces a rectangle of each image by that of its partner (torchvision's `CutMix`). Its area is
+/// about `1 - lambda` of the image, with `lambda` from Beta(alpha, alpha); the edge may cut some of
+/// it off. Targets are mixed by the actual area. Images may still be `u8`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CutMix(Options);
 mixing!(CutMix);
@@ -217,8 +224,8 @@ impl CutMix {
     }
 }
 
-/// For each batch [`MixUp`] or [`CutMix`], one as likely as the other (torchvision's `RandomChoice` of the two), both
-/// with the same `alpha`. Pictures are floats.
+/// Applies [`MixUp`] or [`CutMix`] to each batch, with equal probability (torchvision's
+/// `RandomChoice` of the two) and the same `alpha`. Images must be floats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MixUpOrCutMix(Options);
 mixing!(MixUpOrCutMix);
@@ -231,7 +238,7 @@ impl MixUpOrCutMix {
         let (inside, kept) = self.0.rectangle(key, &drawn, size);
         let cuts = beforehand(random::bernoulli(&random::fold_in(key, 4), 0.5, []));
         let lambda = cuts.select(&kept, &drawn);
-        // Both are a blend, by a number or by 0 and 1 in places: no branch is needed.
+        // Both are a blend, by a number or by a 0/1 mask, so no branch is needed.
         let whole = inside.shape().clone();
         let outside = inside.not().to_dtype(DType::F32);
         let weights = cuts.broadcast_to(&whole).select(&outside, &drawn.broadcast_to(&whole));

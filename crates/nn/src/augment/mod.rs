@@ -1,9 +1,10 @@
-//! What is done to whole batches on the device, as part of the training step: normalization from `u8`, mixing of
-//! pictures, flips and erasing.
+//! Augmentation of whole batches on the device, as part of the training step: normalization from
+//! `u8`, mixing of images, flips and erasing.
 //!
-//! Pictures cross the link as `u8`, a quarter of the bytes of `f32`, and become numbers where arithmetic costs nothing
-//! beside the model's. All functions record expressions; a mistake is a poisoned tensor, as everywhere in `fulmen_tensor`.
-//! Their random numbers are decided by a key alone: the same on one device and on eight.
+//! Images are transferred as `u8`, a quarter of the bytes of `f32`, and converted on the device,
+//! where the arithmetic is cheap compared with the model's. All functions record expressions; a
+//! mistake gives a poisoned tensor, as everywhere in `fulmen_tensor`. Random numbers depend only on
+//! a key: they are the same on one device and on eight.
 //!
 //! ```
 //! use fulmen_nn::augment::{IMAGENET_MEAN, IMAGENET_STD, MixUp, normalize};
@@ -20,7 +21,7 @@
 //! # Ok::<(), fulmen_tensor::Error>(())
 //! ```
 //!
-//! Not here: what is done to single pictures on the host (`fulmen-images`).
+//! Not here: augmentation of single images on the host (`fulmen-images`).
 
 mod erasing;
 mod flip;
@@ -34,15 +35,15 @@ pub use normalize::{IMAGENET_MEAN, IMAGENET_STD, normalize};
 
 use fulmen_tensor::{Refusal, Tensor};
 
-/// The size of a batch of pictures, `[N, C, H, W]`, or a fault.
+/// The size of a batch of images, `[N, C, H, W]`, or a fault.
 fn batch_of_pictures(images: &Tensor) -> Result<[usize; 4], Refusal> {
     match **images.live()?.shape() {
         [n, c, h, w] => Ok([n, c, h, w]),
-        _ => Err(format!("pictures come as [batch, channels, height, width], not as {}", images.ty()).into()),
+        _ => Err(format!("images must be [batch, channels, height, width], not {}", images.ty()).into()),
     }
 }
 
-/// The same value, computed before the pictures are gone through, and not again for each of their pixels.
+/// The same value, computed once before the loop over pixels instead of for each pixel.
 fn beforehand(drawn: Tensor) -> Tensor {
     Tensor::optimization_barrier(&[&drawn]).pop().unwrap_or(drawn)
 }

@@ -1,4 +1,4 @@
-//! From `u8` to what a model takes.
+//! Normalization of `u8` images to a model's input.
 //!
 //! Not here: finding the mean of a data set.
 
@@ -6,18 +6,21 @@ use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use crate::record::NN;
 
-/// The mean of ImageNet's red, green and blue values, of 1, as torchvision's models expect it.
+/// The mean of ImageNet's red, green and blue values, scaled to 0 to 1, as torchvision's models
+/// expect it.
 pub const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
 /// Their standard deviation.
 pub const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 
-/// `(x / 255 - mean) / std` of pictures `u8[..., C, H, W]`, channel by channel, as f32. `mean` and `std` have a number a
-/// channel, or one for all.
+/// `(x / 255 - mean) / std` of images `u8[..., C, H, W]`, channel by channel, as f32. `mean` and
+/// `std` have one number for each channel, or one for all.
 ///
-/// It is computed as `x · scale + offset` with the two numbers of each channel rounded to f32: within 3 · 10⁻⁷ of the
-/// largest result of what torchvision's `ToDtype(scale=True)` and `Normalize` give.
+/// Computed as `x · scale + offset`, with both numbers of each channel rounded to f32. The result
+/// is within 3 · 10⁻⁷ of that of torchvision's `ToDtype(scale=True)` and `Normalize`, relative to
+/// the largest result.
 ///
-/// Poisoned if the pictures are not u8 or have other channels, and if a deviation is not above 0.
+/// Poisoned if the images are not u8 or have another number of channels, or if a standard deviation
+/// is not above 0.
 ///
 /// ```
 /// use fulmen_nn::augment::normalize;
@@ -34,7 +37,7 @@ pub fn normalize(images: impl AsTensor, mean: &[f64], std: &[f64]) -> Tensor {
         let images = images.as_tensor().live()?;
         if images.dtype() != DType::U8 || images.rank() < 3 {
             let message =
-                format!("pictures to be normalized are u8[..., channels, height, width], these are {}", images.ty());
+                format!("images to normalize must be u8[..., channels, height, width], these are {}", images.ty());
             return Err(message.into());
         }
         let channels = images.shape()[images.rank() - 3];

@@ -1,13 +1,16 @@
-//! Random orthogonal matrices: the orthogonal factor of the polar decomposition of a matrix of normal numbers, which is as
-//! evenly distributed as the Q of its QR decomposition, and needs products alone.
+//! Random orthogonal matrices: the orthogonal factor of the polar decomposition of a matrix of
+//! normal numbers. It is distributed as uniformly as the Q of a QR decomposition and needs only
+//! matrix products.
 
 use fulmen_tensor::{DType, Refusal, Shape, Tensor, fori_loop, random};
 
-/// The coefficients of `a·x + b·x³ + c·x⁵` that lifts small singular values fastest and keeps all below 1.2 (those of the
-/// Muon optimizer); 14 steps bring every one above 1e-7 near 1.
+/// The coefficients of `a·x + b·x³ + c·x⁵`, which raises small singular values fastest and keeps
+/// all of them below 1.2 (those of the Muon optimizer). After 14 steps, every singular value above
+/// 1e-7 is close to 1.
 const LIFT: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
-/// A random matrix `[out, rest]` whose rows or columns, whichever are fewer, are orthonormal, in f32 and in `shape`.
+/// A random matrix `[out, rest]` with orthonormal rows or, if there are fewer, columns; in f32,
+/// reshaped to `shape`.
 pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Result<Tensor, Refusal> {
     let dims = shape.dims();
     if dims.len() < 2 {
@@ -18,12 +21,13 @@ pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Result<Tensor, Refusal>
     if few == 0 {
         return Ok(Tensor::zeros(DType::F32, shape));
     }
-    // The largest singular value of such a matrix is near √few + √many, and above by 6 once in 10⁸ times; the lift takes
-    // what is below 1.2.
+    // The largest singular value of such a matrix is about √few + √many, and exceeds it by 6 with a
+    // probability of 1e-8. `lift` accepts values below 1.2.
     let largest = (few as f64).sqrt() + (many as f64).sqrt() + 6.0;
     let x = random::normal(key, DType::F32, [few, many]) / largest;
     let x = fori_loop(0, 14, &[&x], |_, x| vec![lift(&x[0])]);
-    // Newton's steps square the distance from 1. The last are exact where products round to bf16, as on a TPU.
+    // Each Newton step squares the distance from 1. The last steps use exact products, since a TPU
+    // rounds products to bf16.
     let x = fori_loop(0, 3, &[&x[0]], |_, x| vec![newton(&x[0], |a, b| a.matmul(b))]);
     let x = fori_loop(0, 3, &[&x[0]], |_, x| vec![newton(&x[0], exact_product)]);
     let x = &x[0];
@@ -43,15 +47,15 @@ fn newton(x: &Tensor, product: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
     x * 1.5 - product(&gram, x) * 0.5
 }
 
-/// The product of f32 matrices by those of their parts, each of which is a bf16 number, so that none is rounded whatever the
-/// precision of products.
+/// The product of two f32 matrices as products of their parts. Each part is a bf16 number, so no
+/// precision setting rounds them.
 fn exact_product(a: &Tensor, b: &Tensor) -> Tensor {
     let ([a1, a2, a3], [b1, b2, b3]) = (parts(a), parts(b));
     let small = a1.matmul(&b3) + a2.matmul(&b2) + a3.matmul(&b1);
     small + (a1.matmul(&b2) + a2.matmul(&b1)) + a1.matmul(&b1)
 }
 
-/// Three numbers of 8 bits each that make up one of f32.
+/// Splits an f32 number into three numbers of 8 bits each.
 fn parts(x: &Tensor) -> [Tensor; 3] {
     let first = upper_half(x);
     let rest = x - &first;
@@ -60,7 +64,7 @@ fn parts(x: &Tensor) -> [Tensor; 3] {
     [first, second, third]
 }
 
-/// By its bits: a conversion to bf16 and back is something that a compiler may leave out.
+/// Masks the bits, because a compiler may remove a conversion to bf16 and back.
 fn upper_half(x: &Tensor) -> Tensor {
     x.bitcast(DType::U32).and(f64::from(0xFFFF_0000u32)).bitcast(DType::F32)
 }

@@ -1,4 +1,5 @@
-//! First values with many zeros: the identity, as a matrix and as a convolution, and sparse matrices.
+//! Initial values with many zeros: the identity as a matrix and as a convolution, and sparse
+//! matrices.
 
 use fulmen_tensor::{DType, Refusal, Tensor, TensorType, random};
 
@@ -11,7 +12,7 @@ pub(super) fn eye(ty: &TensorType) -> Result<Tensor, Refusal> {
     Ok(row.eq(Tensor::iota(DType::I64, [1, columns], 1)).to_dtype(ty.dtype))
 }
 
-/// One at the middle of the kernel from input `i` to output `i` of each group.
+/// One at the center of the kernel from input `i` to output `i` of each group.
 pub(super) fn dirac(ty: &TensorType, groups: usize) -> Result<Tensor, Refusal> {
     let dims = ty.shape.dims();
     let [out, inputs, kernel @ ..] = dims else {
@@ -23,33 +24,33 @@ pub(super) fn dirac(ty: &TensorType, groups: usize) -> Result<Tensor, Refusal> {
     if groups == 0 || out % groups != 0 {
         return Err(format!("{groups} groups do not divide the {out} outputs of {ty}").into());
     }
-    let beside = |axis: usize, size: usize| {
+    let along = |axis: usize, size: usize| {
         let mut shape = vec![1; dims.len()];
         shape[axis] = size;
         shape
     };
-    let output = Tensor::iota(DType::I64, beside(0, *out), 0);
+    let output = Tensor::iota(DType::I64, along(0, *out), 0);
     let of_group = if groups == 1 { output } else { output.remainder((out / groups) as f64) };
-    let mut one = of_group.eq(Tensor::iota(DType::I64, beside(1, *inputs), 1));
+    let mut one = of_group.eq(Tensor::iota(DType::I64, along(1, *inputs), 1));
     for (i, &size) in kernel.iter().enumerate() {
-        one = one.and(Tensor::iota(DType::I64, beside(i + 2, size), i as isize + 2).eq((size / 2) as f64));
+        one = one.and(Tensor::iota(DType::I64, along(i + 2, size), i as isize + 2).eq((size / 2) as f64));
     }
     Ok(one.to_dtype(ty.dtype))
 }
 
-/// Normal numbers, and zeros in random places of each column.
+/// Normal numbers, with zeros at random positions of each column.
 pub(super) fn sparse(key: &Tensor, dtype: DType, ty: &TensorType, sparsity: f64, std: f64) -> Result<Tensor, Refusal> {
     let [rows, _] = *ty.shape.dims() else {
         return Err(format!("Sparse is for a matrix [rows, columns], not for {ty}").into());
     };
     if !((0.0..=1.0).contains(&sparsity) && std.is_finite() && std >= 0.0) {
         let message =
-            format!("the share of zeros {sparsity} must lie between 0 and 1, and the deviation {std} be >= 0");
+            format!("the fraction of zeros {sparsity} must be between 0 and 1, and the standard deviation {std} >= 0");
         return Err(message.into());
     }
     let zeros = (sparsity * rows as f64).ceil();
     let values = random::normal(&random::fold_in(key, 0), dtype, &ty.shape) * std;
-    // The rank of each place among the random numbers of its column.
+    // The rank of each element among the random numbers of its column.
     let order = random::bits(&random::fold_in(key, 1), &ty.shape).argsort(0, false);
     Ok(order.argsort(0, false).ge(zeros).select(&values, &values.zeros_like()))
 }

@@ -1,7 +1,8 @@
-//! The activations as layers, for [`Sequential`](crate::Sequential): one row each. Their formulas stand with the
-//! functions in [`activation`](crate::activation); those with parameters or random numbers have files of their own.
+//! The activations as layers, for [`Sequential`](crate::Sequential), one row each. The functions in
+//! [`activation`](crate::activation) have the formulas; activations with parameters or random
+//! numbers have their own files.
 //!
-//! `new` takes the settings that must be given, and a method sets each of the others, as in all layers.
+//! As for all layers, `new` takes the required settings, and a method sets each of the others.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
@@ -9,8 +10,8 @@ use crate::activation::{self, GeluKind};
 use crate::record::NN;
 use crate::{Forward, Module};
 
-/// One row an activation: doc, name, in round brackets the settings that `new` takes, in braces those with a default (which
-/// is PyTorch's) and a method each, and the function that takes the input and the settings.
+/// A row consists of: docs, name, the settings of `new` in parentheses, the settings with a default
+/// (PyTorch's) and a method in braces, and the function of the input and the settings.
 macro_rules! layers {
     ($($(#[$doc:meta])* $name:ident $required:tt $settings:tt => $function:path;)*) => {
         $(layers!(@row [$(#[$doc])*] $name $required $settings $function);)*
@@ -21,7 +22,7 @@ macro_rules! layers {
         pub struct $name;
 
         impl $name {
-            /// The layer, which has no settings.
+            /// The layer; it has no settings.
             pub fn new() -> $name {
                 $name
             }
@@ -51,7 +52,7 @@ macro_rules! layers {
         }
 
         impl $name {
-            /// The layer, with PyTorch's defaults for what is not given here.
+            /// The layer, with PyTorch's defaults for the other settings.
             pub fn new($($required: $required_type),*) -> $name {
                 $name { $($required,)* $($setting: $default,)* }
             }
@@ -66,7 +67,7 @@ macro_rules! layers {
     };
     (@forward $name:ident, $function:path, |$layer:ident| $($setting:expr),* $(,)?) => {
         impl $name {
-            /// The function of the input.
+            /// Applies the function.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
                 let _scope = NN.open();
@@ -108,22 +109,22 @@ layers! {
 
     /// [`activation::gelu`], or with [`GeluKind::Tanh`] [`activation::gelu_tanh`].
     Gelu () {
-        /// Which of the two; [`GeluKind::Exact`] by default.
+        /// The form of the GELU; [`GeluKind::Exact`] by default.
         approximate: GeluKind = GeluKind::Exact,
     } => activation::gelu_of;
 
-    /// [`activation::leaky_relu`] with this slope below 0, which is 0.01 in PyTorch where it is not given.
+    /// [`activation::leaky_relu`] with this slope below 0; PyTorch's default is 0.01.
     LeakyRelu (negative_slope: f64) {} => activation::leaky_relu;
 
     /// [`activation::elu`].
     Elu () {
-        /// What `−α` is the limit of, far below 0; 1 by default.
+        /// The function approaches `−α` far below 0; 1 by default.
         alpha: f64 = 1.0,
     } => activation::elu;
 
     /// [`activation::celu`].
     Celu () {
-        /// What `−α` is the limit of, far below 0; 1 by default.
+        /// The function approaches `−α` far below 0; 1 by default.
         alpha: f64 = 1.0,
     } => activation::celu;
 
@@ -132,9 +133,9 @@ layers! {
 
     /// [`activation::softplus`].
     Softplus () {
-        /// How sharp the bend is; 1 by default.
+        /// The sharpness of the bend; 1 by default.
         beta: f64 = 1.0,
-        /// Where `beta·x` is above this, the result is `x`; 20 by default.
+        /// If `beta·x` is above this, the result is `x`; 20 by default.
         threshold: f64 = 20.0,
     } => activation::softplus;
 
@@ -154,13 +155,13 @@ layers! {
 
     /// [`activation::hardshrink`].
     Hardshrink () {
-        /// How far from 0 numbers become 0; ½ by default.
+        /// Inputs this close to 0 become 0; ½ by default.
         lambda: f64 = 0.5,
     } => activation::hardshrink;
 
     /// [`activation::softshrink`].
     Softshrink () {
-        /// How far from 0 numbers become 0; ½ by default.
+        /// Inputs this close to 0 become 0; ½ by default.
         lambda: f64 = 0.5,
     } => activation::softshrink;
 
@@ -184,7 +185,7 @@ layers! {
 
     /// [`activation::glu`].
     Glu () {
-        /// The axis that is halved; the last by default.
+        /// The axis to halve; the last by default.
         axis: isize = -1,
     } => activation::glu;
 }

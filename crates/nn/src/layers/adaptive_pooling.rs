@@ -1,4 +1,4 @@
-//! [`AdaptiveAvgPool1d`], [`AdaptiveMaxPool1d`] and their kin: windows that are chosen so that the result has a given size.
+//! [`AdaptiveAvgPool1d`], [`AdaptiveMaxPool1d`] and similar layers: windows that are chosen so that the result has a given size.
 
 use std::fmt;
 
@@ -19,12 +19,12 @@ macro_rules! adaptive {
         }
 
         impl<const N: usize> $name<N> {
-            /// A grid of this size.
+            /// Makes a grid of this size.
             pub fn new(size: impl Into<Sizes<N>>) -> $name<N> {
                 $name { size: size.into() }
             }
 
-            /// The windows' numbers.
+            /// Applies the pooling.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
                 NN.record(self, || {
@@ -53,11 +53,12 @@ macro_rules! adaptive {
 }
 
 adaptive! {
-    /// The means of a grid of windows over `N` axes of `[batch, channels, …]` or one sample, as many as asked for, however
-    /// large the input. As PyTorch's `nn.AdaptiveAvgPool1d`, `nn.AdaptiveAvgPool2d` and `nn.AdaptiveAvgPool3d`; with size 1
-    /// it is the mean of all. Users name it [`AdaptiveAvgPool1d`], [`AdaptiveAvgPool2d`], [`AdaptiveAvgPool3d`].
+    /// The means of a grid of windows over `N` axes of `[batch, channels, …]` or of one sample. The
+    /// grid has the given size, however large the input is. Like PyTorch's `nn.AdaptiveAvgPool1d`,
+    /// `nn.AdaptiveAvgPool2d` and `nn.AdaptiveAvgPool3d`; size 1 is the mean of all. Use it as
+    /// [`AdaptiveAvgPool1d`], [`AdaptiveAvgPool2d`], [`AdaptiveAvgPool3d`].
     ///
-    /// The windows overlap where the size does not divide the input's.
+    /// The windows overlap if the size does not divide the input's size.
     ///
     /// ```
     /// use fulmen_nn::AdaptiveAvgPool2d;
@@ -70,9 +71,10 @@ adaptive! {
 }
 
 adaptive! {
-    /// The largest numbers of a grid of windows, as [`AdaptiveAvgPool`]. As PyTorch's `nn.AdaptiveMaxPool1d`,
-    /// `nn.AdaptiveMaxPool2d` and `nn.AdaptiveMaxPool3d`, but that elements which tie share the gradient. Users name it
-    /// [`AdaptiveMaxPool1d`], [`AdaptiveMaxPool2d`], [`AdaptiveMaxPool3d`].
+    /// The maxima of a grid of windows; see [`AdaptiveAvgPool`]. Like PyTorch's
+    /// `nn.AdaptiveMaxPool1d`, `nn.AdaptiveMaxPool2d` and `nn.AdaptiveMaxPool3d`, except that tied
+    /// elements share the gradient. Use it as [`AdaptiveMaxPool1d`], [`AdaptiveMaxPool2d`],
+    /// [`AdaptiveMaxPool3d`].
     ///
     /// ```
     /// use fulmen_nn::AdaptiveMaxPool1d;

@@ -1,25 +1,25 @@
-//! [`BatchNorm1d`], [`BatchNorm2d`] and [`BatchNorm3d`]: normalization by the statistics of a batch, one layer. With weight and
-//! bias by class, it is [`ConditionalBatchNorm2d`](crate::ConditionalBatchNorm2d).
+//! [`BatchNorm1d`], [`BatchNorm2d`] and [`BatchNorm3d`]: normalization by the statistics of a
+//! batch. [`ConditionalBatchNorm2d`](crate::ConditionalBatchNorm2d) has weight and bias by class.
 
 use std::fmt;
 
 use fulmen_tensor::{AsTensor, Tensor};
 
-use super::normalize::{beside_channels, check_channels, check_float};
+use super::normalize::{channel_shape, check_channels, check_float};
 use super::running_stats::RunningStats;
 use super::spatial::axis_names;
 use crate::precision::precision;
 use crate::record::NN;
 use crate::{Init, Module, Parameter, TrainingMode};
 
-/// The layer's settings as the arithmetic sees them, whatever the number of axes.
+/// The layer's settings for any number of axes.
 pub(super) struct Norm<'a> {
     pub(super) running: Option<&'a RunningStats>,
     pub(super) features: usize,
     pub(super) eps: f64,
     pub(super) momentum: Option<f64>,
     pub(super) training: bool,
-    /// The number of axes behind the channels. Inputs of one such axis may be without it.
+    /// The number of axes after the channels. With one such axis, the input may also be without it.
     pub(super) spatial: usize,
 }
 
@@ -48,7 +48,7 @@ impl Norm<'_> {
     pub(super) fn apply(&self, x: &Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>) -> Tensor {
         let dtype = precision(x.dtype());
         let wide = x.to_dtype(dtype);
-        let shape = beside_channels(x.rank(), self.features);
+        let shape = channel_shape(x.rank(), self.features);
         let axes: Vec<isize> = (0..x.rank() as isize).filter(|&axis| axis != 1).collect();
         let (mean, var) = match self.running {
             Some(running) if !self.training => running.statistics(dtype, &shape),
@@ -76,32 +76,32 @@ impl Norm<'_> {
     }
 }
 
-/// Mean and variance along `axes`. One pass: for the mean first and then the squares of what is left, a large input is
-/// read twice, and devices meet twice. The shift by `near`, some number not far from the mean, cancels out; it keeps what
-/// the difference of two large squares would lose.
+/// Mean and variance along `axes` in a single pass. Computing the mean first would read a large
+/// input twice, and devices would communicate twice. The shift by `near`, any number close to the
+/// mean, cancels out; without it, the difference of two large squares would lose digits.
 fn in_one_pass(x: &Tensor, axes: &[isize], near: &Tensor) -> (Tensor, Tensor) {
-    // Running statistics that are no longer finite must not spoil those of a batch that is.
+    // Infinite or NaN running statistics must not affect the statistics of a finite batch.
     let near = near.is_finite().select(near, &near.zeros_like()).detach();
     let shifted = x - &near;
     let mean = shifted.mean_keepdim(axes);
     let square = (&shifted * &shifted).mean_keepdim(axes);
-    // Rounding may leave less than nothing.
+    // Rounding may give a negative number.
     let var = (square - &mean * &mean).maximum(0.0);
     (mean + near, var)
 }
 
-/// Values a channel.
+/// The number of values in each channel.
 fn count(x: &Tensor) -> usize {
     x.shape().iter().enumerate().filter(|(axis, _)| *axis != 1).map(|(_, size)| size).product()
 }
 
-/// Normalization of each channel over `N` axes by the statistics of a batch. Users name it [`BatchNorm1d`],
+/// Normalizes each channel over `N` axes by the statistics of a batch. Use it as [`BatchNorm1d`],
 /// [`BatchNorm2d`], [`BatchNorm3d`].
 #[derive(Clone, Debug, Module)]
 pub struct BatchNorm<const N: usize> {
-    /// `[channels]`; ones at first.
+    /// `[channels]`; initially ones.
     pub weight: Option<Parameter>,
-    /// `[channels]`; zeros at first.
+    /// `[channels]`; initially zeros.
     pub bias: Option<Parameter>,
     #[module(flatten)]
     running: Option<RunningStats>,
@@ -112,16 +112,18 @@ pub struct BatchNorm<const N: usize> {
 }
 
 /// Normalizes each channel of images `[batch, channels, height, width]`: `(x − mean)/√(var + eps)·weight + bias`.
-/// As PyTorch's `nn.BatchNorm2d`.
+/// Like PyTorch's `nn.BatchNorm2d`.
 ///
-/// While training, mean and variance are those of the batch, and the running ones move towards them by `momentum`;
-/// the running variance is the unbiased one. Otherwise the running ones are used. The batch is the global one, on
-/// however many devices it lies, as with PyTorch's `SyncBatchNorm`; samples that only fill it up count in its
-/// statistics as all others do. The statistics of bf16 and f16 are computed in f32; the result has the input's dtype.
+/// In training mode, mean and variance are those of the batch, and the running statistics move
+/// towards them by `momentum`; the running variance is unbiased. In evaluation mode, the running
+/// statistics are used. The batch is the global batch, over all devices, as in PyTorch's
+/// `SyncBatchNorm`; samples that only fill up the batch count as well. For bf16 and f16 the
+/// statistics are computed in f32; the result has the input's dtype.
 ///
-/// The statistics of a batch take one pass over it, as sums of distances from the running mean. A mean that is
-/// thousands of deviations away from that costs digits of the variance until the running mean has come near;
-/// [`BatchNorm1d`], whose inputs may be raw measurements, takes two passes.
+/// The statistics of a batch are computed in one pass, from distances to the running mean. If the
+/// mean is thousands of standard deviations away from the running mean, the variance loses digits
+/// until the running mean has caught up. [`BatchNorm1d`], whose inputs may be raw measurements,
+/// uses two passes.
 ///
 /// ```
 /// use fulmen_nn::{BatchNorm2d, Module};
@@ -154,7 +156,7 @@ pub type BatchNorm2d = BatchNorm<2>;
 pub type BatchNorm3d = BatchNorm<3>;
 
 /// Normalizes each channel of `[batch, channels]` or `[batch, channels, length]`, as [`BatchNorm2d`] those of
-/// images. As PyTorch's `nn.BatchNorm1d`.
+/// images. Like PyTorch's `nn.BatchNorm1d`.
 ///
 /// ```
 /// use fulmen_nn::{BatchNorm1d, Module};
@@ -177,13 +179,14 @@ impl<const N: usize> BatchNorm<N> {
         layer.affine(true).track_running_stats(true)
     }
 
-    /// What is added to the variance.
+    /// The constant added to the variance.
     pub fn eps(mut self, eps: f64) -> BatchNorm<N> {
         self.eps = eps;
         self
     }
 
-    /// The share of the newest batch in the running statistics; with `None` they are the means over all batches.
+    /// The weight of the newest batch in the running statistics; with `None` they are the means
+    /// over all batches.
     pub fn momentum(mut self, momentum: impl Into<Option<f64>>) -> BatchNorm<N> {
         self.momentum = momentum.into();
         self
@@ -196,7 +199,8 @@ impl<const N: usize> BatchNorm<N> {
         self
     }
 
-    /// With or without running statistics; without, those of the batch are used in evaluation too.
+    /// With or without running statistics. Without, those of the batch are used in evaluation as
+    /// well.
     #[track_caller]
     pub fn track_running_stats(mut self, track: bool) -> BatchNorm<N> {
         let _scope = NN.open();
@@ -204,10 +208,10 @@ impl<const N: usize> BatchNorm<N> {
         self
     }
 
-    /// The normalized input.
+    /// Normalizes the input.
     ///
-    /// Poisoned for an input with other axes or channels, one that is not floating-point, and one with a single
-    /// value a channel where the statistics are the batch's.
+    /// Poisoned if the input has other axes or channels, is not floating-point, or has a single
+    /// value in each channel where the statistics of the batch are needed.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -221,7 +225,7 @@ impl<const N: usize> BatchNorm<N> {
                 spatial: N,
             };
             norm.check(x)?;
-            let shape = beside_channels(x.rank(), self.features);
+            let shape = channel_shape(x.rank(), self.features);
             let [weight, bias] = [&self.weight, &self.bias].map(|p| p.as_ref().map(|p| p.get().reshape(&*shape)));
             Ok(norm.apply(x, weight.as_ref(), bias.as_ref()))
         })

@@ -1,4 +1,4 @@
-//! [`Bilinear`]: a product of two inputs.
+//! [`Bilinear`]: a bilinear form of two inputs.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::{Module, Parameter};
 /// `y[o] = Σᵢⱼ x1[i]·weight[o, i, j]·x2[j] + bias[o]` over the last axes: `[…, in1]` and `[…, in2]` become `[…, out]`. As
 /// PyTorch's `nn.Bilinear`.
 ///
-/// Weight `[out, in1, in2]` and bias `[out]` begin uniform in `±1/√in1`.
+/// Weight `[out, in1, in2]` and bias `[out]` are initialized uniformly in `±1/√in1`.
 ///
 /// ```
 /// use fulmen_nn::{Bilinear, Module};
@@ -48,7 +48,7 @@ impl Bilinear {
 
     /// The product and the bias.
     ///
-    /// Poisoned where the last axes are not the features of this layer, or the other axes differ.
+    /// Poisoned if the last axes are not the features of this layer, or the other axes differ.
     #[track_caller]
     pub fn forward(&self, x1: impl AsTensor, x2: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -68,12 +68,12 @@ impl Bilinear {
                 return Err(message.into());
             }
             let outer = outer.to_vec();
-            // First the product with x1, one for all, then one with x2 for each sample.
+            // First the product with x1, the same for all, then one with x2 for each sample.
             let weight = self.weight.get().permute(&[1, 0, 2]).reshape([self.in1, self.out.saturating_mul(self.in2)]);
             let half = x1.matmul(&weight).reshape([outer.as_slice(), &[self.out, self.in2]].concat());
             let product = half.matmul(&x2.unsqueeze(-1)).reshape([outer.as_slice(), &[self.out]].concat());
             Ok(match &self.bias {
-                // Else a product in 16 bits, under autocast, would become f32 by its bias.
+                // Otherwise the bias would widen a 16-bit product under autocast to f32.
                 Some(bias) => &product + bias.get().to_dtype(product.dtype()),
                 None => product,
             })

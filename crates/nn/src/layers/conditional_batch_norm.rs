@@ -9,14 +9,15 @@ use super::running_stats::RunningStats;
 use crate::record::{NN, live};
 use crate::{Embedding, Init, Module, Parameter, TrainingMode};
 
-/// Normalizes each channel of images `[batch, channels, height, width]` by the statistics of the batch, as
-/// [`BatchNorm2d`](crate::BatchNorm2d), and then scales and shifts it by numbers that a table holds for each class. The
-/// generator's normalization in class-conditional GANs.
+/// Normalizes each channel of images `[batch, channels, height, width]` by the statistics of the
+/// batch, like [`BatchNorm2d`](crate::BatchNorm2d), and then scales and shifts it by numbers from a
+/// table with a row for each class. Used in the generators of class-conditional GANs.
 ///
-/// This is the form of Miyato and Koyama, "cGANs with Projection Discriminator" (2018), after Dumoulin et al., "A Learned
-/// Representation for Artistic Style" (2017): `gammas[class]·(x − mean)/√(var + eps) + betas[class]`, two tables
-/// `[classes, channels]` that begin with ones and with zeros. SAGAN uses it too; BigGAN computes both from an embedding
-/// that the layers share, by linear layers, of which the first is added to 1.
+/// This is the form of Miyato and Koyama, "cGANs with Projection Discriminator" (2018), after
+/// Dumoulin et al., "A Learned Representation for Artistic Style" (2017): `gammas[class]·(x −
+/// mean)/√(var + eps) + betas[class]`, with two tables `[classes, channels]`, initially ones and
+/// zeros. SAGAN uses it too. BigGAN computes both from a shared embedding by linear layers, and
+/// adds 1 to the first.
 ///
 /// ```
 /// use fulmen_nn::{ConditionalBatchNorm2d, Module};
@@ -30,9 +31,9 @@ use crate::{Embedding, Init, Module, Parameter, TrainingMode};
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct ConditionalBatchNorm2d {
-    /// The scales of each class, `[classes, channels]`; ones at first.
+    /// The scales of each class, `[classes, channels]`; initially ones.
     pub gammas: Embedding,
-    /// The shifts of each class, `[classes, channels]`; zeros at first.
+    /// The shifts of each class, `[classes, channels]`; initially zeros.
     pub betas: Embedding,
     #[module(flatten)]
     running: RunningStats,
@@ -54,22 +55,24 @@ impl ConditionalBatchNorm2d {
         ConditionalBatchNorm2d { gammas, betas, running, features, eps: 1e-5, momentum: Some(0.1), mode }
     }
 
-    /// What is added to the variance.
+    /// The constant added to the variance.
     pub fn eps(mut self, eps: f64) -> ConditionalBatchNorm2d {
         self.eps = eps;
         self
     }
 
-    /// The share of the newest batch in the running statistics; with `None` they are the means over all batches.
+    /// The weight of the newest batch in the running statistics; with `None` they are the means
+    /// over all batches.
     pub fn momentum(mut self, momentum: impl Into<Option<f64>>) -> ConditionalBatchNorm2d {
         self.momentum = momentum.into();
         self
     }
 
-    /// The input `[batch, channels, height, width]` normalized, with the scales and shifts of the integer `classes`
-    /// `[batch]`. A class that there is not gives NaN.
+    /// The input `[batch, channels, height, width]`, normalized, with the scales and shifts of the
+    /// integer `classes` `[batch]`. A class outside the table gives NaN.
     ///
-    /// Poisoned where the two do not fit each other or the layer, and while training where a channel has a single value.
+    /// Poisoned if the two do not fit each other or the layer, and, in training mode, if a channel
+    /// has a single value.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, classes: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -86,7 +89,7 @@ impl ConditionalBatchNorm2d {
             norm.check(x)?;
             if classes.shape().dims() != [x.size(0)] || !classes.dtype().is_integer() {
                 let (classes, x) = (classes.ty(), x.ty());
-                return Err(format!("the classes {classes} are not an integer for each sample of {x}").into());
+                return Err(format!("the classes {classes} must be one integer for each sample of {x}").into());
             }
             let shape = [x.size(0), self.features, 1, 1];
             let (gamma, beta) =

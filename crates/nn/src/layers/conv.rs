@@ -1,4 +1,4 @@
-//! [`Conv1d`], [`Conv2d`] and [`Conv3d`]: one layer over as many axes.
+//! [`Conv1d`], [`Conv2d`] and [`Conv3d`]: convolution over 1, 2 or 3 axes.
 //!
 //! Not here: transposed convolution (`conv_transpose.rs`).
 
@@ -13,11 +13,11 @@ use crate::init::{Fan, Nonlinearity};
 use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
-/// Convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels, …]`. As PyTorch's `nn.Conv1d`,
-/// `nn.Conv2d` and `nn.Conv3d`; users name it [`Conv1d`], [`Conv2d`], [`Conv3d`].
+/// Convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels, …]`. Like PyTorch's `nn.Conv1d`,
+/// `nn.Conv2d` and `nn.Conv3d`; use it as [`Conv1d`], [`Conv2d`], [`Conv3d`].
 ///
-/// Weight `[out, in/groups, …]` and bias `[out]` begin uniform in `±1/√fan_in`. The builder methods make the parameters
-/// anew, so they come before initialization.
+/// Weight `[out, in/groups, …]` and bias `[out]` are initialized uniformly in `±1/√fan_in`. The
+/// builder methods recreate the parameters, so call them before initialization.
 ///
 /// ```
 /// use fulmen_nn::{Conv2d, Module};
@@ -39,7 +39,7 @@ pub struct Conv<const N: usize> {
     kernel: Sizes<N>,
     stride: Sizes<N>,
     padding: Sizes<N>,
-    /// As much padding as keeps the sizes, instead of `padding`.
+    /// Whether the padding is chosen to preserve the sizes, instead of `padding`.
     same: bool,
     #[module(skip)]
     padding_mode: PadMode,
@@ -54,31 +54,32 @@ pub type Conv2d = Conv<2>;
 /// Convolution over volumes `[batch, channels, depth, height, width]`; see [`Conv`].
 pub type Conv3d = Conv<3>;
 
-/// A weight whose fan is counted as PyTorch counts it, by its second axis.
+/// A weight whose fan is counted by its second axis, as PyTorch does.
 pub(super) fn weight<const N: usize>(first: usize, second: usize, groups: usize, kernel: Sizes<N>) -> Parameter {
-    // Groups that do not divide are refused by `forward`, which can say so; there is no weight for them.
+    // `forward` rejects groups that do not divide the channels, with a message. No weight exists
+    // for them.
     let second = second.checked_div(groups).unwrap_or(0);
     let init = Init::kaiming_uniform(Nonlinearity::LeakyRelu(5f64.sqrt()), Fan::In);
     Parameter::new([&[first, second], &kernel.0[..]].concat(), init)
 }
 
-/// The bias of `out` channels beside a weight.
+/// The bias of `out` channels for a weight.
 pub(super) fn bias(out: usize, weight: &Parameter) -> Parameter {
     let fan_in = weight.ty().shape.iter().skip(1).fold(1usize, |n, &size| n.saturating_mul(size));
     Parameter::new([out], bias_init(fan_in))
 }
 
-/// The sum with a bias of channels.
+/// Adds a bias to the channels.
 pub(super) fn biased<const N: usize>(y: &Tensor, bias: Option<&Parameter>) -> Tensor {
     match bias {
-        // Else a product in 16 bits, under autocast, would become f32 by its bias.
+        // Otherwise the bias would widen a 16-bit product under autocast to f32.
         Some(bias) => y + bias.get().unflatten(0, &[&[-1], &[1; N][..]].concat()).to_dtype(y.dtype()),
         None => y.clone(),
     }
 }
 
-/// What both kinds of convolution have: the settings, as methods, and what they refuse. `$first` and `$second` are the
-/// fields with the weight's first two axes.
+/// The common part of both kinds of convolution: settings as methods, and checks. `$first` and
+/// `$second` are the fields with the sizes of the weight's first two axes.
 macro_rules! settings {
     ($name:ident, $first:ident, $second:ident, { $($(#[$doc:meta])* $setting:ident;)* }) => {
         impl<const N: usize> $name<N> {
@@ -88,7 +89,8 @@ macro_rules! settings {
                 self
             })*
 
-            /// Groups of channels that do not see each other; must divide both numbers of channels.
+            /// The number of groups of channels that are independent; must divide both numbers of
+            /// channels.
             pub fn groups(mut self, groups: usize) -> $name<N> {
                 self.groups = groups;
                 self.weight = weight(self.$first, self.$second, groups, self.kernel);
@@ -102,7 +104,7 @@ macro_rules! settings {
                 self
             }
 
-            /// Refuses settings that cannot be, and an input that does not fit them.
+            /// Rejects invalid settings and inputs that do not fit them.
             fn check_channels(&self, x: &Tensor) -> Result<(), String> {
                 let (channels, out, groups) = (self.in_channels, self.out_channels, self.groups);
                 if channels.checked_rem(groups) != Some(0) || out.checked_rem(groups) != Some(0) {
@@ -125,11 +127,11 @@ pub(super) use settings;
 
 settings! {
     Conv, out_channels, in_channels, {
-        /// Steps between two places of the kernel.
+        /// The stride of the kernel.
         stride;
-        /// Elements added on each side.
+        /// The padding on each side.
         padding;
-        /// Steps between two elements of the kernel.
+        /// The distance between elements of the kernel.
         dilation;
     }
 }
@@ -154,19 +156,20 @@ impl<const N: usize> Conv<N> {
         layer.bias(true)
     }
 
-    /// As many elements added as let the result have the input's sizes (PyTorch's `padding="same"`); for stride 1.
+    /// Pads so that the result has the input's sizes (PyTorch's `padding="same"`); for stride 1
+    /// only.
     pub fn padding_same(mut self) -> Conv<N> {
         self.same = true;
         self
     }
 
-    /// What the padding is; zeros at first.
+    /// The padding mode; initially zeros.
     pub fn padding_mode(mut self, mode: PadMode) -> Conv<N> {
         self.padding_mode = mode;
         self
     }
 
-    /// The padding on the sides of each axis.
+    /// The padding on both sides of each axis.
     fn sides(&self) -> Vec<(i64, i64)> {
         if !self.same {
             return sides(self.padding);
@@ -176,7 +179,7 @@ impl<const N: usize> Conv<N> {
         (0..N).map(|i| (total(i) / 2, total(i) - total(i) / 2)).collect()
     }
 
-    /// The convolution and the bias.
+    /// Applies the convolution and the bias.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -185,7 +188,7 @@ impl<const N: usize> Conv<N> {
             if !self.same {
                 check_window(x, self.kernel, self.padding, self.dilation)?;
             } else if !self.stride.all(|n| n == 1) {
-                return Err("the padding that keeps the sizes is for stride 1".into());
+                return Err("padding_same needs stride 1".into());
             }
             let how = Convolution::new(N).stride(self.stride.0).dilation(self.dilation.0).groups(self.groups);
             let weight = self.weight.get();

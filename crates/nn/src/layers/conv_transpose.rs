@@ -1,4 +1,5 @@
-//! [`ConvTranspose1d`], [`ConvTranspose2d`] and [`ConvTranspose3d`]: one layer over as many axes.
+//! [`ConvTranspose1d`], [`ConvTranspose2d`] and [`ConvTranspose3d`]: transposed convolution over 1,
+//! 2 or 3 axes.
 
 use std::fmt;
 
@@ -10,13 +11,15 @@ use super::spatial::{batched, check_batch, sides, unusual};
 use crate::record::NN;
 use crate::{Module, Parameter};
 
-/// Transposed convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels, …]`: it makes images larger
-/// by its stride. As PyTorch's `nn.ConvTranspose1d`, `nn.ConvTranspose2d` and `nn.ConvTranspose3d`; users name it
-/// [`ConvTranspose1d`], [`ConvTranspose2d`], [`ConvTranspose3d`].
+/// Transposed convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels,
+/// …]`. It enlarges images by its stride. Like PyTorch's `nn.ConvTranspose1d`, `nn.ConvTranspose2d`
+/// and `nn.ConvTranspose3d`; use it as [`ConvTranspose1d`], [`ConvTranspose2d`],
+/// [`ConvTranspose3d`].
 ///
-/// Each axis gets the size `(size − 1)·stride − 2·padding + dilation·(kernel − 1) + output_padding + 1`. Weight
-/// `[in, out/groups, …]` and bias `[out]` begin uniform in `±1/√fan`, the fan being that of the weight's axes from the
-/// second on. The builder methods make the parameters anew, so they come before initialization.
+/// Each axis gets the size `(size − 1)·stride − 2·padding + dilation·(kernel − 1) + output_padding + 1`.
+/// Weight `[in, out/groups, …]` and bias `[out]` are initialized uniformly in `±1/√fan`,
+/// where the fan is the product of the weight's axes from the second on. The builder methods
+/// recreate the parameters, so call them before initialization.
 ///
 /// ```
 /// use fulmen_nn::{ConvTranspose2d, Module};
@@ -69,7 +72,7 @@ impl<const N: usize> ConvTranspose<N> {
         layer.bias(true)
     }
 
-    /// The transposed convolution and the bias.
+    /// Applies the transposed convolution and the bias.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -89,13 +92,15 @@ impl<const N: usize> ConvTranspose<N> {
 
 settings! {
     ConvTranspose, in_channels, out_channels, {
-        /// How many times as many elements come out.
+        /// The factor by which the output is larger.
         stride;
-        /// Elements cut off on each side of the result: the padding of the convolution that this one undoes.
+        /// The padding of the corresponding convolution: this many elements are cut off each side
+        /// of the result.
         padding;
-        /// What the result has more at the end of each axis; less than the stride or the dilation.
+        /// Additional size at the end of each axis of the result; less than the stride or the
+        /// dilation.
         output_padding;
-        /// Steps between two elements of the kernel.
+        /// The distance between elements of the kernel.
         dilation;
     }
 }

@@ -1,9 +1,10 @@
-//! Dropout: random zeros while training, of elements ([`Dropout`]), of whole channels ([`Dropout1d`] and its kin), of
-//! whole samples ([`DropPath`]), and such that mean and variance stay ([`AlphaDropout`]).
+//! Dropout: random zeros in training mode. [`Dropout`] drops elements, [`Dropout1d`] and its
+//! variants drop channels, [`DropPath`] drops samples, and [`AlphaDropout`] preserves mean and
+//! variance.
 //!
-//! The Trainer gives these layers a fresh random key each step; outside of one, call
-//! [`Module::set_random_key`](crate::Module::set_random_key). After [`Module::eval`](crate::Module::eval) they pass on
-//! what comes in.
+//! The Trainer gives these layers a new random key in each step; outside of it, call
+//! [`Module::set_random_key`](crate::Module::set_random_key). After
+//! [`Module::eval`](crate::Module::eval) they return their input.
 
 use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
 
@@ -12,7 +13,7 @@ use crate::precision::wide;
 use crate::record::NN;
 use crate::{Module, RandomStream, TrainingMode};
 
-/// What all dropouts have: a probability, the switch, the random numbers.
+/// The common part of all dropouts: a probability, the mode, the random numbers.
 #[derive(Clone, Debug, Module)]
 struct Chance {
     p: f64,
@@ -20,13 +21,13 @@ struct Chance {
     random: RandomStream,
 }
 
-/// What is to be done with an input.
+/// What to do with an input.
 enum Fate {
-    /// Nothing; or it is poisoned.
+    /// Return it unchanged, also if it is poisoned.
     Stay,
-    /// All is dropped.
+    /// Drop everything.
     Vanish,
-    /// What is true is kept.
+    /// Keep the elements that are true.
     Keep(Tensor),
 }
 
@@ -35,10 +36,11 @@ impl Chance {
         Chance { p, mode: TrainingMode::new(), random: RandomStream::new() }
     }
 
-    /// Draws what of `x` is kept, one for each element of `shape`, which broadcasts to that of `x`.
+    /// Draws which elements of `x` to keep, one for each element of `shape`, which broadcasts to
+    /// that of `x`.
     fn draw(&self, shape: &[usize]) -> Result<Fate, Refusal> {
         if !(0.0..=1.0).contains(&self.p) {
-            return Err(format!("a probability lies between 0 and 1, not {}", self.p).into());
+            return Err(format!("the probability must be between 0 and 1, it is {}", self.p).into());
         }
         if !self.mode.is_training() || self.p == 0.0 {
             return Ok(Fate::Stay);
@@ -49,7 +51,7 @@ impl Chance {
         Ok(Fate::Keep(random::bernoulli(&self.random.next_key(), 1.0 - self.p, shape)))
     }
 
-    /// Drops what is drawn for each element of `shape`, and divides the rest by `1 − p`.
+    /// Drops elements as drawn for `shape`, and divides the rest by `1 − p`.
     fn drop(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor, Refusal> {
         Ok(match self.draw(shape)? {
             Fate::Stay => x.clone(),
@@ -59,15 +61,15 @@ impl Chance {
     }
 }
 
-/// The axes that `outer` counts as they are, those behind with size 1.
+/// The first `outer` axes unchanged, the others with size 1.
 fn whole(x: &Tensor, outer: usize) -> Vec<usize> {
     x.shape().iter().enumerate().map(|(axis, &size)| if axis < outer { size } else { 1 }).collect()
 }
 
-/// While training, each element is 0 with probability `p` and else divided by `1 − p`; otherwise nothing happens. As
-/// PyTorch's `nn.Dropout`.
+/// In training mode, each element becomes 0 with probability `p` and is otherwise divided by `1 −
+/// p`. In evaluation mode, the input is returned unchanged. Like PyTorch's `nn.Dropout`.
 ///
-/// The Trainer gives it a fresh random key each step; outside of one, call [`Module::set_random_key`].
+/// The Trainer sets a new random key in each step; outside of it, call [`Module::set_random_key`].
 ///
 /// ```
 /// use fulmen_nn::{Dropout, Module};
@@ -91,9 +93,9 @@ impl Dropout {
         Dropout(Chance::new(p))
     }
 
-    /// The input with its zeros.
+    /// Applies the dropout.
     ///
-    /// Poisoned where `p` is not a probability, and while training without a random key.
+    /// Poisoned if `p` is not a probability, or if there is no random key in training mode.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("Dropout", || {
@@ -115,10 +117,10 @@ macro_rules! channels {
                 $name(Chance::new(p))
             }
 
-            /// The input without the channels that were dropped.
+            /// Applies the dropout.
             ///
-            /// Poisoned where the input has another number of axes or `p` is not a probability, and while training
-            /// without a random key.
+            /// Poisoned if the input has a different number of axes, if `p` is not a probability,
+            /// or if there is no random key in training mode.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
                 NN.record(stringify!($name), || {
@@ -135,13 +137,15 @@ macro_rules! channels {
 }
 
 channels! {
-    /// While training, each channel of `[batch, channels, length]` or `[channels, length]` is all 0 with probability `p`
-    /// and else divided by `1 − p`. As PyTorch's `nn.Dropout1d`.
+    /// In training mode, each channel of `[batch, channels, length]` or `[channels, length]`
+    /// becomes 0 with probability `p` and is otherwise divided by `1 − p`. Like PyTorch's
+    /// `nn.Dropout1d`.
     Dropout1d, "[batch, channels, length] or [channels, length]",
         |rank| match rank { 2 => Some(1), 3 => Some(2), _ => None };
 
-    /// While training, each channel of `[batch, channels, height, width]` is all 0 with probability `p` and else divided
-    /// by `1 − p`. As PyTorch's `nn.Dropout2d`, which takes three axes as `[batch, channels, length]`.
+    /// In training mode, each channel of `[batch, channels, height, width]` becomes 0 with
+    /// probability `p` and is otherwise divided by `1 − p`. Like PyTorch's `nn.Dropout2d`, which
+    /// treats three axes as `[batch, channels, length]`.
     ///
     /// ```
     /// use fulmen_nn::{Dropout2d, Module};
@@ -155,14 +159,16 @@ channels! {
     /// ```
     Dropout2d, "[batch, channels, height, width]", |rank| match rank { 3 | 4 => Some(2), _ => None };
 
-    /// While training, each channel of `[batch, channels, depth, height, width]`, or of one such sample without its batch
-    /// axis, is all 0 with probability `p` and else divided by `1 − p`. As PyTorch's `nn.Dropout3d`.
+    /// In training mode, each channel of `[batch, channels, depth, height, width]`, or of one such
+    /// sample without its batch axis, becomes 0 with probability `p` and is otherwise divided by `1
+    /// − p`. Like PyTorch's `nn.Dropout3d`.
     Dropout3d, "[batch, channels, depth, height, width] or [channels, depth, height, width]",
         |rank| match rank { 4 => Some(1), 5 => Some(2), _ => None };
 }
 
-/// Dropout that keeps mean 0 and variance 1, for networks of [`selu`](crate::activation::selu): a dropped element becomes
-/// the value that SELU has at −∞, and then all are scaled and shifted. As PyTorch's `nn.AlphaDropout`.
+/// Dropout that preserves mean 0 and variance 1, for networks with
+/// [`selu`](crate::activation::selu): a dropped element becomes SELU's limit at −∞, and then all
+/// elements are scaled and shifted. Like PyTorch's `nn.AlphaDropout`.
 ///
 /// With `d = −scale·alpha` of SELU: `a·x + b` where kept, `a·d + b` where dropped, `a = ((1 − p)(1 + p·d²))^−½`,
 /// `b = −a·p·d`.
@@ -188,9 +194,9 @@ impl AlphaDropout {
         AlphaDropout(Chance::new(p))
     }
 
-    /// The input with what was dropped replaced.
+    /// Applies the dropout.
     ///
-    /// Poisoned where `p` is not a probability, and while training without a random key.
+    /// Poisoned if `p` is not a probability, or if there is no random key in training mode.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("AlphaDropout", || {
@@ -210,8 +216,9 @@ impl AlphaDropout {
     }
 }
 
-/// Stochastic depth: while training, each sample (an index of the first axis) is all 0 with probability `p` and else
-/// divided by `1 − p`. On the branch of a residual block, so that the block is skipped. As timm's `DropPath`.
+/// Stochastic depth: in training mode, each sample (an index of the first axis) becomes 0 with
+/// probability `p` and is otherwise divided by `1 − p`. Use it on the branch of a residual block,
+/// so that the block is skipped. Like timm's `DropPath`.
 ///
 /// ```
 /// use fulmen_nn::{DropPath, Module};
@@ -236,15 +243,15 @@ impl DropPath {
         DropPath { chance: Chance::new(p), scale_by_keep: true }
     }
 
-    /// Whether the samples that are kept are divided by `1 − p`; they are by default.
+    /// Whether to divide the remaining samples by `1 − p`; true by default.
     pub fn scale_by_keep(mut self, scale: bool) -> DropPath {
         self.scale_by_keep = scale;
         self
     }
 
-    /// The input without the samples that were dropped.
+    /// Applies the dropout.
     ///
-    /// Poisoned where `p` is not a probability, and while training without a random key.
+    /// Poisoned if `p` is not a probability, or if there is no random key in training mode.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("DropPath", || {

@@ -1,4 +1,4 @@
-//! [`Embedding`]: a row of a table for each index.
+//! [`Embedding`]: a table lookup by index.
 
 use std::fmt;
 
@@ -7,10 +7,11 @@ use fulmen_tensor::{AsTensor, DType, Tensor};
 use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
-/// A row of its weight for each integer: indices `[…]` become `[…, width]`. As PyTorch's `nn.Embedding`.
+/// Looks up a row of its weight for each integer: indices `[…]` become `[…, width]`. Like PyTorch's
+/// `nn.Embedding`.
 ///
-/// The weight `[rows, width]` begins normal with standard deviation 1. An index that is none of a row gives NaN, which
-/// a device cannot refuse and a loss shows at once.
+/// The weight `[rows, width]` is initialized normally with standard deviation 1. An index outside
+/// the table gives NaN: a device cannot report it, but the loss shows it at once.
 ///
 /// ```
 /// use fulmen_nn::{Embedding, Linear, Module};
@@ -43,7 +44,8 @@ impl Embedding {
         Embedding { weight, num_embeddings, embedding_dim, padding_idx: None }
     }
 
-    /// The row that stands for padding, if there is one: zeros at first, and without a gradient, so that it stays what it is.
+    /// The row for padding, if there is one: initially zeros and without a gradient, so that it
+    /// does not change.
     pub fn padding_idx(mut self, row: impl Into<Option<usize>>) -> Embedding {
         let Some(row) = row.into() else { return self };
         let rest = Box::new(Init::normal(0.0, 1.0));
@@ -52,23 +54,25 @@ impl Embedding {
         self
     }
 
-    /// The rows.
+    /// Looks up the rows.
     #[track_caller]
     pub fn forward(&self, indices: impl AsTensor) -> Tensor {
         NN.record(self, || {
             let indices = indices.as_tensor().live()?;
             if !indices.dtype().is_integer() {
-                let message = format!("the input {} is not of integers, the indices of rows", indices.ty());
+                let message = format!("the input {} must be integers, the indices of rows", indices.ty());
                 return Err(message.into());
             }
             let rows = self.weight.get().take(0, indices);
             rows.live()?;
             let Some(padding) = self.padding_idx else { return Ok(rows) };
             if padding >= self.num_embeddings {
-                let message = format!("row {padding} cannot stand for padding: there are {} rows", self.num_embeddings);
+                let message =
+                    format!("padding_idx {padding} is not a row of the table: there are {} rows", self.num_embeddings);
                 return Err(message.into());
             }
-            // Only an index outside could wrap to that of the padding, and it has no gradient either.
+            // Only an index outside the table could wrap to the padding row, and it has no gradient
+            // either.
             let dtype = if i32::try_from(padding).is_ok() { DType::I32 } else { DType::I64 };
             let is_padding = indices.to_dtype(dtype).eq(padding as f64).unsqueeze(-1);
             Ok(is_padding.select(&rows.detach(), &rows))

@@ -1,4 +1,4 @@
-//! [`EmbeddingBag`]: rows of a table, put together bag by bag.
+//! [`EmbeddingBag`]: combines rows of a table, bag by bag.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::precision::wide;
 use crate::record::NN;
 use crate::{Init, Module, Parameter, Visit};
 
-/// How the rows of a bag become one.
+/// How the rows of a bag are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BagMode {
     /// Their mean, PyTorch's default.
@@ -16,7 +16,7 @@ pub enum BagMode {
     Mean,
     /// Their sum.
     Sum,
-    /// The largest of each feature.
+    /// The maximum of each feature.
     Max,
 }
 
@@ -24,10 +24,12 @@ impl Module for BagMode {
     fn visit(&self, _: &mut Visit<'_>) {}
 }
 
-/// One row for each bag of integers: indices `[bags, length]` become `[bags, width]`. As PyTorch's `nn.EmbeddingBag` of
-/// inputs with two axes; bags of several lengths are filled up with [`padding_idx`](EmbeddingBag::padding_idx).
+/// One row for each bag of integers: indices `[bags, length]` become `[bags, width]`. Like
+/// PyTorch's `nn.EmbeddingBag` for inputs with two axes; fill up shorter bags with
+/// [`padding_idx`](EmbeddingBag::padding_idx).
 ///
-/// The weight `[rows, width]` begins normal with standard deviation 1. An index that is none of a row gives NaN.
+/// The weight `[rows, width]` is initialized normally with standard deviation 1. An index outside
+/// the table gives NaN.
 ///
 /// ```
 /// use fulmen_nn::{BagMode, EmbeddingBag, Module};
@@ -48,19 +50,20 @@ pub struct EmbeddingBag {
 }
 
 impl EmbeddingBag {
-    /// A table of `num_embeddings` rows of width `embedding_dim`, whose bags are means.
+    /// A table of `num_embeddings` rows of width `embedding_dim`; bags are means.
     pub fn new(num_embeddings: usize, embedding_dim: usize) -> EmbeddingBag {
         let weight = Parameter::new([num_embeddings, embedding_dim], Init::normal(0.0, 1.0));
         EmbeddingBag { weight, num_embeddings, embedding_dim, mode: BagMode::Mean, padding_idx: None }
     }
 
-    /// How the rows of a bag become one.
+    /// How the rows of a bag are combined.
     pub fn mode(mut self, mode: BagMode) -> EmbeddingBag {
         self.mode = mode;
         self
     }
 
-    /// The row that counts in no bag: zeros at first, and without a gradient. A bag of nothing else is zeros.
+    /// The row that bags ignore: initially zeros and without a gradient. A bag without other rows
+    /// is zeros.
     pub fn padding_idx(mut self, row: usize) -> EmbeddingBag {
         let rest = Box::new(Init::normal(0.0, 1.0));
         self.weight = Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
@@ -68,24 +71,25 @@ impl EmbeddingBag {
         self
     }
 
-    /// The bags.
+    /// Combines the bags.
     ///
-    /// Poisoned for an input that is not of integers `[bags, length]`, and for a row of padding that there is not.
+    /// Poisoned if the input is not integers `[bags, length]`, or if the padding row is outside the
+    /// table.
     #[track_caller]
     pub fn forward(&self, indices: impl AsTensor) -> Tensor {
         NN.record(self, || {
             let indices = indices.as_tensor().live()?;
             if let Some(row) = self.padding_idx.filter(|&row| row >= self.num_embeddings) {
                 let rows = self.num_embeddings;
-                return Err(format!("row {row} cannot stand for padding: there are {rows} rows").into());
+                return Err(format!("padding_idx {row} is not a row of the table: there are {rows} rows").into());
             }
             if indices.rank() != 2 || !indices.dtype().is_integer() {
-                return Err(format!("the input {} is not of integers [bags, length]", indices.ty()).into());
+                return Err(format!("the input {} must be integers [bags, length]", indices.ty()).into());
             }
             let rows = self.weight.get().take(0, indices);
             rows.live()?;
             let counts = match self.padding_idx {
-                // As i64 no index is taken for another.
+                // In i64, no index wraps around to a different one.
                 Some(row) => indices.to_dtype(DType::I64).ne(row as f64),
                 None => Tensor::ones(DType::Bool, indices.shape()),
             };

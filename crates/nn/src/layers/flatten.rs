@@ -1,11 +1,12 @@
-//! [`Flatten`] and [`Unflatten`]: several axes as one, and one as several.
+//! [`Flatten`] and [`Unflatten`]: merge axes, or split one.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::Module;
 use crate::record::NN;
 
-/// Merges the axes from the second to the last, or those asked for, into one. As PyTorch's `nn.Flatten`.
+/// Merges the axes from the second to the last, or the given ones, into one. Like PyTorch's
+/// `nn.Flatten`.
 ///
 /// ```
 /// use fulmen_nn::Flatten;
@@ -20,7 +21,7 @@ pub struct Flatten {
 }
 
 impl Flatten {
-    /// All axes but the first.
+    /// Merges all axes except the first.
     pub fn new() -> Flatten {
         Flatten { start: 1, end: -1 }
     }
@@ -37,7 +38,7 @@ impl Flatten {
         self
     }
 
-    /// The merged tensor.
+    /// Merges the axes.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         let _scope = NN.open();
@@ -52,7 +53,7 @@ impl Default for Flatten {
     }
 }
 
-/// Splits one axis into several. As PyTorch's `nn.Unflatten`; see [`Tensor::unflatten`].
+/// Splits one axis into several. Like PyTorch's `nn.Unflatten`; see [`Tensor::unflatten`].
 ///
 /// ```
 /// use fulmen_nn::Unflatten;
@@ -67,12 +68,13 @@ pub struct Unflatten {
 }
 
 impl Unflatten {
-    /// The axis becomes axes of these sizes, of which one may be −1: it is what the others leave.
+    /// Splits the axis into axes of these sizes. One of them may be −1 and is inferred from the
+    /// others.
     pub fn new(axis: isize, sizes: impl Into<Vec<isize>>) -> Unflatten {
         Unflatten { axis, sizes: sizes.into() }
     }
 
-    /// The tensor with more axes.
+    /// Splits the axis.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         let _scope = NN.open();

@@ -4,17 +4,17 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Tensor};
 
-use super::normalize::{affine, beside_channels, check_channels, check_float, standardize};
+use super::normalize::{affine, channel_shape, check_channels, check_float, standardize};
 use crate::precision::precision;
 use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
-/// Normalizes each group of channels of each sample of `[batch, channels, …]`: `(x − mean)/√(var + eps)·weight + bias`. As
-/// PyTorch's `nn.GroupNorm`. With one group it normalizes whole samples, with as many as channels it is instance
-/// normalization.
+/// Normalizes each group of channels of each sample of `[batch, channels, …]`: `(x − mean)/√(var +
+/// eps)·weight + bias`. Like PyTorch's `nn.GroupNorm`. A single group normalizes whole samples; one
+/// group for each channel is instance normalization.
 ///
-/// The statistics are computed in f32 whatever the input's dtype, which is also the result's; they are the same while
-/// training and in evaluation.
+/// The statistics are computed in f32; the result has the input's dtype. Training and evaluation
+/// mode do not differ.
 ///
 /// ```
 /// use fulmen_nn::{GroupNorm, Module};
@@ -28,9 +28,9 @@ use crate::{Init, Module, Parameter};
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct GroupNorm {
-    /// `[channels]`; ones at first.
+    /// `[channels]`; initially ones.
     pub weight: Option<Parameter>,
-    /// `[channels]`; zeros at first.
+    /// `[channels]`; initially zeros.
     pub bias: Option<Parameter>,
     groups: usize,
     channels: usize,
@@ -38,13 +38,13 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// `eps` 1e-5, with weight and bias. The number of groups must divide that of channels.
+    /// `eps` 1e-5, with weight and bias. The number of groups must divide the number of channels.
     pub fn new(num_groups: usize, num_channels: usize) -> GroupNorm {
         let layer = GroupNorm { weight: None, bias: None, groups: num_groups, channels: num_channels, eps: 1e-5 };
         layer.affine(true)
     }
 
-    /// What is added to the variance.
+    /// The constant added to the variance.
     pub fn eps(mut self, eps: f64) -> GroupNorm {
         self.eps = eps;
         self
@@ -57,7 +57,7 @@ impl GroupNorm {
         self
     }
 
-    /// Refuses settings that cannot be, and an input that does not fit them.
+    /// Rejects invalid settings and inputs that do not fit them.
     fn check(&self, x: &Tensor) -> Result<(), String> {
         let GroupNorm { groups, channels, .. } = *self;
         if groups == 0 || channels % groups != 0 {
@@ -70,10 +70,10 @@ impl GroupNorm {
         check_float(x)
     }
 
-    /// The normalized input.
+    /// Normalizes the input.
     ///
-    /// Poisoned where the groups do not divide the channels, and for an input with other channels on axis 1 or not
-    /// floating-point.
+    /// Poisoned if the groups do not divide the channels, and if the input has other channels on
+    /// axis 1 or is not floating-point.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -84,8 +84,8 @@ impl GroupNorm {
             let axes: Vec<isize> = (2..grouped.len() as isize).collect();
             let wide = x.to_dtype(precision(x.dtype())).reshape(grouped);
             let y = standardize(&wide, &axes, self.eps).reshape(dims);
-            let beside = beside_channels(x.rank(), self.channels);
-            Ok(affine(y, self.weight.as_ref(), self.bias.as_ref(), &beside).to_dtype(x.dtype()))
+            let shape = channel_shape(x.rank(), self.channels);
+            Ok(affine(y, self.weight.as_ref(), self.bias.as_ref(), &shape).to_dtype(x.dtype()))
         })
     }
 }

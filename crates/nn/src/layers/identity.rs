@@ -1,10 +1,10 @@
-//! [`Identity`]: no layer where one could stand.
+//! [`Identity`]: a placeholder layer.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::{Forward, Module};
 
-/// Passes on what comes in. As PyTorch's `nn.Identity`.
+/// Returns its input. Like PyTorch's `nn.Identity`.
 ///
 /// ```
 /// use fulmen_nn::Identity;
@@ -16,7 +16,7 @@ use crate::{Forward, Module};
 pub struct Identity;
 
 impl Identity {
-    /// The layer, which has no settings.
+    /// The layer; it has no settings.
     pub fn new() -> Identity {
         Identity
     }

@@ -1,24 +1,24 @@
-//! [`InstanceNorm1d`], [`InstanceNorm2d`] and [`InstanceNorm3d`]: normalization of each channel of each sample, one
-//! layer.
+//! [`InstanceNorm1d`], [`InstanceNorm2d`] and [`InstanceNorm3d`]: normalization of each channel of
+//! each sample.
 
 use std::fmt;
 
 use fulmen_tensor::{AsTensor, Tensor};
 
-use super::normalize::{affine, beside_channels, check_float};
+use super::normalize::{affine, channel_shape, check_float};
 use super::running_stats::RunningStats;
 use super::spatial::{axis_names, batched};
 use crate::precision::precision;
 use crate::record::NN;
 use crate::{Init, Module, Parameter, TrainingMode};
 
-/// Normalization of each channel of each sample over `N` axes. Users name it [`InstanceNorm1d`], [`InstanceNorm2d`],
-/// [`InstanceNorm3d`].
+/// Normalizes each channel of each sample over `N` axes. Use it as [`InstanceNorm1d`],
+/// [`InstanceNorm2d`], [`InstanceNorm3d`].
 #[derive(Clone, Debug, Module)]
 pub struct InstanceNorm<const N: usize> {
-    /// `[channels]`; ones at first.
+    /// `[channels]`; initially ones.
     pub weight: Option<Parameter>,
-    /// `[channels]`; zeros at first.
+    /// `[channels]`; initially zeros.
     pub bias: Option<Parameter>,
     #[module(flatten)]
     running: Option<RunningStats>,
@@ -29,12 +29,12 @@ pub struct InstanceNorm<const N: usize> {
 }
 
 /// Normalizes each channel of each image of `[batch, channels, height, width]`, or of one image
-/// `[channels, height, width]`, by its own mean and variance: `(x − mean)/√(var + eps)`, if asked for times weight
-/// plus bias. As PyTorch's `nn.InstanceNorm2d`.
+/// `[channels, height, width]`, by its own mean and variance: `(x − mean)/√(var + eps)`, optionally
+/// times weight plus bias. Like PyTorch's `nn.InstanceNorm2d`.
 ///
-/// With running statistics, the means over a batch move them while training, and they are used in evaluation. As in
-/// PyTorch, `num_batches_tracked` stays 0. The statistics are computed in f32 whatever the input's dtype, which is
-/// also the result's.
+/// With running statistics, the means over a batch update them in training mode, and evaluation
+/// mode uses them. As in PyTorch, `num_batches_tracked` stays 0. The statistics are computed in
+/// f32; the result has the input's dtype.
 ///
 /// ```
 /// use fulmen_nn::InstanceNorm2d;
@@ -48,27 +48,27 @@ pub struct InstanceNorm<const N: usize> {
 pub type InstanceNorm2d = InstanceNorm<2>;
 
 /// Normalizes each channel of each sample of `[batch, channels, length]`, or of one sample `[channels, length]`, as
-/// [`InstanceNorm2d`] those of images. As PyTorch's `nn.InstanceNorm1d`.
+/// [`InstanceNorm2d`] those of images. Like PyTorch's `nn.InstanceNorm1d`.
 pub type InstanceNorm1d = InstanceNorm<1>;
 
 /// Normalizes each channel of each sample of `[batch, channels, depth, height, width]`, or of one sample without the
-/// batch axis, as [`InstanceNorm2d`] those of images. As PyTorch's `nn.InstanceNorm3d`.
+/// batch axis, as [`InstanceNorm2d`] those of images. Like PyTorch's `nn.InstanceNorm3d`.
 pub type InstanceNorm3d = InstanceNorm<3>;
 
 impl<const N: usize> InstanceNorm<N> {
-    /// `eps` 1e-5, without weight and bias, without running statistics; with these, `momentum` is 0.1.
+    /// `eps` 1e-5, without weight and bias, without running statistics. Their `momentum` is 0.1.
     pub fn new(features: usize) -> InstanceNorm<N> {
         let (eps, momentum, mode) = (1e-5, 0.1, TrainingMode::new());
         InstanceNorm { weight: None, bias: None, running: None, features, eps, momentum, mode }
     }
 
-    /// What is added to the variance.
+    /// The constant added to the variance.
     pub fn eps(mut self, eps: f64) -> InstanceNorm<N> {
         self.eps = eps;
         self
     }
 
-    /// The share of the newest batch in the running statistics.
+    /// The weight of the newest batch in the running statistics.
     pub fn momentum(mut self, momentum: f64) -> InstanceNorm<N> {
         self.momentum = momentum;
         self
@@ -81,7 +81,7 @@ impl<const N: usize> InstanceNorm<N> {
         self
     }
 
-    /// With or without running statistics, which are used in evaluation.
+    /// With or without running statistics, which evaluation mode uses.
     #[track_caller]
     pub fn track_running_stats(mut self, track: bool) -> InstanceNorm<N> {
         let _scope = NN.open();
@@ -89,7 +89,8 @@ impl<const N: usize> InstanceNorm<N> {
         self
     }
 
-    /// Refuses what cannot be normalized; `by_input` if it is by the input's own statistics.
+    /// Rejects inputs that cannot be normalized. `by_input` means that the input's own statistics
+    /// are used.
     fn check(&self, x: &Tensor, by_input: bool) -> Result<(), String> {
         let (ty, c) = (x.ty(), self.features);
         let Some(axis) = x.rank().checked_sub(N + 1).filter(|&axis| axis < 2) else {
@@ -108,10 +109,10 @@ impl<const N: usize> InstanceNorm<N> {
         Ok(())
     }
 
-    /// The normalized input.
+    /// Normalizes the input.
     ///
-    /// Poisoned for an input with other axes or channels, one that is not floating-point, and one with a single value a
-    /// channel where its own statistics are used.
+    /// Poisoned if the input has other axes or channels, is not floating-point, or has a single
+    /// value in each channel where its own statistics are used.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -124,10 +125,10 @@ impl<const N: usize> InstanceNorm<N> {
 
     fn normalized(&self, x: &Tensor, training: bool) -> Tensor {
         let wide = x.to_dtype(precision(x.dtype()));
-        let beside = beside_channels(x.rank(), self.features);
+        let shape = channel_shape(x.rank(), self.features);
         let axes: Vec<isize> = (2..x.rank() as isize).collect();
         let (mean, var) = match &self.running {
-            Some(running) if !training => running.statistics(wide.dtype(), &beside),
+            Some(running) if !training => running.statistics(wide.dtype(), &shape),
             _ => (wide.mean_keepdim(&axes), wide.var_keepdim(&axes)),
         };
         if let Some(running) = self.running.as_ref().filter(|_| training) {
@@ -135,7 +136,7 @@ impl<const N: usize> InstanceNorm<N> {
             running.track(&mean.mean_keepdim(&[0]), &var.mean_keepdim(&[0]), count, Some(self.momentum));
         }
         let y = (wide - mean) * (var + self.eps).rsqrt();
-        affine(y, self.weight.as_ref(), self.bias.as_ref(), &beside).to_dtype(x.dtype())
+        affine(y, self.weight.as_ref(), self.bias.as_ref(), &shape).to_dtype(x.dtype())
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`LayerNorm`]: normalization of each sample by itself.
+//! [`LayerNorm`]: normalization of each sample.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use crate::precision::precision;
 use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
-/// Normalizes over the last axes: `(x − mean)/√(var + eps)·weight + bias`. As PyTorch's `nn.LayerNorm`.
+/// Normalizes over the last axes: `(x − mean)/√(var + eps)·weight + bias`. Like PyTorch's `nn.LayerNorm`.
 ///
-/// Weight and bias have the shape that is normalized over. The statistics are computed in f32 whatever the input's
-/// dtype, which is also the result's.
+/// Weight and bias have the normalized shape. The statistics are computed in f32; the result has
+/// the input's dtype.
 ///
 /// ```
 /// use fulmen_nn::{LayerNorm, Module};
@@ -26,22 +26,22 @@ use crate::{Init, Module, Parameter};
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct LayerNorm {
-    /// Of the normalized shape; ones at first.
+    /// The normalized shape; initially ones.
     pub weight: Option<Parameter>,
-    /// Of the normalized shape; zeros at first.
+    /// The normalized shape; initially zeros.
     pub bias: Option<Parameter>,
     shape: Shape,
     eps: f64,
 }
 
 impl LayerNorm {
-    /// Over the last axes, which have this shape; `eps` 1e-5, with weight and bias.
+    /// Normalizes the last axes, which have this shape; `eps` 1e-5, with weight and bias.
     pub fn new(normalized_shape: impl Into<Shape>) -> LayerNorm {
         let layer = LayerNorm { weight: None, bias: None, shape: normalized_shape.into(), eps: 1e-5 };
         layer.elementwise_affine(true)
     }
 
-    /// What is added to the variance.
+    /// The constant added to the variance.
     pub fn eps(mut self, eps: f64) -> LayerNorm {
         self.eps = eps;
         self
@@ -59,7 +59,7 @@ impl LayerNorm {
         self
     }
 
-    /// The normalized input.
+    /// Normalizes the input.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {

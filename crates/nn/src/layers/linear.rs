@@ -8,9 +8,9 @@ use crate::init::{Fan, Nonlinearity};
 use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
-/// `y = x Wᵀ + b` over the last axis: `[…, in]` becomes `[…, out]`. As PyTorch's `nn.Linear`.
+/// `y = x Wᵀ + b` over the last axis: `[…, in]` becomes `[…, out]`. Like PyTorch's `nn.Linear`.
 ///
-/// Weight `[out, in]` and bias `[out]` both begin uniform in `±1/√in`.
+/// Weight `[out, in]` and bias `[out]` both are initialized uniformly in `±1/√in`.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module};
@@ -48,17 +48,17 @@ impl Linear {
         self
     }
 
-    /// Features that come in.
+    /// The number of input features.
     pub fn in_features(&self) -> usize {
         self.in_features
     }
 
-    /// Features that go out.
+    /// The number of output features.
     pub fn out_features(&self) -> usize {
         self.out_features
     }
 
-    /// The product and the bias.
+    /// Applies the product and the bias.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -79,7 +79,7 @@ impl Linear {
             }
             let product = x.matmul(&self.weight.get().t());
             Ok(match &self.bias {
-                // Else a product in 16 bits, under autocast, would become f32 by its bias.
+                // Otherwise the bias would widen a 16-bit product under autocast to f32.
                 Some(bias) => &product + bias.get().to_dtype(product.dtype()),
                 None => product,
             })
@@ -87,7 +87,7 @@ impl Linear {
     }
 }
 
-/// PyTorch's rule for the bias beside a weight with this many inputs: uniform in `±1/√fan_in`.
+/// PyTorch's rule for the bias of a layer with this many inputs: uniform in `±1/√fan_in`.
 pub(super) fn bias_init(fan_in: usize) -> Init {
     let bound = if fan_in > 0 { 1.0 / (fan_in as f64).sqrt() } else { 0.0 };
     Init::uniform(-bound, bound)

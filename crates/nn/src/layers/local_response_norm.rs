@@ -1,4 +1,4 @@
-//! [`LocalResponseNorm`]: division by the neighbouring channels, as in AlexNet.
+//! [`LocalResponseNorm`]: division by the norm of neighboring channels, as in AlexNet.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
@@ -7,8 +7,8 @@ use crate::Module;
 use crate::precision::precision;
 use crate::record::NN;
 
-/// `x/(k + alpha·m)^beta`, where `m` is the mean of `x²` over `size` channels around each of `[batch, channels, …]`, zeros
-/// beyond the first and the last. As PyTorch's `nn.LocalResponseNorm`.
+/// `x/(k + alpha·m)^beta`, where `m` is the mean of `x²` over `size` channels around each channel
+/// of `[batch, channels, …]`, with zeros outside. Like PyTorch's `nn.LocalResponseNorm`.
 ///
 /// ```
 /// use fulmen_nn::LocalResponseNorm;
@@ -21,13 +21,14 @@ use crate::record::NN;
 /// ```
 #[derive(Clone, Copy, Debug, Module)]
 pub struct LocalResponseNorm {
-    /// The channels that count: `size/2` before each, itself, and what is left of `size` behind.
+    /// The window of channels: `size/2` before each channel, the channel itself, and the rest of
+    /// `size` after it.
     pub size: usize,
     /// The factor of the mean; 1e-4 by default.
     pub alpha: f64,
     /// The exponent; ¾ by default.
     pub beta: f64,
-    /// What is added; 1 by default.
+    /// The additive constant; 1 by default.
     pub k: f64,
 }
 
@@ -37,9 +38,9 @@ impl LocalResponseNorm {
         LocalResponseNorm { size, alpha: 1e-4, beta: 0.75, k: 1.0 }
     }
 
-    /// The divided input, in its dtype; computed in f32 or wider.
+    /// Normalizes the input. Computed in f32 or wider; the result has the input's dtype.
     ///
-    /// Poisoned for an input of less than three axes or that is not floating-point, and for a size of 0.
+    /// Poisoned if the input has fewer than three axes or is not floating-point, and for size 0.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("LocalResponseNorm", || {
@@ -53,7 +54,7 @@ impl LocalResponseNorm {
             check_float(x)?;
             let wide = x.to_dtype(precision(x.dtype()));
             let (square, channels) = (&wide * &wide, x.size(1));
-            // More channels than there are add zeros only.
+            // Channels outside the input only add zeros.
             let (before, behind) = ((self.size / 2).min(channels), ((self.size - 1) / 2).min(channels));
             let mut sides = vec![0; x.rank()];
             sides[1] = before as i64;

@@ -1,7 +1,7 @@
-//! The layers, with PyTorch's names, defaults and parameter names; the root of this crate has them too.
+//! The layers, with PyTorch's names, defaults and parameter names. The crate root re-exports them.
 //!
-//! They are made in one way: `new` takes what must be given, and a method sets each other setting, which has PyTorch's
-//! default. A `forward` takes a tensor or a reference to one.
+//! All layers are made the same way: `new` takes the required settings, and methods set the others,
+//! which have PyTorch's defaults. `forward` takes a tensor or a reference to one.
 //!
 //! ```
 //! use fulmen_nn::layers::{Conv2d, Dropout, LeakyRelu, Sequential};

@@ -1,4 +1,4 @@
-//! [`MultiheadAttention`]: attention with weights of its own, in several heads.
+//! [`MultiheadAttention`]: multi-head attention with weights.
 
 use std::fmt;
 
@@ -9,11 +9,13 @@ use crate::attention::{Attention, KeyValueCache};
 use crate::record::{NN, live};
 use crate::{Dropout, Init, Module, Parameter};
 
-/// Attention in several heads: queries, keys and values `[batch, length, embedding]` pass through linear layers, each
-/// head attends with its share of the features, and a last linear layer mixes the heads. As PyTorch's
-/// `nn.MultiheadAttention` with `batch_first=True`, with its parameters' names, so that its weights load.
+/// Multi-head attention: linear layers transform queries, keys and values `[batch, length,
+/// embedding]`, each head attends with its share of the features, and a final linear layer combines
+/// the heads. Like PyTorch's `nn.MultiheadAttention` with `batch_first=True`, with the same
+/// parameter names, so its weights can be loaded.
 ///
-/// Where PyTorch's masks are true for what is *not* to be seen, [`Attention::mask`]'s are true for what is.
+/// PyTorch's masks are true for hidden positions; those of [`Attention::mask`] are true for visible
+/// ones.
 ///
 /// ```
 /// use fulmen_nn::attention::Attention;
@@ -31,23 +33,24 @@ use crate::{Dropout, Init, Module, Parameter};
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct MultiheadAttention {
-    /// `[3·embedding, embedding]`: that of the queries, then of the keys, then of the values. None where keys or values
-    /// have features of their own.
+    /// `[3·embedding, embedding]`: the weights of queries, keys and values. `None` if keys or
+    /// values have a different number of features.
     pub in_proj_weight: Option<Parameter>,
-    /// That of the queries `[embedding, embedding]`, of the keys `[embedding, kdim]` and of the values
-    /// `[embedding, vdim]`, where these have features of their own.
+    /// The weights of the queries `[embedding, embedding]`, the keys `[embedding, kdim]` and the
+    /// values `[embedding, vdim]`, if those have different numbers of features.
     #[module(flatten)]
     pub separate: Option<SeparateProjections>,
-    /// `[3·embedding]`; zeros at first.
+    /// `[3·embedding]`; initially zeros.
     pub in_proj_bias: Option<Parameter>,
-    /// From the heads' results to the layer's.
+    /// The output projection.
     pub out_proj: Linear,
     dropout: Dropout,
     embed_dim: usize,
     num_heads: usize,
 }
 
-/// The weights of a [`MultiheadAttention`] whose keys or values have other features than its queries.
+/// The weights of a [`MultiheadAttention`] whose keys or values have a different number of features
+/// than its queries.
 #[derive(Clone, Debug, Module)]
 pub struct SeparateProjections {
     /// `[embedding, embedding]`.
@@ -61,7 +64,7 @@ pub struct SeparateProjections {
 }
 
 impl MultiheadAttention {
-    /// With biases, without dropout. The number of heads must divide that of the features.
+    /// With biases, without dropout. The number of heads must divide the number of features.
     pub fn new(embed_dim: usize, num_heads: usize) -> MultiheadAttention {
         let layer = MultiheadAttention {
             in_proj_weight: Some(joint_weight(embed_dim)),
@@ -83,14 +86,14 @@ impl MultiheadAttention {
         self
     }
 
-    /// The probability with which a weight of the attention is dropped while training.
+    /// The probability of dropping an attention weight in training mode.
     pub fn dropout(mut self, p: f64) -> MultiheadAttention {
         self.dropout = Dropout::new(p);
         self
     }
 
-    /// How many features keys and values have, where it is not as many as queries. The weights of the three are then
-    /// parameters of their own, as in PyTorch; where both are as many, they stay one.
+    /// The number of features of keys and values, if it differs from that of the queries. The three
+    /// weights are then separate parameters, as in PyTorch; otherwise they stay one.
     pub fn kdim_vdim(mut self, kdim: usize, vdim: usize) -> MultiheadAttention {
         if [kdim, vdim] == [self.embed_dim; 2] {
             self.in_proj_weight = Some(joint_weight(self.embed_dim));
@@ -108,7 +111,7 @@ impl MultiheadAttention {
         self
     }
 
-    /// Why these cannot be, if they cannot.
+    /// What is wrong with the inputs, if anything.
     fn check_inputs(&self, inputs: [&Tensor; 3]) -> Option<String> {
         let MultiheadAttention { embed_dim, num_heads, .. } = self;
         if *num_heads == 0 || embed_dim % num_heads != 0 {
@@ -122,21 +125,21 @@ impl MultiheadAttention {
         Some(format!("the input {} is not [batch, length, {width}]", bad.ty()))
     }
 
-    /// What the queries find.
+    /// Applies the attention.
     ///
-    /// `how` says what each query sees: a mask is broadcast to `[batch, heads, length, positions]`, so that one of
-    /// `[batch, 1, 1, positions]` leaves out the padding of each sample. A dropout that `how` has acts in place of the
-    /// layer's.
+    /// `how` says what each query sees. Its mask broadcasts to `[batch, heads, length, positions]`,
+    /// so a mask `[batch, 1, 1, positions]` hides the padding of each sample. A dropout in `how`
+    /// replaces that of the layer.
     ///
-    /// Poisoned where the heads do not divide the features, and for inputs of other axes or features.
+    /// Poisoned if the heads do not divide the features, and if inputs have other axes or features.
     #[track_caller]
     pub fn forward(&self, query: impl AsTensor, key: impl AsTensor, value: impl AsTensor, how: &Attention) -> Tensor {
         let (query, key, value) = (query.as_tensor(), key.as_tensor(), value.as_tensor());
         self.forward_with_weights(query, key, value, how).0
     }
 
-    /// [`forward`](MultiheadAttention::forward), and the weights `[batch, heads, length, positions]` of the attention, after
-    /// dropout. PyTorch's are the mean over the heads by default.
+    /// [`forward`](MultiheadAttention::forward), and the attention weights `[batch, heads, length,
+    /// positions]` after dropout. PyTorch returns their mean over the heads by default.
     #[track_caller]
     pub fn forward_with_weights(
         &self,
@@ -152,9 +155,10 @@ impl MultiheadAttention {
         })
     }
 
-    /// Attention of the next tokens `[batch, count, embedding]` of a generation to themselves and to those whose keys and
-    /// values `cache` holds, and the cache with theirs: what [`forward`](MultiheadAttention::forward) with
-    /// [`Attention::causal`] gives at these places of the whole sequence. The cache has this layer's number of heads and
+    /// Attention of the next tokens `[batch, count, embedding]` of a generation to themselves and
+    /// to the past tokens in `cache`. Returns the result and the updated cache. The result equals
+    /// that of [`forward`](MultiheadAttention::forward) with [`Attention::causal`] on the whole
+    /// sequence at these positions. The cache has this layer's number of heads and
     /// `embedding/heads` features.
     ///
     /// ```
@@ -211,12 +215,12 @@ impl MultiheadAttention {
         Ok([q, k, v].map(|x| self.split(&x)))
     }
 
-    /// What the heads found, through the last linear layer.
+    /// Combines the results of the heads by the output projection.
     fn join(&self, heads: &Tensor) -> Tensor {
         self.out_proj.forward(&heads.transpose(1, 2).reshape([heads.size(0), heads.size(2), self.embed_dim]))
     }
 
-    /// The linear layer of an input with this weight, whose bias begins with that of the `first` input.
+    /// Projects an input with this weight. Its biases start at that of the `first` input.
     fn project(&self, x: &Tensor, weight: &Tensor, first: usize) -> Tensor {
         let product = x.matmul(&weight.t());
         match &self.in_proj_bias {
@@ -234,7 +238,7 @@ impl MultiheadAttention {
     }
 }
 
-/// The weight of all three inputs.
+/// The joint weight of all three inputs.
 fn joint_weight(embed_dim: usize) -> Parameter {
     Parameter::new([embed_dim.saturating_mul(3), embed_dim], Init::xavier_uniform(1.0))
 }

@@ -1,5 +1,5 @@
-//! What the normalizations have in common: the arithmetic in f32 or wider, weight and bias, and what they refuse. Which
-//! elements share their statistics is said by each layer.
+//! The common part of the normalizations: arithmetic in f32 or wider, weight and bias, and checks.
+//! Each layer says which elements share their statistics.
 
 use fulmen_tensor::{Shape, Tensor};
 
@@ -12,7 +12,7 @@ pub(super) fn standardize(x: &Tensor, axes: &[isize], eps: f64) -> Tensor {
     centred * (var + eps).rsqrt()
 }
 
-/// `y·weight + bias`, where both have, or are brought to, `shape`.
+/// `y·weight + bias`, where both have, or are reshaped to, `shape`.
 pub(super) fn affine(mut y: Tensor, weight: Option<&Parameter>, bias: Option<&Parameter>, shape: &[usize]) -> Tensor {
     if let Some(weight) = weight {
         y = &y * weight.get().to_dtype(y.dtype()).reshape(shape);
@@ -23,12 +23,12 @@ pub(super) fn affine(mut y: Tensor, weight: Option<&Parameter>, bias: Option<&Pa
     y
 }
 
-/// The shape of `[channels]` beside an input with its channels on axis 1.
-pub(super) fn beside_channels(rank: usize, channels: usize) -> Vec<usize> {
+/// The shape of `[channels]` for an input with its channels on axis 1.
+pub(super) fn channel_shape(rank: usize, channels: usize) -> Vec<usize> {
     (0..rank).map(|axis| if axis == 1 { channels } else { 1 }).collect()
 }
 
-/// Refuses an input that is not of floating-point numbers.
+/// Rejects an input that is not floating-point.
 pub(super) fn check_float(x: &Tensor) -> Result<(), String> {
     match x.dtype().is_float() {
         true => Ok(()),
@@ -36,7 +36,7 @@ pub(super) fn check_float(x: &Tensor) -> Result<(), String> {
     }
 }
 
-/// Refuses an input that has not `channels` channels on axis 1.
+/// Rejects an input without `channels` channels on axis 1.
 pub(super) fn check_channels(x: &Tensor, channels: usize) -> Result<(), String> {
     match x.size(1) {
         found if found == channels => Ok(()),
@@ -44,7 +44,7 @@ pub(super) fn check_channels(x: &Tensor, channels: usize) -> Result<(), String> 
     }
 }
 
-/// Refuses an input whose last axes are not `shape`, and one that is not of floating-point numbers.
+/// Rejects an input whose last axes are not `shape`, or that is not floating-point.
 pub(super) fn check_last_axes(x: &Tensor, shape: &Shape) -> Result<(), String> {
     if shape.rank() == 0 {
         return Err("the normalized shape has no axis; give it at least one".into());

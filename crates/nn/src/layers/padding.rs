@@ -1,4 +1,4 @@
-//! Layers that pad the last axes: [`ZeroPad2d`], [`ReflectionPad2d`] and their kin.
+//! Layers that pad the last axes: [`ZeroPad2d`], [`ReflectionPad2d`] and similar layers.
 
 use std::fmt;
 
@@ -8,10 +8,11 @@ use super::spatial::check_batch;
 use crate::record::NN;
 use crate::{Module, Visit};
 
-/// Elements before and after, along each of `N` spatial axes in their order; negative amounts cut off. One number is that
-/// of all sides.
+/// The number of elements before and after each of `N` spatial axes, in order; negative numbers
+/// crop. A single number applies to all sides.
 ///
-/// PyTorch lists the last axis first: its `(left, right, top, bottom)` is `[(top, bottom), (left, right)]` here.
+/// PyTorch lists the last axis first: `(left, right, top, bottom)` there is `[(top, bottom), (left,
+/// right)]` here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sides<const N: usize>(pub [(i64, i64); N]);
 
@@ -52,7 +53,7 @@ macro_rules! pads {
                 $name { sides: sides.into(), $($value)? }
             }
 
-            /// The padded input.
+            /// Pads the input.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
                 NN.record(self, || {
@@ -73,7 +74,7 @@ macro_rules! pads {
 }
 
 pads! {
-    /// Zeros around the last `N` axes. As PyTorch's `nn.ZeroPad2d` and its kin.
+    /// Pads the last `N` axes with zeros. Like PyTorch's `nn.ZeroPad2d` and its variants.
     ///
     /// ```
     /// use fulmen_nn::ZeroPad2d;
@@ -83,16 +84,18 @@ pads! {
     /// ```
     ZeroPad() = PadMode::Zeros, ZeroPad1d ZeroPad2d ZeroPad3d;
 
-    /// One number around the last `N` axes. As PyTorch's `nn.ConstantPad2d` and its kin.
+    /// Pads the last `N` axes with a constant. Like PyTorch's `nn.ConstantPad2d` and its variants.
     ConstantPad(value) = PadMode::Constant(value), ConstantPad1d ConstantPad2d ConstantPad3d;
 
-    /// The input mirrored at the edges of its last `N` axes; less than there is. As PyTorch's `nn.ReflectionPad2d` and its
-    /// kin.
+    /// Pads the last `N` axes by reflection at the edges, by less than the input's size. Like
+    /// PyTorch's `nn.ReflectionPad2d` and its variants.
     ReflectionPad() = PadMode::Reflect, ReflectionPad1d ReflectionPad2d ReflectionPad3d;
 
-    /// The elements at the edges of the last `N` axes again. As PyTorch's `nn.ReplicationPad2d` and its kin.
+    /// Pads the last `N` axes by repeating the edge elements. Like PyTorch's `nn.ReplicationPad2d`
+    /// and its variants.
     ReplicationPad() = PadMode::Replicate, ReplicationPad1d ReplicationPad2d ReplicationPad3d;
 
-    /// The input again and again along its last `N` axes; at most once. As PyTorch's `nn.CircularPad2d` and its kin.
+    /// Pads the last `N` axes with the input's opposite ends, by at most its size. Like PyTorch's
+    /// `nn.CircularPad2d` and its variants.
     CircularPad() = PadMode::Circular, CircularPad1d CircularPad2d CircularPad3d;
 }

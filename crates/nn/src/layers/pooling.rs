@@ -1,6 +1,7 @@
-//! [`MaxPool1d`], [`AvgPool1d`] and their kin: one number for each window of a sequence, an image or a volume.
+//! [`MaxPool1d`], [`AvgPool1d`] and similar layers: one number for each window of a sequence, an
+//! image or a volume.
 //!
-//! Not here: windows that are chosen by the size of the result (`adaptive_pooling.rs`).
+//! Not here: windows chosen by the size of the result (`adaptive_pooling.rs`).
 
 use std::fmt;
 
@@ -25,25 +26,26 @@ macro_rules! pool {
         }
 
         impl<const N: usize> $name<N> {
-            /// Windows of this size side by side, without padding.
+            /// Adjacent windows of this size, without padding.
             pub fn new(window: impl Into<Sizes<N>>) -> $name<N> {
                 let (window, padding, dilation) = (window.into(), Sizes::from(0), Sizes::from(1));
                 $name { window, stride: window, padding, dilation, ceil_mode: false, $($setting: $default,)* }
             }
 
-            /// Steps between two windows; the window's size at first.
+            /// The distance between windows; initially the size of the window.
             pub fn stride(mut self, stride: impl Into<Sizes<N>>) -> $name<N> {
                 self.stride = stride.into();
                 self
             }
 
-            /// Elements added on each side; at most half of the window.
+            /// The padding on each side; at most half of the window.
             pub fn padding(mut self, padding: impl Into<Sizes<N>>) -> $name<N> {
                 self.padding = padding.into();
                 self
             }
 
-            /// Whether a last window counts that begins within the input and ends beyond it; not at first.
+            /// Whether to include a last window that starts inside the input and ends outside;
+            /// initially false.
             pub fn ceil_mode(mut self, ceil_mode: bool) -> $name<N> {
                 self.ceil_mode = ceil_mode;
                 self
@@ -57,7 +59,7 @@ macro_rules! pool {
                     .ceil_mode(self.ceil_mode)
             }
 
-            /// Why this input or these settings cannot be, if they cannot.
+            /// What is wrong with the input or the settings, if anything.
             fn check(&self, x: &Tensor) -> Result<(), String> {
                 if ![self.window, self.stride, self.dilation].iter().all(|sizes| sizes.all(|n| n > 0)) {
                     return Err("window, stride and dilation must be at least 1".into());
@@ -69,7 +71,7 @@ macro_rules! pool {
                 check_window(x, self.window, self.padding, self.dilation)
             }
 
-            /// The windows' numbers.
+            /// Applies the pooling.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
                 NN.record(self, || {
@@ -94,9 +96,9 @@ macro_rules! pool {
 }
 
 pool! {
-    /// The largest number of each window over `N` axes of `[batch, channels, …]`, or of one sample. As PyTorch's
-    /// `nn.MaxPool1d`, `nn.MaxPool2d` and `nn.MaxPool3d`: padding is never the largest. Users name it [`MaxPool1d`],
-    /// [`MaxPool2d`], [`MaxPool3d`].
+    /// The maximum of each window over `N` axes of `[batch, channels, …]`, or of one sample.
+    /// Padding never counts as the maximum. Like PyTorch's `nn.MaxPool1d`, `nn.MaxPool2d` and
+    /// `nn.MaxPool3d`; use it as [`MaxPool1d`], [`MaxPool2d`], [`MaxPool3d`].
     ///
     /// ```
     /// use fulmen_nn::MaxPool2d;
@@ -115,13 +117,13 @@ pub type MaxPool2d = MaxPool<2>;
 pub type MaxPool3d = MaxPool<3>;
 
 impl<const N: usize> MaxPool<N> {
-    /// Steps between two elements of a window; 1 at first.
+    /// The distance between elements of a window; initially 1.
     pub fn dilation(mut self, dilation: impl Into<Sizes<N>>) -> MaxPool<N> {
         self.dilation = dilation.into();
         self
     }
 
-    /// The largest numbers of a batch, and their positions in their channels (PyTorch's `return_indices`); see
+    /// The maxima, and their positions in their channels (PyTorch's `return_indices`); see
     /// [`Tensor::max_pool_with_indices`].
     #[track_caller]
     pub fn forward_with_indices(&self, x: &Tensor) -> [Tensor; 2] {
@@ -140,9 +142,9 @@ impl<const N: usize> MaxPool<N> {
 }
 
 pool! {
-    /// The mean of each window over `N` axes of `[batch, channels, …]`, or of one sample. As PyTorch's `nn.AvgPool1d`,
-    /// `nn.AvgPool2d` and `nn.AvgPool3d`: padding counts as zeros unless told otherwise. Users name it [`AvgPool1d`],
-    /// [`AvgPool2d`], [`AvgPool3d`].
+    /// The mean of each window over `N` axes of `[batch, channels, …]`, or of one sample. Padding
+    /// counts as zeros by default. Like PyTorch's `nn.AvgPool1d`, `nn.AvgPool2d` and
+    /// `nn.AvgPool3d`; use it as [`AvgPool1d`], [`AvgPool2d`], [`AvgPool3d`].
     ///
     /// ```
     /// use fulmen_nn::AvgPool2d;
@@ -168,7 +170,8 @@ impl<const N: usize> AvgPool<N> {
         self
     }
 
-    /// What the sum of each window is divided by, instead of its number of elements (PyTorch's `divisor_override`).
+    /// The divisor of the sum of each window, instead of its number of elements (PyTorch's
+    /// `divisor_override`).
     pub fn divisor_override(mut self, divisor: usize) -> AvgPool<N> {
         self.divisor = Some(divisor);
         self

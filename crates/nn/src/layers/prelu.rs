@@ -1,4 +1,4 @@
-//! [`Prelu`] and [`Rrelu`]: rectifiers whose slope below 0 is learned, or drawn.
+//! [`Prelu`] and [`Rrelu`]: rectifiers with a learned or random slope below 0.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use fulmen_tensor::{AsTensor, Tensor, random};
 use crate::record::NN;
 use crate::{Init, Module, Parameter, RandomStream, TrainingMode, activation};
 
-/// `x` above 0, `weight·x` elsewhere, with one slope for all or one for each channel of axis 1. As PyTorch's `nn.PReLU`.
+/// `x` above 0, `weight·x` elsewhere, with one slope for all or one for each channel of axis 1. Like PyTorch's `nn.PReLU`.
 ///
 /// ```
 /// use fulmen_nn::{Module, Prelu};
@@ -21,7 +21,7 @@ use crate::{Init, Module, Parameter, RandomStream, TrainingMode, activation};
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct Prelu {
-    /// `[channels]`; ¼ at first.
+    /// `[channels]`; initially ¼.
     pub weight: Parameter,
     channels: usize,
     slope: f64,
@@ -41,16 +41,16 @@ impl Prelu {
         self.init(slope)
     }
 
-    /// What the slopes begin with.
+    /// The initial value of the slopes.
     pub fn init(mut self, slope: f64) -> Prelu {
         self.slope = slope;
         self.weight = Parameter::new([self.channels], Init::constant(slope));
         self
     }
 
-    /// The rectified input.
+    /// Applies the rectifier.
     ///
-    /// Poisoned where there are several slopes and axis 1 has not as many channels.
+    /// Poisoned if there are several slopes and axis 1 has a different number of channels.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -82,8 +82,8 @@ impl fmt::Display for Prelu {
     }
 }
 
-/// `x` above 0, `a·x` elsewhere: while training each element draws its own `a` between `lower` and `upper`, otherwise
-/// `a` is their mean. As PyTorch's `nn.RReLU`.
+/// `x` above 0, `a·x` elsewhere. In training mode, each element draws its own `a` between `lower`
+/// and `upper`; in evaluation mode, `a` is their mean. Like PyTorch's `nn.RReLU`.
 ///
 /// ```
 /// use fulmen_nn::{Module, Rrelu};
@@ -121,10 +121,10 @@ impl Rrelu {
         self
     }
 
-    /// The rectified input.
+    /// Applies the rectifier.
     ///
-    /// Poisoned where `lower` is above `upper` or one of them is not finite, and while training without a random key. The
-    /// two may be equal, and nothing is drawn then.
+    /// Poisoned if `lower` is above `upper`, if one of them is not finite, or if there is no random
+    /// key in training mode. If the two are equal, nothing is drawn.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("Rrelu", || {

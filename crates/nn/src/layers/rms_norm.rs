@@ -1,4 +1,4 @@
-//! [`RmsNorm`]: division of each sample by the root of its mean square.
+//! [`RmsNorm`]: division of each sample by its root mean square.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use crate::precision::precision;
 use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
-/// `x/√(mean(x²) + eps)·weight` over the last axes, without a mean and a bias. As PyTorch's `nn.RMSNorm`; Llama's
-/// normalization.
+/// `x/√(mean(x²) + eps)·weight` over the last axes, without mean and bias. Like PyTorch's
+/// `nn.RMSNorm`; used in Llama.
 ///
-/// The mean square is computed in f32 whatever the input's dtype, which is also the result's.
+/// The mean square is computed in f32; the result has the input's dtype.
 ///
 /// ```
 /// use fulmen_nn::{Module, RmsNorm};
@@ -26,21 +26,21 @@ use crate::{Init, Module, Parameter};
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct RmsNorm {
-    /// Of the normalized shape; ones at first.
+    /// The normalized shape; initially ones.
     pub weight: Option<Parameter>,
     shape: Shape,
     eps: Option<f64>,
 }
 
 impl RmsNorm {
-    /// Over the last axes, which have this shape, with a weight; `eps` is the distance from 1 to the next number of the
-    /// dtype that is computed in, 1.2e-7 for f32.
+    /// Normalizes the last axes, which have this shape, with a weight. `eps` is the machine epsilon
+    /// of the dtype of the computation, 1.2e-7 for f32.
     pub fn new(normalized_shape: impl Into<Shape>) -> RmsNorm {
         let layer = RmsNorm { weight: None, shape: normalized_shape.into(), eps: None };
         layer.elementwise_affine(true)
     }
 
-    /// What is added to the mean square.
+    /// The constant added to the mean square.
     pub fn eps(mut self, eps: f64) -> RmsNorm {
         self.eps = Some(eps);
         self
@@ -52,9 +52,9 @@ impl RmsNorm {
         self
     }
 
-    /// The normalized input.
+    /// Normalizes the input.
     ///
-    /// Poisoned where the last axes are not the normalized shape, and for an input that is not floating-point.
+    /// Poisoned if the last axes are not the normalized shape, or the input is not floating-point.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {

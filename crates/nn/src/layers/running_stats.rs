@@ -1,10 +1,10 @@
-//! [`RunningStats`]: the running statistics of the normalizations that keep some.
+//! [`RunningStats`]: the running statistics of normalization layers.
 
 use fulmen_tensor::{DType, Tensor};
 
 use crate::{Buffer, Module};
 
-/// What is kept of all batches so far, under PyTorch's names.
+/// The statistics of all batches so far, with PyTorch's names.
 #[derive(Clone, Debug, Module)]
 pub(super) struct RunningStats {
     #[module(rename = "running_mean")]
@@ -23,7 +23,7 @@ impl RunningStats {
         }
     }
 
-    /// Mean and variance, in this dtype and of this shape.
+    /// Mean and variance, converted to this dtype and shape.
     pub(super) fn statistics(&self, dtype: DType, shape: &[usize]) -> (Tensor, Tensor) {
         let value = |buffer: &Buffer| buffer.get().to_dtype(dtype).reshape(shape);
         (value(&self.mean), value(&self.var))
@@ -34,13 +34,14 @@ impl RunningStats {
         self.num_batches_tracked.set(self.num_batches_tracked.get() + 1.0);
     }
 
-    /// Moves the running statistics towards those of a batch with `count` values a statistic: by `momentum`, or without
-    /// one so that they are the means over all batches that were counted.
+    /// Moves the running statistics towards those of a batch with `count` values for each
+    /// statistic: by `momentum` or, without one, so that they are the means over all batches.
     pub(super) fn track(&self, mean: &Tensor, var: &Tensor, count: usize, momentum: Option<f64>) {
         let unbiased = var * (count as f64 / (count as f64 - 1.0));
         for (buffer, new) in [(&self.mean, mean), (&self.var, &unbiased)] {
             let ty = buffer.ty();
-            // In the precision of the batch's statistics, also where the running ones are shorter.
+            // Computed in the precision of the batch statistics, even if the running ones have
+            // fewer bits.
             let new = new.detach().reshape(&ty.shape);
             let old = buffer.get().to_dtype(new.dtype());
             let moved = match momentum {

@@ -1,4 +1,4 @@
-//! [`Forward`], what layers from tensor to tensor have in common, and [`Sequential`], a row of them.
+//! [`Forward`], the interface of layers from tensor to tensor, and [`Sequential`], a list of them.
 
 use std::fmt;
 use std::panic::Location;
@@ -10,10 +10,10 @@ use crate::layers::*;
 use crate::record::NN;
 use crate::{Module, Visit};
 
-/// A module that makes one tensor of one tensor. For code that holds layers of different types; a layer's own
-/// `forward` is the same.
+/// A module from one tensor to one tensor, for code that holds layers of different types. A layer's
+/// own `forward` is the same.
 pub trait Forward: Module {
-    /// The layer's result.
+    /// Applies the layer.
     fn forward(&self, x: &Tensor) -> Tensor;
 }
 
@@ -24,8 +24,8 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
     }
 }
 
-/// Layers one after the other, named `0`, `1`, … As PyTorch's `nn.Sequential`. In messages a layer of this crate stands at
-/// the line that added it.
+/// Layers applied in order, named `0`, `1`, … Like PyTorch's `nn.Sequential`. Messages about a
+/// layer of this crate show the line that added it.
 ///
 /// ```
 /// use fulmen_nn::{Flatten, Linear, Module, Relu, Sequential};
@@ -39,12 +39,12 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
 #[derive(Default)]
 pub struct Sequential {
     layers: Vec<Box<dyn Forward + Send + Sync>>,
-    /// The line that added each.
+    /// The lines that added the layers.
     lines: Vec<&'static Location<'static>>,
 }
 
 impl Sequential {
-    /// No layers: the result is the input.
+    /// No layers: `forward` returns its input.
     pub fn new() -> Sequential {
         Sequential::default()
     }
@@ -68,7 +68,7 @@ impl Sequential {
         self.layers.is_empty()
     }
 
-    /// The result of the last layer.
+    /// Applies all layers.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         let mut x = x.as_tensor().clone();
@@ -81,7 +81,8 @@ impl Sequential {
     }
 }
 
-/// The layers whose `forward` takes one tensor and gives one. The activations have theirs in `functions.rs`.
+/// The layers whose `forward` takes one tensor and returns one. `activations.rs` has those of the
+/// activations.
 macro_rules! forward {
     ($($layer:ident $(<$size:ident>)?,)*) => {$(
         impl $(<const $size: usize>)? Forward for $layer $(<$size>)? {

@@ -1,4 +1,4 @@
-//! [`Sizes`]: a setting for each spatial axis, given as one number for all or as one for each.
+//! [`Sizes`]: a setting for each spatial axis, given as one number for all or one for each.
 
 use std::fmt;
 

@@ -1,10 +1,11 @@
-//! What layers over 1, 2 or 3 spatial axes have in common: inputs with and without a batch axis, and the names of the axes.
+//! The common part of layers over 1, 2 or 3 spatial axes: inputs with and without a batch axis, and
+//! the names of the axes.
 
 use fulmen_tensor::Tensor;
 
 use super::sizes::Sizes;
 
-/// What the `i`-th of `n` spatial axes is called.
+/// The name of the `i`-th of `n` spatial axes.
 fn axis_name(n: usize, i: usize) -> &'static str {
     match (n, i) {
         (1, _) => "length",
@@ -19,12 +20,12 @@ pub(super) fn axis_names(n: usize) -> String {
     (0..n).map(|i| axis_name(n, i)).collect::<Vec<_>>().join(", ")
 }
 
-/// Runs `f` on a batch; one sample without a batch axis gets one for the while.
+/// Runs `f` on a batch. A sample without a batch axis gets one temporarily.
 pub(super) fn batched<const N: usize>(x: &Tensor, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
     if x.rank() == N + 1 { f(&x.unsqueeze(0)).squeeze(0) } else { f(x) }
 }
 
-/// Refuses an input that is no batch and no sample with `channels` and `N` spatial axes.
+/// Rejects an input that is neither a batch nor a sample with `channels` and `N` spatial axes.
 pub(super) fn check_batch<const N: usize>(x: &Tensor, channels: impl std::fmt::Display) -> Result<(), String> {
     match x.rank() {
         rank if rank == N + 1 || rank == N + 2 => Ok(()),
@@ -32,7 +33,7 @@ pub(super) fn check_batch<const N: usize>(x: &Tensor, channels: impl std::fmt::D
     }
 }
 
-/// Refuses a window that has no room in the padded input.
+/// Rejects a window that is larger than the padded input.
 pub(super) fn check_window<const N: usize>(
     x: &Tensor,
     window: Sizes<N>,
@@ -57,8 +58,8 @@ pub(super) fn unusual<const N: usize>(settings: &[(&str, Sizes<N>, usize)]) -> S
     unusual.map(|(name, value, _)| format!(", {name} {value}")).collect()
 }
 
-/// The equal padding on either side of each axis.
+/// Equal padding on both sides of each axis.
 pub(super) fn sides<const N: usize>(padding: Sizes<N>) -> Vec<(i64, i64)> {
-    // More than an i64 is refused by the operation, as is the largest.
+    // The operation rejects values beyond i64, and so the largest i64.
     padding.0.iter().map(|&n| i64::try_from(n).unwrap_or(i64::MAX)).map(|n| (n, n)).collect()
 }

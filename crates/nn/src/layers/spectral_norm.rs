@@ -9,15 +9,16 @@ use crate::precision::precision;
 use crate::record::NN;
 use crate::{Buffer, Forward, Module, Parameter, TrainingMode, Visit};
 
-/// A layer with one weight, `[out, …]`, or an embedding `[rows, width]`, that [`SpectralNorm`] can divide.
+/// A layer with one weight `[out, …]`, or an embedding `[rows, width]`, that [`SpectralNorm`] can
+/// normalize.
 pub trait Weighted: Forward + Clone {
     /// The parameter of that name.
     fn weight(&self) -> &Parameter;
 
-    /// The same layer with another weight of the same type.
+    /// The same layer with a different weight of the same type.
     fn with_weight(&self, weight: Parameter) -> Self;
 
-    /// The axis of the weight that counts what goes out: 0 but for transposed convolutions.
+    /// The output axis of the weight: 0 except for transposed convolutions.
     fn out_axis(&self) -> usize {
         0
     }
@@ -43,17 +44,18 @@ macro_rules! weighted {
 weighted!(Linear: 0, Embedding: 0, Conv1d: 0, Conv2d: 0, Conv3d: 0);
 weighted!(ConvTranspose1d: 1, ConvTranspose2d: 1, ConvTranspose3d: 1);
 
-/// A layer whose weight is divided by an estimate of its largest singular value, so that the layer stretches nothing by more
-/// than 1 (Miyato et al. 2018, "Spectral Normalization for Generative Adversarial Networks"). As PyTorch's
-/// `nn.utils.spectral_norm`.
+/// A layer whose weight is divided by an estimate of its largest singular value, which bounds the
+/// layer's Lipschitz constant by 1 (Miyato et al. 2018, "Spectral Normalization for Generative
+/// Adversarial Networks"). Like PyTorch's `nn.utils.spectral_norm`.
 ///
-/// The weight counts as a matrix `[out, rest]`. While training, each call takes a step of power iteration,
-/// `v = normalize(Wᵀu)`, `u = normalize(W v)`; in evaluation `u` and `v` stay. The gradient flows through `u·W v` with both
-/// fixed.
+/// The weight counts as a matrix `[out, rest]`. In training mode, each call makes one step of power
+/// iteration, `v = normalize(Wᵀu)`, `u = normalize(W v)`; evaluation mode keeps `u` and `v`. The
+/// gradient flows through `u·W v` with both fixed.
 ///
-/// Parameters and buffers are PyTorch's: `weight_orig`, `weight_u` and `weight_v` beside the layer's own others.
-/// [`parametrization_names`](SpectralNorm::parametrization_names) has those of `nn.utils.parametrizations.spectral_norm`.
-/// `u` and `v` begin with fixed random numbers, so evaluation makes sense after some training steps.
+/// Parameters and buffers have PyTorch's names: `weight_orig`, `weight_u` and `weight_v` next to
+/// the layer's others. [`parametrization_names`](SpectralNorm::parametrization_names) switches to
+/// those of `nn.utils.parametrizations.spectral_norm`. `u` and `v` start with fixed random numbers,
+/// so evaluation is meaningful only after some training steps.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module, SpectralNorm};
@@ -80,7 +82,7 @@ pub struct SpectralNorm<L> {
 }
 
 impl<L: Weighted> SpectralNorm<L> {
-    /// One step of power iteration a call, `eps` 1e-12.
+    /// One step of power iteration in each call, `eps` 1e-12.
     #[track_caller]
     pub fn new(layer: L) -> SpectralNorm<L> {
         let _scope = NN.open();
@@ -95,31 +97,32 @@ impl<L: Weighted> SpectralNorm<L> {
         SpectralNorm { layer, u, v, steps: 1, eps: 1e-12, mode: TrainingMode::new(), names }
     }
 
-    /// Steps of power iteration a call, while training.
+    /// The steps of power iteration in each call, in training mode.
     pub fn n_power_iterations(mut self, steps: usize) -> SpectralNorm<L> {
         self.steps = steps;
         self
     }
 
-    /// What lengths are divided by at least.
+    /// The lower bound of norms that are divisors.
     pub fn eps(mut self, eps: f64) -> SpectralNorm<L> {
         self.eps = eps;
         self
     }
 
-    /// The names that `torch.nn.utils.parametrizations.spectral_norm` gives in a state dict.
+    /// Uses the names that `torch.nn.utils.parametrizations.spectral_norm` gives in a state dict.
     pub fn parametrization_names(mut self) -> SpectralNorm<L> {
         self.names =
             ["parametrizations.weight.original", "parametrizations.weight.0._u", "parametrizations.weight.0._v"];
         self
     }
 
-    /// The layer, with the weight that is trained.
+    /// The layer, with the trained weight.
     pub fn layer(&self) -> &L {
         &self.layer
     }
 
-    /// The divided weight. While training, a step of power iteration, as [`forward`](SpectralNorm::forward).
+    /// The normalized weight. In training mode, this makes a step of power iteration, like
+    /// [`forward`](SpectralNorm::forward).
     #[track_caller]
     pub fn weight(&self) -> Tensor {
         NN.record("SpectralNorm", || self.divided(self.layer.weight().get().live()?))
@@ -136,7 +139,7 @@ impl<L: Weighted> SpectralNorm<L> {
         if self.mode.is_training() {
             let fixed = matrix.detach();
             for _ in 0..self.steps {
-                // Sums instead of products: exact in f32 wherever they run.
+                // Sums instead of products: f32-exact on every device.
                 v = normalize(&(&fixed * u.unsqueeze(1)).sum(&[0]), self.eps);
                 u = normalize(&(&fixed * v.unsqueeze(0)).sum(&[1]), self.eps);
             }
@@ -147,7 +150,7 @@ impl<L: Weighted> SpectralNorm<L> {
         Ok((wide / largest).to_dtype(ty.dtype))
     }
 
-    /// The layer's result with the divided weight.
+    /// Applies the layer with the normalized weight.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("SpectralNorm", || {

@@ -1,4 +1,5 @@
-//! [`TransformerEncoder`], [`TransformerDecoder`] and [`Transformer`]: rows of the layers of `transformer_layer.rs`.
+//! [`TransformerEncoder`], [`TransformerDecoder`] and [`Transformer`]: stacks of the layers in
+//! `transformer_layer.rs`.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
@@ -7,8 +8,8 @@ use crate::attention::{Attention, KeyValueCache};
 use crate::record::NN;
 use crate::{Init, Module};
 
-/// Encoder layers one after the other, and if asked for a normalization of the last one's result. As PyTorch's
-/// `nn.TransformerEncoder`, with its parameters' names.
+/// A stack of encoder layers, optionally followed by a normalization. Like PyTorch's
+/// `nn.TransformerEncoder`, with the same parameter names.
 ///
 /// ```
 /// use fulmen_nn::attention::Attention;
@@ -27,17 +28,17 @@ use crate::{Init, Module};
 pub struct TransformerEncoder {
     /// The layers.
     pub layers: Vec<TransformerEncoderLayer>,
-    /// Behind the last.
+    /// After the last layer.
     pub norm: Option<LayerNorm>,
 }
 
 impl TransformerEncoder {
-    /// As many layers as asked for, each made by `layer`: a clone of a layer would have its parameters.
+    /// `num_layers` layers, each made by `layer`. (A clone of a layer would share its parameters.)
     pub fn new(num_layers: usize, mut layer: impl FnMut() -> TransformerEncoderLayer) -> TransformerEncoder {
         TransformerEncoder { layers: (0..num_layers).map(|_| layer()).collect(), norm: None }
     }
 
-    /// What normalizes the last layer's result; needed where the layers are [`norm_first`].
+    /// The normalization after the last layer; needed if the layers are [`norm_first`].
     ///
     /// [`norm_first`]: TransformerEncoderLayer::norm_first
     pub fn norm(mut self, norm: LayerNorm) -> TransformerEncoder {
@@ -45,7 +46,7 @@ impl TransformerEncoder {
         self
     }
 
-    /// The last layer's result; `how` says what each position sees, in all layers.
+    /// Applies all layers. `how` says what each position sees, in every layer.
     #[track_caller]
     pub fn forward(&self, src: impl AsTensor, how: &Attention) -> Tensor {
         let _scope = NN.open();
@@ -60,16 +61,17 @@ impl TransformerEncoder {
         }
     }
 
-    /// The last layer's result for the next tokens of a generation, and the caches of the layers, one each, with their keys
-    /// and values. See [`MultiheadAttention::forward_cached`](crate::MultiheadAttention::forward_cached).
+    /// Applies all layers to the next tokens of a generation. Returns the result and the updated
+    /// caches, one for each layer. See
+    /// [`MultiheadAttention::forward_cached`](crate::MultiheadAttention::forward_cached).
     ///
-    /// Poisoned where there are not as many caches as layers.
+    /// Poisoned if the number of caches differs from that of the layers.
     #[track_caller]
     pub fn forward_cached(&self, src: impl AsTensor, caches: &[KeyValueCache]) -> (Tensor, Vec<KeyValueCache>) {
         let _scope = NN.open();
         let src = src.as_tensor();
         if caches.len() != self.layers.len() {
-            let message = format!("{} layers have {} caches; each has its own", self.layers.len(), caches.len());
+            let message = format!("{} layers got {} caches; each layer needs its own", self.layers.len(), caches.len());
             return (Tensor::poison("TransformerEncoder", message), caches.to_vec());
         }
         let (mut x, mut after) = (src.clone(), Vec::with_capacity(caches.len()));
@@ -85,8 +87,8 @@ impl TransformerEncoder {
     }
 }
 
-/// Decoder layers one after the other, and if asked for a normalization of the last one's result. As PyTorch's
-/// `nn.TransformerDecoder`, with its parameters' names.
+/// A stack of decoder layers, optionally followed by a normalization. Like PyTorch's
+/// `nn.TransformerDecoder`, with the same parameter names.
 ///
 /// ```
 /// use fulmen_nn::attention::Attention;
@@ -104,23 +106,24 @@ impl TransformerEncoder {
 pub struct TransformerDecoder {
     /// The layers.
     pub layers: Vec<TransformerDecoderLayer>,
-    /// Behind the last.
+    /// After the last layer.
     pub norm: Option<LayerNorm>,
 }
 
 impl TransformerDecoder {
-    /// As many layers as asked for, each made by `layer`: a clone of a layer would have its parameters.
+    /// `num_layers` layers, each made by `layer`. (A clone of a layer would share its parameters.)
     pub fn new(num_layers: usize, mut layer: impl FnMut() -> TransformerDecoderLayer) -> TransformerDecoder {
         TransformerDecoder { layers: (0..num_layers).map(|_| layer()).collect(), norm: None }
     }
 
-    /// What normalizes the last layer's result.
+    /// The normalization after the last layer.
     pub fn norm(mut self, norm: LayerNorm) -> TransformerDecoder {
         self.norm = Some(norm);
         self
     }
 
-    /// The last layer's result; `how` says what each position of `tgt` sees of `tgt`, and `cross` what it sees of `memory`.
+    /// Applies all layers. `how` says what each position of `tgt` sees of `tgt`, and `cross` what
+    /// it sees of `memory`.
     #[track_caller]
     pub fn forward(&self, tgt: impl AsTensor, memory: impl AsTensor, how: &Attention, cross: &Attention) -> Tensor {
         let _scope = NN.open();
@@ -136,8 +139,9 @@ impl TransformerDecoder {
     }
 }
 
-/// An encoder and a decoder, both with a normalization behind the last layer. As PyTorch's `nn.Transformer` with
-/// `batch_first=True`, with its parameters' names; weights of two or more axes begin uniform by Xavier's rule.
+/// An encoder and a decoder, each followed by a normalization. Like PyTorch's `nn.Transformer` with
+/// `batch_first=True`, with the same parameter names. Weights with two or more axes are initialized
+/// by Xavier's uniform rule.
 ///
 /// ```
 /// use fulmen_nn::attention::Attention;
@@ -159,14 +163,15 @@ impl TransformerDecoder {
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct Transformer {
-    /// Of the source.
+    /// Encodes the source.
     pub encoder: TransformerEncoder,
-    /// Of the target, with what the encoder made of the source.
+    /// Decodes the target, given the encoded source.
     pub decoder: TransformerDecoder,
 }
 
 impl Transformer {
-    /// Encoder and decoder layers of `d_model` features, with the number of each; PyTorch's default is 6 and 6.
+    /// Encoder and decoder layers with `d_model` features, and the number of each; PyTorch's
+    /// default is 6 and 6.
     pub fn new(
         d_model: usize,
         encoder: (usize, impl FnMut() -> TransformerEncoderLayer),
@@ -184,9 +189,9 @@ impl Transformer {
         model
     }
 
-    /// What the decoder makes of `tgt` `[batch, length, d_model]` and of what the encoder makes of `src`: `encoder` says
-    /// what each position of `src` sees of `src`, `decoder` what each of `tgt` sees of `tgt`, and `cross` what it sees of
-    /// `src`.
+    /// Decodes `tgt` `[batch, length, d_model]`, given `src`, which it encodes. `encoder` says what
+    /// each position of `src` sees of `src`, `decoder` what each position of `tgt` sees of `tgt`,
+    /// and `cross` what it sees of `src`.
     #[track_caller]
     pub fn forward(
         &self,

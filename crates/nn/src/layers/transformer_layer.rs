@@ -1,18 +1,18 @@
-//! [`TransformerEncoderLayer`] and [`TransformerDecoderLayer`]: attention and a feed-forward network, with normalizations
-//! and residuals. Rows of them are in `transformer.rs`.
+//! [`TransformerEncoderLayer`] and [`TransformerDecoderLayer`]: attention and a feed-forward
+//! network, with normalizations and residuals. `transformer.rs` has stacks of them.
 
 use std::fmt;
 use std::sync::Arc;
 
 use fulmen_tensor::{AsTensor, Scope, Tensor};
 
-use super::functions::Relu;
+use super::activations::Relu;
 use super::{Dropout, LayerNorm, Linear, MultiheadAttention};
 use crate::attention::{Attention, KeyValueCache};
 use crate::record::NN;
 use crate::{Forward, Module, Visit};
 
-/// What layers are built from; PyTorch's defaults.
+/// The settings of a layer, with PyTorch's defaults.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     d_model: usize,
@@ -41,7 +41,7 @@ impl Settings {
     }
 }
 
-/// The function between the two linear layers. Clones are the same one.
+/// The activation between the two linear layers. Clones share it.
 #[derive(Clone)]
 struct Function(Arc<dyn Forward + Send + Sync>);
 
@@ -76,9 +76,9 @@ macro_rules! layer {
         #[derive(Clone, Debug, Module)]
         pub struct $name {
             $($(#[$of])* pub $field: $kind,)*
-            /// To the features inside the feed-forward network.
+            /// The first linear layer of the feed-forward network.
             pub linear1: Linear,
-            /// From the features inside the feed-forward network.
+            /// The second linear layer of the feed-forward network.
             pub linear2: Linear,
             dropout: Dropout,
             activation: Function,
@@ -88,9 +88,9 @@ macro_rules! layer {
         }
 
         impl $name {
-            /// A layer of `d_model` features and `nhead` heads: 2048 features inside, dropout 0.1, ReLU, `eps` 1e-5,
-            /// biases, normalization behind the residuals. The builder methods make the parameters anew, so they come
-            /// before initialization.
+            /// A layer with `d_model` features and `nhead` heads: 2048 features in the feed-forward
+            /// network, dropout 0.1, ReLU, `eps` 1e-5, biases, normalization after the residuals.
+            /// The builder methods recreate the parameters, so call them before initialization.
             pub fn new(d_model: usize, nhead: usize) -> $name {
                 $name::build(Settings::new(d_model, nhead), Function(Arc::new(Relu)), false)
             }
@@ -108,7 +108,7 @@ macro_rules! layer {
                 }
             }
 
-            /// The features between the two linear layers.
+            /// The number of features between the two linear layers.
             pub fn dim_feedforward(self, features: usize) -> $name {
                 let settings = Settings { dim_feedforward: features, ..self.settings };
                 $name::build(settings, self.activation, self.norm_first)
@@ -119,7 +119,7 @@ macro_rules! layer {
                 $name::build(Settings { dropout: p, ..self.settings }, self.activation, self.norm_first)
             }
 
-            /// What the normalizations add to the variance.
+            /// The constant that normalizations add to the variance.
             pub fn layer_norm_eps(self, eps: f64) -> $name {
                 $name::build(Settings { eps, ..self.settings }, self.activation, self.norm_first)
             }
@@ -129,13 +129,14 @@ macro_rules! layer {
                 $name::build(Settings { bias, ..self.settings }, self.activation, self.norm_first)
             }
 
-            /// The function between the two linear layers, such as [`Gelu`](crate::Gelu).
+            /// The activation between the two linear layers, such as [`Gelu`](crate::Gelu).
             pub fn activation(mut self, activation: impl Forward + Send + Sync + 'static) -> $name {
                 self.activation = Function(Arc::new(activation));
                 self
             }
 
-            /// Whether inputs are normalized before attention and feed-forward network, and not the sums behind them.
+            /// Whether to normalize the inputs of attention and feed-forward network instead of the
+            /// sums after them.
             pub fn norm_first(mut self, norm_first: bool) -> $name {
                 self.norm_first = norm_first;
                 self
@@ -145,12 +146,12 @@ macro_rules! layer {
 }
 
 layer! {
-    /// Self-attention and a feed-forward network over `[batch, length, d_model]`. As PyTorch's
-    /// `nn.TransformerEncoderLayer` with `batch_first=True`, with its parameters' names. With
+    /// Self-attention and a feed-forward network over `[batch, length, d_model]`. Like PyTorch's
+    /// `nn.TransformerEncoderLayer` with `batch_first=True`, with the same parameter names. With
     /// [`Attention::causal`] it is the layer of a decoder-only model.
     ///
-    /// Dropout acts while training only; the padding of a batch is left out by a mask in the [`Attention`] that
-    /// [`forward`](TransformerEncoderLayer::forward) is given.
+    /// Dropout is active in training mode only. To hide the padding of a batch, pass
+    /// [`forward`](TransformerEncoderLayer::forward) an [`Attention`] with a mask.
     ///
     /// ```
     /// use fulmen_nn::attention::Attention;
@@ -165,23 +166,24 @@ layer! {
     /// assert_eq!(layer.forward(&x, &Attention::new().mask(&padding)).ty(), x.ty());
     /// ```
     TransformerEncoderLayer {
-        /// Of the input to itself.
+        /// Self-attention.
         self_attn: MultiheadAttention = attention,
-        /// Around the attention.
+        /// The normalization of the attention.
         norm1: LayerNorm = norm,
-        /// Around the feed-forward network.
+        /// The normalization of the feed-forward network.
         norm2: LayerNorm = norm,
-        /// Behind the attention.
+        /// The dropout after the attention.
         dropout1: Dropout = dropout,
-        /// Behind the feed-forward network.
+        /// The dropout after the feed-forward network.
         dropout2: Dropout = dropout,
     }
 }
 
 impl TransformerEncoderLayer {
-    /// The layer's result; `how` says what each position sees.
+    /// The output of the layer. `how` says what each position sees.
     ///
-    /// Poisoned where the input is not `[batch, length, d_model]` or the heads do not divide the features.
+    /// Poisoned if the input is not `[batch, length, d_model]` or the heads do not divide the
+    /// features.
     #[track_caller]
     pub fn forward(&self, src: impl AsTensor, how: &Attention) -> Tensor {
         let _scope = NN.open();
@@ -195,9 +197,10 @@ impl TransformerEncoderLayer {
         }
     }
 
-    /// The layer's result for the next tokens `[batch, count, d_model]` of a generation, and the cache with their keys and
-    /// values: what [`forward`](TransformerEncoderLayer::forward) with [`Attention::causal`] gives at these places of the
-    /// whole sequence. See [`MultiheadAttention::forward_cached`].
+    /// Applies the layer to the next tokens `[batch, count, d_model]` of a generation. Returns the
+    /// result and the updated cache. The result equals that of
+    /// [`forward`](TransformerEncoderLayer::forward) with [`Attention::causal`] on the whole
+    /// sequence at these positions. See [`MultiheadAttention::forward_cached`].
     #[track_caller]
     pub fn forward_cached(&self, src: impl AsTensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
         let _scope = NN.open();
@@ -223,8 +226,9 @@ impl TransformerEncoderLayer {
 }
 
 layer! {
-    /// Self-attention, attention to an encoder's result and a feed-forward network over `[batch, length, d_model]`. As
-    /// PyTorch's `nn.TransformerDecoderLayer` with `batch_first=True`, with its parameters' names.
+    /// Self-attention, attention to the encoder's output and a feed-forward network over `[batch,
+    /// length, d_model]`. Like PyTorch's `nn.TransformerDecoderLayer` with `batch_first=True`, with
+    /// the same parameter names.
     ///
     /// ```
     /// use fulmen_nn::attention::Attention;
@@ -238,30 +242,31 @@ layer! {
     /// assert_eq!(y.ty(), tgt.ty());
     /// ```
     TransformerDecoderLayer {
-        /// Of the input to itself.
+        /// Self-attention.
         self_attn: MultiheadAttention = attention,
-        /// Of the input to the encoder's result.
+        /// Attention to the encoder's output.
         multihead_attn: MultiheadAttention = attention,
-        /// Around the attention to itself.
+        /// The normalization of the self-attention.
         norm1: LayerNorm = norm,
-        /// Around the attention to the encoder's result.
+        /// The normalization of the attention to the encoder's output.
         norm2: LayerNorm = norm,
-        /// Around the feed-forward network.
+        /// The normalization of the feed-forward network.
         norm3: LayerNorm = norm,
-        /// Behind the attention to itself.
+        /// The dropout after the self-attention.
         dropout1: Dropout = dropout,
-        /// Behind the attention to the encoder's result.
+        /// The dropout after the attention to the encoder's output.
         dropout2: Dropout = dropout,
-        /// Behind the feed-forward network.
+        /// The dropout after the feed-forward network.
         dropout3: Dropout = dropout,
     }
 }
 
 impl TransformerDecoderLayer {
-    /// The layer's result; `how` says what each position of `tgt` sees of `tgt`, usually what came before, and `cross` what
-    /// it sees of `memory`.
+    /// Applies the layer. `how` says what each position of `tgt` sees of `tgt`, usually the
+    /// positions before it, and `cross` what it sees of `memory`.
     ///
-    /// Poisoned where an input is not `[batch, length, d_model]` or the heads do not divide the features.
+    /// Poisoned if an input is not `[batch, length, d_model]` or the heads do not divide the
+    /// features.
     #[track_caller]
     pub fn forward(&self, tgt: impl AsTensor, memory: impl AsTensor, how: &Attention, cross: &Attention) -> Tensor {
         let _scope = NN.open();

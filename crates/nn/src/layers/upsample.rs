@@ -1,4 +1,4 @@
-//! [`Upsample`], [`PixelShuffle`] and [`PixelUnshuffle`]: images with more or fewer pixels.
+//! [`Upsample`], [`PixelShuffle`] and [`PixelUnshuffle`]: change the resolution of images.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use fulmen_tensor::{AsTensor, Interpolation, Tensor};
 use crate::Module;
 use crate::record::NN;
 
-/// Interpolation of the spatial axes of `[batch, channels, …]` to given sizes or by given factors. As PyTorch's
-/// `nn.Upsample`; see [`Tensor::interpolate`].
+/// Interpolates the spatial axes of `[batch, channels, …]` to given sizes or by given factors. Like
+/// PyTorch's `nn.Upsample`; see [`Tensor::interpolate`].
 ///
 /// ```
 /// use fulmen_nn::Upsample;
@@ -28,23 +28,23 @@ pub struct Upsample {
 }
 
 impl Upsample {
-    /// To these sizes, one a spatial axis; the nearest element.
+    /// Resizes to these sizes, one for each spatial axis, with the nearest element.
     pub fn size(sizes: impl Into<Vec<usize>>) -> Upsample {
         Upsample { sizes: Some(sizes.into()), scales: vec![], mode: Interpolation::Nearest }
     }
 
-    /// By these factors, one a spatial axis; the nearest element.
+    /// Resizes by these factors, one for each spatial axis, with the nearest element.
     pub fn scale_factor(scales: impl Into<Vec<f64>>) -> Upsample {
         Upsample { sizes: None, scales: scales.into(), mode: Interpolation::Nearest }
     }
 
-    /// How elements between others are found.
+    /// The interpolation mode.
     pub fn mode(mut self, mode: Interpolation) -> Upsample {
         self.mode = mode;
         self
     }
 
-    /// The interpolated input.
+    /// Interpolates the input.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
@@ -71,8 +71,8 @@ impl fmt::Display for Upsample {
     }
 }
 
-/// Channels turned into pixels: `[…, channels·r², height, width]` becomes `[…, channels, height·r, width·r]`. As PyTorch's
-/// `nn.PixelShuffle`.
+/// Rearranges channels into pixels: `[…, channels·r², height, width]` becomes `[…, channels,
+/// height·r, width·r]`. Like PyTorch's `nn.PixelShuffle`.
 ///
 /// ```
 /// use fulmen_nn::{PixelShuffle, PixelUnshuffle};
@@ -87,19 +87,20 @@ pub struct PixelShuffle {
     factor: usize,
 }
 
-/// Pixels turned into channels, the inverse of [`PixelShuffle`]. As PyTorch's `nn.PixelUnshuffle`.
+/// Rearranges pixels into channels, the inverse of [`PixelShuffle`]. Like PyTorch's
+/// `nn.PixelUnshuffle`.
 #[derive(Clone, Copy, Debug, Module)]
 pub struct PixelUnshuffle {
     factor: usize,
 }
 
 impl PixelShuffle {
-    /// As many times as many rows and columns.
+    /// The factor by which height and width grow.
     pub fn new(factor: usize) -> PixelShuffle {
         PixelShuffle { factor }
     }
 
-    /// The larger images.
+    /// Rearranges the input.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(format_args!("PixelShuffle({})", self.factor), || {
@@ -121,12 +122,12 @@ impl PixelShuffle {
 }
 
 impl PixelUnshuffle {
-    /// As many times fewer rows and columns.
+    /// The factor by which height and width shrink.
     pub fn new(factor: usize) -> PixelUnshuffle {
         PixelUnshuffle { factor }
     }
 
-    /// The smaller images.
+    /// Rearranges the input.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(format_args!("PixelUnshuffle({})", self.factor), || {

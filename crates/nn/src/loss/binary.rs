@@ -1,4 +1,4 @@
-//! Yes or no: binary cross-entropy of probabilities and of logits, and the focal loss.
+//! Binary classification: cross-entropy of probabilities and of logits, and the focal loss.
 
 use fulmen_tensor::{AsTensor, Refusal, Tensor};
 
@@ -7,8 +7,9 @@ use super::check::{pair, weight};
 use crate::activation::log_sigmoid;
 use crate::record::NN;
 
-/// `−(target·log p + (1 − target)·log(1 − p))`, elementwise, of probabilities and targets between 0 and 1 in one shape.
-/// A logarithm counts as at least −100. From logits, [`binary_cross_entropy_with_logits`] is more exact.
+/// `−(target·log p + (1 − target)·log(1 − p))`, elementwise, for probabilities and targets between
+/// 0 and 1 of the same shape. Logarithms are clamped to at least −100. For logits,
+/// [`binary_cross_entropy_with_logits`] is more exact.
 ///
 /// A probability outside 0 to 1 gives NaN.
 ///
@@ -26,7 +27,7 @@ pub fn binary_cross_entropy(p: impl AsTensor, target: impl AsTensor, reduction: 
     BceLoss::new().reduction(reduction).forward(p, target)
 }
 
-/// [`binary_cross_entropy`] with settings, as PyTorch's `nn.BCELoss`.
+/// [`binary_cross_entropy`] with settings, like PyTorch's `nn.BCELoss`.
 #[derive(Clone, Debug, Default)]
 pub struct BceLoss {
     reduction: Reduction,
@@ -39,27 +40,27 @@ impl BceLoss {
         BceLoss::default()
     }
 
-    /// What becomes of the losses.
+    /// How the losses are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> BceLoss {
         self.reduction = reduction;
         self
     }
 
-    /// What the losses are multiplied by; it broadcasts to them.
+    /// The weight of the losses; it broadcasts to them.
     pub fn weight(mut self, weight: impl AsTensor) -> BceLoss {
         self.weight = Some(weight.as_tensor().clone());
         self
     }
 
-    /// The loss. Poisoned when the two differ in shape, when the probabilities are not floating-point numbers, and by a
-    /// weight that does not fit.
+    /// The loss. Poisoned if the shapes differ, if the probabilities are not floating-point, or if
+    /// the weight does not fit.
     #[track_caller]
     pub fn forward(&self, p: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("binary_cross_entropy", || {
             let (p, target) = (p.as_tensor(), target.as_tensor());
             let (p, target) = pair(p, target)?;
-            // Where p is 0 or 1 the logarithm's derivative is infinite. There the loss is its value with a straight line
-            // through it, whose slope is PyTorch's.
+            // If p is 0 or 1, the derivative of the logarithm is infinite. There, the loss is
+            // continued by a straight line with PyTorch's slope.
             let flat = (&p * (-&p + 1.0)).lt(1e-12);
             let inner = flat.select(&Tensor::full(p.dtype(), [], 0.5), &p);
             let at = p.detach();
@@ -73,7 +74,7 @@ impl BceLoss {
     }
 }
 
-/// [`binary_cross_entropy`] of `sigmoid(logits)`, in one formula that is exact for large logits too.
+/// [`binary_cross_entropy`] of `sigmoid(logits)`, in a formula that is exact for large logits too.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, binary_cross_entropy_with_logits};
@@ -89,13 +90,13 @@ pub fn binary_cross_entropy_with_logits(logits: impl AsTensor, target: impl AsTe
     BceWithLogitsLoss::new().reduction(reduction).forward(logits, target)
 }
 
-/// [`binary_cross_entropy_with_logits`] with settings, as PyTorch's `nn.BCEWithLogitsLoss`.
+/// [`binary_cross_entropy_with_logits`] with settings, like PyTorch's `nn.BCEWithLogitsLoss`.
 ///
 /// ```
 /// use fulmen_nn::loss::{BceWithLogitsLoss, Reduction};
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// // Five labels, of which the last is rare.
+/// // Five labels; the last one is rare.
 /// let loss = BceWithLogitsLoss::new().pos_weight(&Tensor::from_slice(&[1.0f32, 1.0, 1.0, 1.0, 20.0], [5]));
 /// let losses = loss.reduction(Reduction::None).forward(&Tensor::zeros(DType::F32, [8, 5]), &Tensor::ones(DType::I32, [8, 5]));
 /// assert!((losses.sum_all().eval()?.to_vec::<f32>()?[0] - 8.0 * 24.0 * 2f32.ln()).abs() < 1e-3);
@@ -114,26 +115,26 @@ impl BceWithLogitsLoss {
         BceWithLogitsLoss::default()
     }
 
-    /// What becomes of the losses.
+    /// How the losses are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> BceWithLogitsLoss {
         self.reduction = reduction;
         self
     }
 
-    /// What the losses are multiplied by; it broadcasts to them.
+    /// The weight of the losses; it broadcasts to them.
     pub fn weight(mut self, weight: impl AsTensor) -> BceWithLogitsLoss {
         self.weight = Some(weight.as_tensor().clone());
         self
     }
 
-    /// What the part of the positive targets is multiplied by; it broadcasts to the losses.
+    /// The weight of positive targets; it broadcasts to the losses.
     pub fn pos_weight(mut self, weight: impl AsTensor) -> BceWithLogitsLoss {
         self.pos_weight = Some(weight.as_tensor().clone());
         self
     }
 
-    /// The loss. Poisoned when the two differ in shape, when the logits are not floating-point numbers, and by weights
-    /// that do not fit.
+    /// The loss. Poisoned if the shapes differ, if the logits are not floating-point, or if weights
+    /// do not fit.
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("binary_cross_entropy_with_logits", || {
@@ -154,7 +155,7 @@ pub(super) fn minus_log_sigmoid(x: &Tensor) -> Tensor {
     -log_sigmoid(x)
 }
 
-/// The losses with their weights, reduced.
+/// Applies the weights and the reduction.
 fn finish(reduction: Reduction, losses: Tensor, factor: Option<&Tensor>) -> Result<Tensor, Refusal> {
     let Some(factor) = factor else { return Ok(reduction.apply(&losses)) };
     let factor = weight("weight", factor, &losses, losses.dtype())?;
@@ -164,7 +165,7 @@ fn finish(reduction: Reduction, losses: Tensor, factor: Option<&Tensor>) -> Resu
 /// `−αₜ(1 − pₜ)^γ·log pₜ`, where `pₜ` is the probability that `sigmoid(logits)` gives to the target and `αₜ` is `alpha` for
 /// positive and `1 − alpha` for negative targets: torchvision's `sigmoid_focal_loss`, whose α is 0.25 and γ is 2.
 ///
-/// Poisoned as [`binary_cross_entropy_with_logits`].
+/// Poisoned like [`binary_cross_entropy_with_logits`].
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, sigmoid_focal_loss};
@@ -194,25 +195,26 @@ impl SigmoidFocalLoss {
         SigmoidFocalLoss { reduction: Reduction::Mean, alpha: Some(0.25), gamma: 2.0 }
     }
 
-    /// What becomes of the losses.
+    /// How the losses are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> SigmoidFocalLoss {
         self.reduction = reduction;
         self
     }
 
-    /// The weight of positive targets, between 0 and 1; `None` weighs none.
+    /// The weight of positive targets, between 0 and 1; `None` for no weights.
     pub fn alpha(mut self, alpha: impl Into<Option<f64>>) -> SigmoidFocalLoss {
         self.alpha = alpha.into();
         self
     }
 
-    /// How much less counts what is right already.
+    /// The focusing parameter: larger values reduce the weight of well-classified samples.
     pub fn gamma(mut self, gamma: f64) -> SigmoidFocalLoss {
         self.gamma = gamma;
         self
     }
 
-    /// The loss. Poisoned as [`binary_cross_entropy_with_logits`], and by an α outside 0 to 1 or a negative γ.
+    /// The loss. Poisoned like [`binary_cross_entropy_with_logits`], and if α is not between 0 and
+    /// 1 or γ is negative.
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("sigmoid_focal_loss", || {
@@ -225,7 +227,7 @@ impl SigmoidFocalLoss {
             }
             let losses = (-&target + 1.0) * &x + minus_log_sigmoid(&x);
             let p = x.sigmoid();
-            // The probability that is given to what is not so.
+            // The probability of the wrong class.
             let wrong = &p + &target - &p * &target * 2.0;
             let mut losses = if self.gamma == 0.0 { losses } else { losses * wrong.pow(self.gamma) };
             if let Some(alpha) = self.alpha {

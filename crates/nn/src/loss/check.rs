@@ -1,10 +1,10 @@
-//! What losses ask of their tensors, and what they say of others.
+//! Checks of the arguments of losses, and their messages.
 
 use fulmen_tensor::{DType, Refusal, Tensor};
 
 use crate::precision::{precision, wide};
 
-/// Tensors with their names: floating-point numbers of one shape.
+/// Checks named tensors: floating-point, with the same shape.
 pub(super) fn alike(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     for (name, tensor) in tensors {
         if !tensor.live()?.dtype().is_float() {
@@ -14,7 +14,7 @@ pub(super) fn alike(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     same_shape(tensors)
 }
 
-/// Tensors with their names, of one shape.
+/// Checks that named tensors have the same shape.
 pub(super) fn same_shape(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     tensors.iter().try_for_each(|(_, tensor)| tensor.live().map(drop))?;
     if tensors.windows(2).all(|pair| pair[0].1.shape() == pair[1].1.shape()) {
@@ -24,7 +24,8 @@ pub(super) fn same_shape(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     Err(format!("{}; make their shapes equal", found.join(", ")).into())
 }
 
-/// A prediction to compute with, and a target of its shape beside it: numbers of any kind, or truth values.
+/// A prediction in the dtype of the computation, and a target of the same shape, numbers of any
+/// kind or booleans.
 pub(super) fn pair(prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
     alike(&[("prediction", prediction)])?;
     same_shape(&[("prediction", prediction), ("target", target)])?;
@@ -32,7 +33,7 @@ pub(super) fn pair(prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tens
     Ok((wide(prediction), target))
 }
 
-/// A weight that must broadcast to `shape` without widening it; in `dtype`.
+/// A weight that must broadcast to `shape` without enlarging it, converted to `dtype`.
 pub(super) fn weight(name: &str, weight: &Tensor, of: &Tensor, dtype: DType) -> Result<Tensor, Refusal> {
     let (small, large) = (weight.live()?.shape().dims(), of.shape().dims());
     let fits = small.len() <= large.len()
@@ -44,10 +45,10 @@ pub(super) fn weight(name: &str, weight: &Tensor, of: &Tensor, dtype: DType) -> 
     Err(format!("the {name} is {ty}, which does not broadcast to the losses, {of}").into())
 }
 
-/// A number that must be finite and at least 0.
+/// Checks that a number is finite and at least 0.
 pub(super) fn at_least_zero(name: &str, value: f64) -> Result<(), Refusal> {
     if value >= 0.0 && value.is_finite() {
         return Ok(());
     }
-    Err(format!("{name} is a number of at least 0, not {value}").into())
+    Err(format!("{name} must be at least 0, it is {value}").into())
 }

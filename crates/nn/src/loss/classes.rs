@@ -1,20 +1,20 @@
-//! Targets that are the indices of classes: which of them are right, which are ignored, and what stands at them.
+//! Targets that are class indices: which are valid, which are ignored, and the values at them.
 
 use fulmen_tensor::{DType, Tensor};
 
-/// Targets `[samples]` beside values `[samples, classes]`.
+/// Targets `[samples]` for values `[samples, classes]`.
 pub(super) struct Classes {
     one_hot: Tensor,
-    /// True where the target is ignored.
+    /// True if the target is ignored.
     pub(super) ignored: Option<Tensor>,
-    /// True where the target is a class or ignored.
+    /// True if the target is a class or ignored.
     sound: Tensor,
 }
 
 impl Classes {
     pub(super) fn new(target: &Tensor, classes: usize, ignore_index: Option<i64>) -> Classes {
-        // A short integer cannot count to the number of classes; a long one may lose its high bits. So the range is
-        // checked as i64 where i32 does not hold every value.
+        // A short integer type cannot represent the number of classes; converting a long one may
+        // lose its high bits. So the range is checked in i64 unless i32 holds all values.
         let wide = match target.dtype() {
             DType::U32 | DType::I64 | DType::U64 => DType::I64,
             _ => DType::I32,
@@ -22,7 +22,7 @@ impl Classes {
         let index = target.to_dtype(wide);
         let right = index.ge(0.0).and(index.lt(classes as f64));
         let one_hot = right.select(&index, &index.zeros_like()).to_dtype(DType::I32).one_hot(classes);
-        // An index that the targets' type cannot hold ignores nothing, and must not wrap to one that does.
+        // An index outside the targets' type ignores nothing, and must not wrap to a valid one.
         let held = |i: &i64| wide == DType::I64 || i32::try_from(*i).is_ok();
         let ignored = ignore_index.filter(held).map(|i| index.eq(Tensor::scalar(i).to_dtype(wide)));
         let sound = match &ignored {
@@ -34,13 +34,13 @@ impl Classes {
 
     /// The value `[samples]` at each target.
     pub(super) fn pick(&self, values: &Tensor) -> Tensor {
-        // Not a sum of products: 0 · −∞, where a class is impossible, would be NaN.
+        // Not a sum of products: 0 · −∞, for an impossible class, would be NaN.
         self.one_hot.select(values, &Tensor::zeros(values.dtype(), [])).sum(&[-1])
     }
 
-    /// Losses `[samples]` that are 0 where the target is ignored, and NaN where it is neither a class nor ignored.
+    /// Losses `[samples]` with 0 for ignored targets and NaN for invalid ones.
     pub(super) fn masked_losses(&self, losses: &Tensor) -> Tensor {
-        // Times NaN, so that the gradient is NaN as well.
+        // Multiplied by NaN, so that the gradient is NaN too.
         let one = losses.ones_like();
         let losses = losses * self.sound.select(&one, &(&one * f64::NAN));
         match &self.ignored {
@@ -49,8 +49,8 @@ impl Classes {
         }
     }
 
-    /// What each sample counts in a mean: the weight of its class, if there are weights; 0 if it is ignored. `None`
-    /// where all count the same.
+    /// The weight of each sample in a mean: that of its class, or 0 if it is ignored. `None` if all
+    /// weights are equal.
     pub(super) fn counts(&self, weight: Option<&Tensor>, dtype: DType) -> Option<Tensor> {
         let counts = match weight {
             Some(weight) => self.pick(weight),

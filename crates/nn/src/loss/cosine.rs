@@ -1,4 +1,4 @@
-//! The angle between vectors: its cosine, and the loss that draws it to 0 or pushes it open.
+//! Cosine similarity, and a loss that increases or decreases it.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
@@ -7,8 +7,8 @@ use super::check::{alike, same_shape};
 use crate::precision::wide;
 use crate::record::NN;
 
-/// `a·b / (max(|a|, eps)·max(|b|, eps))` along one axis, which vanishes; PyTorch's `eps` is 1e-8. The two are
-/// floating-point numbers of one shape; 16-bit ones are computed with as f32.
+/// `a·b / (max(|a|, eps)·max(|b|, eps))` along one axis, which is removed; PyTorch's `eps` is 1e-8.
+/// Both are floating-point tensors of the same shape; 16-bit ones are computed in f32.
 ///
 /// ```
 /// use fulmen_nn::loss::cosine_similarity;
@@ -25,16 +25,16 @@ pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f
         alike(&[("first", a), ("second", b)])?;
         a.shape().axis(axis)?;
         if eps.is_nan() || eps <= 0.0 {
-            return Err(format!("eps is a number above 0, not {eps}").into());
+            return Err(format!("eps must be above 0, it is {eps}").into());
         }
         let (a, b) = (wide(a), wide(b));
-        // Not a root of a maximum: eps² would be 0 in f32 where eps is small.
+        // Not the root of a maximum: for a small eps, eps² would underflow in f32.
         let (a, b) = (&a / norm(&a, axis, eps), &b / norm(&b, axis, eps));
         Ok((a * b).sum(&[axis]))
     })
 }
 
-/// `max(|x|, eps)` along an axis of size 1 then; at 0 without gradient.
+/// `max(|x|, eps)` along an axis, which becomes size 1; no gradient at 0.
 fn norm(x: &Tensor, axis: isize, eps: f64) -> Tensor {
     let squares = (x * x).sum_keepdim(&[axis]);
     let none = squares.eq(0.0);
@@ -42,8 +42,8 @@ fn norm(x: &Tensor, axis: isize, eps: f64) -> Tensor {
     none.select(&squares.zeros_like(), &norm).maximum(eps)
 }
 
-/// `1 − cos(a, b)` where the target is 1, `max(0, cos(a, b) − margin)` where it is −1, over vectors `[…, width]` and
-/// targets `[…]`; PyTorch's margin is 0. Other targets give 0, as in PyTorch.
+/// `1 − cos(a, b)` for target 1 and `max(0, cos(a, b) − margin)` for target −1, over vectors `[…,
+/// width]` and targets `[…]`; PyTorch's margin is 0. Other targets give 0, as in PyTorch.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, cosine_embedding_loss};
@@ -66,10 +66,10 @@ pub fn cosine_embedding_loss(
         let (a, b, target) = (a.as_tensor(), b.as_tensor(), target.as_tensor());
         alike(&[("first", a), ("second", b)])?;
         if a.rank() == 0 {
-            return Err("a vector stands on the last axis, and scalars have none".into());
+            return Err("vectors are on the last axis, and scalars have none".into());
         }
         let (a, b) = (wide(a), wide(b));
-        // PyTorch's formula, which differs from that of `cosine_similarity` in how it avoids dividing by 0.
+        // PyTorch's formula, which avoids the division by 0 differently from `cosine_similarity`.
         let squares_a = (&a * &a).sum(&[-1]) + 1e-12;
         let squares_b = (&b * &b).sum(&[-1]) + 1e-12;
         let cosine = (a * b).sum(&[-1]) / (squares_a * squares_b).sqrt();
@@ -81,7 +81,7 @@ pub fn cosine_embedding_loss(
     })
 }
 
-/// [`cosine_embedding_loss`] with settings, as PyTorch's `nn.CosineEmbeddingLoss`.
+/// [`cosine_embedding_loss`] with settings, like PyTorch's `nn.CosineEmbeddingLoss`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CosineEmbeddingLoss {
     reduction: Reduction,
@@ -94,13 +94,13 @@ impl CosineEmbeddingLoss {
         CosineEmbeddingLoss::default()
     }
 
-    /// What becomes of the losses.
+    /// How the losses are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> CosineEmbeddingLoss {
         self.reduction = reduction;
         self
     }
 
-    /// The cosine that is small enough for vectors that are not alike.
+    /// The cosine below which dissimilar vectors cost nothing.
     pub fn margin(mut self, margin: f64) -> CosineEmbeddingLoss {
         self.margin = margin;
         self

@@ -1,4 +1,5 @@
-//! Cross-entropy and the negative log-likelihood of classes. Not here: yes or no (`binary`).
+//! Cross-entropy and the negative log-likelihood of classes. Not here: binary classification
+//! (`binary`).
 
 use fulmen_tensor::{AsTensor, Refusal, Tensor};
 
@@ -7,11 +8,11 @@ use super::classes::Classes;
 use crate::precision::{precision, wide};
 use crate::record::{NN, live};
 
-/// `−log softmax(logits)[target]`: logits `[…, classes]` against the index of the right class, integers `[…]`, or
-/// against probabilities `[…, classes]`, `−Σ target·log softmax(logits)`.
+/// `−log softmax(logits)[target]`: logits `[…, classes]` and the index of the right class, integers
+/// `[…]`; or, with probabilities `[…, classes]` as the target, `−Σ target·log softmax(logits)`.
 ///
-/// A target outside `0..classes` makes its sample's loss, and the gradient of its logits, NaN: it is never taken for
-/// a sample that is right.
+/// A target outside `0..classes` makes the loss of its sample, and the gradient of its logits, NaN,
+/// so the mistake cannot go unnoticed.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, cross_entropy};
@@ -31,13 +32,13 @@ pub fn cross_entropy(logits: impl AsTensor, target: impl AsTensor, reduction: Re
     CrossEntropyLoss::new().reduction(reduction).forward(logits, target)
 }
 
-/// [`cross_entropy`] with settings, as PyTorch's `nn.CrossEntropyLoss`.
+/// [`cross_entropy`] with settings, like PyTorch's `nn.CrossEntropyLoss`.
 ///
 /// ```
 /// use fulmen_nn::loss::{CrossEntropyLoss, Reduction};
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// // PyTorch's layout for images: the classes stand on axis 1.
+/// // PyTorch's layout for images: the classes are on axis 1.
 /// let loss = CrossEntropyLoss::new().class_axis(1).ignore_index(255).reduction(Reduction::None);
 /// let losses = loss.forward(&Tensor::zeros(DType::F32, [4, 21, 8, 8]), &Tensor::zeros(DType::U8, [4, 8, 8]));
 /// assert_eq!(losses.ty().to_string(), "f32[4, 8, 8]");
@@ -52,7 +53,7 @@ pub struct CrossEntropyLoss {
 }
 
 impl CrossEntropyLoss {
-    /// The mean, without smoothing; no target is ignored; the classes stand on the last axis.
+    /// The mean, without smoothing; no target is ignored; the classes are on the last axis.
     pub fn new() -> CrossEntropyLoss {
         CrossEntropyLoss {
             reduction: Reduction::Mean,
@@ -63,7 +64,7 @@ impl CrossEntropyLoss {
         }
     }
 
-    /// What becomes of the samples' losses.
+    /// How the samples' losses are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> CrossEntropyLoss {
         self.reduction = reduction;
         self
@@ -75,44 +76,47 @@ impl CrossEntropyLoss {
         self
     }
 
-    /// Samples with this target count 0 in the sum and not at all in the mean. PyTorch ignores −100 unless told
-    /// otherwise; here nothing is ignored that was not asked for. Probabilities cannot be ignored.
+    /// Samples with this target do not count in the sum or the mean. PyTorch ignores −100 by
+    /// default; here, nothing is ignored by default. Not available for targets that are
+    /// probabilities.
     pub fn ignore_index(mut self, target: i64) -> CrossEntropyLoss {
         self.ignore_index = Some(target);
         self
     }
 
-    /// A weight for each class, `[classes]`, which multiplies what the class adds to a sample's loss. With targets that
-    /// are indices the mean is the weighted one, as in PyTorch: divided by the sum of the targets' weights.
+    /// A weight for each class, `[classes]`, which multiplies the class's contribution to a
+    /// sample's loss. For index targets, the mean is weighted as in PyTorch: divided by the sum of
+    /// the targets' weights.
     pub fn weight(mut self, weight: impl AsTensor) -> CrossEntropyLoss {
         self.weight = Some(weight.as_tensor().clone());
         self
     }
 
-    /// The axis of the logits that the classes stand on; PyTorch's is 1.
+    /// The axis of the classes in the logits; PyTorch's is 1.
     pub fn class_axis(mut self, axis: isize) -> CrossEntropyLoss {
         self.class_axis = axis;
         self
     }
 
-    /// The loss. Half-precision logits are computed with as f32.
+    /// The loss. 16-bit logits are computed in f32.
     ///
-    /// Poisoned when the logits are not floating-point numbers or have no classes, when the target is neither integers
-    /// of the samples' shape nor probabilities of the logits' shape, and by settings that cannot be.
+    /// Poisoned if the logits are not floating-point or have no classes, if the target is neither
+    /// integers of the samples' shape nor probabilities of the logits' shape, and if the settings
+    /// are invalid.
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("cross_entropy", || {
             let (logits, target) = (logits.as_tensor(), target.as_tensor());
             live(&[logits, target])?;
             if !(0.0..=1.0).contains(&self.label_smoothing) {
-                let message = format!("label smoothing is a share between 0 and 1, not {}", self.label_smoothing);
+                let message = format!("label_smoothing must be between 0 and 1, it is {}", self.label_smoothing);
                 return Err(message.into());
             }
             let soft = target.dtype().is_float();
             let axis = class_axis(logits, target, self.class_axis, soft)?;
             if soft && self.ignore_index.is_some() {
                 let message =
-                    "ignore_index means nothing for targets that are probabilities; give it up, or give indices";
+                    "ignore_index does not apply to targets that are probabilities; remove it, or pass indices";
                 return Err(message.into());
             }
             let classes = logits.shape()[axis];
@@ -137,14 +141,14 @@ impl CrossEntropyLoss {
         })
     }
 
-    /// The losses `[samples]` against probabilities.
+    /// The losses `[samples]` for targets that are probabilities.
     fn soft(&self, log_p: &Tensor, target: &Tensor, weight: Option<&Tensor>) -> Tensor {
         let classes = log_p.size(-1) as f64;
         let mut target = target.to_dtype(log_p.dtype());
         if self.label_smoothing != 0.0 {
             target = target * (1.0 - self.label_smoothing) + self.label_smoothing / classes;
         }
-        // A class that is impossible, and is not asked for, costs nothing: 0 · −∞ would be NaN.
+        // An impossible class with target 0 costs nothing, although 0 · −∞ would be NaN.
         let nothing = target.eq(0.0).and(log_p.eq(f64::NEG_INFINITY));
         let mut terms = target * nothing.select(&log_p.zeros_like(), log_p);
         if let Some(weight) = weight {
@@ -160,8 +164,8 @@ impl Default for CrossEntropyLoss {
     }
 }
 
-/// `−log_p[target]`: log-probabilities `[…, classes]`, as `log_softmax` gives them, against the index of the right
-/// class, integers `[…]`. A target outside `0..classes` gives NaN.
+/// `−log_p[target]`: log-probabilities `[…, classes]`, as from `log_softmax`, and the index of the
+/// right class, integers `[…]`. A target outside `0..classes` gives NaN.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, nll_loss};
@@ -178,7 +182,7 @@ pub fn nll_loss(log_p: impl AsTensor, target: impl AsTensor, reduction: Reductio
     NllLoss::new().reduction(reduction).forward(log_p, target)
 }
 
-/// [`nll_loss`] with settings, as PyTorch's `nn.NLLLoss`.
+/// [`nll_loss`] with settings, like PyTorch's `nn.NLLLoss`.
 #[derive(Clone, Debug)]
 pub struct NllLoss {
     reduction: Reduction,
@@ -188,18 +192,18 @@ pub struct NllLoss {
 }
 
 impl NllLoss {
-    /// The mean; no target is ignored; the classes stand on the last axis.
+    /// The mean; no target is ignored; the classes are on the last axis.
     pub fn new() -> NllLoss {
         NllLoss { reduction: Reduction::Mean, ignore_index: None, weight: None, class_axis: -1 }
     }
 
-    /// What becomes of the samples' losses.
+    /// How the samples' losses are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> NllLoss {
         self.reduction = reduction;
         self
     }
 
-    /// Samples with this target count 0 in the sum and not at all in the mean.
+    /// Samples with this target do not count in the sum or the mean.
     pub fn ignore_index(mut self, target: i64) -> NllLoss {
         self.ignore_index = Some(target);
         self
@@ -211,13 +215,13 @@ impl NllLoss {
         self
     }
 
-    /// The axis that the classes stand on; PyTorch's is 1.
+    /// The axis of the classes; PyTorch's is 1.
     pub fn class_axis(mut self, axis: isize) -> NllLoss {
         self.class_axis = axis;
         self
     }
 
-    /// The loss. Poisoned as [`CrossEntropyLoss::forward`], and by targets that are probabilities.
+    /// The loss. Poisoned like [`CrossEntropyLoss::forward`], and if the targets are probabilities.
     #[track_caller]
     pub fn forward(&self, log_p: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("nll_loss", || {
@@ -243,7 +247,7 @@ impl Default for NllLoss {
     }
 }
 
-/// The losses reduced, where the mean is over what the targets count.
+/// Reduces the losses; the mean uses the weights of the targets.
 fn mean_by(reduction: Reduction, targets: &Classes, losses: &Tensor, weight: Option<&Tensor>) -> Tensor {
     match (reduction, targets.counts(weight, losses.dtype())) {
         (Reduction::Mean, Some(counts)) => losses.sum_all() / counts.sum_all(),
@@ -251,7 +255,7 @@ fn mean_by(reduction: Reduction, targets: &Classes, losses: &Tensor, weight: Opt
     }
 }
 
-/// The order of axes in which that of the classes is the last.
+/// The permutation of axes that moves the classes to the last.
 fn classes_last(rank: usize, axis: usize) -> Vec<isize> {
     let others = (0..rank).filter(|&a| a != axis);
     others.chain([axis]).map(|a| a as isize).collect()
@@ -267,14 +271,14 @@ fn class_weight(weight: Option<&Tensor>, classes: usize, logits: &Tensor) -> Res
     Ok(Some(weight.to_dtype(precision(logits.dtype()))))
 }
 
-/// The axis of the classes, or why these tensors cannot be.
+/// The axis of the classes, or why the tensors are invalid.
 fn class_axis(logits: &Tensor, target: &Tensor, axis: isize, soft: bool) -> Result<usize, String> {
     let (l, t) = (logits.ty(), target.ty());
     if !l.dtype.is_float() {
-        return Err(format!("logits are floating-point numbers, these are {l}"));
+        return Err(format!("the logits must be floating-point numbers, they are {l}"));
     }
     if !soft && !t.dtype.is_integer() {
-        return Err(format!("targets are the integer indices of the classes, these are {t}"));
+        return Err(format!("the targets must be integer indices of the classes, they are {t}"));
     }
     let axis = l.shape.axis(axis).map_err(|e| format!("no classes in the logits {l}: {e}"))?;
     let mut samples = l.shape.to_vec();

@@ -1,4 +1,5 @@
-//! Connectionist temporal classification: the likelihood of a sequence of labels over all ways to align it with time.
+//! Connectionist temporal classification: the likelihood of a label sequence over all alignments
+//! with time.
 
 use fulmen_tensor::{AsTensor, DType, Tensor, scan};
 
@@ -6,11 +7,12 @@ use super::Reduction;
 use crate::precision::wide;
 use crate::record::{NN, live};
 
-/// `−log Σ p(alignment)` over all alignments of the targets with time: log-probabilities `[time, batch, classes]`, as
-/// `log_softmax` gives them, and labels `[batch, longest]`, with their lengths, integers `[batch]`. Class 0 is the blank.
+/// `−log Σ p(alignment)` over all alignments of the targets with time: log-probabilities `[time,
+/// batch, classes]`, as from `log_softmax`, and labels `[batch, longest]`, with their lengths,
+/// integers `[batch]`. Class 0 is the blank.
 ///
-/// The mean is PyTorch's: each loss divided by the length of its target, or 1. What stands in a row of targets after its
-/// length, and in time after the input's, does not matter.
+/// The mean is PyTorch's: each loss is divided by the length of its target, or by 1 if it is empty.
+/// Labels after the target's length and time steps after the input's length are ignored.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, ctc_loss};
@@ -36,7 +38,7 @@ pub fn ctc_loss(
     CtcLoss::new().reduction(reduction).forward(log_p, targets, input_lengths, target_lengths)
 }
 
-/// [`ctc_loss`] with settings, as PyTorch's `nn.CTCLoss`.
+/// [`ctc_loss`] with settings, like PyTorch's `nn.CTCLoss`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CtcLoss {
     reduction: Reduction,
@@ -50,28 +52,30 @@ impl CtcLoss {
         CtcLoss::default()
     }
 
-    /// What becomes of the losses of the sequences.
+    /// How the losses of the sequences are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> CtcLoss {
         self.reduction = reduction;
         self
     }
 
-    /// The class that stands for no label.
+    /// The blank class.
     pub fn blank(mut self, class: usize) -> CtcLoss {
         self.blank = class;
         self
     }
 
-    /// Whether the loss of a target that is longer than its input can say is 0 instead of infinite.
+    /// Whether the loss is 0 instead of infinite if the target is too long for its input.
     pub fn zero_infinity(mut self, zero: bool) -> CtcLoss {
         self.zero_infinity = zero;
         self
     }
 
-    /// The loss, in time and memory `time·batch·longest`: one loop over time. An infinite loss has a gradient of 0. A
-    /// label that is none of the classes or the blank, and a length beyond its axis, make the sequence's loss NaN.
+    /// The loss, in time and memory `time·batch·longest`: one loop over time. An infinite loss has
+    /// a gradient of 0. A label outside the classes, a blank as a label, or a length beyond its
+    /// axis makes the loss of the sequence NaN.
     ///
-    /// Poisoned when the shapes do not fit, when targets or lengths are not integers, or when the blank is not a class.
+    /// Poisoned if the shapes do not fit, if targets or lengths are not integers, or if the blank
+    /// is not a class.
     #[track_caller]
     pub fn forward(
         &self,
@@ -92,7 +96,8 @@ impl CtcLoss {
             let (target_lengths, short) = self::lengths(target_lengths, longest);
             let sound = within.and(short);
 
-            // Blanks around and between the labels: states 0, 2, … are blanks, state 2i + 1 is label i.
+            // Blanks around and between the labels: states 0, 2, … are blanks, state 2i + 1 is
+            // label i.
             let states = 2 * longest + 1;
             let blanks = Tensor::full(DType::I32, [batch, longest], self.blank as f64);
             let used = Tensor::iota(DType::I32, [batch, longest], 1).lt(&target_lengths);
@@ -105,12 +110,12 @@ impl CtcLoss {
             let state_labels = Tensor::concatenate(&[&first, &pairs], 1);
             let emitted = log_p.take_along_axis(2, &state_labels.reshape([1, batch, states]));
 
-            // A blank between two labels may be left out if they differ.
+            // The blank between two labels can be skipped if they differ.
             let state = Tensor::iota(DType::I32, [batch, states], 1);
             let before = shifted(&state_labels, 2, &Tensor::scalar(self.blank as i32));
             let may_skip = state_labels.ne(self.blank as f64).and(state_labels.ne(&before));
 
-            // Before the first step all that is certain is that nothing has been said: as if in the first blank.
+            // Before the first step, the only possible state is the first blank.
             let start = state.eq(0.0).select(&Tensor::zeros(dtype, []), &impossible);
             let steps = Tensor::iota(DType::I32, [time], 0);
             let (ends, _) = scan(&[&start], &[&emitted, &steps], |carry, slices| {
@@ -123,11 +128,12 @@ impl CtcLoss {
                 return Err("the loop over time gave nothing".into());
             };
 
-            // Ends are the last label and the blank after it; without labels, the blank.
+            // The final states are the last label and the blank after it; without labels, the
+            // blank.
             let last = &target_lengths * 2.0;
             let (label, blank) = (state.eq(&last - 1.0), state.eq(&last));
             let (label, blank) = (label.select(&alpha, &impossible), blank.select(&alpha, &impossible));
-            // Of each there is at most one, and the largest is it.
+            // At most one of each is not −∞, and it is the largest.
             let likelihood = log_sum(&[&largest(&label), &largest(&blank)]);
             let unsound = unsound.or(sound.not());
             let mut losses = -likelihood;
@@ -143,7 +149,8 @@ impl CtcLoss {
         })
     }
 
-    /// Steps, sequences, classes and the longest target, or why these tensors cannot be.
+    /// The number of steps, sequences and classes and the longest target, or why the tensors are
+    /// invalid.
     fn sizes(
         &self,
         log_p: &Tensor,
@@ -174,26 +181,28 @@ impl CtcLoss {
             return Err(format!("the blank is class {}, and there are {classes} classes", self.blank));
         }
         if longest.checked_mul(2).and_then(|n| i32::try_from(n).ok()).is_none() {
-            return Err(format!("targets of up to {longest} labels are more than are counted, {}", found()));
+            return Err(format!("targets of up to {longest} labels are too long, {}", found()));
         }
         Ok((time, batch, classes, longest))
     }
 }
 
-/// Lengths as a column of i32, and whether they are lengths of an axis of size `most`; one that is none is 0.
+/// Lengths as a column of i32, and whether they are valid for an axis of size `most`; invalid ones
+/// become 0.
 fn lengths(x: &Tensor, most: usize) -> (Tensor, Tensor) {
-    // Judged before they are narrowed: the high bits are lost then.
+    // Checked before the conversion, which loses the high bits.
     let x = x.to_dtype(DType::I64).reshape([x.size(0), 1]);
     let sound = x.ge(0.0).and(x.le(most as f64));
     (sound.select(&x, &x.zeros_like()).to_dtype(DType::I32), sound)
 }
 
-/// Moves the states up by `by`; the first are `value`.
+/// Shifts the states by `by`; the first ones become `value`.
 fn shifted(x: &Tensor, by: i64, value: &Tensor) -> Tensor {
     x.pad(value, &[0, by], &[0, -by], &[0, 0])
 }
 
-/// The largest of a row, `[batch, 1]`, of which all but one are −∞: its gradient goes to that one.
+/// The maximum of a row, `[batch, 1]`, in which at most one element is not −∞; its gradient goes to
+/// that element.
 fn largest(x: &Tensor) -> Tensor {
     let possible = x.ne(f64::NEG_INFINITY);
     let sum = possible.select(x, &x.zeros_like()).sum_keepdim(&[1]);
@@ -201,7 +210,7 @@ fn largest(x: &Tensor) -> Tensor {
     any.select(&sum, &Tensor::full(x.dtype(), [], f64::NEG_INFINITY))
 }
 
-/// `log Σ exp(x)` of tensors of one shape, elementwise; −∞, without gradient, where all are.
+/// `log Σ exp(x)` of tensors of one shape, elementwise; −∞, without gradient, if all are −∞.
 fn log_sum(terms: &[&Tensor]) -> Tensor {
     let Some((first, others)) = terms.split_first() else { return Tensor::poison("ctc_loss", "a sum of nothing") };
     let mut most = (*first).clone();

@@ -1,4 +1,5 @@
-//! How far a prediction is from its target, element by element: squared, absolute, and between the two.
+//! Elementwise distances between prediction and target: squared, absolute, and combinations of
+//! both.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
@@ -6,9 +7,9 @@ use super::Reduction;
 use super::check::{at_least_zero, pair};
 use crate::record::NN;
 
-/// `(prediction − target)²`. 16-bit floats are computed with as f32.
+/// `(prediction − target)²`. 16-bit floats are computed in f32.
 ///
-/// Poisoned when the two differ in shape: one of them would be repeated, which is seldom meant.
+/// Poisoned if the shapes differ. Broadcasting would repeat one of them, which is rarely intended.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, mse_loss};
@@ -26,7 +27,7 @@ pub fn mse_loss(prediction: impl AsTensor, target: impl AsTensor, reduction: Red
     })
 }
 
-/// `|prediction − target|`, poisoned as [`mse_loss`].
+/// `|prediction − target|`, poisoned like [`mse_loss`].
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, l1_loss};
@@ -43,9 +44,10 @@ pub fn l1_loss(prediction: impl AsTensor, target: impl AsTensor, reduction: Redu
     })
 }
 
-/// `½d²` where `|d| ≤ delta`, else `delta·(|d| − ½delta)`, for `d = prediction − target`; PyTorch's `delta` is 1.
+/// `½d²` if `|d| ≤ delta`, else `delta·(|d| − ½delta)`, for `d = prediction − target`; PyTorch's
+/// `delta` is 1.
 ///
-/// Poisoned as [`mse_loss`], and by a `delta` that is not above 0.
+/// Poisoned like [`mse_loss`], and if `delta` is not above 0.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, huber_loss};
@@ -60,16 +62,16 @@ pub fn huber_loss(prediction: impl AsTensor, target: impl AsTensor, delta: f64, 
         let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
         let (prediction, target) = pair(prediction, target)?;
         if delta.is_nan() || delta <= 0.0 || delta.is_infinite() {
-            return Err(format!("delta is a number above 0, not {delta}").into());
+            return Err(format!("delta must be above 0, it is {delta}").into());
         }
         Ok(reduction.apply(&huber(&(prediction - target), delta)))
     })
 }
 
-/// `½d²/beta` where `|d| < beta`, else `|d| − ½beta`, for `d = prediction − target`; PyTorch's `beta` is 1. With a
-/// `beta` of 0 it is [`l1_loss`].
+/// `½d²/beta` if `|d| < beta`, else `|d| − ½beta`, for `d = prediction − target`; PyTorch's `beta`
+/// is 1. With a `beta` of 0 it equals [`l1_loss`].
 ///
-/// Poisoned as [`mse_loss`], and by a negative `beta`.
+/// Poisoned like [`mse_loss`], and if `beta` is negative.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, smooth_l1_loss};
@@ -90,13 +92,14 @@ pub fn smooth_l1_loss(prediction: impl AsTensor, target: impl AsTensor, beta: f6
     })
 }
 
-/// `c·(d − ½c)`, where `c` is `d` between −delta and delta: both branches in one, with the gradient `c`.
+/// `c·(d − ½c)`, where `c` is `d` clamped to ±delta: both branches in one formula, with gradient
+/// `c`.
 fn huber(d: &Tensor, delta: f64) -> Tensor {
     let c = d.maximum(-delta).minimum(delta);
     &c * (d - &c * 0.5)
 }
 
-/// Settings of a loss of two tensors with one number.
+/// The settings of a loss of two tensors with one parameter.
 macro_rules! losses {
     ($($(#[$doc:meta])* $name:ident $function:ident $setting:ident;)*) => {$(
         $(#[$doc])*
@@ -112,13 +115,13 @@ macro_rules! losses {
                 $name { reduction: Reduction::Mean, $setting: 1.0 }
             }
 
-            /// What becomes of the losses.
+            /// How the losses are reduced.
             pub fn reduction(mut self, reduction: Reduction) -> $name {
                 self.reduction = reduction;
                 self
             }
 
-            /// Where the parabola ends and the straight lines begin.
+            /// Where the parabola meets the straight lines.
             pub fn $setting(mut self, $setting: f64) -> $name {
                 self.$setting = $setting;
                 self
@@ -141,8 +144,8 @@ macro_rules! losses {
 }
 
 losses! {
-    /// [`huber_loss`] with settings, as PyTorch's `nn.HuberLoss`.
+    /// [`huber_loss`] with settings, like PyTorch's `nn.HuberLoss`.
     HuberLoss huber_loss delta;
-    /// [`smooth_l1_loss`] with settings, as PyTorch's `nn.SmoothL1Loss`.
+    /// [`smooth_l1_loss`] with settings, like PyTorch's `nn.SmoothL1Loss`.
     SmoothL1Loss smooth_l1_loss beta;
 }

@@ -1,4 +1,4 @@
-//! What the two networks of a GAN are trained with.
+//! The losses of the two networks of a GAN.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
@@ -8,8 +8,8 @@ use super::check::{alike, same_shape};
 use crate::precision::wide;
 use crate::record::NN;
 
-/// The game that the discriminator `D` and the generator play, on the logits that `D` gives to real samples (`r`) and to
-/// generated ones (`f`).
+/// The objective of the discriminator `D` and the generator, in terms of the logits that `D` gives
+/// to real samples (`r`) and to generated ones (`f`).
 ///
 /// | | discriminator | generator |
 /// | --- | --- | --- |
@@ -29,22 +29,24 @@ use crate::record::NN;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GanLoss {
-    /// Goodfellow's, with the generator's loss that does not vanish where the discriminator is sure.
+    /// Goodfellow's, with a generator loss whose gradient does not vanish if the discriminator is
+    /// certain.
     #[default]
     NonSaturating,
-    /// That of SAGAN and BigGAN.
+    /// Used by SAGAN and BigGAN.
     Hinge,
     /// LSGAN with the labels 0 and 1.
     LeastSquares,
-    /// The difference of a critic that must be kept Lipschitz by something else.
+    /// The difference of a critic, which must be kept Lipschitz by other means.
     Wasserstein,
 }
 
 impl GanLoss {
-    /// The discriminator's loss. The mean (or sum) is that over the real samples plus that over the generated ones, of
-    /// which there may be another number; with [`Reduction::None`] the two must have one shape.
+    /// The discriminator's loss. The mean (or sum) is that over the real samples plus that over the
+    /// generated ones, whose numbers may differ; with [`Reduction::None`] the two must have the
+    /// same shape.
     ///
-    /// Poisoned when the logits are not floating-point numbers.
+    /// Poisoned if the logits are not floating-point.
     #[track_caller]
     pub fn discriminator(self, real: impl AsTensor, fake: impl AsTensor, reduction: Reduction) -> Tensor {
         NN.record("gan_loss", || {
@@ -66,7 +68,7 @@ impl GanLoss {
         })
     }
 
-    /// The generator's loss. Poisoned when the logits are not floating-point numbers.
+    /// The generator's loss. Poisoned if the logits are not floating-point.
     #[track_caller]
     pub fn generator(self, fake: impl AsTensor, reduction: Reduction) -> Tensor {
         NN.record("gan_loss", || {

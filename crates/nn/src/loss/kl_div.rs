@@ -6,10 +6,12 @@ use super::Reduction;
 use super::check::pair;
 use crate::record::NN;
 
-/// `target·(log target − input)`, elementwise, for log-probabilities `input` and probabilities `target` of one shape.
+/// `target·(log target − input)`, elementwise, for log-probabilities `input` and probabilities
+/// `target` of the same shape.
 ///
-/// The mean is that over all elements, as PyTorch's is by default; the divergence of a sample is the sum over its
-/// classes. Under padding, `kl_div(…, Reduction::None).sum(&[-1])` is one value a sample.
+/// The mean is that over all elements, as PyTorch's is by default; the divergence of a sample is
+/// the sum over its classes. With padding, `kl_div(…, Reduction::None).sum(&[-1])` gives one value
+/// for each sample.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, kl_div};
@@ -26,7 +28,7 @@ pub fn kl_div(input: impl AsTensor, target: impl AsTensor, reduction: Reduction)
     KlDivLoss::new().reduction(reduction).forward(input, target)
 }
 
-/// [`kl_div`] with settings, as PyTorch's `nn.KLDivLoss`.
+/// [`kl_div`] with settings, like PyTorch's `nn.KLDivLoss`.
 ///
 /// ```
 /// use fulmen_nn::loss::KlDivLoss;
@@ -46,20 +48,20 @@ pub struct KlDivLoss {
 }
 
 impl KlDivLoss {
-    /// The mean over all elements, of a target that is probabilities.
+    /// The mean over all elements, for a target of probabilities.
     pub fn new() -> KlDivLoss {
         KlDivLoss { reduction: Reduction::Mean, batchmean: false, log_target: false }
     }
 
-    /// What becomes of the elements.
+    /// How the elements are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> KlDivLoss {
         self.reduction = reduction;
         self.batchmean = false;
         self
     }
 
-    /// Whether the result is the sum divided by the size of the first axis, which is the divergence as it is defined
-    /// (PyTorch's `reduction="batchmean"`).
+    /// Whether to divide the sum by the size of the first axis, which gives the mathematical
+    /// divergence (PyTorch's `reduction="batchmean"`).
     pub fn batchmean(mut self, batchmean: bool) -> KlDivLoss {
         self.batchmean = batchmean;
         self
@@ -71,8 +73,8 @@ impl KlDivLoss {
         self
     }
 
-    /// The divergence. Poisoned when the input is not floating-point numbers, when the two differ in shape, or are scalars
-    /// and the mean over the batch is asked for.
+    /// The divergence. Poisoned if the input is not floating-point, if the shapes differ, or if a
+    /// batch mean of scalars is requested.
     #[track_caller]
     pub fn forward(&self, input: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("kl_div", || {
@@ -84,7 +86,7 @@ impl KlDivLoss {
             let losses = if self.log_target {
                 target.exp() * (&target - &input)
             } else {
-                // 0·log 0 is 0, and its gradient too.
+                // 0·log 0 is 0, and so is its gradient.
                 let none = target.eq(0.0);
                 let log = none.select(&target.ones_like(), &target).log();
                 &target * log - &target * &input

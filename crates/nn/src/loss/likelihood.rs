@@ -1,5 +1,5 @@
-//! Negative log-likelihoods of numbers: of a normal and of a Poisson distribution. Those of classes are in
-//! `cross_entropy`.
+//! Negative log-likelihoods of numbers: of a normal and of a Poisson distribution. `cross_entropy`
+//! has those of classes.
 
 use std::f64::consts::PI;
 
@@ -10,11 +10,11 @@ use super::check::pair;
 use crate::precision::{precision, wide};
 use crate::record::{NN, live};
 
-/// `½(log σ² + (prediction − target)²/σ²)` for a normal distribution with mean `prediction` and variance `variance`, which
-/// counts as at least 1e-6.
+/// `½(log σ² + (prediction − target)²/σ²)` for a normal distribution with mean `prediction` and
+/// variance `variance`, clamped to at least 1e-6.
 ///
-/// The variance has the prediction's shape, or one value for all that stand on the last axis: of size 1 there, or
-/// without it. A negative variance gives NaN.
+/// The variance has the prediction's shape or one value for the whole last axis: size 1 there, or
+/// no such axis. A negative variance gives NaN.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, gaussian_nll_loss};
@@ -35,7 +35,7 @@ pub fn gaussian_nll_loss(
     GaussianNllLoss::new().reduction(reduction).forward(prediction, target, variance)
 }
 
-/// [`gaussian_nll_loss`] with settings, as PyTorch's `nn.GaussianNLLLoss`.
+/// [`gaussian_nll_loss`] with settings, like PyTorch's `nn.GaussianNLLLoss`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GaussianNllLoss {
     reduction: Reduction,
@@ -44,30 +44,31 @@ pub struct GaussianNllLoss {
 }
 
 impl GaussianNllLoss {
-    /// The mean, without the constant, of variances of at least 1e-6.
+    /// The mean, without the constant, with variances of at least 1e-6.
     pub fn new() -> GaussianNllLoss {
         GaussianNllLoss { reduction: Reduction::Mean, full: false, eps: 1e-6 }
     }
 
-    /// What becomes of the losses.
+    /// How the losses are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> GaussianNllLoss {
         self.reduction = reduction;
         self
     }
 
-    /// Whether the constant `½log 2π` is added.
+    /// Whether to add the constant `½log 2π`.
     pub fn full(mut self, full: bool) -> GaussianNllLoss {
         self.full = full;
         self
     }
 
-    /// The least variance. The gradient takes no notice of it, as in PyTorch.
+    /// The lower bound of the variance. As in PyTorch, the gradient ignores it.
     pub fn eps(mut self, eps: f64) -> GaussianNllLoss {
         self.eps = eps;
         self
     }
 
-    /// The loss. Poisoned when prediction and target differ in shape, or the variance does not fit them.
+    /// The loss. Poisoned if the shapes of prediction and target differ, or the variance does not
+    /// fit them.
     #[track_caller]
     pub fn forward(&self, prediction: impl AsTensor, target: impl AsTensor, variance: impl AsTensor) -> Tensor {
         NN.record("gaussian_nll_loss", || {
@@ -75,7 +76,7 @@ impl GaussianNllLoss {
         live(&[prediction, target, variance])?;
         let (prediction, target) = pair(prediction, target)?;
         if self.eps.is_nan() || self.eps <= 0.0 {
-            return Err(format!("eps is a number above 0, not {}", self.eps).into());
+            return Err(format!("eps must be above 0, it is {}", self.eps).into());
         }
         let (dims, given) = (prediction.shape().dims(), variance.shape().dims());
         let mut kept = dims.to_vec();
@@ -94,7 +95,7 @@ impl GaussianNllLoss {
         }
         let variance = variance.to_dtype(precision(prediction.dtype()));
         let variance = if without_last { variance.reshape(kept) } else { variance };
-        // What is added to reach eps is a constant to the gradient.
+        // The amount added to reach eps is a constant for the gradient.
         let raised = &variance + (variance.maximum(self.eps) - &variance).detach();
         let nan = Tensor::full(variance.dtype(), [], f64::NAN);
         let variance = variance.lt(0.0).select(&nan, &raised);
@@ -114,7 +115,7 @@ impl Default for GaussianNllLoss {
     }
 }
 
-/// `exp(input) − target·input`, for the logarithm of a Poisson distribution's rate and a count.
+/// `exp(input) − target·input`, for the logarithm of a Poisson rate and a count.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, poisson_nll_loss};
@@ -129,7 +130,7 @@ pub fn poisson_nll_loss(input: impl AsTensor, target: impl AsTensor, reduction: 
     PoissonNllLoss::new().reduction(reduction).forward(input, target)
 }
 
-/// [`poisson_nll_loss`] with settings, as PyTorch's `nn.PoissonNLLLoss`.
+/// [`poisson_nll_loss`] with settings, like PyTorch's `nn.PoissonNLLLoss`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoissonNllLoss {
     reduction: Reduction,
@@ -139,36 +140,37 @@ pub struct PoissonNllLoss {
 }
 
 impl PoissonNllLoss {
-    /// The mean, of logarithms of rates, without Stirling's term.
+    /// The mean, for logarithms of rates, without Stirling's term.
     pub fn new() -> PoissonNllLoss {
         PoissonNllLoss { reduction: Reduction::Mean, log_input: true, full: false, eps: 1e-8 }
     }
 
-    /// What becomes of the losses.
+    /// How the losses are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> PoissonNllLoss {
         self.reduction = reduction;
         self
     }
 
-    /// Whether the input is the logarithm of the rate; if not, the loss is `input − target·log(input + eps)`.
+    /// Whether the input is the logarithm of the rate; if not, the loss is `input −
+    /// target·log(input + eps)`.
     pub fn log_input(mut self, log_input: bool) -> PoissonNllLoss {
         self.log_input = log_input;
         self
     }
 
-    /// Whether Stirling's approximation of `log target!` is added where the target is above 1.
+    /// Whether to add Stirling's approximation of `log target!` where the target is above 1.
     pub fn full(mut self, full: bool) -> PoissonNllLoss {
         self.full = full;
         self
     }
 
-    /// What keeps the logarithm of a rate of 0 finite.
+    /// The constant that keeps the logarithm of a rate of 0 finite.
     pub fn eps(mut self, eps: f64) -> PoissonNllLoss {
         self.eps = eps;
         self
     }
 
-    /// The loss. Poisoned when input and target differ in shape.
+    /// The loss. Poisoned if the shapes of input and target differ.
     #[track_caller]
     pub fn forward(&self, input: impl AsTensor, target: impl AsTensor) -> Tensor {
         NN.record("poisson_nll_loss", || {

@@ -1,4 +1,4 @@
-//! Losses with a margin: what is far enough on the right side costs nothing.
+//! Losses with a margin: a sample far enough on the right side costs nothing.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
@@ -7,8 +7,8 @@ use super::check::{alike, pair, same_shape};
 use crate::precision::wide;
 use crate::record::NN;
 
-/// `input` where the target is 1, `max(0, margin − input)` where it is −1; PyTorch's margin is 1. Input and target have
-/// one shape. Where the target is neither, both terms are added, as in PyTorch.
+/// `input` for target 1, `max(0, margin − input)` for target −1; PyTorch's margin is 1. Input and
+/// target have the same shape. For other targets, both terms are added, as in PyTorch.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, hinge_embedding_loss};
@@ -29,8 +29,8 @@ pub fn hinge_embedding_loss(input: impl AsTensor, target: impl AsTensor, margin:
     })
 }
 
-/// `max(0, −target·(first − second) + margin)`: a target of 1 says that the first is to be the larger, −1 the second;
-/// PyTorch's margin is 0. All three have one shape.
+/// `max(0, −target·(first − second) + margin)`: target 1 means that the first should be larger, −1
+/// the second; PyTorch's margin is 0. All three have the same shape.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, margin_ranking_loss};
@@ -58,8 +58,9 @@ pub fn margin_ranking_loss(
     })
 }
 
-/// `max(0, d(anchor, positive) − d(anchor, negative) + margin)` over embeddings `[…, width]`, with the Euclidean distance;
-/// PyTorch's margin is 1. All three have one shape; there is a loss for each embedding, `[…]`.
+/// `max(0, d(anchor, positive) − d(anchor, negative) + margin)` over embeddings `[…, width]`, with
+/// Euclidean distances; PyTorch's margin is 1. All three have the same shape; the result has a loss
+/// for each embedding, `[…]`.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, triplet_margin_loss};
@@ -82,7 +83,7 @@ pub fn triplet_margin_loss(
     TripletMarginLoss::new().margin(margin).reduction(reduction).forward(anchor, positive, negative)
 }
 
-/// [`triplet_margin_loss`] with settings, as PyTorch's `nn.TripletMarginLoss`.
+/// [`triplet_margin_loss`] with settings, like PyTorch's `nn.TripletMarginLoss`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TripletMarginLoss {
     reduction: Reduction,
@@ -98,48 +99,48 @@ impl TripletMarginLoss {
         TripletMarginLoss { reduction: Reduction::Mean, margin: 1.0, p: 2.0, eps: 1e-6, swap: false }
     }
 
-    /// What becomes of the losses.
+    /// How the losses are reduced.
     pub fn reduction(mut self, reduction: Reduction) -> TripletMarginLoss {
         self.reduction = reduction;
         self
     }
 
-    /// By how much the negative is to be farther.
+    /// How much farther the negative should be.
     pub fn margin(mut self, margin: f64) -> TripletMarginLoss {
         self.margin = margin;
         self
     }
 
-    /// The norm of a difference, `(Σ|d|ᵖ)^(1/p)`; `f64::INFINITY` is the largest.
+    /// The norm of a difference, `(Σ|d|ᵖ)^(1/p)`; `f64::INFINITY` means the maximum.
     pub fn p(mut self, p: f64) -> TripletMarginLoss {
         self.p = p;
         self
     }
 
-    /// What is added to each element of a difference, so that the gradient of its norm is there at 0.
+    /// The constant added to each element of a difference, so that the norm has a gradient at 0.
     pub fn eps(mut self, eps: f64) -> TripletMarginLoss {
         self.eps = eps;
         self
     }
 
-    /// Whether the negative's distance is that to the anchor or to the positive, whichever is smaller.
+    /// Whether to use the smaller of the negative's distances to the anchor and to the positive.
     pub fn swap(mut self, swap: bool) -> TripletMarginLoss {
         self.swap = swap;
         self
     }
 
-    /// The loss. Poisoned when the three are not floating-point numbers of one shape, or are scalars, and by a `p` that is
-    /// not above 0.
+    /// The loss. Poisoned if the three are not floating-point tensors of the same shape, if they
+    /// are scalars, or if `p` is not above 0.
     #[track_caller]
     pub fn forward(&self, anchor: impl AsTensor, positive: impl AsTensor, negative: impl AsTensor) -> Tensor {
         NN.record("triplet_margin_loss", || {
             let (anchor, positive, negative) = (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
             alike(&[("anchor", anchor), ("positive", positive), ("negative", negative)])?;
             if anchor.rank() == 0 {
-                return Err("an embedding is a vector on the last axis, and scalars have none".into());
+                return Err("embeddings are vectors on the last axis, and scalars have none".into());
             }
             if self.p.is_nan() || self.p <= 0.0 {
-                return Err(format!("p is a number above 0, not {}", self.p).into());
+                return Err(format!("p must be above 0, it is {}", self.p).into());
             }
             let (anchor, positive, negative) = (wide(anchor), wide(positive), wide(negative));
             let near = self.distance(&anchor, &positive);
@@ -162,7 +163,7 @@ impl TripletMarginLoss {
         }
         let powers = if self.p == 2.0 { &size * &size } else { size.pow(self.p) };
         let sum = powers.sum(&[-1]);
-        // At 0 the root has no gradient, and there is none to hand on.
+        // At 0 the root has no gradient to pass on.
         let none = sum.eq(0.0);
         let safe = none.select(&sum.ones_like(), &sum);
         let root = if self.p == 2.0 { safe.sqrt() } else { safe.pow(1.0 / self.p) };
@@ -176,7 +177,7 @@ impl Default for TripletMarginLoss {
     }
 }
 
-/// [`hinge_embedding_loss`] with settings, as PyTorch's `nn.HingeEmbeddingLoss`: a margin of 1.
+/// [`hinge_embedding_loss`] with settings, like PyTorch's `nn.HingeEmbeddingLoss`: a margin of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HingeEmbeddingLoss {
     reduction: Reduction,
@@ -197,7 +198,7 @@ impl HingeEmbeddingLoss {
     }
 }
 
-/// [`margin_ranking_loss`] with settings, as PyTorch's `nn.MarginRankingLoss`: a margin of 0.
+/// [`margin_ranking_loss`] with settings, like PyTorch's `nn.MarginRankingLoss`: a margin of 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MarginRankingLoss {
     reduction: Reduction,
@@ -221,13 +222,13 @@ impl MarginRankingLoss {
 macro_rules! settings {
     ($($name:ident)*) => {$(
         impl $name {
-            /// What becomes of the losses.
+            /// How the losses are reduced.
             pub fn reduction(mut self, reduction: Reduction) -> $name {
                 self.reduction = reduction;
                 self
             }
 
-            /// How far is far enough.
+            /// The margin.
             pub fn margin(mut self, margin: f64) -> $name {
                 self.margin = margin;
                 self

@@ -1,21 +1,22 @@
-//! [`masked_mean`]: the mean of the losses that count.
+//! [`masked_mean`]: the mean of unmasked losses.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::precision::{precision, wide};
 use crate::record::{NN, live};
 
-/// The weighted mean `Σ mask·losses / Σ mask` of losses `[…]` under a mask or weights of their first axes: a scalar. A
-/// mask `[batch]` counts for all losses `[batch, time]` of a sample, a mask `[batch, time]` for one loss each.
+/// The weighted mean `Σ mask·losses / Σ mask` of losses `[…]`, with a mask or weights for their
+/// first axes: a scalar. A mask `[batch]` applies to all losses `[batch, time]` of a sample, a mask
+/// `[batch, time]` to each one.
 ///
-/// The mask is booleans, or numbers of at least 0. A loss whose mask is 0 is left out even if it is infinite or NaN, and
-/// takes no gradient; where all are 0 the mean is 0.
+/// The mask is boolean, or numbers of at least 0. A loss whose mask is 0 is left out even if it is
+/// infinite or NaN, and gets no gradient. If all masks are 0, the mean is 0.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, cross_entropy, masked_mean};
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// // Two sentences of three tokens each; 0 stands for no token.
+/// // Two sentences of three tokens each; 0 is padding.
 /// let tokens = Tensor::from_slice(&[4i32, 2, 0, 1, 3, 2], [2, 3]);
 /// let losses = cross_entropy(&Tensor::zeros(DType::F32, [2, 3, 5]), &tokens, Reduction::None);
 /// let loss = masked_mean(&losses, &tokens.ne(0.0));
@@ -39,7 +40,7 @@ pub fn masked_mean(losses: impl AsTensor, mask: impl AsTensor) -> Tensor {
         let shape: Vec<usize> = (0..dims.len()).map(|a| if a < mask.rank() { dims[a] } else { 1 }).collect();
         let mask = mask.to_dtype(precision(losses.dtype())).reshape(shape).broadcast_to(dims);
         let losses = wide(losses);
-        // Selected as well: 0 times an infinite loss would be NaN.
+        // Selected as well, because 0 times an infinite loss would be NaN.
         let counted = mask.ne(0.0).select(&(&losses * &mask), &losses.zeros_like()).sum_all();
         let weight = mask.sum_all();
         let some = weight.ne(0.0);

@@ -1,13 +1,16 @@
-//! Losses: what a model is trained to make small. A file a family; PyTorch's names, defaults and reductions.
+//! Losses, one file for each family, with PyTorch's names, defaults and reductions.
 //!
-//! A loss is a function ([`cross_entropy`]) and, where there is something to set, a struct of settings
-//! ([`CrossEntropyLoss`]), which may stand in a module's fields. 16-bit floats are computed with as f32, and the loss is
-//! f32 then. Tensors that must agree in shape are never broadcast to each other: that is seldom meant.
+//! A loss is a function ([`cross_entropy`]) and, if there are settings, a struct
+//! ([`CrossEntropyLoss`]), which can be a field of a module. For 16-bit floats, the loss is
+//! computed in f32 and has that dtype. Tensors that must have the same shape are never broadcast,
+//! because that is rarely intended.
 //!
 //! # Padding
 //!
-//! With [`Reduction::None`] there is one loss an element, and the caller takes the mean of those that count: in a training
-//! step with `batch.mean(&losses)`, or with [`masked_mean`] for another mask, over the tokens of a batch, say. What is masked adds nothing to the loss or to the gradient.
+//! With [`Reduction::None`] there is one loss for each element, and the caller takes the mean of
+//! the relevant ones: in a training step with `batch.mean(&losses)`, or with [`masked_mean`] for
+//! another mask, for example over the tokens of a batch. Masked elements do not affect the loss or
+//! the gradient.
 
 mod binary;
 mod check;
@@ -41,7 +44,7 @@ pub use margin::{
 pub use mask::masked_mean;
 pub use reduction::Reduction;
 
-/// Losses have no parameters, so they may stand in a module's fields as settings do.
+/// Losses have no parameters, so they can be fields of a module like other settings.
 macro_rules! settings {
     ($($loss:ty),* $(,)?) => {$(
         impl crate::Module for $loss {

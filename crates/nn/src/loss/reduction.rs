@@ -1,8 +1,8 @@
-//! [`Reduction`]: how the losses of the samples become the result.
+//! [`Reduction`]: how losses of samples are combined.
 
 use fulmen_tensor::Tensor;
 
-/// How the losses of the samples become the result.
+/// How losses of samples are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
     /// Their arithmetic mean.
@@ -10,7 +10,7 @@ pub enum Reduction {
     Mean,
     /// Their sum.
     Sum,
-    /// Each for itself.
+    /// All losses, unreduced.
     None,
 }
 

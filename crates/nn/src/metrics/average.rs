@@ -1,22 +1,22 @@
-//! [`Average`]: how the scores of the classes become one.
+//! [`Average`]: how the scores of classes are averaged.
 
 use super::Value;
 
-/// How the scores of the classes become one.
+/// How the scores of classes are averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Average {
-    /// The score of all classes' counts together.
+    /// The score of the counts of all classes together.
     Micro,
     /// The mean over the classes.
     Macro,
-    /// The mean over the classes, each weighted by how often it is the target. Where no label ever is, 0 of decisions, as
-    /// in torchmetrics, and NaN of curves.
+    /// The mean over the classes, weighted by how often each is the target. If no label ever is, it
+    /// is 0 for decisions, as in torchmetrics, and NaN for curves.
     Weighted,
-    /// Each for itself: a [`Value::Vector`].
+    /// No average: a [`Value::Vector`].
     None,
 }
 
-/// The scores of classes under an average that is not `Micro`. A class counts where `counts` says so.
+/// The average of class scores, except `Micro`. Only classes for which `counts` is true count.
 pub(super) fn average(average: Average, scores: Vec<f64>, support: &[f64], counts: impl Fn(usize) -> bool) -> Value {
     let mean = |weight: &dyn Fn(usize) -> f64| {
         let sum: f64 = (0..scores.len()).filter(|&k| weight(k) > 0.0).map(|k| weight(k) * scores[k]).sum();
@@ -29,12 +29,12 @@ pub(super) fn average(average: Average, scores: Vec<f64>, support: &[f64], count
     })
 }
 
-/// `a / b`, and 0 where there is nothing to divide by.
+/// `a / b`, or 0 if `b` is 0.
 pub(super) fn ratio(a: f64, b: f64) -> f64 {
     if b == 0.0 { 0.0 } else { a / b }
 }
 
-/// `value` with NaN for each of its numbers.
+/// `value` with all numbers replaced by NaN.
 pub(super) fn unknown(value: Value) -> Value {
     match value {
         Value::Scalar(_) => Value::Scalar(f64::NAN),

@@ -1,12 +1,14 @@
-//! [`Bleu`], counted on the host: what is compared are sequences of any length.
+//! [`Bleu`], counted on the host, for sequences of any length.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// BLEU of a corpus (Papineni and others, 2002): the geometric mean of the precisions of n-grams up to four tokens, clipped
-/// by how often a reference has them, times a penalty for candidates that are shorter than the closest reference.
+/// BLEU of a corpus (Papineni et al. 2002): the geometric mean of the precisions of n-grams with up
+/// to four tokens, clipped by their counts in the references, times a penalty for candidates
+/// shorter than the closest reference.
 ///
-/// Tokens are whatever can be compared: words, or the numbers that a model predicts. The score is between 0 and 1.
+/// Tokens can be anything that can be compared: words, or token ids from a model. The score is
+/// between 0 and 1.
 ///
 /// ```
 /// use fulmen_nn::metrics::Bleu;
@@ -20,7 +22,7 @@ use std::hash::Hash;
 pub struct Bleu {
     smooth: bool,
     n_gram: usize,
-    /// By length of the n-grams, as far as a candidate has some: those that a reference has, and all.
+    /// For each n-gram length that occurs in a candidate: the matching n-grams, and all of them.
     matches: Vec<u64>,
     possible: Vec<u64>,
     candidate: u64,
@@ -28,13 +30,13 @@ pub struct Bleu {
 }
 
 impl Bleu {
-    /// Of n-grams up to four tokens, without smoothing.
+    /// With n-grams of up to four tokens, without smoothing.
     pub fn new() -> Bleu {
         Bleu { smooth: false, n_gram: 4, matches: vec![], possible: vec![], candidate: 0, reference: 0 }
     }
 
-    /// What has been counted elsewhere: `matches` and `possible` by length of the n-grams, the lengths of all candidates and
-    /// of their references.
+    /// Counts from elsewhere: `matches` and `possible` by n-gram length, and the lengths of all
+    /// candidates and of their references.
     pub(super) fn from_counts(matches: &[u64], possible: &[u64], lengths: &[u64]) -> Bleu {
         let length = |which: usize| lengths.get(which).copied().unwrap_or(0);
         let (candidate, reference) = (length(0), length(1));
@@ -42,13 +44,13 @@ impl Bleu {
         Bleu { smooth: false, n_gram: matches.len(), matches, possible, candidate, reference }
     }
 
-    /// The length of the longest n-grams, at least 1. What was counted so far is forgotten.
+    /// The longest n-grams, at least 1. Resets all counts.
     pub fn n_gram(self, n: usize) -> Bleu {
         Bleu { smooth: self.smooth, n_gram: n.max(1), ..Bleu::new() }
     }
 
-    /// Whether 1 is added to both counts of n-grams longer than one token (Lin and Och, 2004), for short texts in which no
-    /// long one is met.
+    /// Whether to add 1 to both counts of n-grams longer than one token (Lin and Och 2004), for
+    /// short texts without matches of long n-grams.
     pub fn smooth(mut self, smooth: bool) -> Bleu {
         self.smooth = smooth;
         self
@@ -61,11 +63,11 @@ impl Bleu {
         self.possible.resize(longest, 0);
     }
 
-    /// Counts a candidate and its references. Without a reference nothing is counted.
+    /// Counts a candidate and its references. Without a reference, nothing is counted.
     pub fn update<T: Eq + Hash, R: AsRef<[T]>>(&mut self, candidate: &[T], references: &[R]) {
         let length = candidate.len() as u64;
         let lengths = references.iter().map(|reference| reference.as_ref().len() as u64);
-        // Of two that are equally close, the shorter.
+        // Among equally close references, the shorter one.
         let Some(closest) = lengths.min_by_key(|&other| (other.abs_diff(length), other)) else { return };
         self.candidate += length;
         self.reference += closest;
@@ -86,7 +88,7 @@ impl Bleu {
         }
     }
 
-    /// Adds what another has counted; of the n-grams, those that both count.
+    /// Adds the counts of another score, for n-gram lengths that both count.
     pub fn merge(&mut self, other: &Bleu) {
         self.reach(self.n_gram.min(other.matches.len()));
         for (mine, other) in [(&mut self.matches, &other.matches), (&mut self.possible, &other.possible)] {
@@ -96,9 +98,9 @@ impl Bleu {
         self.reference += other.reference;
     }
 
-    /// The score of all that was counted; 0 where some length of n-grams has no match.
+    /// The score of all counts; 0 if some n-gram length has no match.
     pub fn compute(&self) -> f64 {
-        // Longer n-grams than any candidate has are none of none, which smoothing makes 1 of 1.
+        // N-grams longer than any candidate count as 0 of 0, which smoothing makes 1 of 1.
         if self.matches.is_empty() || self.matches.len() < self.n_gram && !self.smooth {
             return 0.0;
         }
@@ -122,7 +124,7 @@ impl Default for Bleu {
     }
 }
 
-/// The n-grams of a text, and how often each stands there.
+/// The n-grams of a text and their counts.
 fn grams<T: Eq + Hash>(text: &[T], n: usize) -> HashMap<&[T], u64> {
     let mut counts = HashMap::new();
     for gram in text.windows(n) {

@@ -1,4 +1,4 @@
-//! [`ConfusionMatrix`]: how often each class was taken for each.
+//! [`ConfusionMatrix`]: how often each class was predicted as each class.
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
@@ -6,24 +6,25 @@ use super::average::{ratio, unknown};
 use super::labels::{Task, count_all};
 use super::{Metric, MetricState, Value};
 
-/// What the counts are divided by.
+/// The divisor of the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Normalize {
-    /// Nothing.
+    /// No normalization.
     #[default]
     None,
-    /// How often the row's class is the target.
+    /// How often the class of the row is the target.
     Target,
-    /// How often the column's class was predicted.
+    /// How often the class of the column was predicted.
     Predicted,
     /// The number of samples.
     All,
 }
 
-/// How often the class of a row was the target and that of the column was predicted: a [`Value::Matrix`].
+/// How often the row's class was the target while the column's class was predicted: a
+/// [`Value::Matrix`].
 ///
-/// Its counters are `classes²`, which go through every step. A sample without a prediction, of NaN scores, counts nowhere.
-/// A target that is none of the classes makes all of it NaN.
+/// Its `classes²` counters are updated in every step. A sample without a prediction, because its
+/// scores are NaN, is not counted. A target outside the classes makes the whole matrix NaN.
 ///
 /// ```
 /// use fulmen_nn::metrics::{ConfusionMatrix, Value};
@@ -40,36 +41,38 @@ pub struct ConfusionMatrix {
     normalize: Normalize,
 }
 
-/// The most samples that a batch may have, so that an f32 holds every count of them exactly.
+/// The largest batch, in samples, for which an f32 represents every count exactly.
 const EXACT: usize = 1 << 24;
 
 impl ConfusionMatrix {
-    /// Of so many classes.
+    /// For this many classes.
     pub fn new(classes: usize) -> ConfusionMatrix {
         ConfusionMatrix { task: Task::Multiclass(classes), threshold: 0.5, normalize: Normalize::None }
     }
 
-    /// Of a yes or no: a score above 0.5 is a yes. The first row and column are the no's.
+    /// For binary classification: a score above 0.5 is positive. The first row and column are the
+    /// negative class.
     pub fn binary() -> ConfusionMatrix {
         ConfusionMatrix { task: Task::Binary, threshold: 0.5, normalize: Normalize::None }
     }
 
-    /// Above which score a yes or no is a yes.
+    /// The threshold above which a score is positive.
     pub fn threshold(mut self, threshold: f64) -> ConfusionMatrix {
         self.threshold = threshold;
         self
     }
 
-    /// What the counts are divided by; 0 where that is 0.
+    /// The normalization of the counts; 0 where the divisor is 0.
     pub fn normalize(mut self, normalize: Normalize) -> ConfusionMatrix {
         self.normalize = normalize;
         self
     }
 
-    /// The statistics of a batch: scores `[…, classes]` or predicted classes `[…]`, and the right classes `[…]`. Of a yes or
-    /// no: scores, or what was predicted, and targets of the same shape that are 0 or 1.
+    /// The state of a batch: scores `[…, classes]` or predicted classes `[…]`, and the right
+    /// classes `[…]`. For binary classification: scores or predictions, and targets of the same
+    /// shape, 0 or 1.
     ///
-    /// Poisoned by other shapes or dtypes.
+    /// Poisoned if shapes or dtypes are invalid.
     #[track_caller]
     pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> MetricState {
         let (input, target) = (input.as_tensor(), target.as_tensor());
@@ -92,7 +95,7 @@ impl Metric for ConfusionMatrix {
         let (predicted, target) = (both(&decided.predicted), both(&decided.target).and(&columns));
         let samples: Vec<usize> = (0..mask.rank()).collect();
         let counts = if mask.shape().iter().product::<usize>() <= EXACT {
-            // Ones and zeros are exact in any precision of products, and so is their sum in f32.
+            // Products of ones and zeros are exact in any precision, and so is their sum in f32.
             let [target, predicted] = [target, predicted].map(|x| x.to_dtype(DType::F32));
             target.dot_general(&predicted, (&[], &[]), (&samples, &samples)).to_dtype(DType::I32)
         } else {

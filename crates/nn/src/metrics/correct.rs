@@ -1,11 +1,12 @@
-//! [`correct`]: one number a sample; the caller averages them over the samples that count.
+//! [`correct`]: 1 or 0 for each sample; the caller takes the mean.
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use crate::record::{NN, live};
 
-/// 1 for each sample whose largest logit is that of its target, else 0: logits `[…, classes]` and integers `[…]` give
-/// f32 `[…]`. Its mean is the accuracy. Logits that hold a NaN are never right.
+/// 1 for each sample whose largest logit is that of its target, else 0: logits `[…, classes]` and
+/// integers `[…]` give f32 `[…]`. Its mean is the accuracy. A sample with a NaN logit is never
+/// correct.
 ///
 /// ```
 /// use fulmen_nn::metrics::correct;
@@ -28,7 +29,7 @@ pub fn correct(logits: impl AsTensor, target: impl AsTensor) -> Tensor {
             return Err(message.into());
         }
         let largest = logits.max(&[-1]);
-        // As i64 no index of any integer type is taken for another.
+        // In i64, no index wraps around to a different one.
         let hit = logits.argmax(-1).to_dtype(DType::I64).eq(target.to_dtype(DType::I64));
         Ok(hit.and(largest.eq(&largest)).to_dtype(DType::F32))
     })

@@ -1,5 +1,5 @@
-//! Metrics of scores over all thresholds: the area under the ROC curve and average precision, from counts at fixed
-//! thresholds.
+//! Metrics over all thresholds: the area under the ROC curve and average precision, from counts at
+//! fixed thresholds.
 
 use fulmen_tensor::{DType, Refusal, Tensor};
 
@@ -14,10 +14,10 @@ enum Area {
     Precision,
 }
 
-/// More than that f32 and half precision do not tell apart, and their counters would fill the memory.
+/// f32 and f16 cannot distinguish more thresholds, and their counters would fill the memory.
 const MOST_THRESHOLDS: usize = 1 << 16;
 
-/// What both metrics are.
+/// The settings of both metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Curve {
     area: Area,
@@ -42,7 +42,7 @@ impl Curve {
         [(0.0, 0.0)].into_iter().chain(at.map(|i| (above[i] - hits[i], hits[i]))).collect()
     }
 
-    /// The area of a class with so many positives and negatives, or NaN where it is not defined.
+    /// The area of a class with this many positives and negatives, or NaN if it is undefined.
     fn area(&self, points: &[(f64, f64)], positives: f64, negatives: f64) -> f64 {
         let steps = points.windows(2).map(|pair| (pair[0], pair[1]));
         match self.area {
@@ -61,20 +61,20 @@ impl Metric for Curve {
         let mask_columns = self.task.mask(mask);
         let target = target.and(&mask_columns);
         let scores = columns(self.task, &wide(input));
-        // Rounding may carry a probability a little beyond 1; a logit is none.
+        // Rounding may push a probability slightly beyond 1; a logit is further off.
         let improbable = scores.ge(-1e-3).and(scores.le(1.0 + 1e-3)).not().and(&mask_columns);
         let outside = outside.and(if outside.rank() == mask.rank() { mask } else { &mask_columns });
 
         let last = (self.thresholds - 1) as f64;
         let thresholds: Vec<f32> = (0..self.thresholds).map(|i| (i as f64 / last) as f32).collect();
         let thresholds = Tensor::from_slice(&thresholds, [self.thresholds, 1]).to_dtype(scores.dtype());
-        // [samples, 1, classes], beside [thresholds, 1].
+        // [samples, 1, classes], compared with [thresholds, 1].
         let between = |x: &Tensor| {
             let mut dims = x.shape().to_vec();
             dims.insert(x.rank().saturating_sub(1), 1);
             x.reshape(dims)
         };
-        // The lowest threshold counts all, also a probability that rounding carried below 0.
+        // The lowest threshold counts everything, even a probability that rounding pushed below 0.
         let lowest = Tensor::iota(DType::I32, [self.thresholds, 1], 0).eq(0.0);
         let above = between(&scores).ge(&thresholds).or(lowest).and(between(&mask_columns));
         let samples: Vec<isize> = (0..mask.rank() as isize).collect();
@@ -99,7 +99,7 @@ impl Metric for Curve {
             return Value::Scalar(f64::NAN);
         }
         let value = if self.average == Average::Micro || self.task == Task::Binary {
-            // All classes as one question, asked of each sample as often as there are classes.
+            // All classes together, as if each sample were a binary question for each class.
             let mut points = vec![(0.0, 0.0); self.thresholds + 1];
             for class in 0..classes {
                 for (sum, point) in points.iter_mut().zip(self.points(class, hits, above)) {
@@ -122,24 +122,27 @@ macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident $area:ident;)*) => {$(
         $(#[$doc])*
         ///
-        /// The scores are probabilities. They are compared with fixed thresholds, 200 unless set, evenly from 0 to 1 (as
-        /// with torchmetrics' `thresholds`), which takes as many comparisons for each sample and class, and twice as many
-        /// counters; no score is kept. Between two thresholds scores are not told apart: the value is that of scores
-        /// rounded down to a threshold, and exact where all scores stand on thresholds. A positive and a negative in one
-        /// such bin count as a tie, so the area is off by at most half the share of pairs that share a bin: for scores
-        /// spread evenly about `1 / (2·thresholds)`, but much for scores that all lie close to 0 or 1.
-        ///
-        /// A score that is not a probability (a logit, or NaN), or a target outside the classes, makes the value NaN.
-        /// A class without positives (or, for the ROC curve, without negatives) has none, and is left out of averages.
+        /// The scores are probabilities. They are compared with fixed thresholds, 200 by default,
+        /// evenly spaced from 0 to 1 (torchmetrics' `thresholds`). This takes that many comparisons
+        /// for each sample and class, and twice as many counters; scores are not stored. Scores
+        /// between two thresholds are not distinguished: the value is that of scores rounded down
+        /// to a threshold, and exact if all scores are thresholds. A positive and a negative in the
+        /// same bin count as a tie, so the area is off by at most half the share of pairs in the
+        /// same bin. That is about `1 / (2·thresholds)` for evenly spread scores, but large if all
+        /// scores are close to 0 or 1.
+        /// A score that is not a probability (a logit, or NaN), or a target outside the classes,
+        /// makes the value NaN. A class without positives (or, for the ROC curve, without
+        /// negatives) has no value and is left out of averages.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $name(Curve);
 
         by_task! {
             $name, Macro, |task| Curve { area: Area::$area, task, average: Average::Macro, thresholds: 200 };
-            /// The statistics of a batch: probabilities `[…, classes]` and the right classes, integers `[…]`. Of a yes or
-            /// no: probabilities and targets of the same shape that are 0 or 1; of several labels both `[…, labels]`.
+            /// The state of a batch: probabilities `[…, classes]` and the right classes, integers
+            /// `[…]`. For binary classification: probabilities and targets of the same shape, 0 or
+            /// 1; for several labels, both `[…, labels]`.
             ///
-            /// Poisoned by other shapes or dtypes.
+            /// Poisoned if shapes or dtypes are invalid.
         }
 
         impl $name {
@@ -153,7 +156,8 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// The area under the ROC curve: how likely a positive has a higher score than a negative, a tie counting half.
+    /// The area under the ROC curve: the probability that a positive has a higher score than a
+    /// negative, where a tie counts half.
     ///
     /// ```
     /// use fulmen_nn::metrics::Auroc;

@@ -1,4 +1,4 @@
-//! [`FrechetDistance`] between what a generator makes and what it should make.
+//! [`FrechetDistance`] between generated and real samples.
 
 use fulmen_tensor::Tensor;
 
@@ -6,13 +6,14 @@ use super::labels::count_all;
 use super::{Metric, Value};
 use crate::precision::wide;
 
-/// The Fréchet distance between real and generated samples, each described by the features that some network gives them:
-/// `|μ₁ − μ₂|² + tr(C₁ + C₂ − 2·(C₁·C₂)^½)` of their means and covariances. It is 0 where these are the same. With the features
-/// of an Inception network it is the FID.
+/// The Fréchet distance between real and generated samples, each described by features from some
+/// network: `|μ₁ − μ₂|² + tr(C₁ + C₂ − 2·(C₁·C₂)^½)` of their means and covariances. It is 0 if
+/// these are equal. With the features of an Inception network it is the FID.
 ///
-/// The inputs of its [`MetricState`](super::MetricState) are the features of the real and of the generated samples, both
-/// `[samples, features]`. The sums have `2·features²` numbers, and the host computes eigenvalues of such matrices: it is for
-/// hundreds of features, and for more samples than features.
+/// The inputs of its [`MetricState`](super::MetricState) are the features of the real and of the
+/// generated samples, both `[samples, features]`. The state has `2·features²` numbers, and the host
+/// computes eigenvalues of matrices of that size. Use it with hundreds of features, and with more
+/// samples than features.
 ///
 /// ```
 /// use fulmen_nn::metrics::{FrechetDistance, MetricState};
@@ -71,7 +72,7 @@ impl Metric for FrechetDistance {
     }
 }
 
-/// The mean and the covariance of `n` samples with these sums; NaN of fewer than two.
+/// The mean and the covariance of `n` samples with these sums; NaN for fewer than two.
 fn moments(n: f64, sum: &[f64], squares: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
     let mean: Vec<f64> = sum.iter().map(|sum| sum / n).collect();
     let freedom = if n > 1.0 { n - 1.0 } else { f64::NAN };
@@ -80,14 +81,15 @@ fn moments(n: f64, sum: &[f64], squares: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
     (mean.clone(), covariance.collect())
 }
 
-/// The eigenvalues of a symmetric matrix, and an eigenvector for each, by Jacobi's rotations.
+/// The eigenvalues of a symmetric matrix with their eigenvectors, by Jacobi rotations.
 fn eigen(mut a: Vec<Vec<f64>>) -> (Vec<f64>, Vec<Vec<f64>>) {
     let n = a.len();
     let mut vectors: Vec<Vec<f64>> = (0..n).map(|i| (0..n).map(|j| if i == j { 1.0 } else { 0.0 }).collect()).collect();
-    // Each round about squares what is left beside the diagonal: ten are enough, and NaN ends too.
+    // Each sweep roughly squares the off-diagonal remainder: ten are enough, and they also end for
+    // NaN.
     for _ in 0..30 {
-        let beside = |i: usize| (0..n).filter(move |&j| j != i);
-        let left: f64 = (0..n).flat_map(|i| beside(i).map(move |j| (i, j))).map(|(i, j)| a[i][j] * a[i][j]).sum();
+        let others = |i: usize| (0..n).filter(move |&j| j != i);
+        let left: f64 = (0..n).flat_map(|i| others(i).map(move |j| (i, j))).map(|(i, j)| a[i][j] * a[i][j]).sum();
         let all: f64 = a.iter().flatten().map(|x| x * x).sum();
         if left <= 1e-28 * all {
             break;

@@ -1,31 +1,32 @@
-//! What classification metrics are asked about, and what they make of predictions and targets: truth values by class.
+//! Classification tasks, and how they turn predictions and targets into booleans by class.
 
 use fulmen_tensor::{DType, Refusal, Tensor};
 
 use crate::precision::wide;
 use crate::record::live;
 
-/// What is to be decided of a sample.
+/// What to decide for a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Task {
     /// One of this many classes.
     Multiclass(usize),
-    /// Yes or no.
+    /// Positive or negative.
     Binary,
-    /// Yes or no for each of this many labels.
+    /// Positive or negative for each of this many labels.
     Multilabel(usize),
 }
 
-/// What prediction and target say, as booleans `[samples, classes]`.
+/// Prediction and target as booleans `[samples, classes]`.
 pub(super) struct Decided {
     pub(super) predicted: Tensor,
     pub(super) target: Tensor,
-    /// True for a sample whose target is none of the classes: booleans `[samples]` or `[samples, labels]`.
+    /// True for a sample whose target is outside the classes: booleans `[samples]` or `[samples,
+    /// labels]`.
     pub(super) outside: Tensor,
 }
 
 impl Task {
-    /// The columns of what is counted.
+    /// The number of columns that are counted.
     pub(super) fn classes(self) -> usize {
         match self {
             Task::Multiclass(classes) | Task::Multilabel(classes) => classes,
@@ -33,7 +34,7 @@ impl Task {
         }
     }
 
-    /// The shape of the samples. The predictions may be scores, or the classes themselves.
+    /// The shape of the samples. Predictions may be scores or classes.
     pub(super) fn samples(self, input: &Tensor, target: &Tensor, classes: bool) -> Result<Vec<usize>, Refusal> {
         live(&[input, target])?;
         let (i, t) = (input.ty(), target.ty());
@@ -82,8 +83,8 @@ impl Task {
         }
     }
 
-    /// What is decided by scores: the class of the largest, the first of several and none if one is NaN, or whether a
-    /// score is above the threshold.
+    /// The decision by scores: the class with the largest score (the first of equal ones, none if
+    /// one is NaN), or whether a score is above the threshold.
     pub(super) fn decide(self, input: &Tensor, target: &Tensor, threshold: f64) -> Decided {
         let (target, outside) = self.target(target);
         let predicted = match self {
@@ -98,7 +99,7 @@ impl Task {
         Decided { predicted, target, outside }
     }
 
-    /// The mask of samples beside what has columns of classes.
+    /// The mask of samples, shaped to broadcast over classes.
     pub(super) fn mask(self, mask: &Tensor) -> Tensor {
         let mut dims = mask.shape().to_vec();
         dims.push(1);
@@ -106,16 +107,16 @@ impl Task {
     }
 }
 
-/// A class for each sample as booleans `[samples, classes]`, and whether it is one.
+/// The class of each sample as booleans `[samples, classes]`, and whether it is valid.
 fn index(classes_of: &Tensor, classes: usize) -> (Tensor, Tensor) {
-    // As i64 no index of any integer type is taken for another.
+    // In i64, no index wraps around to a different one.
     let index = classes_of.to_dtype(DType::I64);
     let inside = index.ge(0.0).and(index.lt(classes as f64));
     let safe = inside.select(&index, &(index.zeros_like() - 1.0)).to_dtype(DType::I32);
     (safe.one_hot(classes), inside)
 }
 
-/// One column for a yes or no.
+/// A single column for a binary task.
 pub(super) fn columns(task: Task, x: &Tensor) -> Tensor {
     match task {
         Task::Binary => {
@@ -138,21 +139,22 @@ pub(super) fn count_all(which: &Tensor) -> Tensor {
     which.to_dtype(DType::I32).sum_all()
 }
 
-/// The constructors, `average` and `update` of a metric that is asked about a [`Task`]; the docs are those of `update`.
+/// The constructors, `average` and `update` of a metric with a [`Task`]; the docs in braces are
+/// those of `update`.
 macro_rules! by_task {
     ($name:ident, $default:ident, |$task:ident| $settings:expr; $(#[$update:meta])*) => {
         impl $name {
-            #[doc = concat!("Of one class among so many; the average is [`Average::", stringify!($default), "`].")]
+            #[doc = concat!("For one class among this many; the average is [`Average::", stringify!($default), "`].")]
             pub fn new(classes: usize) -> $name {
                 $name::with_task(Task::Multiclass(classes))
             }
 
-            /// Of a yes or no.
+            /// For binary classification.
             pub fn binary() -> $name {
                 $name::with_task(Task::Binary)
             }
 
-            /// For a yes or no for each of `labels` labels. A macro average is over all labels.
+            /// For `labels` binary labels. A macro average is over all labels.
             pub fn multilabel(labels: usize) -> $name {
                 $name::with_task(Task::Multilabel(labels))
             }
@@ -161,7 +163,8 @@ macro_rules! by_task {
                 $name($settings)
             }
 
-            /// How the scores of the classes become one. A yes or no has no classes to average over.
+            /// How the scores of classes are averaged. A binary task has no classes to average
+            /// over.
             pub fn average(mut self, average: Average) -> $name {
                 self.0.average = average;
                 self

@@ -1,4 +1,4 @@
-//! [`Mean`] of whatever has been computed.
+//! [`Mean`] of computed numbers.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
@@ -6,7 +6,7 @@ use super::labels::count_all;
 use super::{Metric, MetricState, Value};
 use crate::precision::wide;
 
-/// The mean of numbers, over all elements that no mask leaves out; NaN over none.
+/// The mean of all unmasked elements; NaN if there are none.
 ///
 /// ```
 /// use fulmen_nn::metrics::Mean;
@@ -25,7 +25,8 @@ impl Mean {
         Mean
     }
 
-    /// The statistics of a batch of floating-point numbers of any shape. Poisoned by other dtypes.
+    /// The state of a batch of floating-point numbers of any shape. Poisoned if the dtype is
+    /// invalid.
     #[track_caller]
     pub fn update(&self, values: impl AsTensor) -> MetricState {
         MetricState::record(*self, "Mean", || {
@@ -48,12 +49,13 @@ impl Metric for Mean {
     }
 }
 
-/// The sum where the mask is true. Selected, not multiplied: 0 times an infinite value would be NaN.
+/// The sum where the mask is true. Selected rather than multiplied, because 0 times infinity would
+/// be NaN.
 pub(super) fn sum(values: &Tensor, mask: &Tensor) -> Tensor {
     mask.select(values, &values.zeros_like()).sum_all()
 }
 
-/// A sum and a number of samples as a mean.
+/// The mean from a sum and a number of samples.
 pub(super) fn mean(sums: &[Vec<f64>]) -> f64 {
     match sums {
         [sum, count] => sum.first().zip(count.first()).map_or(f64::NAN, |(sum, count)| sum / count),

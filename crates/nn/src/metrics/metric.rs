@@ -1,4 +1,5 @@
-//! What a metric is: sums over samples on the device, and a value from them on the host.
+//! The parts of a metric: sums over samples on the device, and a value computed from them on the
+//! host.
 
 use std::fmt;
 use std::panic::Location;
@@ -9,13 +10,13 @@ use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Runtime, Scope, 
 use crate::record::NN;
 use crate::{Error, Result};
 
-/// Sums over samples, and a value made of the sums.
+/// Sums over samples, and a value computed from the sums.
 ///
 /// ```
 /// use fulmen_nn::metrics::{Metric, MetricState, Value};
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// /// How many numbers are above 0, of all.
+/// // /// The share of numbers above 0.
 /// #[derive(Clone, Debug)]
 /// struct Positive;
 ///
@@ -35,23 +36,23 @@ use crate::{Error, Result};
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```
 pub trait Metric: fmt::Debug + Send + Sync {
-    /// The sums over those of the samples whose mask is true. The inputs are those that the [`MetricState`] were made with;
-    /// the mask is booleans of the samples' shape.
+    /// The sums over the samples whose mask is true. `inputs` are those of the [`MetricState`];
+    /// `mask` is boolean, with the samples' shape.
     ///
-    /// A tensor of integers is a counter, of which a batch may count up to 2³¹ − 1 and an epoch any number; floating-point
-    /// numbers are summed as f32, with what rounding loses kept beside.
+    /// An integer tensor is a counter: a batch may count up to 2³¹ − 1, an epoch any number.
+    /// Floating-point numbers are summed in f32, with a compensation of rounding errors.
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor>;
 
-    /// The value, from the elements of each of those tensors, summed over all batches.
+    /// The value, from the elements of each of these tensors, summed over all batches.
     fn compute(&self, sums: &[Vec<f64>]) -> Value;
 }
 
-/// What a metric says.
+/// The value of a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// One number.
     Scalar(f64),
-    /// One number a class.
+    /// One number for each class.
     Vector(Vec<f64>),
     /// Rows of numbers.
     Matrix(Vec<Vec<f64>>),
@@ -66,7 +67,7 @@ impl Value {
         }
     }
 
-    /// The numbers one after the other, row by row.
+    /// All numbers in order, row by row.
     pub fn elements(&self) -> Vec<f64> {
         match self {
             Value::Scalar(value) => vec![*value],
@@ -76,7 +77,7 @@ impl Value {
     }
 }
 
-/// The sums of one batch, recorded and not yet computed: what a metric's `update` returns.
+/// The sums of one batch, recorded but not computed yet: the result of a metric's `update`.
 #[derive(Clone, Debug)]
 pub struct MetricState {
     metric: Arc<dyn Metric>,
@@ -87,7 +88,8 @@ pub struct MetricState {
 }
 
 impl MetricState {
-    /// The statistics of a metric over samples of this shape, which its inputs begin with. A poisoned input poisons them.
+    /// The state of a metric over samples of this shape, which is the shape of the inputs' first
+    /// axes. A poisoned input poisons it.
     #[track_caller]
     pub fn new(metric: impl Metric + 'static, inputs: &[&Tensor], samples: &[usize]) -> MetricState {
         let inputs = inputs.iter().map(|&input| input.clone()).collect();
@@ -95,7 +97,8 @@ impl MetricState {
         MetricState { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
     }
 
-    /// The statistics over the inputs and the shape of the samples that `body` gives; poisoned by what it refuses.
+    /// The state over the inputs and the shape of the samples that `body` returns; poisoned by its
+    /// errors.
     #[track_caller]
     pub(super) fn record(
         metric: impl Metric + 'static,
@@ -110,11 +113,11 @@ impl MetricState {
         MetricState { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
     }
 
-    /// Leaves samples out: those whose mask is 0 or false. The mask has the first axes of the samples, one or several: of
-    /// samples `[batch, time]`, `[batch]` leaves out rows, `[batch, time]` elements. Several masks leave out what one of
-    /// them does.
+    /// Leaves out samples whose mask is 0 or false. The mask has the shape of the samples' first
+    /// axes: for samples `[batch, time]`, a mask `[batch]` leaves out rows, and a mask `[batch,
+    /// time]` elements. With several masks, each leaves out its own samples.
     ///
-    /// Poisoned by a mask of another shape.
+    /// Poisoned if the mask has another shape.
     #[track_caller]
     pub fn masked(mut self, mask: impl AsTensor) -> MetricState {
         let mask = NN.record("masked", || self.mask_of(mask.as_tensor()));
@@ -125,7 +128,7 @@ impl MetricState {
         self
     }
 
-    /// What is left of the samples by a mask of their first axes.
+    /// The mask of the samples, from a mask of their first axes.
     fn mask_of(&self, mask: &Tensor) -> Result<Tensor, Refusal> {
         mask.live()?;
         if let Some(fault) = self.fault() {
@@ -140,7 +143,7 @@ impl MetricState {
         Ok(self.mask.as_ref().map_or(mask.clone(), |earlier| earlier.and(&mask)))
     }
 
-    /// The metric that they are of.
+    /// The metric.
     pub fn metric(&self) -> &Arc<dyn Metric> {
         &self.metric
     }
@@ -150,29 +153,30 @@ impl MetricState {
         &self.samples
     }
 
-    /// The line that asked for them.
+    /// The line that made it.
     pub fn location(&self) -> &'static Location<'static> {
         self.location
     }
 
-    /// The first mistake in what they are computed from.
+    /// The first mistake in its inputs.
     pub fn fault(&self) -> Option<&Fault> {
         self.inputs.iter().find_map(Tensor::fault)
     }
 
-    /// Whether a mask that leaves samples out is computed from `leaf`.
+    /// Whether the mask depends on `leaf`.
     pub fn mask_depends_on(&self, leaf: &Tensor) -> bool {
         self.mask.as_ref().is_some_and(|mask| mask.depends_on(leaf))
     }
 
-    /// The sums: counters as i32, other sums as f32. One poisoned tensor if there is a mistake.
+    /// The sums: counters as i32, other sums as f32. A single poisoned tensor if there is a
+    /// mistake.
     pub fn tensors(&self) -> Vec<Tensor> {
         if let Some(fault) = self.fault() {
             return FromFault::from_fault(fault.clone());
         }
         let _scope = NN.at(self.location);
         let _user = Scope::leave();
-        // Counts must not be rounded to the dtype that a model is computed in.
+        // Counts must not be rounded to the dtype in which a model is computed.
         autocast(None, || self.sums())
     }
 
@@ -185,7 +189,7 @@ impl MetricState {
     /// Computes the sums of this batch.
     ///
     /// # Errors
-    /// The first mistake in what they are computed from; whatever the runtime reports.
+    /// The first mistake in its inputs; errors of the runtime.
     #[track_caller]
     pub fn eval(&self) -> Result<Sums> {
         let _scope = NN.open();
@@ -198,7 +202,7 @@ impl MetricState {
     }
 }
 
-/// Sums that have been computed, of one batch or of many.
+/// Computed sums, of one batch or of many.
 #[derive(Clone, Debug)]
 pub struct Sums {
     metric: Arc<dyn Metric>,
@@ -206,7 +210,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// The sums of a metric: the elements of each of its statistics.
+    /// The sums of a metric: the elements of each of its state tensors.
     pub fn new(metric: Arc<dyn Metric>, sums: Vec<Vec<f64>>) -> Sums {
         Sums { metric, sums }
     }
@@ -214,13 +218,13 @@ impl Sums {
     /// Adds the sums of other samples.
     ///
     /// # Errors
-    /// They are of another metric, or of one with other settings; nothing is added then.
+    /// The metrics or their settings differ; nothing is added then.
     #[track_caller]
     pub fn merge(&mut self, other: &Sums) -> Result<()> {
         let lengths = |sums: &Sums| sums.sums.iter().map(Vec::len).collect::<Vec<_>>();
         let (mine, others) = (format!("{:?}", self.metric), format!("{:?}", other.metric));
         if mine != others || lengths(self) != lengths(other) {
-            let message = format!("sums of {others} cannot be added to those of {mine}");
+            let message = format!("cannot add the sums of {others} to those of {mine}");
             return Err(Error::usage(message, Location::caller()));
         }
         for (sum, other) in self.sums.iter_mut().flatten().zip(other.sums.iter().flatten()) {
@@ -229,7 +233,7 @@ impl Sums {
         Ok(())
     }
 
-    /// The metric over all samples that were summed.
+    /// The value of the metric over all samples.
     pub fn compute(&self) -> Value {
         self.metric.compute(&self.sums)
     }

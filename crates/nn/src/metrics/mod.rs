@@ -1,11 +1,11 @@
-//! Metrics: how good a model is, over as many samples as one likes. torchmetrics' names.
+//! Metrics of model quality over any number of samples, with torchmetrics' names.
 //!
-//! A metric is a few sums. `update` records the sums of one batch ([`MetricState`]); sums of batches are added; from the
-//! sums of all batches the metric computes its [`Value`]. So a value over an epoch is exact, whatever the size of its
-//! batches and whatever the number of devices or processes that they are split over, and no sample is kept.
+//! A metric consists of sums. `update` records the sums of one batch ([`MetricState`]); the sums of
+//! batches are added; the total gives the metric's [`Value`]. So the value of an epoch is exact,
+//! whatever the batch size, and on any number of devices or processes; samples are not stored.
 //!
-//! In a training module, `cx.log_metric(name, &statistics)` makes the sums part of the compiled step, and leaves padding
-//! out. By hand:
+//! In a training module, `cx.log_metric(name, &state)` makes the sums part of the compiled step and
+//! leaves out padding. Outside of one:
 //!
 //! ```
 //! use fulmen_nn::metrics::{Average, F1};
@@ -21,8 +21,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A metric of one's own is an implementation of [`Metric`]. What is one number a sample, such as [`correct`], needs none:
-//! `cx.log` takes its mean.
+//! Implement [`Metric`] for a metric of your own. For one number per sample, such as [`correct`],
+//! this is not needed: `cx.log` takes its mean.
 
 mod average;
 mod bleu;

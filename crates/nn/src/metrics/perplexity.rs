@@ -8,9 +8,10 @@ use super::{Metric, MetricState, Value};
 use crate::loss::{Reduction, cross_entropy};
 use crate::record::NN;
 
-/// `exp` of the mean cross-entropy of tokens: over all tokens together, not a mean of the batches' perplexities.
+/// `exp` of the mean cross-entropy of all tokens, which is not the mean of the batches'
+/// perplexities.
 ///
-/// A token outside `0..classes` that no mask leaves out makes it NaN.
+/// An unmasked token outside `0..classes` makes it NaN.
 ///
 /// ```
 /// use fulmen_nn::metrics::Perplexity;
@@ -27,25 +28,26 @@ pub struct Perplexity {
 }
 
 impl Perplexity {
-    /// Of all tokens.
+    /// Over all tokens.
     pub fn new() -> Perplexity {
         Perplexity::default()
     }
 
-    /// Leaves tokens with this number out.
+    /// Ignores tokens with this id.
     pub fn ignore_index(mut self, token: i64) -> Perplexity {
         self.ignore_index = Some(token);
         self
     }
 
-    /// The statistics of a batch: logits `[…, classes]` and the right tokens, integers `[…]`. Poisoned by others.
+    /// The state of a batch: logits `[…, classes]` and the right tokens, integers `[…]`. Poisoned
+    /// if shapes or dtypes are invalid.
     #[track_caller]
     pub fn update(&self, logits: impl AsTensor, target: impl AsTensor) -> MetricState {
         let _scope = NN.open();
         let (logits, target) = (logits.as_tensor(), target.as_tensor());
         let statistics = MetricState::record(*self, "Perplexity", || {
             if !target.live()?.dtype().is_integer() {
-                return Err(format!("needs the integer numbers of the tokens, got {}", target.ty()).into());
+                return Err(format!("needs integer token ids, got {}", target.ty()).into());
             }
             let losses = cross_entropy(logits, target, Reduction::None);
             Ok((vec![losses.live()?.clone()], losses.shape().to_vec()))

@@ -8,7 +8,8 @@ use super::{Metric, MetricState, Value};
 use crate::precision::{precision, wide};
 use crate::record::live;
 
-/// A prediction and a target of one shape, in the dtype to compute in; or a poisoned tensor.
+/// A prediction and a target of the same shape, in the dtype of the computation; or a poisoned
+/// tensor.
 fn pair(prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
     live(&[prediction, target])?;
     if !prediction.dtype().is_float() || prediction.shape() != target.shape() {
@@ -43,13 +44,14 @@ impl MeanSquaredError {
         MeanSquaredError { squared: true }
     }
 
-    /// Whether the value is the mean of the squares, or the root of that (RMSE).
+    /// Whether the value is the mean of the squares, or its root (RMSE).
     pub fn squared(mut self, squared: bool) -> MeanSquaredError {
         self.squared = squared;
         self
     }
 
-    /// The statistics of a batch: floating-point predictions and targets of one shape. Poisoned by others.
+    /// The state of a batch: floating-point predictions and targets of the same shape. Poisoned if
+    /// shapes or dtypes are invalid.
     #[track_caller]
     pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> MetricState {
         MetricState::record(*self, "MeanSquaredError", || {
@@ -95,7 +97,8 @@ impl MeanAbsoluteError {
         MeanAbsoluteError
     }
 
-    /// The statistics of a batch: floating-point predictions and targets of one shape. Poisoned by others.
+    /// The state of a batch: floating-point predictions and targets of the same shape. Poisoned if
+    /// shapes or dtypes are invalid.
     #[track_caller]
     pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> MetricState {
         MetricState::record(*self, "MeanAbsoluteError", || {
@@ -116,12 +119,14 @@ impl Metric for MeanAbsoluteError {
     }
 }
 
-/// `R² = 1 − Σ(target − prediction)² / Σ(target − mean target)²` of predictions `[samples]`, or the mean over outputs of
-/// predictions `[samples, outputs]`. Where the targets are all equal it is 1 if the prediction is exact, else 0.
+/// `R² = 1 − Σ(target − prediction)² / Σ(target − mean target)²` for predictions `[samples]`, or
+/// the mean over outputs for predictions `[samples, outputs]`. If all targets are equal, it is 1
+/// for exact predictions, else 0.
 ///
-/// The spread of the targets is the difference of two sums, which are kept to some 14 digits. A spread that is less than
-/// what rounding leaves, `2⁻⁴⁰` (or, of many samples, `2⁻⁴⁶` times their number) of the sum of the targets' squares, counts
-/// as none: targets that lie a million times farther from 0 than from each other should be centred first.
+/// The variance of the targets is the difference of two sums, which have about 14 digits. If it is
+/// below the rounding error, `2⁻⁴⁰` (or, for many samples, `2⁻⁴⁶` times their number) of the sum of
+/// squared targets, it counts as zero. Center targets whose mean is a million times larger than
+/// their spread.
 ///
 /// ```
 /// use fulmen_nn::metrics::R2Score;
@@ -140,8 +145,8 @@ impl R2Score {
         R2Score
     }
 
-    /// The statistics of a batch: floating-point predictions and targets of one shape, `[samples]` or
-    /// `[samples, outputs]`. Poisoned by others.
+    /// The state of a batch: floating-point predictions and targets of the same shape, `[samples]`
+    /// or `[samples, outputs]`. Poisoned if shapes or dtypes are invalid.
     #[track_caller]
     pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> MetricState {
         MetricState::record(*self, "R2Score", || {
@@ -186,7 +191,7 @@ impl Metric for R2Score {
             match (spread > squares * rounding, errors[k] == 0.0) {
                 (true, _) => 1.0 - errors[k] / spread,
                 (false, true) => 1.0,
-                // NaN, where something is, is none of these.
+                // NaN takes none of these branches.
                 (false, false) => {
                     if spread.is_nan() {
                         f64::NAN
@@ -200,8 +205,8 @@ impl Metric for R2Score {
     }
 }
 
-/// A sum of f64 as two of f32. By its bits: a conversion to f32 and back is something that a compiler may leave out, and
-/// the second would be 0.
+/// Splits an f64 sum into two f32 sums by masking bits. A compiler may remove a conversion to f32
+/// and back, and the second sum would be 0.
 fn halves(sum: &Tensor) -> [Tensor; 2] {
     let high = sum.to_dtype(DType::F32).bitcast(DType::U32).and(f64::from(0xFFFF_FFFEu32)).bitcast(DType::F32);
     let low = (sum - high.to_dtype(DType::F64)).to_dtype(DType::F32);

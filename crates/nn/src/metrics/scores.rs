@@ -1,5 +1,6 @@
-//! Scores of decisions: accuracy, precision, recall, F1 and the Jaccard index, from how often each class was the target,
-//! was predicted, and was both. Not here: metrics of scores over all thresholds (`curve`).
+//! Scores of decisions: accuracy, precision, recall, F1 and the Jaccard index, from how often each
+//! class was the target, was predicted, and was both. Not here: metrics over all thresholds
+//! (`curve`).
 
 use fulmen_tensor::{DType, Refusal, Tensor};
 
@@ -16,7 +17,7 @@ enum Score {
     Jaccard,
 }
 
-/// What all these metrics are.
+/// The settings of all these metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Scores {
     score: Score,
@@ -36,12 +37,15 @@ impl Scores {
         let most = if let Task::Multiclass(classes) = self.task { classes } else { 1 };
         if !(1..=most).contains(&self.top_k) {
             let k = self.top_k;
-            return Err(format!("top_k is from 1 to the number of classes, of more than one class; it is {k}").into());
+            return Err(
+                format!("top_k must be from 1 to the number of classes, with more than one class; it is {k}").into()
+            );
         }
         Ok(samples)
     }
 
-    /// The target's class where it is among the `top_k` largest logits; of equal logits the first is the larger.
+    /// The target's class if it is among the `top_k` largest logits; among equal logits, the first
+    /// counts as larger.
     fn among_the_largest(&self, logits: &Tensor, target: &Tensor) -> Tensor {
         let index = Tensor::iota(DType::I32, logits.shape(), -1);
         let its = target.select(logits, &logits.zeros_like()).sum_keepdim(&[-1]).to_dtype(logits.dtype());
@@ -95,7 +99,7 @@ impl Metric for Scores {
                 _ => support[k] + predicted[k] > 0.0,
             };
             match average(self.average, scores, support, counts) {
-                // Of labels that were never the target, as torchmetrics.
+                // The labels that were never the target, as in torchmetrics.
                 Value::Scalar(_) if self.average == Average::Weighted && support.iter().all(|&n| n == 0.0) => {
                     Value::Scalar(0.0)
                 }
@@ -110,22 +114,23 @@ macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident $score:ident $average:ident;)*) => {$(
         $(#[$doc])*
         ///
-        /// A target that is none of the classes makes the value NaN; so does a value over no samples.
+        /// A target outside the classes makes the value NaN; so does having no samples.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $name(Scores);
 
         by_task! {
             $name, $average, |task| Scores::new(Score::$score, task, Average::$average);
-            /// The statistics of a batch: scores `[…, classes]` (logits or probabilities) or predicted classes, integers
-            /// `[…]`, and the right classes, integers `[…]`. Of a yes or no: scores, or what was predicted, and targets of
-            /// the same shape that are 0 or 1; of several labels both `[…, labels]`.
+            /// The state of a batch: scores `[…, classes]` (logits or probabilities) or predicted
+            /// classes, integers `[…]`, and the right classes, integers `[…]`. For binary
+            /// classification: scores or predictions, and targets of the same shape, 0 or 1; for
+            /// several labels, both `[…, labels]`.
             ///
-            /// Poisoned by other shapes or dtypes.
+            /// Poisoned if shapes or dtypes are invalid.
         }
 
         impl $name {
-            /// Above which score a yes or no is a yes: 0.5 for probabilities and at first, 0 for logits. A score of NaN is a
-            /// no.
+            /// The threshold above which a score is positive. The default 0.5 is for probabilities;
+            /// use 0 for logits. A NaN score is negative.
             pub fn threshold(mut self, threshold: f64) -> $name {
                 self.0.threshold = threshold;
                 self
@@ -135,8 +140,8 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// The share of samples whose prediction is right; averaged over classes, the mean of the share of each class's
-    /// samples (scikit-learn's balanced accuracy).
+    /// The share of samples whose prediction is right. Averaged over classes, it is the mean of
+    /// each class's share (scikit-learn's balanced accuracy).
     ///
     /// ```
     /// use fulmen_nn::metrics::Accuracy;
@@ -148,7 +153,7 @@ metrics! {
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
     Accuracy Accuracy Micro;
-    /// Of what was predicted to be of a class, the share that is; 0 where nothing was.
+    /// The share of predictions of a class that are right; 0 if there are none.
     ///
     /// ```
     /// use fulmen_nn::metrics::Precision;
@@ -158,7 +163,7 @@ metrics! {
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
     Precision Precision Macro;
-    /// Of what is of a class, the share that was predicted to be; 0 where nothing is.
+    /// The share of targets of a class that are predicted; 0 if there are none.
     ///
     /// ```
     /// use fulmen_nn::metrics::Recall;
@@ -168,8 +173,8 @@ metrics! {
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
     Recall Recall Macro;
-    /// The harmonic mean of precision and recall. Classes that neither are nor were predicted do not count in a macro
-    /// average.
+    /// The harmonic mean of precision and recall. A macro average ignores classes that are neither
+    /// targets nor predicted.
     ///
     /// ```
     /// use fulmen_nn::metrics::{Average, F1, Value};
@@ -180,7 +185,8 @@ metrics! {
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
     F1 F1 Macro;
-    /// Of what is of a class or was predicted to be, the share that is both: intersection over union.
+    /// The share of samples with a class as target or prediction for which it is both: intersection
+    /// over union.
     ///
     /// ```
     /// use fulmen_nn::metrics::JaccardIndex;
@@ -193,7 +199,8 @@ metrics! {
 }
 
 impl Accuracy {
-    /// A sample is right if its class is among the `k` largest scores, of which the first of equal ones is the larger.
+    /// Counts a sample as right if its class is among the `k` largest scores; among equal scores,
+    /// the first counts as larger.
     pub fn top_k(mut self, k: usize) -> Accuracy {
         self.0.top_k = k;
         self

@@ -6,11 +6,11 @@ use super::labels::count_all;
 use super::{Bleu, Metric, MetricState, Value};
 use crate::record::live;
 
-/// [`Bleu`] of token ids with one reference each, as a part of a step: what a model generates is compared where it is, over
-/// all devices and processes.
+/// [`Bleu`] of token ids with one reference each, as part of a step: the output of a model is
+/// compared on the device, over all devices and processes.
 ///
-/// N-grams have up to four tokens. The tokens are the tokenizer's, so scores of different tokenizers cannot be compared. For
-/// scores of words, write texts and compare those.
+/// N-grams have up to four tokens. The tokens are the tokenizer's, so scores of different
+/// tokenizers are not comparable. For scores of words, decode the texts and compare those.
 ///
 /// ```
 /// use fulmen_nn::metrics::TokenBleu;
@@ -29,23 +29,23 @@ pub struct TokenBleu {
     smooth: bool,
 }
 
-/// The tokens of the longest n-grams.
+/// The longest n-grams, in tokens.
 const N_GRAM: usize = 4;
 
 impl TokenBleu {
-    /// Of texts that end before the first of these tokens, or before the first negative number.
+    /// Texts end before the first of these tokens, or before the first negative number.
     pub fn new(ends: impl Into<Vec<i32>>) -> TokenBleu {
         TokenBleu { ends: ends.into(), smooth: false }
     }
 
-    /// As [`Bleu::smooth`].
+    /// Like [`Bleu::smooth`].
     pub fn smooth(mut self, smooth: bool) -> TokenBleu {
         self.smooth = smooth;
         self
     }
 
-    /// The statistics of a batch: integers `[batch, length]` and their references `[batch, other length]`. Poisoned by
-    /// others.
+    /// The state of a batch: integers `[batch, length]` and their references `[batch, other
+    /// length]`. Poisoned if shapes or dtypes are invalid.
     #[track_caller]
     pub fn update(&self, candidates: impl AsTensor, references: impl AsTensor) -> MetricState {
         MetricState::record(self.clone(), "TokenBleu", || {
@@ -63,7 +63,7 @@ impl TokenBleu {
         })
     }
 
-    /// True at the tokens before the end, of the samples whose mask is true.
+    /// True at the tokens before the end, for samples whose mask is true.
     fn inside(&self, ids: &Tensor, mask: &Tensor) -> Tensor {
         let ends = self.ends.iter().fold(ids.lt(0.0), |ends, &id| ends.or(ids.eq(f64::from(id))));
         ends.cumsum(1).eq(0.0).and(mask.unsqueeze(1))
@@ -72,14 +72,15 @@ impl TokenBleu {
 
 impl Metric for TokenBleu {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
-        // Behind their ends, so that none is shorter than an n-gram.
+        // Padded at the end, so that no text is shorter than an n-gram.
         let padded = inputs.iter().map(|ids| {
             let behind = Tensor::full(DType::I32, [ids.size(0), N_GRAM], -1.0);
             Tensor::concatenate(&[&ids.to_dtype(DType::I32), &behind], 1)
         });
         let [candidates, references] = &padded.collect::<Vec<_>>()[..] else { return vec![] };
         let [in_candidate, in_reference] = [candidates, references].map(|ids| self.inside(ids, mask));
-        // Where n-grams of the candidate are those that begin at the places of other tokens.
+        // Whether the n-grams of the candidate equal those that start at the positions of other
+        // tokens.
         let same = |others: &Tensor, inside: &Tensor| {
             let equal = candidates.unsqueeze(2).eq(others.unsqueeze(1));
             equal.and(in_candidate.unsqueeze(2)).and(inside.unsqueeze(1))
@@ -100,7 +101,7 @@ impl Metric for TokenBleu {
             let place = Tensor::arange(DType::I32, starts);
             let earlier = place.unsqueeze(0).lt(place.unsqueeze(1));
             let count = |which: &Tensor| which.to_dtype(DType::I32).sum(&[2]);
-            // The third of a kind matches if the reference has three.
+            // The third occurrence matches if the reference has three.
             let is_match = count(&own.and(earlier)).lt(count(theirs));
             matches.push(count_all(&is_match));
             possible.push(count_all(&in_candidate.narrow(1, n - 1, starts)));

@@ -1,11 +1,12 @@
-//! [`Adadelta`]: steps in the unit of the parameter, by running means of both squares.
+//! [`Adadelta`]: step sizes in the unit of the parameter, from running means of squared gradients
+//! and squared steps.
 
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
-/// Adadelta, as PyTorch's `optim.Adadelta`.
+/// Adadelta, like PyTorch's `optim.Adadelta`.
 ///
 /// `v ← ρv + (1 − ρ)g²`, `Δ = √(u + ε)/√(v + ε)·g`, `u ← ρu + (1 − ρ)Δ²`, `p ← p − lr·Δ`.
 ///
@@ -27,20 +28,20 @@ impl Adadelta {
         Adadelta { common: Common::new(lr, 0.0), rho: 0.9, eps: 1e-6 }
     }
 
-    /// How much of the running means is kept each step.
+    /// The decay rate of the running means.
     pub fn rho(mut self, rho: f64) -> Adadelta {
         self.rho = rho;
         self
     }
 
-    /// What is added under the roots.
+    /// The constant added under the roots.
     pub fn eps(mut self, eps: f64) -> Adadelta {
         self.eps = eps;
         self
     }
 }
 
-optimizer!(Adadelta, "The share of the parameter that is added to its gradient; 0 by default.");
+optimizer!(Adadelta, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for Adadelta {
     const NAME: &'static str = "Adadelta";
@@ -51,7 +52,7 @@ impl Rule for Adadelta {
 
     fn validate(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.rho) {
-            return Some(format!("rho is a share between 0 and 1, not {}", self.rho));
+            return Some(format!("rho must be between 0 and 1, it is {}", self.rho));
         }
         invalid_hyperparameter(&[("eps", self.eps)])
     }

@@ -1,4 +1,5 @@
-//! [`Adafactor`]: the mean of squares of a matrix by its rows and columns, so that little is remembered.
+//! [`Adafactor`]: stores the mean squares of a matrix by rows and columns only, so its state is
+//! small.
 
 use fulmen_tensor::{DType, Tensor, TensorType};
 
@@ -7,13 +8,14 @@ use super::trust_ratio::length;
 use crate::precision::precision;
 use crate::schedule::Schedule;
 
-/// Adafactor (Shazeer and Stern 2018, <https://arxiv.org/abs/1804.04235>), as PyTorch's `optim.Adafactor`: without
+/// Adafactor (Shazeer and Stern 2018, <https://arxiv.org/abs/1804.04235>), like PyTorch's `optim.Adafactor`: without
 /// momentum, its steps in the unit of the parameter.
 ///
 /// With `t` counted from 1, `1 − β₂ = t^τ` and the root mean square `rms`:
-/// `α = max(ε₂, rms(p))·min(lr, 1/√t)`, `p ← p − lr·λ·p`. Of a tensor of at least two axes the means of `g²` over the
-/// last and over the last but one are kept, `r` and `c`, of others `v`: each goes `β₂` of the way to what it was. With
-/// `v = r·c/max(mean(r), ε₁)` and `u = g/√max(v, ε₁²)`: `p ← p − α·u/max(1, rms(u)/d)`.
+/// `α = max(ε₂, rms(p))·min(lr, 1/√t)`, `p ← p − lr·λ·p`. For a tensor with at least two axes, the
+/// state is `r` and `c`, running means of `g²` over the last axis and over the last but one; for
+/// others it is `v`. Each is a running mean with decay rate `β₂`. With `v = r·c/max(mean(r), ε₁)`
+/// and `u = g/√max(v, ε₁²)`: `p ← p − α·u/max(1, rms(u)/d)`.
 ///
 /// ```
 /// use fulmen_nn::optim::{Adafactor, Optimizer};
@@ -39,30 +41,32 @@ impl Adafactor {
         Adafactor { common: Common::new(lr, 0.0), beta2_decay: -0.8, eps1: None, eps2: 1e-3, d: 1.0 }
     }
 
-    /// The power of the step that is the share of the new squares: `τ`, −0.8 by default.
+    /// The exponent `τ` of the step in `1 − β₂`, −0.8 by default.
     pub fn beta2_decay(mut self, beta2_decay: f64) -> Adafactor {
         self.beta2_decay = beta2_decay;
         self
     }
 
-    /// What squares are at least, by default the epsilon of the dtype that is computed in (f32, or
-    /// f64), and what the size of a parameter is taken to be at
-    /// least, 0.001.
+    /// Lower bounds of the squares and of the scale of a parameter. The first defaults to the
+    /// epsilon of the dtype of the computation (f32 or f64), the second to 0.001.
     pub fn eps(mut self, eps1: Option<f64>, eps2: f64) -> Adafactor {
         (self.eps1, self.eps2) = (eps1, eps2);
         self
     }
 
-    /// The root mean square above which a step is made shorter: 1 by default.
+    /// The root mean square above which a step is shortened; 1 by default.
     pub fn d(mut self, d: f64) -> Adafactor {
         self.d = d;
         self
     }
 }
 
-optimizer!(Adafactor, "The share of the parameter that goes with each unit of the learning rate; 0 by default.");
+optimizer!(
+    Adafactor,
+    "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0 by default."
+);
 
-/// The length by the root of the number of elements.
+/// The root mean square: the norm divided by the square root of the number of elements.
 fn rms(x: &Tensor) -> Tensor {
     length(x) / (x.shape().num_elements().max(1) as f64).sqrt()
 }

@@ -5,7 +5,7 @@ use fulmen_tensor::{Tensor, TensorType};
 use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
-/// Adagrad, as PyTorch's `optim.Adagrad`.
+/// Adagrad, like PyTorch's `optim.Adagrad`.
 ///
 /// With `t` counted from 1 and the decay `η` of the rate: `s ← s + g²`, `p ← p − lr/(1 + (t − 1)η)·g/(√s + ε)`.
 ///
@@ -28,26 +28,26 @@ impl Adagrad {
         Adagrad { common: Common::new(lr, 0.0), lr_decay: 0.0, initial_accumulator_value: 0.0, eps: 1e-10 }
     }
 
-    /// How fast the learning rate goes down with the steps.
+    /// How fast the learning rate decays with the steps.
     pub fn lr_decay(mut self, lr_decay: f64) -> Adagrad {
         self.lr_decay = lr_decay;
         self
     }
 
-    /// What the sum begins with.
+    /// The initial value of the sum.
     pub fn initial_accumulator_value(mut self, value: f64) -> Adagrad {
         self.initial_accumulator_value = value;
         self
     }
 
-    /// What is added to the divisor.
+    /// The constant added to the divisor.
     pub fn eps(mut self, eps: f64) -> Adagrad {
         self.eps = eps;
         self
     }
 }
 
-optimizer!(Adagrad, "The share of the parameter that is added to its gradient; 0 by default.");
+optimizer!(Adagrad, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for Adagrad {
     const NAME: &'static str = "Adagrad";

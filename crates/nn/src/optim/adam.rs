@@ -7,7 +7,7 @@ use fulmen_tensor::{Tensor, TensorType};
 use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros};
 use crate::schedule::Schedule;
 
-/// What both have of their own.
+/// The settings of both.
 #[derive(Clone, Debug)]
 struct Settings {
     beta1: Arc<dyn Schedule>,
@@ -33,21 +33,21 @@ macro_rules! adam {
                 $name { common: Common::new(lr, $decay), settings }
             }
 
-            /// How much of the running means of the gradient, and of its square, is kept each step. The first may be
-            /// a schedule.
+            /// The decay rates of the running means of the gradient and of its square. The first
+            /// can be a schedule.
             pub fn betas(mut self, beta1: impl Schedule + 'static, beta2: f64) -> $name {
                 self.settings.beta1 = Arc::new(beta1);
                 self.settings.beta2 = beta2;
                 self
             }
 
-            /// What is added to the divisor.
+            /// The constant added to the divisor.
             pub fn eps(mut self, eps: f64) -> $name {
                 self.settings.eps = eps;
                 self
             }
 
-            /// Divides by the largest mean of squares so far, instead of the latest.
+            /// Divides by the largest mean of squares so far instead of the current one.
             pub fn amsgrad(mut self, amsgrad: bool) -> $name {
                 self.settings.amsgrad = amsgrad;
                 self
@@ -89,7 +89,7 @@ macro_rules! adam {
 }
 
 adam! {
-    /// Adam, as PyTorch's `optim.Adam`: weight decay is added to the gradient.
+    /// Adam, like PyTorch's `optim.Adam`: weight decay is added to the gradient.
     ///
     /// With `t` counted from 1: `m ← β₁m + (1 − β₁)g`, `v ← β₂v + (1 − β₂)g²`,
     /// `p ← p − lr/(1 − β₁ᵗ)·m/(√v/√(1 − β₂ᵗ) + ε)`.
@@ -98,17 +98,17 @@ adam! {
     /// use fulmen_nn::optim::Adam;
     /// let optimizer = Adam::new(1e-3).betas(0.9, 0.95);
     /// ```
-    Adam, 0.0, false, "The share of the parameter that is added to its gradient; 0 by default."
+    Adam, 0.0, false, "The weight decay: the share of the parameter that is added to its gradient. 0 by default."
 }
 
 adam! {
-    /// Adam with decoupled weight decay, as PyTorch's `optim.AdamW`: first `p ← p − lr·λ·p`, then the step of [`Adam`].
+    /// Adam with decoupled weight decay, like PyTorch's `optim.AdamW`: first `p ← p − lr·λ·p`, then the step of [`Adam`].
     ///
     /// ```
     /// use fulmen_nn::{optim::AdamW, schedule::OneCycle};
     /// let optimizer = AdamW::new(OneCycle::new(1e-3, 10_000)).weight_decay(0.05);
     /// ```
-    AdamW, 0.01, true, "The share of the parameter that goes with each unit of the learning rate; 0.01 by default."
+    AdamW, 0.01, true, "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0.01 by default."
 }
 
 impl Settings {

@@ -1,16 +1,17 @@
-//! [`GradScaler`]: the loss scale of f16.
+//! [`GradScaler`]: the loss scale for f16.
 
 use fulmen_tensor::{DType, Tensor};
 
-/// Good steps after which the scale doubles.
+/// The number of good steps after which the scale doubles.
 const GROWTH_INTERVAL: f64 = 2000.0;
 
-/// The loss scale of f16, as a step finds it. Small gradients vanish in 16 bits, so the loss is multiplied before it is
-/// differentiated, and the gradients are divided afterwards.
+/// The loss scale for f16 during one step. Small gradients underflow in 16 bits, so the loss is
+/// multiplied by the scale before it is differentiated, and the gradients are divided by it
+/// afterwards.
 ///
-/// It is PyTorch's `GradScaler` with its numbers, as expressions: a step whose gradients overflowed halves the scale, and 2000
-/// good steps double it. It stays between 2⁻²⁴ and 2²⁴. The Trainer keeps it in the training state where the precision is
-/// f16, and skips the steps that overflowed.
+/// This is PyTorch's `GradScaler` with its constants, as expressions: a step whose gradients
+/// overflowed halves the scale, and 2000 good steps double it. It stays between 2⁻²⁴ and 2²⁴. With
+/// f16 precision, the Trainer keeps it in the training state and skips the steps that overflowed.
 ///
 /// ```
 /// use fulmen_nn::optim::GradScaler;
@@ -33,7 +34,7 @@ impl GradScaler {
     /// The scale before the first step.
     pub const INIT_SCALE: f32 = 65536.0;
 
-    /// Of two scalars: the scale, f32, and the number of good steps since it changed, i32.
+    /// From two scalars: the scale (f32) and the number of good steps since it changed (i32).
     pub fn new([scale, good_steps]: [Tensor; 2]) -> GradScaler {
         GradScaler { scale, good_steps }
     }
@@ -43,20 +44,20 @@ impl GradScaler {
         loss.to_dtype(DType::F32) * &self.scale
     }
 
-    /// A gradient of the scaled loss as one of the loss.
+    /// Divides a gradient of the scaled loss by the scale.
     pub fn unscale(&self, gradient: &Tensor) -> Tensor {
         (gradient.to_dtype(DType::F32) / &self.scale).to_dtype(gradient.dtype())
     }
 
     /// Whether no gradient overflowed: a boolean scalar.
     pub fn all_finite<'a>(&self, gradients: impl Iterator<Item = &'a Tensor>) -> Tensor {
-        // Zero times what is finite is zero; times the rest it is NaN.
+        // Zero times a finite number is zero; times anything else it is NaN.
         let zeros = gradients.map(|gradient| (gradient.to_dtype(DType::F32) * 0.0).sum_all());
         zeros.fold(Tensor::full(DType::F32, [], 0.0), |sum, zero| sum + zero).eq(0.0)
     }
 
-    /// The scale and the number of good steps for the next step, as [`GradScaler::new`] takes them. Where `due` is false the
-    /// optimizer makes no step, and they stay as they are.
+    /// The scale and the number of good steps for the next step, as [`GradScaler::new`] takes them.
+    /// If `due` is false, the optimizer makes no step, and they do not change.
     pub fn update(&self, finite: &Tensor, due: Option<&Tensor>) -> [Tensor; 2] {
         let good = &self.good_steps + 1.0;
         let grows = good.ge(GROWTH_INTERVAL);

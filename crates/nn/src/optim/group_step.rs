@@ -18,11 +18,11 @@ use fulmen_tensor::Tensor;
 /// ```
 #[derive(Clone, Debug)]
 pub struct GroupStep {
-    /// The pattern that set the group apart; empty for the parameters that no pattern fits.
+    /// The pattern that defines the group; empty for the parameters that no pattern matches.
     pub name: String,
     /// The learning rate, an f32 scalar.
     pub learning_rate: Tensor,
-    /// The share of the former direction that is kept (`momentum`, or the first of Adam's `betas`), an f32 scalar; `None`
-    /// for an optimizer that keeps nothing.
+    /// The momentum (`momentum`, or the first of Adam's `betas`), an f32 scalar; `None` for an
+    /// optimizer without momentum.
     pub momentum: Option<Tensor>,
 }

@@ -1,4 +1,4 @@
-//! [`Lamb`]: Adam for large batches, each parameter's step as long as the parameter allows.
+//! [`Lamb`]: Adam for large batches, with each step scaled to the norm of its parameter.
 
 use fulmen_tensor::{Tensor, TensorType};
 
@@ -6,10 +6,11 @@ use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
 
-/// LAMB (You et al. 2019, <https://arxiv.org/abs/1904.00962>), as optax's `lamb`.
+/// LAMB (You et al. 2019, <https://arxiv.org/abs/1904.00962>), like optax's `lamb`.
 ///
 /// With `m` and `v` as in [`Adam`](super::Adam), `t` counted from 1:
-/// `u = m/(1 − β₁ᵗ)/(√(v/(1 − β₂ᵗ)) + ε) + λp` and `p ← p − lr·‖p‖/‖u‖·u`, the ratio 1 where one of the lengths is 0.
+/// `u = m/(1 − β₁ᵗ)/(√(v/(1 − β₂ᵗ)) + ε) + λp` and `p ← p − lr·‖p‖/‖u‖·u`. The ratio is 1 if one of
+/// the norms is 0.
 ///
 /// ```
 /// use fulmen_nn::optim::Lamb;
@@ -30,20 +31,20 @@ impl Lamb {
         Lamb { common: Common::new(lr, 0.0), beta1: 0.9, beta2: 0.999, eps: 1e-6 }
     }
 
-    /// How much of the running means of the gradient, and of its square, is kept each step.
+    /// The decay rates of the running means of the gradient and of its square.
     pub fn betas(mut self, beta1: f64, beta2: f64) -> Lamb {
         (self.beta1, self.beta2) = (beta1, beta2);
         self
     }
 
-    /// What is added to the divisor; 10⁻⁶ by default.
+    /// The constant added to the divisor; 10⁻⁶ by default.
     pub fn eps(mut self, eps: f64) -> Lamb {
         self.eps = eps;
         self
     }
 }
 
-optimizer!(Lamb, "The share of the parameter that is added to the step; 0 by default.");
+optimizer!(Lamb, "The weight decay: the share of the parameter that is added to the step. 0 by default.");
 
 impl Rule for Lamb {
     const NAME: &'static str = "Lamb";

@@ -1,4 +1,5 @@
-//! [`Lars`]: gradient descent for large batches, each parameter's step as long as the parameter allows.
+//! [`Lars`]: gradient descent for large batches, with each step scaled to the norm of its
+//! parameter.
 
 use fulmen_tensor::{Tensor, TensorType};
 
@@ -6,13 +7,13 @@ use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, z
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
 
-/// Layer-wise adaptive rate scaling (You et al. 2017, <https://arxiv.org/abs/1708.03888>), as optax's `lars`.
+/// Layer-wise adaptive rate scaling (You et al. 2017, <https://arxiv.org/abs/1708.03888>), like optax's `lars`.
 ///
-/// With `u = g + λp` and the trust ratio `r = c·‖p‖/(‖u‖ + ε)`, 1 where one of the lengths is 0:
+/// With `u = g + λp` and the trust ratio `r = c·‖p‖/(‖u‖ + ε)`, or 1 if one of the norms is 0:
 /// `b ← μb + lr·r·u`, `p ← p − b`, or with Nesterov's rule `p ← p − (lr·r·u + μb)`.
 ///
-/// Biases and norms usually go without decay and trust ratio; a [`ParamGroups`](super::ParamGroups) gives them an
-/// [`Sgd`](super::Sgd).
+/// Biases and norms usually get neither weight decay nor a trust ratio; use
+/// [`ParamGroups`](super::ParamGroups) to give them an [`Sgd`](super::Sgd).
 ///
 /// ```
 /// use fulmen_nn::optim::Lars;
@@ -34,32 +35,32 @@ impl Lars {
         Lars { common: Common::new(lr, 0.0), momentum: 0.9, nesterov: false, trust_coefficient: 0.001, eps: 0.0 }
     }
 
-    /// How much of the former step is kept; 0.9 by default.
+    /// The momentum; 0.9 by default.
     pub fn momentum(mut self, momentum: f64) -> Lars {
         self.momentum = momentum;
         self
     }
 
-    /// Looks ahead by one step.
+    /// Whether to use Nesterov momentum.
     pub fn nesterov(mut self, nesterov: bool) -> Lars {
         self.nesterov = nesterov;
         self
     }
 
-    /// What the trust ratio is multiplied by: `c`, 0.001 by default.
+    /// The factor of the trust ratio, `c`; 0.001 by default.
     pub fn trust_coefficient(mut self, coefficient: f64) -> Lars {
         self.trust_coefficient = coefficient;
         self
     }
 
-    /// What is added to the length of the step in the trust ratio.
+    /// The constant added to the norm of the step in the trust ratio.
     pub fn eps(mut self, eps: f64) -> Lars {
         self.eps = eps;
         self
     }
 }
 
-optimizer!(Lars, "The share of the parameter that is added to its gradient; 0 by default.");
+optimizer!(Lars, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for Lars {
     const NAME: &'static str = "Lars";

@@ -1,11 +1,11 @@
-//! [`Lion`]: steps of one length, by the sign of a mean of gradients.
+//! [`Lion`]: steps of constant size, in the direction of the sign of a mean of gradients.
 
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::rule::{Common, Rule, UpdateArgs, is_beta, optimizer, zeros};
 use crate::schedule::Schedule;
 
-/// Lion (Chen et al. 2023, <https://arxiv.org/abs/2302.06675>), as optax's `lion`.
+/// Lion (Chen et al. 2023, <https://arxiv.org/abs/2302.06675>), like optax's `lion`.
 ///
 /// `p ← p − lr·(sign(β₁m + (1 − β₁)g) + λp)`, then `m ← β₂m + (1 − β₂)g`.
 ///
@@ -27,14 +27,18 @@ impl Lion {
         Lion { common: Common::new(lr, 1e-3), beta1: 0.9, beta2: 0.99 }
     }
 
-    /// How much of the mean enters the direction, and how much of it is kept: 0.9 and 0.99 by default.
+    /// `β₁`, the weight of the mean in the direction, and `β₂`, its decay rate: 0.9 and 0.99 by
+    /// default.
     pub fn betas(mut self, beta1: f64, beta2: f64) -> Lion {
         (self.beta1, self.beta2) = (beta1, beta2);
         self
     }
 }
 
-optimizer!(Lion, "The share of the parameter that goes with each unit of the learning rate; 0.001 by default.");
+optimizer!(
+    Lion,
+    "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0.001 by default."
+);
 
 impl Rule for Lion {
     const NAME: &'static str = "Lion";

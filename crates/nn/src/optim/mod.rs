@@ -1,8 +1,8 @@
-//! Optimizers: from a gradient to a new parameter, as expressions that become part of the training step.
+//! Optimizers: from a gradient to a new parameter, as expressions in the training step.
 //!
-//! Names, defaults and the order of arithmetic are PyTorch's; where PyTorch has no such optimizer ([`Lars`], [`Lamb`],
-//! [`Lion`]), they are optax's. [`GradScaler`] is the loss scale of f16. Clipping, accumulation and averages of weights are
-//! not here but in the Trainer.
+//! Names, defaults and the order of arithmetic are PyTorch's or, for optimizers that PyTorch does
+//! not have ([`Lars`], [`Lamb`], [`Lion`]), optax's. [`GradScaler`] is the loss scale for f16. Not
+//! here: clipping, accumulation and averages of weights, which the Trainer does.
 
 mod adadelta;
 mod adafactor;
@@ -47,11 +47,11 @@ pub use step::Step;
 
 use crate::Result;
 
-/// How parameters change by their gradients.
+/// The rule by which gradients change parameters.
 ///
-/// What an optimizer remembers between steps is handed to it and taken from it, so that it can lie on the device and
-/// be saved. It exists before the first step, so that the first step is the same program as every other. A parameter is
-/// known by its dotted name and its type, by which [`ParamGroups`] treats some differently.
+/// The state between steps is passed in and returned, so that it can stay on the device and be
+/// saved. It exists before the first step, so every step runs the same program. Parameters are
+/// identified by dotted name and type, with which [`ParamGroups`] treats some of them differently.
 ///
 /// ```
 /// use fulmen_nn::optim::{Optimizer, Sgd, Step};
@@ -64,8 +64,8 @@ use crate::Result;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 ///
-/// An optimizer of your own takes the learning rate and the weight decay from the [`Step`], which knows what a group,
-/// the Trainer or a callback makes of them:
+/// An optimizer of your own takes the learning rate and the weight decay from the [`Step`], which
+/// includes the settings of groups, the Trainer and callbacks:
 ///
 /// ```
 /// use std::panic::Location;
@@ -74,7 +74,7 @@ use crate::Result;
 /// use fulmen_nn::{Error, Result};
 /// use fulmen_tensor::{Tensor, TensorType};
 ///
-/// /// Steps of one length, by the sign of the gradient.
+/// // /// Steps of constant size, by the sign of the gradient.
 /// #[derive(Debug)]
 /// struct SignSgd(f64, &'static Location<'static>);
 ///
@@ -104,13 +104,13 @@ use crate::Result;
 /// # assert!(error.contains("rate is -1") && error.contains("  at "), "{error}");
 /// ```
 pub trait Optimizer: Any + Send + Sync + Debug {
-    /// What is remembered of the parameter of this name and type: names, as in PyTorch, and the values before the first
-    /// step. It is f32 for parameters of 16 bits.
+    /// The state for the parameter with this name and type: names, like those in PyTorch, and the
+    /// values before the first step. It is f32 for 16-bit parameters.
     fn state(&self, name: &str, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
 
-    /// The new parameter and what is to be remembered, in the order of [`Optimizer::state`].
-    /// The gradient may be of a wider type than the parameter, as that of accumulated batches is; so may what is returned,
-    /// and the Trainer rounds it to the parameter's.
+    /// The new parameter and state, in the order of [`Optimizer::state`]. The gradient may have a
+    /// wider dtype than the parameter, as accumulated gradients do; so may the returned parameter,
+    /// which the Trainer rounds.
     fn update(
         &self,
         step: &Step,
@@ -120,26 +120,27 @@ pub trait Optimizer: Any + Send + Sync + Debug {
         state: &[Tensor],
     ) -> (Tensor, Vec<Tensor>);
 
-    /// The learning rate (an f32 scalar) of a step, as it is logged.
+    /// The learning rate of a step, for logging: an f32 scalar.
     fn learning_rate(&self, step: &Step) -> Tensor;
 
-    /// The group of the parameter of this name and type, and what is done with it in a step. An optimizer without groups
-    /// has one, without a name.
+    /// The group of the parameter with this name and type, and its settings in a step. An optimizer
+    /// without groups has a single group without a name.
     fn group_step(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
         let _ = (name, parameter);
         GroupStep { name: String::new(), learning_rate: self.learning_rate(step), momentum: None }
     }
 
-    /// Whether the parameter of this name and type is trained. One that is not has no gradient and no state.
+    /// Whether the parameter with this name and type is trained. If not, it has no gradient and no
+    /// state.
     fn trains(&self, name: &str, parameter: &TensorType) -> bool {
         let _ = (name, parameter);
         true
     }
 
-    /// Looks whether the settings make sense for a model with these parameters.
+    /// Checks the settings for a model with these parameters.
     ///
     /// # Errors
-    /// A setting without sense, or a name that no parameter has; it says on which line.
+    /// A setting is invalid, or a pattern matches no parameter; the error names the line.
     fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {
         let _ = parameters;
         Ok(())

@@ -1,4 +1,4 @@
-//! [`NAdam`]: Adam with Nesterov's look ahead.
+//! [`NAdam`]: Adam with Nesterov momentum.
 
 use fulmen_tensor::{Tensor, TensorType};
 
@@ -7,7 +7,7 @@ use super::rule::{
 };
 use crate::schedule::Schedule;
 
-/// Adam with Nesterov momentum, as PyTorch's `optim.NAdam`.
+/// Adam with Nesterov momentum, like PyTorch's `optim.NAdam`.
 ///
 /// With `t` counted from 1, `μₜ = β₁(1 − ½·0.96^(tψ))`, `m` and `v` as in [`Adam`](super::Adam) and
 /// `d = √(v/(1 − β₂ᵗ)) + ε`: `p ← p − lr·((1 − μₜ)/(1 − Πμᵢ)·g + μₜ₊₁/(1 − μₜ₊₁Πμᵢ)·m)/d`, the products up to `t`.
@@ -34,13 +34,13 @@ impl NAdam {
         NAdam { common, beta1: 0.9, beta2: 0.999, eps: 1e-8, momentum_decay: 4e-3, decoupled: false }
     }
 
-    /// How much of the running means of the gradient, and of its square, is kept each step.
+    /// The decay rates of the running means of the gradient and of its square.
     pub fn betas(mut self, beta1: f64, beta2: f64) -> NAdam {
         (self.beta1, self.beta2) = (beta1, beta2);
         self
     }
 
-    /// What is added to the divisor.
+    /// The constant added to the divisor.
     pub fn eps(mut self, eps: f64) -> NAdam {
         self.eps = eps;
         self
@@ -52,14 +52,17 @@ impl NAdam {
         self
     }
 
-    /// Takes weight decay off the parameter, as AdamW, instead of adding it to the gradient.
+    /// Whether weight decay is subtracted from the parameter, as in AdamW, instead of added to the gradient.
     pub fn decoupled_weight_decay(mut self, decoupled: bool) -> NAdam {
         self.decoupled = decoupled;
         self
     }
 }
 
-optimizer!(NAdam, "The share of the parameter that is added to its gradient, or taken off it; 0 by default.");
+optimizer!(
+    NAdam,
+    "The weight decay: the share of the parameter that is added to its gradient, or subtracted from it. 0 by default."
+);
 
 impl Rule for NAdam {
     const NAME: &'static str = "NAdam";

@@ -1,4 +1,5 @@
-//! [`ParamGroups`]: another optimizer, weight decay or learning rate for some parameters, or none at all.
+//! [`ParamGroups`]: a different optimizer, weight decay or learning rate for some parameters, or
+//! frozen parameters.
 
 use std::panic::Location;
 
@@ -10,9 +11,9 @@ use crate::{Error, Result};
 
 /// An optimizer that treats some parameters differently, by patterns over their dotted names: PyTorch's parameter groups.
 ///
-/// In a pattern `*` matches any text, dots included, and `?` one character; it must fit the whole name. Of two
-/// settings of one kind that fit a parameter, the later holds. A pattern that fits no parameter is refused before
-/// training begins.
+/// In a pattern, `*` matches any text, including dots, and `?` matches one character; the pattern
+/// must match the whole name. If two settings of the same kind match a parameter, the later one
+/// applies. A pattern that matches no parameter is an error, reported before training begins.
 ///
 /// ```
 /// use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups};
@@ -32,7 +33,7 @@ use crate::{Error, Result};
 /// ```
 #[derive(Debug)]
 pub struct ParamGroups {
-    /// For what no group has another optimizer for.
+    /// For parameters without an optimizer of their own.
     optimizer: Box<dyn Optimizer>,
     settings: Vec<Setting>,
 }
@@ -69,43 +70,45 @@ impl Selector {
 }
 
 impl ParamGroups {
-    /// All parameters by this optimizer, until something else is said of some.
+    /// Uses this optimizer for all parameters that no group changes.
     pub fn new(optimizer: impl Optimizer + 'static) -> ParamGroups {
         ParamGroups { optimizer: Box::new(optimizer), settings: vec![] }
     }
 
-    /// The parameters that fit the pattern by another optimizer, with its own learning rate and weight decay.
+    /// Uses a different optimizer, with its own learning rate and weight decay, for the parameters
+    /// that match the pattern.
     #[track_caller]
     pub fn group(self, pattern: impl Into<String>, optimizer: impl Optimizer + 'static) -> ParamGroups {
         self.set(Selector::Pattern(pattern.into()), Change::Optimizer(Box::new(optimizer)), Location::caller())
     }
 
-    /// Another weight decay for the parameters that fit the pattern.
+    /// Sets the weight decay of the parameters that match the pattern.
     #[track_caller]
     pub fn weight_decay(self, pattern: impl Into<String>, weight_decay: f64) -> ParamGroups {
         self.set(Selector::Pattern(pattern.into()), Change::WeightDecay(weight_decay), Location::caller())
     }
 
-    /// No weight decay for parameters of fewer than two axes: biases, and the scales of norms.
+    /// Disables weight decay for parameters with fewer than two axes: biases, and the scales of
+    /// norms.
     #[track_caller]
     pub fn no_decay_on_biases_and_norms(self) -> ParamGroups {
         self.set(Selector::Vectors, Change::WeightDecay(0.0), Location::caller())
     }
 
-    /// The learning rate times a factor for the parameters that fit the pattern.
+    /// Multiplies the learning rate of the parameters that match the pattern.
     #[track_caller]
     pub fn lr_factor(self, pattern: impl Into<String>, factor: f64) -> ParamGroups {
         self.set(Selector::Pattern(pattern.into()), Change::LrFactor(factor), Location::caller())
     }
 
-    /// Leaves the parameters that fit the pattern as they are: no gradient, no state, no weight decay.
+    /// Freezes the parameters that match the pattern: no gradient, no state, no weight decay.
     #[track_caller]
     pub fn freeze(self, pattern: impl Into<String>) -> ParamGroups {
         self.set(Selector::Pattern(pattern.into()), Change::Trained(false), Location::caller())
     }
 
-    /// Trains the parameters that fit the pattern although an earlier pattern froze them. One that was frozen by
-    /// [`set_requires_grad`](crate::Parameter::set_requires_grad) stays so.
+    /// Trains the parameters that match the pattern, although an earlier pattern froze them.
+    /// Parameters frozen by [`set_requires_grad`](crate::Parameter::set_requires_grad) stay frozen.
     #[track_caller]
     pub fn unfreeze(self, pattern: impl Into<String>) -> ParamGroups {
         self.set(Selector::Pattern(pattern.into()), Change::Trained(true), Location::caller())
@@ -116,13 +119,13 @@ impl ParamGroups {
         self
     }
 
-    /// What is said of a parameter, the latest first.
+    /// The changes that apply to a parameter, the latest first.
     fn changes(&self, name: &str, parameter: &TensorType) -> impl Iterator<Item = &Change> {
         let (name, parameter) = (name.to_owned(), parameter.clone());
         self.settings.iter().rev().filter(move |s| s.selector.has(&name, &parameter)).map(|s| &s.change)
     }
 
-    /// The step as the optimizer of a parameter is told of it.
+    /// The step for a parameter's optimizer, with the changes of its groups.
     fn step(&self, step: &Step, name: &str, parameter: &TensorType) -> Step {
         let said = self.changes(name, parameter).fold((None, None), |(factor, decay), change| match change {
             Change::LrFactor(new) => (factor.or(Some(*new)), decay),
@@ -180,7 +183,7 @@ impl Optimizer for ParamGroups {
         self.optimizer(name, ty).update(&self.step(step, name, ty), name, parameter, gradient, state)
     }
 
-    /// A group is what has another optimizer or another learning rate; the patterns that say so are its name.
+    /// A group has its own optimizer or learning rate; its name is the patterns that say so.
     fn group_step(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
         let own = |is: fn(&Change) -> bool| {
             let mut settings = self.settings.iter().rev();

@@ -1,10 +1,11 @@
-//! Patterns over dotted names, in which `*` stands for any text and `?` for one character, and the names that come close
-//! to one that fits none.
+//! Patterns over dotted names: `*` matches any text and `?` matches one character. If a pattern
+//! matches no name, messages suggest the closest names.
 
-/// How many changes make `name` fit the pattern: 0 if it does. A change replaces, adds or drops a character.
+/// The edit distance from the names that match the pattern: 0 if `name` matches. An edit replaces,
+/// adds or drops a character.
 fn distance(pattern: &str, name: &str) -> usize {
     let name: Vec<char> = name.chars().collect();
-    // row[i]: the changes by which the pattern so far fits the first i characters.
+    // row[i]: the edits after which the pattern so far matches the first i characters.
     let mut row: Vec<usize> = (0..=name.len()).collect();
     for letter in pattern.chars() {
         let before = row.clone();
@@ -21,12 +22,12 @@ fn distance(pattern: &str, name: &str) -> usize {
     row[name.len()]
 }
 
-/// Whether the pattern fits the whole name.
+/// Whether the pattern matches the whole name.
 pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     distance(pattern, name) == 0
 }
 
-/// Why a pattern is refused that fits none of these names; nothing if it fits one.
+/// An error message if the pattern matches none of these names.
 pub fn check_pattern<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
     if names.clone().any(|name| matches_pattern(pattern, name)) {
         return None;
@@ -36,7 +37,7 @@ pub fn check_pattern<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + C
     Some(format!("the pattern `{pattern}` fits no parameter; the nearest are {near}"))
 }
 
-/// The names that come closest to a pattern, nearest first.
+/// The names closest to a pattern, nearest first.
 fn closest<'a>(pattern: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
     let mut near: Vec<(usize, &str)> = names.map(|name| (distance(pattern, name), name)).collect();
     near.sort_by_key(|(distance, _)| *distance);

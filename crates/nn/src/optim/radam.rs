@@ -1,15 +1,15 @@
-//! [`RAdam`]: Adam whose scaling waits until its mean of squares can be trusted.
+//! [`RAdam`]: Adam that scales its steps only once its mean of squares is reliable.
 
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros};
 use crate::schedule::Schedule;
 
-/// Rectified Adam, as PyTorch's `optim.RAdam`.
+/// Rectified Adam, like PyTorch's `optim.RAdam`.
 ///
 /// With `t` counted from 1, `m` and `v` as in [`Adam`](super::Adam), `ρ∞ = 2/(1 − β₂) − 1` and
-/// `ρ = ρ∞ − 2tβ₂ᵗ/(1 − β₂ᵗ)`: where `ρ > 5`, `p ← p − lr·m/(1 − β₁ᵗ)·√(1 − β₂ᵗ)/(√v + ε)·r` with
-/// `r = √((ρ − 4)(ρ − 2)ρ∞/((ρ∞ − 4)(ρ∞ − 2)ρ))`, else `p ← p − lr·m/(1 − β₁ᵗ)`.
+/// `ρ = ρ∞ − 2tβ₂ᵗ/(1 − β₂ᵗ)`: if `ρ > 5`, `p ← p − lr·m/(1 − β₁ᵗ)·√(1 − β₂ᵗ)/(√v + ε)·r` with `r =
+/// √((ρ − 4)(ρ − 2)ρ∞/((ρ∞ − 4)(ρ∞ − 2)ρ))`, else `p ← p − lr·m/(1 − β₁ᵗ)`.
 ///
 /// ```
 /// use fulmen_nn::optim::RAdam;
@@ -31,19 +31,19 @@ impl RAdam {
         RAdam { common: Common::new(lr, 0.0), beta1: 0.9, beta2: 0.999, eps: 1e-8, decoupled: false }
     }
 
-    /// How much of the running means of the gradient, and of its square, is kept each step.
+    /// The decay rates of the running means of the gradient and of its square.
     pub fn betas(mut self, beta1: f64, beta2: f64) -> RAdam {
         (self.beta1, self.beta2) = (beta1, beta2);
         self
     }
 
-    /// What is added to the divisor.
+    /// The constant added to the divisor.
     pub fn eps(mut self, eps: f64) -> RAdam {
         self.eps = eps;
         self
     }
 
-    /// Takes weight decay off the parameter, as AdamW, instead of adding it to the gradient.
+    /// Whether weight decay is subtracted from the parameter, as in AdamW, instead of added to the gradient.
     pub fn decoupled_weight_decay(mut self, decoupled: bool) -> RAdam {
         self.decoupled = decoupled;
         self
@@ -53,8 +53,9 @@ impl RAdam {
         2.0 / (1.0 - self.beta2) - 1.0
     }
 
-    /// `ρ` of step `t`. In f32 its two parts, each as large as `ρ∞`, would leave few digits of their difference in the
-    /// first steps; there it is a series in `u = −t·log β₂`, by `u/(eᵘ − 1) = 1 − u/2 + u²/12 − u⁴/720 + …`.
+    /// `ρ` of step `t`. Its two terms are each as large as `ρ∞`, so in the first steps their
+    /// difference would lose most digits in f32. There it is computed as a series in `u = −t·log
+    /// β₂`, by `u/(eᵘ − 1) = 1 − u/2 + u²/12 − u⁴/720 + …`.
     fn length(&self, args: &UpdateArgs<'_>, t: &Tensor) -> Tensor {
         let x = -self.beta2.ln();
         let u = t * x;
@@ -68,7 +69,10 @@ impl RAdam {
     }
 }
 
-optimizer!(RAdam, "The share of the parameter that is added to its gradient, or taken off it; 0 by default.");
+optimizer!(
+    RAdam,
+    "The weight decay: the share of the parameter that is added to its gradient, or subtracted from it. 0 by default."
+);
 
 impl Rule for RAdam {
     const NAME: &'static str = "RAdam";
@@ -104,7 +108,7 @@ impl Rule for RAdam {
         let correction2 = one_minus_power(&args.scalar(self.beta2.ln()), &t);
         let (longest, length) = (self.longest(), self.length(args, &t));
         let of_longest = longest / ((longest - 4.0) * (longest - 2.0));
-        // At least 5, so that the root is one of a positive number where it is not used.
+        // At least 5, so that the root is real even where it is not used.
         let rho = length.maximum(5.0);
         let rectification = ((&rho - 4.0) * (&rho - 2.0) / &rho * of_longest).sqrt();
         let scaled = rectification * correction2.sqrt() / (v.sqrt() + self.eps);

@@ -5,7 +5,7 @@ use fulmen_tensor::{Tensor, TensorType};
 use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
-/// RMSprop, as PyTorch's `optim.RMSprop`.
+/// RMSprop, like PyTorch's `optim.RMSprop`.
 ///
 /// `v ← αv + (1 − α)g²`; centred, `a ← αa + (1 − α)g` and `d = √(v − a²) + ε`, else `d = √v + ε`. Then
 /// `p ← p − lr·g/d`, or with momentum `b ← μb + g/d`, `p ← p − lr·b`.
@@ -30,32 +30,32 @@ impl RmsProp {
         RmsProp { common: Common::new(lr, 0.0), alpha: 0.99, eps: 1e-8, momentum: 0.0, centered: false }
     }
 
-    /// How much of the running mean is kept each step.
+    /// The decay rate of the running mean.
     pub fn alpha(mut self, alpha: f64) -> RmsProp {
         self.alpha = alpha;
         self
     }
 
-    /// What is added to the divisor.
+    /// The constant added to the divisor.
     pub fn eps(mut self, eps: f64) -> RmsProp {
         self.eps = eps;
         self
     }
 
-    /// How much of the former direction is kept. Nothing is remembered for 0.
+    /// The momentum. 0 keeps no state for it.
     pub fn momentum(mut self, momentum: f64) -> RmsProp {
         self.momentum = momentum;
         self
     }
 
-    /// Divides by the deviation from the mean gradient.
+    /// Whether to divide by the deviation from the mean gradient.
     pub fn centered(mut self, centered: bool) -> RmsProp {
         self.centered = centered;
         self
     }
 }
 
-optimizer!(RmsProp, "The share of the parameter that is added to its gradient; 0 by default.");
+optimizer!(RmsProp, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for RmsProp {
     const NAME: &'static str = "RmsProp";
@@ -66,7 +66,7 @@ impl Rule for RmsProp {
 
     fn validate(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.alpha) {
-            return Some(format!("alpha is a share between 0 and 1, not {}", self.alpha));
+            return Some(format!("alpha must be between 0 and 1, it is {}", self.alpha));
         }
         invalid_hyperparameter(&[("eps", self.eps), ("momentum", self.momentum)])
     }

@@ -1,5 +1,5 @@
-//! What the optimizers of this folder have in common: learning rate, weight decay, direction, checks. Each of them is a
-//! [`Rule`] that says only what is its own.
+//! The common part of the optimizers in this folder: learning rate, weight decay, direction,
+//! checks. Each optimizer is a [`Rule`] that adds only its own arithmetic.
 
 use std::fmt::Debug;
 use std::panic::Location;
@@ -13,7 +13,7 @@ use crate::record::{NN, live};
 use crate::schedule::Schedule;
 use crate::{Error, Result};
 
-/// The settings that all have.
+/// The settings of every optimizer.
 #[derive(Clone, Debug)]
 pub(super) struct Common {
     lr: Arc<dyn Schedule>,
@@ -30,13 +30,13 @@ impl Common {
     }
 }
 
-/// What a rule computes with, all in f32, or in f64 for parameters of f64.
+/// The inputs of an update, in f32, or in f64 for f64 parameters.
 pub(super) struct UpdateArgs<'a> {
     pub(super) step: &'a Step,
     /// The learning rate, a scalar.
     pub(super) lr: Tensor,
     pub(super) weight_decay: f64,
-    /// Of the optimizer: its name and its line.
+    /// The name and the line of the optimizer.
     name: &'static str,
     location: &'static Location<'static>,
     pub(super) p: Tensor,
@@ -45,7 +45,7 @@ pub(super) struct UpdateArgs<'a> {
 }
 
 impl UpdateArgs<'_> {
-    /// The number of this step of the parameter, counted from 1.
+    /// The step number of the parameter, from 1.
     pub(super) fn t(&self) -> Tensor {
         (self.step.finished_of_parameter() + 1.0).to_dtype(self.p.dtype())
     }
@@ -60,12 +60,13 @@ impl UpdateArgs<'_> {
         if self.weight_decay == 0.0 { self.p.clone() } else { &self.p - &self.p * (&self.lr * self.weight_decay) }
     }
 
-    /// A schedule's number of this step, which messages call `what`.
+    /// The value of a schedule in this step. Messages call it `what`.
     pub(super) fn value(&self, what: &str, schedule: &dyn Schedule) -> Tensor {
         value((self.name, self.location), what, self.step, schedule).to_dtype(self.p.dtype())
     }
 
-    /// The parameter and its gradient with weight decay off the one, as AdamW, or in the other.
+    /// The parameter and its gradient, after weight decay of the former (decoupled, as in AdamW) or
+    /// the latter.
     pub(super) fn decayed(&self, decoupled: bool) -> (Tensor, Tensor) {
         match decoupled {
             true => (self.decayed_parameter(), self.g.clone()),
@@ -73,62 +74,63 @@ impl UpdateArgs<'_> {
         }
     }
 
-    /// A number as a scalar.
+    /// A number as a scalar tensor.
     pub(super) fn scalar(&self, value: f64) -> Tensor {
         Tensor::full(self.p.dtype(), [], value)
     }
 }
 
-/// An optimizer that treats each parameter by itself.
+/// An optimizer that treats each parameter separately.
 pub(super) trait Rule: Debug {
-    /// What messages call it.
+    /// The name in messages.
     const NAME: &'static str;
 
     fn common(&self) -> &Common;
 
-    /// Why the settings of its own make no sense, if they do not.
+    /// What is wrong with the settings of this optimizer, if anything.
     fn validate(&self) -> Option<String>;
 
-    /// The share of the former direction that is kept, if any is.
+    /// The momentum, if there is one.
     fn momentum(&self) -> Option<&dyn Schedule> {
         None
     }
 
-    /// What is remembered of a parameter, before the first step.
+    /// The state of a parameter before the first step.
     fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
 
-    /// The new parameter and what is to be remembered.
+    /// The new parameter and its new state.
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>);
 }
 
-/// Zeros to begin with, of the parameter's shape.
+/// An initial state of zeros, with the parameter's shape.
 pub(super) fn zeros(parameter: &TensorType) -> Tensor {
     Tensor::zeros(precision(parameter.dtype), &parameter.shape)
 }
 
-/// A number to begin with.
+/// An initial state of one number.
 pub(super) fn number(parameter: &TensorType, value: f64) -> Tensor {
     Tensor::full(precision(parameter.dtype), [], value)
 }
 
-/// `1 − βᵗ` from `log β`. Not by `pow`: for β = 0.999 and small `t` its result is too near 1 to keep its digits in f32.
+/// `1 − βᵗ` from `log β`. `pow` would not do: for β = 0.999 and small `t`, its result is so close
+/// to 1 that f32 loses digits.
 pub(super) fn one_minus_power(log_beta: &Tensor, t: &Tensor) -> Tensor {
     -(log_beta * t).expm1()
 }
 
-/// Whether it is a share that can be kept each step: at least 0, below 1.
+/// Whether a decay rate is valid: at least 0 and below 1.
 pub(super) fn is_beta(beta: f64) -> bool {
     (0.0..1.0).contains(&beta)
 }
 
-/// Says which of these numbers is below 0, infinite or NaN.
+/// A message about the first of these numbers that is negative, infinite or NaN.
 pub(super) fn invalid_hyperparameter(numbers: &[(&str, f64)]) -> Option<String> {
     let (name, value) = numbers.iter().find(|(_, value)| !value.is_finite() || *value < 0.0)?;
     let finite = if *value == f64::INFINITY { " and finite" } else { "" };
     Some(format!("{name} must be at least 0{finite}, it is {value}"))
 }
 
-/// Why the settings make no sense, if they do not.
+/// What is wrong with the settings, if anything.
 fn validate<R: Rule>(rule: &R) -> Option<String> {
     let common = rule.common();
     let rate = common.lr.constant().unwrap_or_default();
@@ -143,13 +145,13 @@ pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
     }
 }
 
-/// The poison for a mistake in what the optimizer of this name was made with, on this line.
+/// Poison for invalid settings of the optimizer with this name, created on this line.
 fn poison((name, location): (&str, &'static Location<'static>), message: String) -> Tensor {
     let _scope = NN.at(location);
     Tensor::poison(name, message)
 }
 
-/// A schedule's number, or the poison that names the optimizer's line where the schedule is a wrong one.
+/// The value of a schedule, or poison with the optimizer's line if the schedule is invalid.
 fn scheduled(of: (&str, &'static Location<'static>), what: &str, step: &Step, number: Tensor) -> Tensor {
     let expected = TensorType::new(DType::F32, []);
     match number.fault() {
@@ -163,7 +165,7 @@ fn scheduled(of: (&str, &'static Location<'static>), what: &str, step: &Step, nu
     }
 }
 
-/// A schedule's number of a step, which messages call `what`.
+/// The value of a schedule in a step. Messages call it `what`.
 fn value(of: (&str, &'static Location<'static>), what: &str, step: &Step, schedule: &dyn Schedule) -> Tensor {
     let number = {
         let _user = Scope::leave();
@@ -172,7 +174,7 @@ fn value(of: (&str, &'static Location<'static>), what: &str, step: &Step, schedu
     scheduled(of, what, step, number)
 }
 
-/// What is done with all parameters in a step.
+/// The settings that apply to all parameters in a step.
 pub(super) fn group<R: Rule>(rule: &R, step: &Step) -> GroupStep {
     let learning_rate = learning_rate(rule, step);
     let _scope = NN.at(step.location);
@@ -180,7 +182,7 @@ pub(super) fn group<R: Rule>(rule: &R, step: &Step) -> GroupStep {
     GroupStep { name: String::new(), learning_rate, momentum }
 }
 
-/// The rate, or the poison that names the optimizer's line where the schedule is a wrong one.
+/// The learning rate, or poison with the optimizer's line if its schedule is invalid.
 pub(super) fn learning_rate<R: Rule>(rule: &R, step: &Step) -> Tensor {
     let _scope = NN.at(step.location);
     let rate = step.learning_rate(&*rule.common().lr);
@@ -223,15 +225,15 @@ pub(super) fn update<R: Rule>(
     (p.to_dtype(parameter.dtype()), state)
 }
 
-/// Says so if a gradient or the state is not of this parameter.
+/// Checks that the gradient and the state belong to this parameter.
 fn check_args(parameter: &Tensor, gradient: &Tensor, state: &[Tensor], slots: usize) -> Option<String> {
     if live(&[parameter, gradient]).is_ok() && parameter.shape() != gradient.shape() {
-        return Some(format!("the gradient {} is not of the parameter {}", gradient.ty(), parameter.ty()));
+        return Some(format!("the gradient {} does not belong to the parameter {}", gradient.ty(), parameter.ty()));
     }
-    (state.len() != slots).then(|| format!("{} tensors of state were given, {slots} are remembered", state.len()))
+    (state.len() != slots).then(|| format!("{} state tensors were given, {slots} are expected", state.len()))
 }
 
-/// The settings that all have, as methods, and what makes a [`Rule`] an [`Optimizer`](super::Optimizer).
+/// Implements the common settings as methods, and [`Optimizer`](super::Optimizer) for a [`Rule`].
 macro_rules! optimizer {
     ($name:ident, $weight_decay:literal) => {
         impl $name {
@@ -241,7 +243,7 @@ macro_rules! optimizer {
                 self
             }
 
-            /// Goes up the gradient instead of down.
+            /// Whether to maximize, that is, to follow the gradient uphill.
             pub fn maximize(mut self, maximize: bool) -> $name {
                 self.common.maximize = maximize;
                 self

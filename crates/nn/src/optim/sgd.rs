@@ -7,7 +7,7 @@ use fulmen_tensor::{Tensor, TensorType};
 use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, zeros};
 use crate::schedule::Schedule;
 
-/// Stochastic gradient descent, as PyTorch's `optim.SGD`.
+/// Stochastic gradient descent, like PyTorch's `optim.SGD`.
 ///
 /// With gradient `g`, weight decay `λ`, momentum `μ` and dampening `τ`: `g ← g + λp`, `b ← μb + (1 − τ)g` (in the first
 /// step `b ← g`), `p ← p − lr·b`, or with Nesterov's rule `p ← p − lr·(g + μb)`.
@@ -31,26 +31,26 @@ impl Sgd {
         Sgd { common: Common::new(lr, 0.0), momentum: None, dampening: 0.0, nesterov: false }
     }
 
-    /// How much of the former direction is kept: a number or a schedule. Nothing is remembered for 0.
+    /// The momentum: a number or a schedule. 0 keeps no state for it.
     pub fn momentum(mut self, momentum: impl Schedule + 'static) -> Sgd {
         self.momentum = (momentum.constant() != Some(0.0)).then(|| Arc::new(momentum) as Arc<dyn Schedule>);
         self
     }
 
-    /// The share of the gradient that does not enter the remembered direction.
+    /// The share of the gradient that is left out of the momentum.
     pub fn dampening(mut self, dampening: f64) -> Sgd {
         self.dampening = dampening;
         self
     }
 
-    /// Looks ahead by one step; needs momentum and no dampening.
+    /// Whether to use Nesterov momentum; needs momentum, and no dampening.
     pub fn nesterov(mut self, nesterov: bool) -> Sgd {
         self.nesterov = nesterov;
         self
     }
 }
 
-optimizer!(Sgd, "The share of the parameter that is added to its gradient; 0 by default.");
+optimizer!(Sgd, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for Sgd {
     const NAME: &'static str = "Sgd";

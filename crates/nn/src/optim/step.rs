@@ -1,4 +1,4 @@
-//! [`Step`]: what an optimizer is told of the step that it takes, besides the gradients.
+//! [`Step`]: an optimizer's input besides the gradients.
 
 use std::panic::Location;
 
@@ -7,8 +7,8 @@ use fulmen_tensor::{DType, Scope, Tensor};
 use crate::record::NN;
 use crate::schedule::Schedule;
 
-/// The step that an optimizer takes: how many came before, what its learning rate is multiplied by, and another weight
-/// decay than its own, if a group has one.
+/// The step that an optimizer takes: the number of finished steps, the factor of the learning rate,
+/// and the weight decay of a group, if it has one.
 ///
 /// ```
 /// use fulmen_nn::optim::Step;
@@ -21,18 +21,19 @@ use crate::schedule::Schedule;
 #[derive(Clone, Debug)]
 pub struct Step {
     finished: Tensor,
-    /// The steps that the parameter has made, where it joined later.
+    /// The steps of the parameter, if it joined later.
     of_parameter: Option<Tensor>,
     factor: f64,
     scale: Option<Tensor>,
     weight_decay: Option<f64>,
-    /// The learning rate in place of the optimizer's own.
+    /// A learning rate that replaces the optimizer's own.
     rate: Option<Tensor>,
     pub(super) location: &'static Location<'static>,
 }
 
 impl Step {
-    /// The step after `finished` ones, an i32 scalar. What optimizers record for it stands on this line.
+    /// The step after `finished` steps, an i32 scalar. Operations that the optimizer records get
+    /// the caller's line.
     #[track_caller]
     pub fn new(finished: &Tensor) -> Step {
         Step {
@@ -46,18 +47,18 @@ impl Step {
         }
     }
 
-    /// For a parameter that joined later and has made `finished` steps, an i32 scalar. Bias corrections count them, as
-    /// PyTorch does; schedules count those of the optimizer.
+    /// The step of a parameter that joined later and has made `finished` steps, an i32 scalar. Bias
+    /// corrections use this number, as in PyTorch; schedules use that of the optimizer.
     pub fn of_parameter(&self, finished: &Tensor) -> Step {
         Step { of_parameter: Some(finished.clone()), ..self.clone() }
     }
 
-    /// With a learning rate that is multiplied by a number.
+    /// Multiplies the learning rate by a number.
     pub fn scaled(&self, factor: f64) -> Step {
         Step { factor: self.factor * factor, ..self.clone() }
     }
 
-    /// With a learning rate that is multiplied by a scalar on the device.
+    /// Multiplies the learning rate by a scalar on the device.
     #[track_caller]
     pub fn scaled_by(&self, scale: &Tensor) -> Step {
         let scale = match &self.scale {
@@ -67,28 +68,28 @@ impl Step {
         Step { scale: Some(scale), ..self.clone() }
     }
 
-    /// With this weight decay instead of the optimizer's own.
+    /// Replaces the optimizer's weight decay.
     pub fn with_weight_decay(&self, weight_decay: f64) -> Step {
         Step { weight_decay: Some(weight_decay), ..self.clone() }
     }
 
-    /// With this learning rate, an f32 scalar, instead of the optimizer's own. It is multiplied as that would be.
+    /// Replaces the optimizer's learning rate by this f32 scalar. Factors still apply.
     pub fn with_learning_rate(&self, rate: &Tensor) -> Step {
         Step { rate: Some(rate.clone()), ..self.clone() }
     }
 
-    /// The steps finished before this one, an i32 scalar.
+    /// The number of steps finished before this one, an i32 scalar.
     pub fn finished(&self) -> &Tensor {
         &self.finished
     }
 
-    /// The steps that the parameter has made before this one, an i32 scalar: all, or those since it
-    /// [joined](Step::of_parameter).
+    /// The number of steps that the parameter has made before this one, an i32 scalar: all, or
+    /// those since it [joined](Step::of_parameter).
     pub fn finished_of_parameter(&self) -> &Tensor {
         self.of_parameter.as_ref().unwrap_or(&self.finished)
     }
 
-    /// The learning rate that a schedule gives for this step: an f32 scalar.
+    /// The learning rate that a schedule gives for this step, an f32 scalar.
     #[track_caller]
     pub fn learning_rate(&self, schedule: &dyn Schedule) -> Tensor {
         let _scope = NN.open();

@@ -1,5 +1,5 @@
-//! Checksums of what a file holds, in its metadata. The format has none of its own, so a flipped bit in it would be a
-//! weight like any other.
+//! Checksums of the content of a file, in its metadata. The format itself has none, so a flipped
+//! bit would go unnoticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,9 @@ use crc32c::{crc32c, crc32c_append};
 use fulmen_tensor::TensorType;
 use serde_json::{Value, json};
 
-/// The metadata key of the checksums that [`write`](super::write) adds: a JSON object with the crc32c of each tensor (its
-/// type as text, such as `f32[2, 3]`, then its bytes) and of each other text of the metadata.
+/// The metadata key of the checksums that [`write`](super::write) adds: a JSON object with the
+/// CRC-32C of each tensor (its type as text, such as `f32[2, 3]`, then its bytes) and of each other
+/// entry of the metadata.
 pub const CHECKSUMS: &str = "fulmen.crc32c";
 
 /// The checksum of a tensor.
@@ -16,7 +17,7 @@ pub(super) fn of_tensor(ty: &TensorType, bytes: &[u8]) -> u32 {
     crc32c_append(crc32c(ty.to_string().as_bytes()), bytes)
 }
 
-/// The checksums as a text of the metadata.
+/// The checksums as an entry of the metadata.
 pub(super) fn write(tensors: &BTreeMap<&str, u32>, metadata: &BTreeMap<String, String>) -> String {
     let metadata: BTreeMap<&str, u32> = others(metadata).map(|(key, text)| (key, crc32c(text.as_bytes()))).collect();
     json!({ "tensors": tensors, "metadata": metadata }).to_string()
@@ -26,12 +27,12 @@ fn others(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &s
     metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())).filter(|(key, _)| *key != CHECKSUMS)
 }
 
-/// The checksums of a file that has some.
+/// The checksums of a file that has them.
 pub(super) struct Checksums(Option<Value>);
 
 impl Checksums {
-    /// Those in a file's metadata, which is compared with them; or the message about what does not match. `names` are those of
-    /// its tensors, which are compared when they are read.
+    /// The checksums in a file's metadata, after verifying the metadata, or a message about a
+    /// mismatch. `names` are those of the file's tensors, which are verified when they are read.
     pub(super) fn read(metadata: &BTreeMap<String, String>, names: &[String]) -> Result<Checksums, String> {
         let Some(text) = metadata.get(CHECKSUMS) else { return Ok(Checksums(None)) };
         let table: Value = serde_json::from_str(text)
@@ -46,7 +47,7 @@ impl Checksums {
         Ok(checksums)
     }
 
-    /// Compares a tensor.
+    /// Verifies a tensor.
     pub(super) fn compare_tensor(&self, name: &str, ty: &TensorType, bytes: &[u8]) -> Result<(), String> {
         self.compare("tensors", name, || of_tensor(ty, bytes))
     }
@@ -56,11 +57,11 @@ impl Checksums {
         match table[kind][name].as_u64() {
             Some(expected) if expected == u64::from(found()) => Ok(()),
             Some(_) => Err(damaged(kind, name, "does not match its checksum")),
-            None => Err(damaged(kind, name, "has no checksum, and the rest of the file has")),
+            None => Err(damaged(kind, name, "has no checksum, but the rest of the file has")),
         }
     }
 
-    /// Whether what has a checksum is there.
+    /// Checks that everything with a checksum exists.
     fn check_all(&self, kind: &str, is_there: impl Fn(&str) -> bool) -> Result<(), String> {
         let Some(table) = &self.0 else { return Ok(()) };
         let Some(sums) = table[kind].as_object() else {

@@ -1,6 +1,7 @@
-//! [Safetensors](https://github.com/huggingface/safetensors) files: named values in the format of the Python world.
+//! [Safetensors](https://github.com/huggingface/safetensors) files: named values in a format that
+//! Python libraries use.
 //!
-//! Not here: what the values are to a model; see [`weights`](crate::weights).
+//! Not here: loading values into a model; see [`weights`](crate::weights).
 
 mod checksums;
 mod read;
@@ -14,7 +15,7 @@ pub(crate) use write::write_each;
 
 use fulmen_tensor::{DType, TensorType};
 
-/// The format's name of each dtype that it has: it has no `c128`.
+/// The format's name of each dtype. It has no name for `c128`.
 const NAMES: [(DType, &str, ::safetensors::Dtype); 14] = [
     (DType::F32, "F32", ::safetensors::Dtype::F32),
     (DType::Bf16, "BF16", ::safetensors::Dtype::BF16),
@@ -32,7 +33,7 @@ const NAMES: [(DType, &str, ::safetensors::Dtype); 14] = [
     (DType::C64, "C64", ::safetensors::Dtype::C64),
 ];
 
-/// The format's name of a dtype; `None` if it has no such elements.
+/// The format's name of a dtype; `None` if it does not support the dtype.
 pub fn to_format(dtype: DType) -> Option<::safetensors::Dtype> {
     NAMES.iter().find(|row| row.0 == dtype).map(|row| row.2)
 }
@@ -40,14 +41,14 @@ pub fn to_format(dtype: DType) -> Option<::safetensors::Dtype> {
 /// The type of a tensor of a checkpoint.
 ///
 /// # Errors
-/// The end of a sentence, if no tensor here has such elements.
+/// The rest of an error message, if no tensor type here has such elements.
 pub fn type_of(entry: &fulmen_checkpoint::TensorEntry) -> Result<TensorType, String> {
-    let dtype = from_format(entry.dtype)
-        .ok_or_else(|| format!("has elements of type {}, which no tensor here has", entry.dtype))?;
+    let dtype =
+        from_format(entry.dtype).ok_or_else(|| format!("has elements of the unsupported type {}", entry.dtype))?;
     Ok(TensorType::new(dtype, entry.shape.iter().map(|&size| size as usize).collect::<Vec<_>>()))
 }
 
-/// The dtype that a name of the format means; `None` if no tensor here has such elements.
+/// The dtype with this name in the format; `None` if it is not supported here.
 fn from_format(dtype: ::safetensors::Dtype) -> Option<DType> {
     NAMES.iter().find(|row| row.2 == dtype).map(|row| row.0)
 }

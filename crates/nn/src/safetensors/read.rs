@@ -1,4 +1,4 @@
-//! Reading: a file to values, with every number in its header checked.
+//! Reads files and checks every number in their headers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,23 +19,25 @@ const FORMAT: &str = "safetensors file";
 /// The format's own limit.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// Reads the named values and the dictionary of texts of a safetensors file.
+/// Reads the named values and the metadata of a safetensors file.
 ///
-/// Where the file has [checksums](super::CHECKSUMS), as those that [`write`](super::write) made, all is compared with them.
+/// If the file has [checksums](super::CHECKSUMS), as those that [`write`](super::write) makes,
+/// everything is verified.
 ///
 /// # Errors
-/// The file cannot be read; it is not a safetensors file, cut short, or damaged; an element type that no tensor has.
+/// The file cannot be read; it is not a safetensors file, is truncated or is damaged; it has an
+/// unsupported element type.
 pub fn read(path: impl AsRef<Path>) -> Result<(BTreeMap<String, Literal>, BTreeMap<String, String>)> {
     let file = Reader::open(path.as_ref())?;
-    // The header was checked: the values follow each other in this order, to the end of the file.
+    // The header was checked: the values are contiguous in this order, up to the end of the file.
     let tensors = file.types()?.into_iter().map(|(name, ty)| Ok((name.clone(), file.value(&name, &ty)?)));
     Ok((tensors.collect::<Result<_>>()?, file.metadata))
 }
 
-/// Reads the dictionary of texts alone, without the values.
+/// Reads only the metadata, without the values.
 ///
 /// # Errors
-/// Those of [`read`], but for what is wrong with the values.
+/// Those of [`read`], except errors in the values.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -51,11 +53,11 @@ pub fn read_metadata(path: impl AsRef<Path>) -> Result<BTreeMap<String, String>>
     Ok(Reader::open(path.as_ref())?.metadata)
 }
 
-/// A file whose header was read and fits its size. Its values are read when they are asked for.
+/// A file whose header was read and matches its size. Values are read on request.
 pub(crate) struct Reader {
     path: PathBuf,
     file: File,
-    /// Where the values begin.
+    /// The offset of the values.
     start: u64,
     header: Metadata,
     metadata: BTreeMap<String, String>,
@@ -69,21 +71,19 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// The names and types, in the order in which the values lie in the file.
+    /// The names and types, in file order.
     pub(crate) fn types(&self) -> Result<Vec<(String, TensorType)>> {
-        let types =
-            self.header.offset_keys().into_iter().filter_map(|name| {
-                let info = self.header.info(&name)?;
-                Some(match from_format(info.dtype) {
-                    Some(dtype) => Ok((name, TensorType::new(dtype, info.shape.as_slice()))),
-                    None => Err(self
-                        .refuse(format!("`{name}` has elements of type {:?}, which no tensor here has", info.dtype))),
-                })
-            });
+        let types = self.header.offset_keys().into_iter().filter_map(|name| {
+            let info = self.header.info(&name)?;
+            Some(match from_format(info.dtype) {
+                Some(dtype) => Ok((name, TensorType::new(dtype, info.shape.as_slice()))),
+                None => Err(self.refuse(format!("`{name}` has elements of the unsupported type {:?}", info.dtype))),
+            })
+        });
         types.collect()
     }
 
-    /// A value, by its name and type.
+    /// Reads a value with this name and type.
     pub(crate) fn value(&self, name: &str, ty: &TensorType) -> Result<Literal> {
         let Some(info) = self.header.info(name) else { return Err(self.refuse(format!("it has no `{name}`"))) };
         let (begin, end) = info.data_offsets;
@@ -95,7 +95,7 @@ impl Reader {
         read.map_err(|e| Error::io("read", &self.path, e))?;
         self.checksums.compare_tensor(name, ty, &bytes).map_err(|why| self.refuse(why))?;
         if ty.dtype == DType::Bool {
-            // Any byte but 0 means true in a file; a device wants 1.
+            // In a file, every byte except 0 means true; a device needs 1.
             bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
         }
         Literal::from_bytes(ty.clone(), &bytes).map_err(|e| self.refuse(format!("`{name}`: {e}")))
@@ -114,7 +114,7 @@ impl Reader {
             return Err(refuse("it is a folder; name a file in it".into()));
         }
         if !found.is_file() {
-            // A device has no end, and to open a pipe would wait for a writer.
+            // A device has no end, and opening a pipe would wait for a writer.
             return Err(refuse("it is not a regular file".into()));
         }
         let (mut file, size) = (File::open(path).map_err(io)?, found.len());
@@ -129,15 +129,17 @@ impl Reader {
         }
         let header = <[u8; 8]>::try_from(start).map_or(u64::MAX, u64::from_le_bytes);
         if header > MOST_HEADER.min(size.saturating_sub(8)) {
-            return Err(refuse(format!("its {size} bytes do not hold a header; it is cut short or of another format")));
+            return Err(refuse(format!(
+                "its {size} bytes do not contain a header; it is truncated or has another format"
+            )));
         }
         let mut text = vec![0; header as usize];
         file.read_exact(&mut text).map_err(io)?;
         let header: Metadata = serde_json::from_slice(&text)
-            .map_err(|e| refuse(format!("its header is damaged or of another format: {e}")))?;
+            .map_err(|e| refuse(format!("its header is damaged or has another format: {e}")))?;
         let expected = 8 + text.len() as u64 + header.data_len() as u64;
         if size != expected {
-            let how = if size < expected { "cut short" } else { "damaged" };
+            let how = if size < expected { "truncated" } else { "damaged" };
             return Err(refuse(format!("it has {size} bytes, and its header describes {expected}; it is {how}")));
         }
         let metadata = header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
@@ -146,8 +148,9 @@ impl Reader {
     }
 }
 
-/// Whether a file begins as PyTorch's do: a zip archive, or in old ones a pickle. The length of a header may have the first
-/// bytes of a pickle too, 640 say, but not those that follow them in one.
+/// Whether a file begins like PyTorch's: a zip archive or, in old ones, a pickle. The length of a
+/// header may equal the first bytes of a pickle, for example 640, but the following bytes then
+/// differ.
 fn is_pytorch(start: &[u8]) -> bool {
     let is_length = || <[u8; 8]>::try_from(start).is_ok_and(|start| u64::from_le_bytes(start) <= MOST_HEADER);
     start.starts_with(b"PK\x03\x04") || matches!(start, [0x80, 2..=5, ..]) && !is_length()
@@ -162,7 +165,7 @@ mod tests {
         for length in [0x0280u64, 0x0380, 0x0480, 0x0580, 0x10280] {
             assert!(!is_pytorch(&length.to_le_bytes()), "{length}");
         }
-        // The number that an old file of `torch.save` begins with, and an empty dictionary.
+        // The magic number of an old `torch.save` file, and an empty dictionary.
         assert!(is_pytorch(&[0x80, 2, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46]) && is_pytorch(&[0x80, 2, b'}', b'.']));
         assert!(is_pytorch(b"PK\x03\x04\0\0\0\0"));
     }

@@ -1,4 +1,4 @@
-//! Writing: values to a file that is either whole or not there.
+//! Writes values to a file that is either complete or absent.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -12,15 +12,15 @@ use fulmen_tensor::{Literal, TensorType};
 use super::{CHECKSUMS, checksums, to_format};
 use crate::{Error, Result};
 
-/// Writes named values and a dictionary of texts to a file.
+/// Writes named values and metadata to a file.
 ///
-/// The values go to a temporary file in the same folder, which is synced and then takes the place of `path`. So there
-/// is never half a file at `path`, and one that stood there is untouched if writing fails (a full disk, say). The same
-/// values give the same bytes. To the texts come [checksums](super::CHECKSUMS) of all that is written.
-///
+/// The values go to a temporary file in the same folder, which is synced and then renamed to
+/// `path`. So `path` never has an incomplete file, and an existing file is unchanged if writing
+/// fails, for example on a full disk. Equal values give equal bytes. [Checksums](super::CHECKSUMS)
+/// of everything are added to the metadata.
 /// # Errors
-/// The folder is not there or cannot be written to, the disk is full; a name that is empty, twice there, or
-/// reserved; a value of c128, which the format does not have.
+/// The folder does not exist or cannot be written, or the disk is full; a name is empty, duplicated
+/// or reserved; a value is c128, which the format does not support.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -41,11 +41,11 @@ pub fn write(path: impl AsRef<Path>, tensors: &[(String, Literal)], metadata: &B
     write_each(path, path, &types, metadata, |group| Ok(group.iter().map(|&i| &tensors[i].1).collect()))
 }
 
-/// The values that are held at once, unless one has more.
+/// The size of the values held at once, unless a single one is larger.
 const GROUP: usize = 64 << 20;
 
-/// As [`write()`], of values that are asked for group after group, by their indices: so much is held at a time. Errors call
-/// the file `named`.
+/// Like [`write()`], for values that are requested in groups by their indices, so that only one
+/// group is in memory at a time. Errors call the file `named`.
 pub(crate) fn write_each<L: Borrow<Literal>>(
     path: &Path,
     named: &Path,
@@ -53,11 +53,13 @@ pub(crate) fn write_each<L: Borrow<Literal>>(
     metadata: &BTreeMap<String, String>,
     mut values: impl FnMut(&[usize]) -> Result<Vec<L>>,
 ) -> Result<()> {
-    // Larger elements first keeps each value aligned to its element, as readers that map the file want it.
+    // With larger elements first, every value is aligned to its element size, as readers that map
+    // the file expect.
     let mut order: Vec<usize> = (0..types.len()).collect();
     order.sort_by_key(|&i| (Reverse(types[i].1.dtype.size_in_bytes()), &types[i].0));
     let bytes = |i: usize| types[i].1.size_in_bytes();
-    // The checksums come before the values, and are not known yet: the largest ones take the most room.
+    // The checksums precede the values and are not known yet, so space for the longest ones is
+    // reserved.
     let mut sums: BTreeMap<&str, u32> = types.iter().map(|(name, _)| (name.as_str(), u32::MAX)).collect();
     let room = header_of(types, &order, metadata, &sums).map_err(|e| Error::io("write", named, e))?.len();
     let whole = (room + order.iter().map(|&i| bytes(i)).sum::<usize>()) as u64;
@@ -74,7 +76,7 @@ pub(crate) fn write_each<L: Borrow<Literal>>(
             let (group, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             let literals = values(group).map_err(|error| {
                 failure = Some(error);
-                io::Error::other("a value could not be read")
+                io::Error::other("cannot read a value")
             })?;
             for (&i, literal) in group.iter().zip(&literals) {
                 let literal: &Literal = literal.borrow();
@@ -106,9 +108,8 @@ fn header_of(
     metadata.insert(CHECKSUMS.to_owned(), checksums::write(sums, &metadata));
     let tensors = order.iter().map(|&i| {
         let (name, ty) = &types[i];
-        let dtype = to_format(ty.dtype).ok_or_else(|| {
-            refuse(format!("`{name}` is {ty}, and the format has no such elements; convert it first"))
-        })?;
+        let dtype = to_format(ty.dtype)
+            .ok_or_else(|| refuse(format!("`{name}` is {ty}, which the format does not support; convert it first")))?;
         Ok((name.clone(), dtype, ty.shape.dims().iter().map(|&size| size as u64).collect()))
     });
     header(&tensors.collect::<io::Result<Vec<_>>>()?, &metadata).map_err(refuse)

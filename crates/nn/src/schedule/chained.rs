@@ -1,4 +1,4 @@
-//! [`Chained`]: several schedules at once, as a product.
+//! [`Chained`]: the product of several schedules.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use fulmen_tensor::Tensor;
 
 use super::Schedule;
 
-/// The product of several schedules, the first the rate and the others factors: PyTorch's `ChainedScheduler`.
+/// The product of several schedules: the first is the rate, the others are factors. PyTorch's
+/// `ChainedScheduler`.
 ///
 /// ```
 /// use fulmen_nn::schedule::{Chained, Constant, Exponential, Schedule};
@@ -21,12 +22,12 @@ use super::Schedule;
 pub struct Chained(Vec<Arc<dyn Schedule>>);
 
 impl Chained {
-    /// Begins with the rate.
+    /// Starts with the rate.
     pub fn new(schedule: impl Schedule + 'static) -> Chained {
         Chained(vec![Arc::new(schedule)])
     }
 
-    /// Times another.
+    /// Multiplies by another schedule.
     pub fn times(mut self, factor: impl Schedule + 'static) -> Chained {
         self.0.push(Arc::new(factor));
         self

@@ -1,11 +1,11 @@
-//! [`Constant`]: one number, and a part of it at first.
+//! [`Constant`]: a constant with a reduced value in the first steps.
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, unless};
+use super::{Schedule, checked, not_finite, steps};
 
-/// `lr·factor` for the first `total_iters` steps, then `lr`: PyTorch's `ConstantLR`. For a number that never changes give
-/// the number itself.
+/// `lr·factor` for the first `total_iters` steps, then `lr`: PyTorch's `ConstantLR`. For a value
+/// that never changes, use the number itself.
 ///
 /// ```
 /// use fulmen_nn::schedule::{Constant, Schedule};
@@ -23,12 +23,12 @@ pub struct Constant {
 }
 
 impl Constant {
-    /// A third of `lr` for so many steps.
+    /// A third of `lr` for this many steps.
     pub fn new(lr: f64, total_iters: u64) -> Constant {
         Constant { lr, factor: 1.0 / 3.0, total_iters }
     }
 
-    /// The part of `lr` that it begins with; ⅓ by default.
+    /// The initial fraction of `lr`; ⅓ by default.
     pub fn factor(mut self, factor: f64) -> Constant {
         self.factor = factor;
         self

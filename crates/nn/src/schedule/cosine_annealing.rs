@@ -1,11 +1,11 @@
-//! [`CosineAnnealing`]: down along half a wave of the cosine.
+//! [`CosineAnnealing`]: decreases along half a cosine wave.
 
 use fulmen_tensor::Tensor;
 
-use super::{Schedule, half_wave, not_finite, steps, unless, zero};
+use super::{Schedule, checked, half_wave, not_finite, steps, zero};
 
-/// `eta_min + (lr − eta_min)/2·(1 + cos(π·step/t_max))`, as PyTorch's `CosineAnnealingLR`: down over `t_max` steps, and up
-/// again after them if training goes on.
+/// `eta_min + (lr − eta_min)/2·(1 + cos(π·step/t_max))`, like PyTorch's `CosineAnnealingLR`:
+/// decreases over `t_max` steps, and increases again if training continues.
 ///
 /// ```
 /// use fulmen_nn::schedule::{CosineAnnealing, Schedule};
@@ -28,7 +28,7 @@ impl CosineAnnealing {
         CosineAnnealing { lr, t_max, eta_min: 0.0 }
     }
 
-    /// What it comes down to: 0 by default.
+    /// The minimum; 0 by default.
     pub fn eta_min(mut self, eta_min: f64) -> CosineAnnealing {
         self.eta_min = eta_min;
         self

@@ -1,23 +1,24 @@
-//! [`Cyclic`]: up and down between two numbers.
+//! [`Cyclic`]: alternates between two values.
 
 use fulmen_tensor::{DType, Tensor};
 
 use super::power::power;
-use super::{Schedule, not_finite, steps, unless, zero};
+use super::{Schedule, checked, not_finite, steps, zero};
 
-/// How high the cycles of a [`Cyclic`] go.
+/// How the height of the cycles of a [`Cyclic`] changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum CyclicMode {
-    /// All to the same height.
+    /// All cycles have the same height.
     #[default]
     Triangular,
-    /// Each half as high as the one before.
+    /// Each cycle has half the height of the previous one.
     Triangular2,
-    /// Less by this factor every step.
+    /// The height is multiplied by this factor in every step.
     ExpRange(f64),
 }
 
-/// Up from `base_lr` to `max_lr` and down again along lines, without end: PyTorch's `CyclicLR`.
+/// Increases linearly from `base_lr` to `max_lr` and decreases again, repeatedly: PyTorch's
+/// `CyclicLR`.
 ///
 /// ```
 /// use fulmen_nn::schedule::{Cyclic, CyclicMode, Schedule};
@@ -40,24 +41,24 @@ pub struct Cyclic {
 }
 
 impl Cyclic {
-    /// PyTorch's defaults: 2000 steps up, as many down, all cycles of one height.
+    /// PyTorch's defaults: 2000 steps up, 2000 down, all cycles with the same height.
     pub fn new(base_lr: f64, max_lr: f64) -> Cyclic {
         Cyclic { base_lr, max_lr, step_size_up: 2000, step_size_down: None, mode: CyclicMode::Triangular }
     }
 
-    /// Steps upwards.
+    /// The steps from `base_lr` to `max_lr`.
     pub fn step_size_up(mut self, steps: u64) -> Cyclic {
         self.step_size_up = steps;
         self
     }
 
-    /// Steps downwards; as many as upwards by default.
+    /// The steps back to `base_lr`; by default as many as upwards.
     pub fn step_size_down(mut self, steps: u64) -> Cyclic {
         self.step_size_down = Some(steps);
         self
     }
 
-    /// How high the cycles go.
+    /// How the height of the cycles changes.
     pub fn mode(mut self, mode: CyclicMode) -> Cyclic {
         self.mode = mode;
         self

@@ -1,11 +1,11 @@
-//! [`Exponential`]: less by a factor every step.
+//! [`Exponential`]: multiplies by a factor in every step.
 
 use fulmen_tensor::Tensor;
 
 use super::power::power;
-use super::{Schedule, not_finite, unless};
+use super::{Schedule, checked, not_finite};
 
-/// `lr·γ^step`, as PyTorch's `ExponentialLR`.
+/// `lr·γ^step`, like PyTorch's `ExponentialLR`.
 ///
 /// ```
 /// use fulmen_nn::schedule::{Exponential, Schedule};
@@ -22,7 +22,7 @@ pub struct Exponential {
 }
 
 impl Exponential {
-    /// Multiplied by `gamma` each step.
+    /// Multiplies `lr` by `gamma` in every step.
     pub fn new(lr: f64, gamma: f64) -> Exponential {
         Exponential { lr, gamma }
     }

@@ -1,8 +1,9 @@
-//! [`InverseSqrt`]: up along a line, then down by the root of the step; what the first transformer was trained with.
+//! [`InverseSqrt`]: linear warmup, then decay with the inverse square root of the step; the
+//! schedule of the original transformer.
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, unless, zero};
+use super::{Schedule, checked, not_finite, steps, zero};
 
 /// With `t` counted from 1: `lr·min(t/warmup_steps, √(warmup_steps/t))`.
 ///
@@ -21,13 +22,13 @@ pub struct InverseSqrt {
 }
 
 impl InverseSqrt {
-    /// Up to `lr` over `warmup_steps` steps, then down.
+    /// Increases to `lr` over `warmup_steps` steps, then decreases.
     pub fn new(lr: f64, warmup_steps: u64) -> InverseSqrt {
         InverseSqrt { lr, warmup_steps }
     }
 
-    /// That of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>) for a model of `d_model` features: up to
-    /// `1/√(d_model·warmup_steps)`.
+    /// The schedule of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>) for a model with
+    /// `d_model` features: it increases to `1/√(d_model·warmup_steps)`.
     pub fn transformer(d_model: u64, warmup_steps: u64) -> InverseSqrt {
         let lr = ((d_model.max(1) as f64) * (warmup_steps.max(1) as f64)).powf(-0.5);
         InverseSqrt { lr, warmup_steps }

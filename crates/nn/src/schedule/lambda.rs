@@ -6,8 +6,9 @@ use fulmen_tensor::Tensor;
 
 use super::Schedule;
 
-/// A function of the step counter, an i32 tensor, that records an f32 tensor of its shape. It is called once, while the
-/// step is recorded; PyTorch's `LambdaLR` with the rate itself instead of a factor.
+/// A function of the step counter, an i32 tensor, that records an f32 tensor of the same shape. It
+/// is called once, while the step is recorded. Like PyTorch's `LambdaLR`, but it returns the rate
+/// itself instead of a factor.
 ///
 /// ```
 /// use fulmen_nn::schedule::{Lambda, Schedule};
@@ -21,7 +22,7 @@ use super::Schedule;
 pub struct Lambda<F>(F);
 
 impl<F: Fn(&Tensor) -> Tensor + Send + Sync> Lambda<F> {
-    /// This function.
+    /// A schedule from a function.
     pub fn new(f: F) -> Lambda<F> {
         Lambda(f)
     }

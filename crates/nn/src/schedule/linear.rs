@@ -1,10 +1,11 @@
-//! [`Linear`]: along a line, from one share of a number to another.
+//! [`Linear`]: changes linearly from one fraction of a number to another.
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, unless, zero};
+use super::{Schedule, checked, not_finite, steps, zero};
 
-/// From `lr·start_factor` to `lr·end_factor` along a line over `total_iters` steps, then the latter: PyTorch's `LinearLR`.
+/// Changes linearly from `lr·start_factor` to `lr·end_factor` over `total_iters` steps, and then
+/// stays: PyTorch's `LinearLR`.
 ///
 /// ```
 /// use fulmen_nn::schedule::{Linear, Schedule};
@@ -23,18 +24,18 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// From a third of `lr` to `lr`, over so many steps.
+    /// From a third of `lr` to `lr` over this many steps.
     pub fn new(lr: f64, total_iters: u64) -> Linear {
         Linear { lr, start_factor: 1.0 / 3.0, end_factor: 1.0, total_iters }
     }
 
-    /// The part of `lr` that it begins with; ⅓ by default.
+    /// The initial fraction of `lr`; ⅓ by default.
     pub fn start_factor(mut self, factor: f64) -> Linear {
         self.start_factor = factor;
         self
     }
 
-    /// The part of `lr` that it ends with; 1 by default.
+    /// The final fraction of `lr`; 1 by default.
     pub fn end_factor(mut self, factor: f64) -> Linear {
         self.end_factor = factor;
         self

@@ -1,10 +1,10 @@
-//! Schedules: numbers, such as the learning rate, that change from step to step. They are computed on the device from
-//! the step counter, so a new value costs the host nothing.
+//! Schedules: numbers, such as the learning rate, that change from step to step. They are computed
+//! on the device from the step counter, so they cost the host nothing.
 //!
-//! They count optimizer steps: what PyTorch's example steps once an epoch is here given in steps, by the
-//! `steps_per_epoch` of the Trainer's `Plan`. Names, defaults and numbers are those of PyTorch's `lr_scheduler`, without
-//! the `LR`. The counter is an integer up to where a number depends on it, so that step 10,000,000 is as exact as the
-//! first.
+//! They count optimizer steps. Where PyTorch's examples step a scheduler once per epoch, multiply
+//! by `steps_per_epoch` of the Trainer's `Plan`. Names, defaults and values are those of PyTorch's
+//! `lr_scheduler`, without the suffix `LR`. The counter stays an integer until a number depends on
+//! it, so step 10,000,000 is as exact as the first.
 
 mod chained;
 mod constant;
@@ -47,13 +47,13 @@ pub use warmup::Warmup;
 
 /// A number for each step.
 ///
-/// A plain `f64` is the schedule that never changes.
+/// A plain `f64` is a constant schedule.
 ///
 /// ```
 /// use fulmen_nn::schedule::Schedule;
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// /// Grows by the same amount each step until it is `to`.
+/// // /// Grows by the same amount in each step until it reaches `to`.
 /// #[derive(Debug)]
 /// struct Warmup { to: f64, steps: f64 }
 ///
@@ -68,10 +68,10 @@ pub use warmup::Warmup;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 pub trait Schedule: Send + Sync + Debug {
-    /// The number (an f32 scalar) for the step after `step` finished ones (an i32 scalar).
+    /// The value (an f32 scalar) for the step after `step` finished steps (an i32 scalar).
     fn value(&self, step: &Tensor) -> Tensor;
 
-    /// The number, if it is the same for all steps.
+    /// The value, if it is the same for all steps.
     fn constant(&self) -> Option<f64> {
         None
     }
@@ -100,12 +100,12 @@ macro_rules! pointers {
 }
 pointers!(Arc<S>, Box<S>);
 
-/// A count of steps as a number beside the i32 counter; more than it can count is never reached.
+/// A count of steps as a float to compare with the i32 counter. Larger counts are never reached.
 fn steps(count: u64) -> f64 {
     count.min(i32::MAX as u64) as f64
 }
 
-/// `value`, or a poison in its place where there is a reason against the settings.
+/// `value`, or poison if there is an error in the settings.
 #[track_caller]
 fn checked(name: &str, error: Option<String>, value: impl FnOnce() -> Tensor) -> Tensor {
     match error {
@@ -114,25 +114,26 @@ fn checked(name: &str, error: Option<String>, value: impl FnOnce() -> Tensor) ->
     }
 }
 
-/// Says which of these numbers is infinite or NaN.
+/// A message about the first of these numbers that is infinite or NaN.
 fn not_finite(numbers: &[(&str, f64)]) -> Option<String> {
     let (name, value) = numbers.iter().find(|(_, value)| !value.is_finite())?;
     Some(format!("{name} must be finite, it is {value}"))
 }
 
-/// Says which of these counts is 0.
+/// A message about the first of these counts that is 0.
 fn zero(counts: &[(&str, u64)]) -> Option<String> {
     counts.iter().find(|(_, count)| *count == 0).map(|(name, _)| format!("{name} must be at least 1"))
 }
 
-/// A number on half a wave of the cosine, `from` where `done` is 0 of `length` and `to` where it is all of it.
+/// A value on half a cosine wave: `from` if `done` is 0, `to` if `done` is `length`.
 fn half_wave(done: &Tensor, length: &Tensor, from: f64, to: f64) -> Tensor {
     let share = |part: Tensor| part.to_dtype(DType::F32) / length.to_dtype(DType::F32);
     cosine(share(length - done), share(done.clone()), from, to)
 }
 
-/// PyTorch's `to + (from − to)/2·(1 + cos(π·done))` by half angles, where `left` is `1 − done`: as a sum of two parts it
-/// keeps its digits where it is small, the other form does not in f32.
+/// PyTorch's `to + (from − to)/2·(1 + cos(π·done))` by half-angle formulas, where `left` is `1 −
+/// done`. As a sum of two terms it keeps its digits where it is small, which the other form does
+/// not in f32.
 fn cosine(left: Tensor, done: Tensor, from: f64, to: f64) -> Tensor {
     let share = |part: Tensor| {
         let s = (part * FRAC_PI_2).sin();

@@ -1,10 +1,10 @@
-//! [`MultiStep`]: less by a factor at chosen steps.
+//! [`MultiStep`]: multiplies by a factor at chosen steps.
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, unless};
+use super::{Schedule, checked, not_finite, steps};
 
-/// `lr·γᵏ` after `k` of the milestones, as PyTorch's `MultiStepLR`.
+/// `lr·γᵏ` after `k` of the milestones, like PyTorch's `MultiStepLR`.
 ///
 /// ```
 /// use fulmen_nn::schedule::{MultiStep, Schedule};
@@ -22,14 +22,14 @@ pub struct MultiStep {
 }
 
 impl MultiStep {
-    /// A tenth of it from each of these steps on. One that is given twice counts twice.
+    /// Multiplies by 0.1 at each of these steps. A step that is listed twice counts twice.
     pub fn new(lr: f64, milestones: impl IntoIterator<Item = u64>) -> MultiStep {
         let mut milestones: Vec<u64> = milestones.into_iter().collect();
         milestones.sort_unstable();
         MultiStep { lr, milestones, gamma: 0.1 }
     }
 
-    /// What it is multiplied by each time: 0.1 by default.
+    /// The factor applied each time; 0.1 by default.
     pub fn gamma(mut self, gamma: f64) -> MultiStep {
         self.gamma = gamma;
         self

@@ -1,23 +1,24 @@
-//! [`OneCycle`]: up to a high learning rate and down to nearly nothing, over a known number of steps.
+//! [`OneCycle`]: increases to a high learning rate and decreases to almost 0, over a known number
+//! of steps.
 
 use fulmen_tensor::{DType, Refusal, Tensor};
 
 use super::{Schedule, cosine};
 use crate::record::NN;
 
-/// The way from one value to another.
+/// The curve from one value to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Anneal {
-    /// Along half a wave of the cosine.
+    /// Half a cosine wave.
     #[default]
     Cos,
-    /// Along a line.
+    /// A straight line.
     Linear,
 }
 
-/// Smith's one-cycle policy, as PyTorch's `OneCycleLR`: from `max_lr/div_factor` up to `max_lr` over the first
-/// `pct_start` of the steps, then down to the first value divided by `final_div_factor`. After `total_steps` it stays
-/// at its last value.
+/// Smith's one-cycle policy, like PyTorch's `OneCycleLR`: from `max_lr/div_factor` up to `max_lr`
+/// over the first `pct_start` of the steps, then down to the initial value divided by
+/// `final_div_factor`. After `total_steps` it stays at its last value.
 ///
 /// ```
 /// use fulmen_nn::schedule::{OneCycle, Schedule};
@@ -41,8 +42,8 @@ pub struct OneCycle {
 }
 
 impl OneCycle {
-    /// PyTorch's defaults: 30 % of the steps upwards, a first value of `max_lr/25`, a last of that divided by 10⁴, along
-    /// cosines.
+    /// PyTorch's defaults: 30 % of the steps upwards, an initial value of `max_lr/25`, a final one
+    /// of that divided by 10⁴, cosine curves.
     pub fn new(max_lr: f64, total_steps: u64) -> OneCycle {
         OneCycle {
             max_lr,
@@ -55,38 +56,39 @@ impl OneCycle {
         }
     }
 
-    /// The share of the steps, between 0 and 1, in which the rate grows.
+    /// The fraction of the steps, between 0 and 1, in which the rate increases.
     pub fn pct_start(mut self, share: f64) -> OneCycle {
         self.pct_start = share;
         self
     }
 
-    /// The first value is `max_lr` divided by this.
+    /// The initial value is `max_lr` divided by this.
     pub fn div_factor(mut self, factor: f64) -> OneCycle {
         self.div_factor = factor;
         self
     }
 
-    /// The last value is the first divided by this.
+    /// The final value is the initial one divided by this.
     pub fn final_div_factor(mut self, factor: f64) -> OneCycle {
         self.final_div_factor = factor;
         self
     }
 
-    /// The way between two values.
+    /// The curve between two values.
     pub fn anneal(mut self, anneal: Anneal) -> OneCycle {
         self.anneal = anneal;
         self
     }
 
-    /// Back to the first value in as many steps as it went up, and only then down to the last.
+    /// Whether to return to the initial value in as many steps as it took upwards, and only then
+    /// decrease to the final one.
     pub fn three_phase(mut self, three_phase: bool) -> OneCycle {
         self.three_phase = three_phase;
         self
     }
 
-    /// The mirrored schedule, for a momentum (or Adam's first beta): `max` while the rate is low, `base` where it is
-    /// highest. PyTorch's values are 0.85 and 0.95.
+    /// The mirrored schedule, for a momentum (or Adam's first beta): `max` while the rate is low,
+    /// `base` where it is highest. PyTorch's values are 0.85 and 0.95.
     ///
     /// ```
     /// use fulmen_nn::{optim::Sgd, schedule::OneCycle};
@@ -97,14 +99,14 @@ impl OneCycle {
         OneCycleMomentum { cycle: self.clone(), base, max }
     }
 
-    /// Why these settings make no cycle, if they do not.
+    /// What is wrong with the settings, if anything.
     fn check(&self) -> Option<String> {
         let OneCycle { max_lr, total_steps, pct_start, div_factor, final_div_factor, .. } = self;
         if *total_steps == 0 {
             return Some("total_steps must be at least 1".into());
         }
         if !(0.0..=1.0).contains(pct_start) {
-            return Some(format!("pct_start is a share between 0 and 1, not {pct_start}"));
+            return Some(format!("pct_start must be between 0 and 1, it is {pct_start}"));
         }
         let factor = |f: &f64| f.is_finite() && *f > 0.0;
         if !max_lr.is_finite() || !factor(div_factor) || !factor(final_div_factor) {
@@ -116,7 +118,7 @@ impl OneCycle {
         None
     }
 
-    /// A number that is `low` at the start, `high` at the peak and `end` at last.
+    /// A value that is `low` at the start, `high` at the peak and `end` at the end.
     fn follow(&self, step: &Tensor, low: f64, high: f64, end: f64) -> Result<Tensor, Refusal> {
         if let Some(message) = self.check() {
             return Err(message.into());
@@ -137,7 +139,7 @@ impl OneCycle {
             pieces.push((until, self.piece(&step, start, until, from, to)));
             start = until;
         }
-        // The first phase that has not ended is the one; the last never ends.
+        // Uses the first phase that has not ended; the last one never ends.
         let (_, mut value) = pieces.pop().unwrap_or((last, step.clone()));
         while let Some((until, piece)) = pieces.pop() {
             value = step.le(until).select(&piece, &value);
@@ -145,7 +147,7 @@ impl OneCycle {
         Ok(value)
     }
 
-    /// The way `from` → `to` between the steps `start` and `end`.
+    /// The value between steps `start` and `end` on the curve from `from` to `to`.
     fn piece(&self, step: &Tensor, start: f64, end: f64, from: f64, to: f64) -> Tensor {
         if end <= start {
             return Tensor::full(DType::F32, [], to);

@@ -1,8 +1,8 @@
-//! [`Polynomial`]: down to nothing along a power of the steps that are left.
+//! [`Polynomial`]: decreases to 0 with a power of the remaining steps.
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, unless, zero};
+use super::{Schedule, checked, not_finite, steps, zero};
 
 /// `lr·(1 − step/total_iters)^power`, and 0 after `total_iters`: PyTorch's `PolynomialLR`.
 ///
@@ -22,12 +22,12 @@ pub struct Polynomial {
 }
 
 impl Polynomial {
-    /// Along a line, over so many steps.
+    /// Linear, over this many steps.
     pub fn new(lr: f64, total_iters: u64) -> Polynomial {
         Polynomial { lr, total_iters, power: 1.0 }
     }
 
-    /// The power of the share that is left: 1 by default.
+    /// The exponent; 1 by default.
     pub fn power(mut self, power: f64) -> Polynomial {
         self.power = power;
         self

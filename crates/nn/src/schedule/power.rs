@@ -1,9 +1,9 @@
-//! A number to the power of a counter.
+//! Integer powers of a number.
 
 use fulmen_tensor::{DType, Tensor};
 
-/// `baseᵏ` in f32 for an i32 tensor `k` of at least 0: a product over the bits of `k`. By a logarithm it would lose a
-/// digit for each by which the result is smaller than 1.
+/// `baseᵏ` in f32 for an i32 tensor `k ≥ 0`, as a product over the bits of `k`. Via a logarithm it
+/// would lose one digit for each order of magnitude below 1.
 pub(super) fn power(base: f64, k: &Tensor) -> Tensor {
     let number = |value: f64| Tensor::full(DType::F32, k.shape(), value);
     let mut product = number(1.0);
@@ -11,7 +11,7 @@ pub(super) fn power(base: f64, k: &Tensor) -> Tensor {
         let factor = base.powi(1 << bit);
         let vanishes = (factor as f32) == 0.0 || !(factor as f32).is_finite();
         let set = if vanishes {
-            // So is every higher power.
+            // All higher powers are 0 or infinite as well.
             k.ge(2f64.powi(bit))
         } else {
             k.shift_right_logical(f64::from(bit)).and(1.0).eq(1.0)

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use fulmen_tensor::Tensor;
 
-use super::{Schedule, steps, unless};
+use super::{Schedule, checked, steps};
 
-/// One schedule after another, each from its milestone on and counting from there: PyTorch's `SequentialLR`.
+/// One schedule after another. Each starts at its milestone and counts from there: PyTorch's
+/// `SequentialLR`.
 ///
 /// ```
 /// use fulmen_nn::schedule::{Linear, Schedule, Sequential};
@@ -24,12 +25,13 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// Begins with this one.
+    /// Starts with this schedule.
     pub fn new(first: impl Schedule + 'static) -> Sequential {
         Sequential { first: Arc::new(first), later: vec![] }
     }
 
-    /// Goes on with another from step `milestone`, which must be later than the milestone before.
+    /// Switches to another schedule at step `milestone`, which must be later than the previous
+    /// milestone.
     pub fn then(mut self, milestone: u64, schedule: impl Schedule + 'static) -> Sequential {
         self.later.push((milestone, Arc::new(schedule)));
         self

@@ -1,11 +1,11 @@
-//! [`Step`]: less by a factor every so many steps.
+//! [`Step`]: multiplies by a factor at regular intervals.
 
 use fulmen_tensor::Tensor;
 
 use super::power::power;
-use super::{Schedule, not_finite, steps, unless, zero};
+use super::{Schedule, checked, not_finite, steps, zero};
 
-/// `lr·γ^⌊step/step_size⌋`, as PyTorch's `StepLR`.
+/// `lr·γ^⌊step/step_size⌋`, like PyTorch's `StepLR`.
 ///
 /// ```
 /// use fulmen_nn::schedule::{Schedule, Step};
@@ -23,12 +23,12 @@ pub struct Step {
 }
 
 impl Step {
-    /// A tenth of it after each `step_size` steps.
+    /// Multiplies by 0.1 after every `step_size` steps.
     pub fn new(lr: f64, step_size: u64) -> Step {
         Step { lr, step_size, gamma: 0.1 }
     }
 
-    /// What it is multiplied by each time: 0.1 by default.
+    /// The factor applied each time; 0.1 by default.
     pub fn gamma(mut self, gamma: f64) -> Step {
         self.gamma = gamma;
         self

@@ -1,11 +1,11 @@
-//! [`CosineAnnealingWarmRestarts`]: down along half a wave of the cosine, again and again.
+//! [`CosineAnnealingWarmRestarts`]: decreases along half a cosine wave, repeatedly.
 
 use fulmen_tensor::Tensor;
 
-use super::{Schedule, half_wave, not_finite, steps, unless, zero};
+use super::{Schedule, checked, half_wave, not_finite, steps, zero};
 
-/// PyTorch's `CosineAnnealingWarmRestarts` (SGDR): from `lr` to `eta_min` along half a wave of the cosine over `t_0` steps,
-/// then anew over `t_0·t_mult` steps, `t_0·t_mult²`, …
+/// PyTorch's `CosineAnnealingWarmRestarts` (SGDR): decreases from `lr` to `eta_min` along half a
+/// cosine wave over `t_0` steps, then again over `t_0·t_mult` steps, `t_0·t_mult²`, …
 ///
 /// ```
 /// use fulmen_nn::schedule::{CosineAnnealingWarmRestarts, Schedule};
@@ -26,18 +26,18 @@ pub struct CosineAnnealingWarmRestarts {
 }
 
 impl CosineAnnealingWarmRestarts {
-    /// Down to 0 every `t_0` steps.
+    /// Decreases to 0 every `t_0` steps.
     pub fn new(lr: f64, t_0: u64) -> CosineAnnealingWarmRestarts {
         CosineAnnealingWarmRestarts { lr, t_0, t_mult: 1, eta_min: 0.0 }
     }
 
-    /// How many times longer each way is than the one before: 1 by default.
+    /// The factor by which each cycle is longer than the previous one; 1 by default.
     pub fn t_mult(mut self, t_mult: u64) -> CosineAnnealingWarmRestarts {
         self.t_mult = t_mult;
         self
     }
 
-    /// What it comes down to: 0 by default.
+    /// The minimum; 0 by default.
     pub fn eta_min(mut self, eta_min: f64) -> CosineAnnealingWarmRestarts {
         self.eta_min = eta_min;
         self
@@ -55,7 +55,8 @@ impl Schedule for CosineAnnealingWarmRestarts {
                 let length = number(self.t_0);
                 return half_wave(&step.remainder(&length), &length, self.lr, self.eta_min);
             }
-            // The ways that a counter of 31 bits can reach: each is at least twice as long as the one before.
+            // The cycles that a 31-bit counter can reach: each is at least twice as long as the
+            // previous one.
             let (mut start, mut length) = (0u64, self.t_0);
             let (mut begun, mut lasts) = (number(start), number(length));
             loop {

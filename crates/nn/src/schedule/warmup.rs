@@ -1,13 +1,13 @@
-//! [`Warmup`]: any schedule, after a line up to its first number.
+//! [`Warmup`]: a linear increase, then any schedule.
 
 use std::sync::Arc;
 
 use fulmen_tensor::{DType, Tensor};
 
-use super::{Schedule, not_finite, steps, unless};
+use super::{Schedule, checked, not_finite, steps};
 
-/// Up along a line to the first number of another schedule, which begins when it is reached. PyTorch says it with
-/// `SequentialLR`, a `LinearLR` and the other.
+/// Increases linearly to the first value of another schedule, which then starts. In PyTorch, this
+/// is a `SequentialLR` of a `LinearLR` and the other schedule.
 ///
 /// ```
 /// use fulmen_nn::schedule::{CosineAnnealing, Schedule, Warmup};
@@ -25,12 +25,12 @@ pub struct Warmup {
 }
 
 impl Warmup {
-    /// From 0 over so many steps; `then` counts from their end.
+    /// Increases from 0 over this many steps; `then` counts from their end.
     pub fn new(steps: u64, then: impl Schedule + 'static) -> Warmup {
         Warmup { steps, start_factor: 0.0, then: Arc::new(then) }
     }
 
-    /// The share of the first number that it begins with: 0 by default.
+    /// The initial fraction of the first value; 0 by default.
     pub fn start_factor(mut self, factor: f64) -> Warmup {
         self.start_factor = factor;
         self

@@ -1,5 +1,5 @@
-//! Where the values of a path are: in one file, in the shards of an index, or in a folder that has either. What a file
-//! is, is seen from its content.
+//! Finds the values at a path: in one file, in the shards of an index, or in a folder with either.
+//! The kind of a file is detected from its content.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,10 +14,10 @@ use super::{index, pytorch};
 use crate::safetensors::{Reader, type_of};
 use crate::{Error, Result};
 
-/// What a folder of the Trainer is, in errors.
+/// The name of a Trainer folder in errors.
 const CHECKPOINT: &str = "checkpoint";
 
-/// The files that a folder is searched for, in this order: Hugging Face's names.
+/// The files to look for in a folder, in this order: Hugging Face's names.
 const IN_A_FOLDER: [&str; 7] = [
     "model.safetensors.index.json",
     "model.safetensors",
@@ -28,7 +28,7 @@ const IN_A_FOLDER: [&str; 7] = [
     "diffusion_pytorch_model.bin",
 ];
 
-/// A value of a file, or the way to it.
+/// A value of a file, possibly not read yet.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     /// A value of a safetensors file, by its name.
@@ -75,7 +75,8 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         return match IN_A_FOLDER.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
             Some(file) => read(&file),
             None => {
-                let message = format!("it has none of {}; name the file itself", IN_A_FOLDER.join(", "));
+                let message =
+                    format!("it does not contain {}; give the path of the file itself", IN_A_FOLDER.join(", "));
                 Err(Error::format(path, "folder of weights", message))
             }
         };
@@ -89,7 +90,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     }
 }
 
-/// The tensors of a checkpoint, whatever parts they lie in.
+/// The tensors of a checkpoint, whatever parts they are stored in.
 fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
     let refuse = |why: String| Error::format(path, CHECKPOINT, why);
     let opened = Arc::new(Checkpoint::open_folder(path).map_err(|e| refuse(e.to_string()))?);
@@ -100,7 +101,8 @@ fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
     opened.manifest().tensors.iter().map(value).collect()
 }
 
-/// The values of a shard, which is a file of values itself: an index in its place could lead in a circle.
+/// The values of a shard. A shard must be a file of values, since nested indices could form a
+/// cycle.
 pub(super) fn read_shard(path: &Path) -> Result<BTreeMap<String, Value>> {
     let metadata = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
     of_kind(Kind::detect(path, metadata.len())?, path)
@@ -110,11 +112,11 @@ fn of_kind(kind: Kind, path: &Path) -> Result<BTreeMap<String, Value>> {
     match kind {
         Kind::Safetensors => safetensors_values(path),
         Kind::PyTorch => pytorch::read(path),
-        Kind::Index => Err(Error::format(path, "shard of weights", "it is an index of weight files itself")),
+        Kind::Index => Err(Error::format(path, "shard of weights", "it is itself an index of weight files")),
     }
 }
 
-/// What a file is.
+/// The kind of a file.
 enum Kind {
     Safetensors,
     PyTorch,
@@ -122,7 +124,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Tells the kind by the first bytes of a file of `length` bytes, or else by its name.
+    /// Detects the kind from the first bytes of a file of `length` bytes, or else from its name.
     fn detect(path: &Path, length: u64) -> Result<Kind> {
         let mut start = vec![];
         let mut file = File::open(path).map_err(|e| Error::io("read", path, e))?;

@@ -1,4 +1,5 @@
-//! The index of weights in several files, Hugging Face's `model.safetensors.index.json`: which file each name is in.
+//! The index of weights in several files, Hugging Face's `model.safetensors.index.json`: the file
+//! of each name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,7 +14,7 @@ use crate::{Error, Result};
 /// What an error calls the format.
 const FORMAT: &str = "index of weight files";
 
-/// An index of a million names is smaller.
+/// The size limit of an index; enough for a million names.
 const MOST_BYTES: u64 = 200_000_000;
 
 /// The key of the table of names.
@@ -24,8 +25,8 @@ pub(super) fn write(total_size: u64, files: &BTreeMap<String, String>) -> String
     format!("{:#}\n", json!({ "metadata": { "total_size": total_size }, WEIGHT_MAP: files }))
 }
 
-/// The values of all files that an index names. Each file must have what the index says; what it has beyond that is
-/// read too, so that it is reported.
+/// The values of all files that an index names. Each file must have the values listed in the index;
+/// other values are read too, so that they are reported.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     let refuse = |message: String| Error::format(path, FORMAT, message);
     let mut text = vec![];
@@ -36,16 +37,16 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     }
     let json: Json = serde_json::from_slice(&text).map_err(|e| refuse(e.to_string()))?;
     let Some(map) = json.get(WEIGHT_MAP).and_then(Json::as_object) else {
-        return Err(refuse(format!("it has no table `{WEIGHT_MAP}`, which says which file each name is in")));
+        return Err(refuse(format!("it has no table `{WEIGHT_MAP}`, with the file of each name")));
     };
     let mut of: BTreeMap<&str, &str> = BTreeMap::new();
     for (name, file) in map {
         let Some(file) = file.as_str() else {
-            return Err(refuse(format!("the file of `{name}` is {file}, not a file's name")));
+            return Err(refuse(format!("the file of `{name}` is {file}, not a file name")));
         };
-        // An index from elsewhere must not lead out of its folder.
+        // An index from elsewhere must not refer to files outside its folder.
         if !matches!(Path::new(file).components().collect::<Vec<_>>()[..], [Component::Normal(_)]) {
-            return Err(refuse(format!("`{name}` is said to be in `{file}`, which is not a file beside the index")));
+            return Err(refuse(format!("`{name}` refers to `{file}`, which is not a file next to the index")));
         }
         of.insert(name, file);
     }
@@ -53,12 +54,12 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     for shard in of.values().copied().collect::<BTreeSet<_>>() {
         let shard_path = path.with_file_name(shard);
         if !shard_path.is_file() {
-            let message = format!("it names `{shard}`, which is not beside it; was every part fetched?");
+            let message = format!("it names `{shard}`, which is not next to it; was every part downloaded?");
             return Err(refuse(message));
         }
         let mut found = file::read_shard(&shard_path)?;
         if let Some((name, _)) = of.iter().find(|(name, file)| **file == shard && !found.contains_key(**name)) {
-            return Err(refuse(format!("it says that `{name}` is in `{shard}`, which has no such value")));
+            return Err(refuse(format!("it lists `{name}` in `{shard}`, which does not contain it")));
         }
         found.retain(|name, _| of.get(name.as_str()).is_none_or(|file| *file == shard));
         values.append(&mut found);

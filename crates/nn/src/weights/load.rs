@@ -10,12 +10,12 @@ use super::report::{Conflict, Conversion, LoadReport, Mismatch, Strictness};
 use crate::module::{each_buffer, each_parameter};
 use crate::{Error, Module, Result};
 
-/// Gives a model's parameters and buffers the values that weight files have under their names: those of a safetensors
-/// file, of several with an index, of a folder that has them, or of a file of PyTorch's ([`StateDict::read`]).
+/// Loads weight files into a model's parameters and buffers of the same names: a safetensors file,
+/// several with an index, a folder that has them, or a PyTorch file ([`StateDict::read`]).
 ///
-/// Values of another floating-point type are converted, which the report says. Tied weights are found under any of
-/// their names; if there are several, as PyTorch writes them, the values must be equal. Where the names differ, read a
-/// [`StateDict`] and rename.
+/// Values of other floating-point types are converted, which the report lists. Tied weights are
+/// found under any of their names; if there are several, as in files that PyTorch writes, the
+/// values must be equal. If the names differ, read a [`StateDict`] and rename.
 ///
 /// # Errors
 /// Those of [`StateDict::read`] and [`StateDict::load_into`].
@@ -82,7 +82,7 @@ pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictnes
         report.converted.clear();
         return Err(Error::mismatch(values.path(), report));
     }
-    // All are read before the first is set: a file that turns out damaged changes nothing.
+    // All values are read before the first is set, so a damaged file changes nothing.
     let mut new = Vec::with_capacity(fitting.len());
     for (variable, name) in fitting {
         if let Some(literal) = values.get(&name)? {
@@ -105,7 +105,7 @@ fn fits(expected: &TensorType, found: &TensorType) -> bool {
     expected.shape == found.shape && (expected.dtype == found.dtype || convertible)
 }
 
-/// Each parameter's and buffer's cell once, with all its names.
+/// The cell of each parameter and buffer, once, with all its names.
 fn cells<M: Module + ?Sized>(module: &M) -> Vec<(Vec<String>, Variable)> {
     let mut cells: Vec<(Vec<String>, Variable)> = vec![];
     let mut note = |name: &str, variable: &Variable| match cells.iter_mut().find(|(_, seen)| seen.is(variable)) {

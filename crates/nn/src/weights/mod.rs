@@ -1,7 +1,8 @@
-//! Weights in and out, by PyTorch's names: from safetensors files, single or in shards, and from PyTorch's own.
+//! Loading and saving weights by PyTorch's names: safetensors files, single or sharded, and
+//! PyTorch's own files.
 //!
-//! [`load_weights`] and [`save_weights`] are for a model and a file that name things alike. Where they do not, a
-//! [`StateDict`] is read, its names are changed, and it is loaded.
+//! [`load_weights`] and [`save_weights`] work if model and file use the same names. Otherwise, read
+//! a [`StateDict`], rename, and load it.
 //!
 //! Not here: the safetensors format itself; see [`safetensors`](crate::safetensors).
 

@@ -1,5 +1,5 @@
-//! PyTorch's own files (`.pt`, `.pth`, `.bin`, `.ckpt`), which are pickles. The pickle is parsed as data; nothing in it
-//! is executed.
+//! PyTorch's own files (`.pt`, `.pth`, `.bin`, `.ckpt`), which are pickles. The pickle is parsed as
+//! data; nothing in it is executed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,8 +14,8 @@ use crate::{Error, Result};
 /// What an error calls the format.
 const FORMAT: &str = "PyTorch file";
 
-/// A tensor that is read from its file when it is asked for: a checkpoint of PyTorch Lightning holds the optimizer's
-/// state too, twice the size of the weights.
+/// A tensor that is read from its file on request. A PyTorch Lightning checkpoint also has the
+/// optimizer's state, twice the size of the weights.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     path: PathBuf,
@@ -50,7 +50,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         .collect())
 }
 
-/// Damage is said as such; the rest is the file system's.
+/// Reports damage as such; other errors come from the file system.
 fn failed(path: &Path, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => Error::format(path, FORMAT, error.to_string()),

@@ -1,29 +1,29 @@
-//! What became of each name when weights were loaded.
+//! The result of loading weights, name by name.
 
 use std::fmt;
 
 use fulmen_tensor::{DType, TensorType};
 
-/// What to do when a file's names and shapes are not the model's.
+/// What to do if a file's names and shapes differ from the model's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// Load nothing and say what does not fit.
+    /// Load nothing, and report the differences as an error.
     Strict,
-    /// Load what fits.
+    /// Load whatever fits.
     Lenient,
 }
 
-/// What became of each name when weights were loaded.
+/// The result of loading weights, name by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadReport {
-    /// In both and loaded.
+    /// Names that were loaded.
     pub loaded: Vec<String>,
-    /// In the model, not in the file.
+    /// Names of the model that the file does not have.
     pub missing: Vec<String>,
-    /// In the file, not in the model.
+    /// Names of the file that the model does not have.
     pub unexpected: Vec<String>,
-    /// In both with different types, and not loaded.
+    /// Names whose types differ; they were not loaded.
     pub mismatched: Vec<Mismatch>,
     /// One parameter in the model, with different values under two of its names in the file. A lenient load takes the
     /// first.
@@ -32,7 +32,7 @@ pub struct LoadReport {
     pub converted: Vec<Conversion>,
 }
 
-/// A name with another shape, or another kind of elements, in the file than in the model.
+/// A name whose shape or kind of elements differs between the file and the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mismatch {
@@ -44,17 +44,17 @@ pub struct Mismatch {
     pub found: TensorType,
 }
 
-/// Two names of one parameter of the model, tied weights, that the file has different values for.
+/// Two names of one parameter of the model (tied weights) with different values in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conflict {
-    /// The first name that the file has.
+    /// The first name in the file.
     pub name: String,
-    /// Another, with another value.
+    /// A further name with a different value.
     pub other: String,
 }
 
-/// A value that was rounded or widened to the model's floating-point type.
+/// A value that was converted to the model's floating-point type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conversion {
@@ -67,7 +67,7 @@ pub struct Conversion {
 }
 
 impl LoadReport {
-    /// Whether every name of the model was loaded and the file has nothing else.
+    /// Whether every name of the model was loaded and the file has no others.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty()
             && self.unexpected.is_empty()
@@ -75,7 +75,7 @@ impl LoadReport {
             && self.conflicting.is_empty()
     }
 
-    /// One line for each kind of mismatch that there is, each begun on a new line.
+    /// One line for each kind of mismatch that occurs, each starting on a new line.
     pub(crate) fn describe_mismatches(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (what, names) in [("missing in the file", &self.missing), ("not part of the model", &self.unexpected)] {
             if !names.is_empty() {

@@ -1,4 +1,4 @@
-//! From a model, or from files under other names, to files that Python reads too.
+//! Saves models, or values under other names, to files that Python can read.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -13,9 +13,10 @@ use crate::record::NN;
 use crate::safetensors::write_each;
 use crate::{Error, Module, Result};
 
-/// Saves a model's parameters and buffers under their names as a safetensors file, so that PyTorch can load them too.
-/// Tied weights are saved once, under the first of their names. The values come from the device in transfers of 64 MiB, and
-/// no more of them is held at once, unless one value is larger.
+/// Saves a model's parameters and buffers under their names as a safetensors file, which PyTorch
+/// can load. Tied weights are saved once, under the first of their names. Values are transferred
+/// from the device in groups of 64 MiB, or one larger value, so no more of them are in host memory
+/// at once.
 ///
 /// # Errors
 /// Those of [`safetensors::write`](crate::safetensors::write); a parameter without a value.
@@ -26,11 +27,12 @@ pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> R
     values.save(path.as_ref())
 }
 
-/// As [`save_weights`], in several files of at most `max_shard_bytes` of values each and an index: a new folder that
-/// Hugging Face's `from_pretrained` and [`load_weights`](super::load_weights) read. A single value that is larger has
-/// a file of its own.
+/// Like [`save_weights`], but writes several files with at most `max_shard_bytes` of values each,
+/// and an index. Hugging Face's `from_pretrained` and [`load_weights`](super::load_weights) read
+/// the new folder. A larger value gets a file of its own.
 ///
-/// The folder appears when all is written and synced; it must not exist before, or be empty.
+/// The folder appears once everything is written and synced. It must not exist before, or must be
+/// empty.
 ///
 /// ```
 /// use fulmen_nn::weights::{Strictness, load_weights, save_sharded_weights};
@@ -47,7 +49,7 @@ pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> R
 /// ```
 ///
 /// # Errors
-/// Those of [`save_weights`]; the folder has something in it.
+/// Those of [`save_weights`]; the folder is not empty.
 #[track_caller]
 pub fn save_sharded_weights<M: Module + ?Sized>(
     module: &M,
@@ -59,8 +61,8 @@ pub fn save_sharded_weights<M: Module + ?Sized>(
 }
 
 impl StateDict {
-    /// Saves the values under their names as a safetensors file. They are read one after the other: at most 64 MiB of them
-    /// are held at once, or one value that is larger. So a model is converted that has no room in memory.
+    /// Saves the values under their names as a safetensors file. They are read in groups of at most
+    /// 64 MiB, or one larger value, so a model that does not fit into memory can be converted.
     ///
     /// ```
     /// use fulmen_nn::weights::{StateDict, Strictness, load_weights, save_weights};
@@ -82,19 +84,19 @@ impl StateDict {
         Values::in_files(self).save(path.as_ref())
     }
 
-    /// As [`StateDict::save`], in several files as [`save_sharded_weights`] writes them.
+    /// Like [`StateDict::save`], but writes several files like [`save_sharded_weights`].
     ///
     /// # Errors
-    /// Those of [`StateDict::save`]; the folder has something in it.
+    /// Those of [`StateDict::save`]; the folder is not empty.
     pub fn save_sharded(&self, folder: impl AsRef<Path>, max_shard_bytes: u64) -> Result<()> {
         Values::in_files(self).save_sharded(folder.as_ref(), max_shard_bytes)
     }
 }
 
-/// Values on their way into files.
+/// Values to be written.
 struct Values<'a> {
     types: Vec<(String, TensorType)>,
-    /// Gives those of some indices.
+    /// Returns the values at some indices.
     #[allow(clippy::type_complexity, reason = "a name for it would be said once")]
     read: Box<dyn Fn(&[usize]) -> Result<Vec<Arc<Literal>>> + 'a>,
 }
@@ -110,9 +112,9 @@ impl<'a> Values<'a> {
         Values { types, read: Box::new(move |group| group.iter().map(&one).collect()) }
     }
 
-    /// What a model consists of.
+    /// The values of a model.
     fn from_module<M: Module + ?Sized>(module: &M) -> Result<Values<'static>> {
-        // Not the cells: a parameter without a value says so at the line that saves.
+        // Not the cells, so that a parameter without a value reports the line that saves.
         let parameters = module.parameters().into_iter().map(|(name, parameter)| (name, parameter.get()));
         let buffers = module.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));
         let values: Vec<(String, Tensor)> = parameters.chain(buffers).collect();
@@ -122,7 +124,7 @@ impl<'a> Values<'a> {
         let types = values.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect();
         let read = move |group: &[usize]| {
             let tensors: Vec<&Tensor> = group.iter().map(|&i| &values[i].1).collect();
-            // What lies in memory needs no device.
+            // Values in host memory need no device.
             let given: Option<Vec<Literal>> = tensors.iter().map(|tensor| tensor.literal()).collect();
             let literals = given.map_or_else(|| Runtime::global()?.eval_many(&tensors), Ok)?;
             Ok(literals.into_iter().map(Arc::new).collect())
@@ -158,7 +160,7 @@ impl<'a> Values<'a> {
                 _ => shards.push((size, vec![i])),
             }
         }
-        // Dropped on every way out but the last, which removes it.
+        // The guard removes the folder unless the last statement is reached.
         let new = NewFolder::create(folder).map_err(failed)?;
         let failed_in = |file: &str, e: io::Error| Error::io("write", &folder.join(file), e);
         let mut files = BTreeMap::new();
@@ -176,7 +178,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Python's readers look for this key to know whose layout the values have.
+/// Python readers look for this key to learn which framework's layout the values have.
 fn metadata() -> BTreeMap<String, String> {
     BTreeMap::from([("format".to_owned(), "pt".to_owned())])
 }

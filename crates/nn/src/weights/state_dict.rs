@@ -1,4 +1,4 @@
-//! [`StateDict`]: named values that were read, on their way into a model that may name them otherwise.
+//! [`StateDict`]: named values from a file, to be loaded into a model whose names may differ.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -14,19 +14,21 @@ use crate::{Error, Module, Result};
 
 /// Named values read from weight files: PyTorch's state dict.
 ///
-/// Reads by content, not by the file's name: a safetensors file; an index of shards
-/// (`model.safetensors.index.json`, `pytorch_model.bin.index.json`); a folder with one of Hugging Face's names in it; a checkpoint of the Trainer;
-/// a file of `torch.save` (`.pt`, `.pth`, `.bin`, `.ckpt`), of which the pickle is parsed and none of it is executed.
-/// Of PyTorch's files a value is read when it is loaded, so that the rest costs no memory.
+/// The format is detected from the content, not from the file's name: a safetensors file; an index
+/// of shards (`model.safetensors.index.json`, `pytorch_model.bin.index.json`); a folder with one of
+/// Hugging Face's file names; a checkpoint of the Trainer; a file of `torch.save` (`.pt`, `.pth`,
+/// `.bin`, `.ckpt`), whose pickle is parsed but never executed. Values of PyTorch's files are read
+/// only when they are loaded, so the others need no memory.
 ///
-/// The methods that change names give a new dictionary, so that a mapping reads as one sentence:
+/// The methods that change names return a new dictionary, so calls can be chained:
 ///
 /// ```
 /// use fulmen_nn::weights::{StateDict, Strictness, save_weights};
 /// use fulmen_nn::{Linear, Module};
 /// use std::collections::BTreeMap;
 ///
-/// // A file whose names begin with `module.`, as those of a model wrapped in PyTorch's DistributedDataParallel.
+/// // A file whose names start with `module.`, as those of a model wrapped in PyTorch's
+/// DistributedDataParallel do.
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("wrapped.safetensors");
 /// let wrapped = BTreeMap::from([("module".to_owned(), Linear::new(3, 2))]);
@@ -47,7 +49,7 @@ pub struct StateDict {
 #[derive(Clone, Debug)]
 struct Entry {
     value: Value,
-    /// Whether the model has the two axes the other way round.
+    /// Whether the model has the two axes in the opposite order.
     transposed: bool,
 }
 
@@ -55,8 +57,8 @@ impl StateDict {
     /// Reads the values at a path: a file, an index, or a folder.
     ///
     /// # Errors
-    /// Nothing is there or it cannot be read; it is of no known format, or damaged; a shard is missing; a value is of a
-    /// type that no tensor here has, such as a quantized or sparse one.
+    /// The path does not exist or cannot be read; the format is unknown or the file damaged; a
+    /// shard is missing; a value has an unsupported type, such as a quantized or sparse one.
     pub fn read(path: impl AsRef<Path>) -> Result<StateDict> {
         let path = path.as_ref();
         let entries = file::read(path)?.into_iter();
@@ -64,7 +66,7 @@ impl StateDict {
         Ok(StateDict { path: path.into(), entries })
     }
 
-    /// The names and types, in the names' order.
+    /// The names and types, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, TensorType)> {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry.ty()))
     }
@@ -79,19 +81,19 @@ impl StateDict {
         self.entries.is_empty()
     }
 
-    /// One value; none if there is no such name.
+    /// A value; `None` if there is no such name.
     ///
     /// # Errors
-    /// The file cannot be read any more, or is damaged there.
+    /// The file can no longer be read, or the value is damaged.
     pub fn get(&self, name: &str) -> Result<Option<Arc<Literal>>> {
         self.entries.get(name).map(Entry::read).transpose()
     }
 
-    /// What is under a name: `part("state_dict")` of a checkpoint of PyTorch Lightning has the values whose names begin
-    /// with `state_dict.`, without that beginning, and nothing else.
+    /// The values below a prefix: `part("state_dict")` of a PyTorch Lightning checkpoint has the
+    /// values whose names start with `state_dict.`, without that prefix.
     ///
     /// # Errors
-    /// No name begins so.
+    /// No name has this prefix.
     #[track_caller]
     pub fn part(&self, name: &str) -> Result<StateDict> {
         let prefix = format!("{name}.");
@@ -101,11 +103,11 @@ impl StateDict {
         Ok(StateDict { path: self.path.clone(), entries })
     }
 
-    /// The names that begin with `from` begin with `to` instead; the others stay. `rename("module.", "")` strips what
-    /// PyTorch's DistributedDataParallel puts in front.
+    /// Replaces the prefix `from` of names by `to`; other names stay. `rename("module.", "")`
+    /// strips the prefix of PyTorch's DistributedDataParallel.
     ///
     /// # Errors
-    /// No name begins with `from`; two values would have one name.
+    /// No name has the prefix `from`; two values would have the same name.
     #[track_caller]
     pub fn rename(&self, from: &str, to: &str) -> Result<StateDict> {
         let location = Location::caller();
@@ -115,20 +117,21 @@ impl StateDict {
         })
     }
 
-    /// Each name becomes what `f` makes of it; what it makes nothing of is left out.
+    /// Maps each name by `f`; values for which it returns `None` are dropped.
     ///
     /// # Errors
-    /// Two values would have one name.
+    /// Two values would have the same name.
     #[track_caller]
     pub fn rename_with(&self, f: impl FnMut(&str) -> Option<String>) -> Result<StateDict> {
         self.renamed(Location::caller(), f)
     }
 
-    /// Swaps the two axes of the values whose names `which` picks: GPT-2's `c_attn.weight`, `c_proj.weight` and
-    /// `c_fc.weight` lie `[in, out]`, a [`Linear`](crate::Linear)'s `[out, in]`.
+    /// Swaps the two axes of the values whose names `which` selects. For example, GPT-2's
+    /// `c_attn.weight`, `c_proj.weight` and `c_fc.weight` are `[in, out]`, those of a
+    /// [`Linear`](crate::Linear) `[out, in]`.
     ///
     /// # Errors
-    /// One that is picked has not two axes; none is picked.
+    /// A selected value does not have two axes; no value is selected.
     #[track_caller]
     pub fn transpose(&self, mut which: impl FnMut(&str) -> bool) -> Result<StateDict> {
         let location = Location::caller();
@@ -136,26 +139,28 @@ impl StateDict {
         let mut picked = 0;
         for (name, entry) in swapped.entries.iter_mut().filter(|(name, _)| which(name)) {
             if entry.ty().shape.rank() != 2 {
-                let message = format!("transpose: `{name}` is {}, which has not two axes", entry.ty());
+                let message = format!("transpose: `{name}` is {}, which does not have two axes", entry.ty());
                 return Err(Error::usage(message, location));
             }
             entry.transposed = !entry.transposed;
             picked += 1;
         }
         if picked == 0 {
-            return Err(Error::usage(format!("transpose: no name was picked{}", self.some_names()), location));
+            return Err(Error::usage(format!("transpose: no name was selected{}", self.some_names()), location));
         }
         Ok(swapped)
     }
 
-    /// Gives a model's parameters and buffers the values under their names.
+    /// Loads the values into a model's parameters and buffers of the same names.
     ///
-    /// Values of another floating-point type are converted, which the report says. Tied weights are found under any of
-    /// their names; if there are several, as PyTorch writes them, the values must be equal.
+    /// Values of other floating-point types are converted, which the report lists. Tied weights are
+    /// found under any of their names; if there are several, as in files that PyTorch writes, the
+    /// values must be equal.
     ///
     /// # Errors
-    /// A value cannot be read. With [`Strictness::Strict`] also if a name is missing, unexpected or has another shape,
-    /// or if tied weights differ: the error lists them all, and the model keeps what it had.
+    /// A value cannot be read. With [`Strictness::Strict`], also if a name is missing, unexpected
+    /// or has another shape, or if tied weights differ: the error lists everything, and the model
+    /// does not change.
     #[track_caller]
     pub fn load_into<M: Module + ?Sized>(&self, module: &M, strictness: Strictness) -> Result<LoadReport> {
         let _scope = NN.open();
@@ -167,7 +172,7 @@ impl StateDict {
         &self.path
     }
 
-    /// The type under a name.
+    /// The type of the value with this name.
     pub(super) fn ty(&self, name: &str) -> Option<TensorType> {
         self.entries.get(name).map(Entry::ty)
     }
@@ -182,7 +187,7 @@ impl StateDict {
         for (name, entry) in &self.entries {
             let Some(new) = f(name) else { continue };
             if let Some(other) = from.insert(new.clone(), name) {
-                let message = format!("rename: `{other}` and `{name}` would both be called `{new}`");
+                let message = format!("rename: `{other}` and `{name}` would both get the name `{new}`");
                 return Err(Error::usage(message, location));
             }
             entries.insert(new, entry.clone());
@@ -198,11 +203,11 @@ impl StateDict {
         Err(Error::usage(message, location))
     }
 
-    /// The first few names, for an error.
+    /// The first few names, for an error message.
     fn some_names(&self) -> String {
         let names: Vec<&str> = self.entries.keys().map(String::as_str).take(5).collect();
         match self.entries.len() {
-            0 => "; there are no names at all".into(),
+            0 => "; there are no names".into(),
             n if n > names.len() => format!("; there are {n} names, the first are {}", names.join(", ")),
             _ => format!("; the names are {}", names.join(", ")),
         }

@@ -230,7 +230,7 @@ fn a_cache_refuses_what_does_not_fit() {
     let zeros = |shape: &[usize]| Tensor::zeros(DType::F32, shape);
     for shape in [[2, 2, 5, 3], [2, 1, 1, 3], [1, 2, 1, 3], [2, 2, 1, 4]] {
         let text = fault(cache.append(&zeros(&shape), &zeros(&shape)).keys());
-        assert!(text.contains("does not go into the room of f32[2, 2, 4, 3]"), "{text}");
+        assert!(text.contains("does not fit into a cache of f32[2, 2, 4, 3]"), "{text}");
     }
     assert!(fault(cache.append(&zeros(&[3]), &zeros(&[3])).values()).contains("does not go"));
     let layer = MultiheadAttention::new(8, 2);

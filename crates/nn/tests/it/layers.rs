@@ -109,7 +109,7 @@ fn dropout_keeps_the_expected_share_and_scales_it() {
     assert!(fault(&dropout.forward(&x)).contains("set_random_key"));
     dropout.set_random_key(&random::key(1));
     let (first, second) = (values(&dropout.forward(&x)), values(&dropout.forward(&x)));
-    assert_ne!(first, second, "each call draws anew");
+    assert_ne!(first, second, "each call draws new numbers");
     let kept = first.iter().filter(|&&y| (y - 4.0 / 3.0).abs() < 1e-6).count();
     let dropped = first.iter().filter(|&&y| y == 0.0).count();
     assert_eq!(kept + dropped, 10_000);
@@ -353,10 +353,10 @@ fn an_embedding_refuses_what_are_no_indices() {
     let embedding = Embedding::new(4, 2);
     embedding.initialize(0);
     let text = fault(&embedding.forward(&zeros(&[2])));
-    assert!(text.starts_with("Embedding(4 x 2): the input f32[2] is not of integers"), "{text}");
+    assert!(text.starts_with("Embedding(4 x 2): the input f32[2] must be integers"), "{text}");
     let wrong = Embedding::new(4, 2).padding_idx(4);
     wrong.initialize(0);
-    assert!(fault(&wrong.forward(&Tensor::zeros(DType::I32, [2]))).contains("row 4 cannot stand for padding"));
+    assert!(fault(&wrong.forward(&Tensor::zeros(DType::I32, [2]))).contains("padding_idx 4 is not a row of the table"));
     let empty = Embedding::new(0, 2);
     empty.initialize(0);
     assert!(fault(&empty.forward(&Tensor::zeros(DType::I32, [2]))).contains("no element along axis 0"));

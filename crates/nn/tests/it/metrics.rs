@@ -1,4 +1,4 @@
-//! What metrics do at their limits: masks, NaN, targets that are no classes, half precision, and tensors that do not fit.
+//! What metrics do at their limits: masks, NaN, targets outside the classes, half precision, and tensors that do not fit.
 //! Their values against scikit-learn are in `reference_metrics.rs`.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn value(statistics: &MetricState) -> Value {
 fn scalar(statistics: &MetricState) -> f64 {
     match value(statistics) {
         Value::Scalar(value) => value,
-        other => panic!("{other:?} is no single number"),
+        other => panic!("{other:?} is not a single number"),
     }
 }
 
@@ -162,7 +162,7 @@ fn sums_of_other_metrics_are_not_added() {
     assert!(f1.merge(&sums(F1::new(2))).is_ok());
     let error = f1.merge(&sums(F1::new(2).average(Average::Micro)));
     let text = error.err().map(|e| e.to_string()).unwrap_or_default();
-    assert!(text.contains("cannot be added to those of") && text.contains("metrics.rs:"), "{text}");
+    assert!(text.contains("cannot add the sums of") && text.contains("metrics.rs:"), "{text}");
     assert_eq!(f1.compute(), Value::Scalar(1.0), "nothing was added");
 }
 
@@ -181,7 +181,7 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
     check(Accuracy::new(3).update(&x, &x), "Accuracy: needs scores");
     check(
         Accuracy::new(3).top_k(4).update(&x, &y),
-        "top_k is from 1 to the number of classes, of more than one class; it is 4",
+        "top_k must be from 1 to the number of classes, with more than one class; it is 4",
     );
     check(Accuracy::new(3).top_k(0).update(&x, &y), "it is 0");
     check(Accuracy::new(3).top_k(2).update(&y, &y), "Accuracy: needs scores");
@@ -206,7 +206,7 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
     );
     check(MeanAbsoluteError::new().update(&y, &y), "MeanAbsoluteError: needs");
     check(R2Score::new().update(&x.reshape([2, 2, 3]), &x.reshape([2, 2, 3])), "R2Score: needs predictions [samples]");
-    check(Perplexity::new().update(&x, &x), "Perplexity: needs the integer numbers of the tokens");
+    check(Perplexity::new().update(&x, &x), "Perplexity: needs integer token ids");
     check(
         Perplexity::new().ignore_index(0).update(&x, &Tensor::zeros(DType::I32, [3])),
         "cross_entropy: the logits f32[4, 3]",

@@ -112,7 +112,7 @@ fn statistics_of_16_bit_numbers_are_those_of_f32() {
     for (found, expected) in y.iter().zip([-1.341_64f32, -0.447_21, 0.447_21, 1.341_64]) {
         assert!((found - expected).abs() < 0.005, "{y:?}");
     }
-    // With statistics of bf16, momentum·new would vanish beside the old value.
+    // With statistics of bf16, momentum·new would vanish next to the old value.
     let norm = BatchNorm2d::new(1).momentum(0.001);
     norm.initialize(0);
     let ones = Tensor::full(DType::Bf16, [2, 1, 1, 1], 1.0);

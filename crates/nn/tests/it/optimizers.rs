@@ -131,9 +131,9 @@ fn settings_without_sense_are_poisoned() {
     assert!(message(&Sgd::new(0.1).nesterov(true), &[]).contains("nesterov needs a momentum"));
     assert!(message(&Sgd::new(-0.1), &[]).contains("at least 0"));
     assert!(message(&Sgd::new(f64::NAN), &[]).contains("at least 0"));
-    assert!(message(&Sgd::new(0.1).momentum(0.9), &[]).contains("0 tensors of state were given, 1 are remembered"));
+    assert!(message(&Sgd::new(0.1).momentum(0.9), &[]).contains("0 state tensors were given, 1 are expected"));
     let wrong = Sgd::new(0.1).update(&step(0), "p", &p, &vector(&[1.0, 2.0]), &[]).0;
-    assert!(fault(&wrong).contains("the gradient f32[2] is not of the parameter f32[1]"));
+    assert!(fault(&wrong).contains("the gradient f32[2] does not belong to the parameter f32[1]"));
     assert!(fault(&OneCycle::new(0.1, 0).value(&counter(0))).contains("total_steps"));
     assert!(fault(&OneCycle::new(0.1, 9).pct_start(1.5).value(&counter(0))).contains("pct_start"));
     assert!(fault(&OneCycle::new(0.1, 9).div_factor(0.0).value(&counter(0))).contains("div_factor"));
@@ -176,7 +176,7 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
     let error = optimizer.check(&[]).unwrap_err().to_string();
     assert!(error.starts_with("AdamW: betas must be at least 0 and below 1"), "{error}");
     assert!(error.contains(&format!("optimizers.rs:{line}:")), "{error}");
-    // What is wrong with a schedule is told at the optimizer that has it.
+    // Mistakes of a schedule are reported at its optimizer.
     let line = line!() + 1;
     let optimizer = Lion::new(schedule::Step::new(0.1, 0));
     let p = vector(&[1.0]);
@@ -184,7 +184,7 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
     assert!(wrong.contains("the learning rate: Step: step_size must be at least 1"), "{wrong}");
     assert!(wrong.contains(&format!("optimizers.rs:{line}:")), "{wrong}");
     assert!(fault(&optimizer.learning_rate(&step(0))).contains("step_size"));
-    // So is that of a momentum or of a beta, and what is no scalar.
+    // So are those of a momentum or a beta, and values that are not scalars.
     let two = || schedule::Lambda::new(|_: &Tensor| vector(&[0.1, 0.2]));
     let first = line!();
     let cases = [
@@ -208,7 +208,7 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
         (Box::new(Sgd::new(0.1).momentum(-0.5)), "momentum must be at least 0"),
         (Box::new(NAdam::new(0.1).momentum_decay(-1.0)), "momentum_decay"),
         (Box::new(RAdam::new(0.1).betas(0.9, 0.0)), "the second above 0"),
-        (Box::new(RmsProp::new(0.1).alpha(2.0)), "alpha is a share between 0 and 1, not 2"),
+        (Box::new(RmsProp::new(0.1).alpha(2.0)), "alpha must be between 0 and 1, it is 2"),
         (Box::new(Adagrad::new(0.1).lr_decay(f64::NAN)), "lr_decay must be at least 0, it is NaN"),
         (Box::new(Adadelta::new(0.1).rho(-0.1)), "rho is a share"),
         (Box::new(Lion::new(f64::INFINITY)), "the learning rate must be at least 0 and finite, it is inf"),

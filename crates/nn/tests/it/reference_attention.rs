@@ -107,7 +107,7 @@ fn what_does_not_fit_is_told_with_both_sides() {
     }
     assert!(Attention::new().mask(&zeros(&[2, 1, 4])).forward(&heads, &heads, &heads).fault().is_none());
     let text = fault(&Attention::new().mask(&Tensor::zeros(DType::I32, [2, 2])).forward(&x, &x, &x));
-    assert!(text.contains("neither of booleans"), "{text}");
+    assert!(text.contains("must be boolean or floating-point"), "{text}");
 
     let x = zeros(&[1, 2, 6]);
     let layer = |heads| {

@@ -103,7 +103,7 @@ fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
     for case in &cases {
         let (inputs, mask) = (inputs(case), tensor(&case["mask"]));
         let whole = statistics(word(&case["op"], "op"), &case["attrs"], &inputs).masked(&mask);
-        // The same in batches of 7, of which the last is short.
+        // The same in batches of 7; the last one is short.
         let rows = mask.size(0);
         let parts = (0..rows).step_by(7).map(|start| {
             let part = |t: &Tensor| t.narrow(0, start, 7.min(rows - start));

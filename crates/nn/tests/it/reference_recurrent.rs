@@ -141,7 +141,7 @@ fn what_does_not_fit_is_told_with_what_would() {
     let (y, (h, c)) = layer.forward(&zeros(&[5, 3]), None);
     assert!([y, h, c].iter().all(|t| fault(t).contains("there are 0 layers")));
     let (y, _) = Rnn::new(3, 4).num_layers(usize::MAX).bidirectional(true).forward(&zeros(&[5, 3]), None);
-    assert!(fault(&y).contains("layers; there can be 4096 at most"), "{}", fault(&y));
+    assert!(fault(&y).contains("layers; the limit is 4096"), "{}", fault(&y));
 }
 
 #[test]

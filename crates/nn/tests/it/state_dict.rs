@@ -65,20 +65,20 @@ fn an_index_that_lies_is_refused() {
         assert!(error.is_format() && error.to_string().contains(expected), "{error}");
     };
     refused("{", "index.json: not a valid index of weight files");
-    // A terabyte of which nothing is on the disk.
+    // A sparse terabyte.
     fs::OpenOptions::new().write(true).open(&index).unwrap().set_len(1 << 40).unwrap();
     let error = StateDict::read(&folder).unwrap_err();
     assert!(error.is_format() && error.to_string().contains("it is larger than 200 MB"), "{error}");
     refused("{}", "it has no table `weight_map`");
     refused(r#"{"weight_map": {"a": 3}}"#, "the file of `a` is 3");
     for outside in ["../x.safetensors", "/etc/passwd", "", ".."] {
-        refused(&format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#), "which is not a file beside the index");
+        refused(&format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#), "which is not a file next to the index");
     }
     // An index as a part would lead in a circle: itself, or two that name each other.
-    refused(r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#, "it is an index of weight files itself");
+    refused(r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#, "it is itself an index of weight files");
     fs::write(folder.join("other.json"), r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#).unwrap();
-    refused(r#"{"weight_map": {"a": "other.json"}}"#, "it is an index of weight files itself");
-    refused(r#"{"weight_map": {"a": "gone.safetensors"}}"#, "names `gone.safetensors`, which is not beside it");
+    refused(r#"{"weight_map": {"a": "other.json"}}"#, "it is itself an index of weight files");
+    refused(r#"{"weight_map": {"a": "gone.safetensors"}}"#, "names `gone.safetensors`, which is not next to it");
     let first = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     let first = first.into_iter().find(|name| name.starts_with("model-00001")).unwrap();
     refused(&format!(r#"{{"weight_map": {{"none": "{first}"}}}}"#), "has no such value");
@@ -88,11 +88,14 @@ fn an_index_that_lies_is_refused() {
 fn what_a_folder_or_a_file_is_not_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let error = StateDict::read(folder.path()).unwrap_err();
-    assert!(error.is_format() && error.to_string().contains("it has none of model.safetensors.index.json"), "{error}");
+    assert!(
+        error.is_format() && error.to_string().contains("it does not contain model.safetensors.index.json"),
+        "{error}"
+    );
     let error = StateDict::read(folder.path().join("none.pt")).unwrap_err();
     assert!(error.is_io() && error.to_string().contains("none.pt"), "{error}");
     let text = folder.path().join("notes.pt");
-    for content in ["", "hello, these are no weights at all"] {
+    for content in ["", "hello, this file has no weights"] {
         fs::write(&text, content).unwrap();
         let error = StateDict::read(&text).unwrap_err();
         assert!(error.is_format() && error.to_string().contains("notes.pt"), "{error}");
@@ -129,9 +132,9 @@ fn names_are_changed_or_the_mistake_is_told() {
     assert!(error.is_usage() && text.contains(&format!("state_dict.rs:{line}:")), "{text}");
     assert!(text.contains("begins with `state_dict.`; the names are model.a.weight, model.b.weight, steps"), "{text}");
     let error = all.rename_with(|_| Some("same".into())).unwrap_err().to_string();
-    assert!(error.contains("`model.a.weight` and `model.b.weight` would both be called `same`"), "{error}");
+    assert!(error.contains("`model.a.weight` and `model.b.weight` would both get the name `same`"), "{error}");
     let error = all.transpose(|name| name == "steps").unwrap_err().to_string();
-    assert!(error.contains("transpose: `steps` is f32[1], which has not two axes"), "{error}");
+    assert!(error.contains("transpose: `steps` is f32[1], which does not have two axes"), "{error}");
     assert!(all.transpose(|_| false).unwrap_err().is_usage());
 }
 

@@ -62,7 +62,7 @@ fn every_dtype_and_shape_comes_back_as_it_went() {
 
     let wide = Literal::from_bytes(TensorType::new(DType::C128, [1]), &[0; 16]).unwrap();
     let error = write(&path, &[("wide".to_owned(), wide)], &BTreeMap::new()).unwrap_err().to_string();
-    assert!(error.contains("`wide` is c128[1], and the format has no such elements"), "{error}");
+    assert!(error.contains("`wide` is c128[1], which the format does not support"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), first);
 }
 
@@ -83,7 +83,7 @@ fn names_that_no_reader_could_tell_apart_are_refused() {
     for names in [["a", "a"], ["", "b"], ["__metadata__", "b"]] {
         let tensors = names.map(|name| (name.to_owned(), one()));
         let error = write(&path, &tensors, &BTreeMap::new()).unwrap_err().to_string();
-        assert!(error.contains("cannot name a tensor"), "{error}");
+        assert!(error.contains("is not a valid tensor name"), "{error}");
     }
     assert!(listing(folder.path()).is_empty());
 }
@@ -137,11 +137,11 @@ fn damaged_files_are_errors_that_name_the_file() {
         assert!(error.to_string().contains("bad.safetensors"), "{what}: {error}");
     };
     for length in 0..whole.len() {
-        refused(&whole[..length], "cut short");
+        refused(&whole[..length], "truncated");
     }
     refused(&[&whole[..], b"x"].concat(), "longer than its header says");
     refused(&[255; 64], "a header of 2^64 bytes");
-    refused(b"\x02\0\0\0\0\0\0\0[]", "a header that is no object");
+    refused(b"\x02\0\0\0\0\0\0\0[]", "a header that is not an object");
     let lie = |from: &str, to: &str| {
         let header = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
         let text = String::from_utf8(whole[8..8 + header].to_vec()).unwrap();

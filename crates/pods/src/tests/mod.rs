@@ -43,7 +43,7 @@ fn a_dry_run_prints_every_command_and_no_secret() {
     assert_eq!(secrets, 0, "{text}");
 
     let error = run("a,-oProxyCommand=x").0.unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("`-oProxyCommand=x` is not the name of a host"), "{error}");
+    assert!(error.is_usage() && error.to_string().contains("`-oProxyCommand=x` is not a valid host name"), "{error}");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
         &["--env", "SAYS=it's  so", "--", &program, "echo \"$SAYS\"; [ $me = 2 ] && sleep 0.5 && forever; sleep 1"],
     );
     run.prints("it's  so", 3);
-    // One worker goes on alone; a process that the program has left is ended with it.
+    // One worker continues alone; a process that the program left behind ends with it.
     let home = self::home(hosts.program(2));
     let entries = fs::read_dir(home.join(".fulmen/pods/bin")).unwrap();
     assert_eq!((before.len(), entries.count()), (1, 1), "the same program was copied again");
@@ -120,12 +120,12 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     assert!(text.contains("[pod] worker 2 (host-c) is stuck: its process is stopped (SIGSTOP) for 10 s\n"), "{text}");
     hosts.are_idle();
 
-    // The others are told by the coordinator, and fail before this machine knows.
+    // The coordinator tells the others, which fail before this machine knows.
     let steps =
         "i=0; while [ $i -lt $((5 + 2 * me)) ]; do echo $((++i)) >$FULMEN_PROGRESS_FILE; sleep 0.1; done; forever";
     let run = hosts.pod("run", &[&options[..], &[steps]].concat());
     let text = run.ends_with(75);
-    assert!(text.contains("[pod] worker 0 (host-a) is stuck: it does not go on for 10 s, at step 5\n"), "{text}");
+    assert!(text.contains("[pod] worker 0 (host-a) is stuck: it makes no progress for 10 s, at step 5\n"), "{text}");
     hosts.are_idle();
 
     let fails =
@@ -135,7 +135,7 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     hosts.connect(1, false);
     fs::write(hosts.shared("gone"), "").unwrap();
     let text = run.ends_with(75);
-    assert!(text.contains("[pod] worker 1 (host-b) is lost: nothing was heard from it for "), "{text}");
+    assert!(text.contains("[pod] worker 1 (host-b) is lost: no sign of life for "), "{text}");
     // There it ends by itself.
     hosts.are_idle();
 }
@@ -277,7 +277,7 @@ fn exit_code_75_and_a_lost_host_restart_the_run_from_its_checkpoint() {
     run.prints("restart 1 of 1", 1);
     hosts.connect(0, true);
     let text = run.ends_with(0);
-    assert!(text.contains("worker 0 (host-a) is lost: nothing was heard"), "{text}");
+    assert!(text.contains("worker 0 (host-a) is lost: no sign of life"), "{text}");
     hosts.are_idle();
 }
 
@@ -317,7 +317,7 @@ fn processes_find_one_another_at_the_coordinator() {
 
 /// What a process of [`processes_find_one_another_at_the_coordinator`] does.
 #[test]
-#[ignore = "a program for another test; alone it meets nobody"]
+#[ignore = "a program for another test; it needs other processes"]
 fn meets_the_other_processes() {
     let process = Process::from_env(|name| std::env::var_os(name)).unwrap();
     let run = Coordination::builder(process.clone()).join().unwrap();

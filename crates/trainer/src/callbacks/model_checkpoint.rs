@@ -218,7 +218,7 @@ fn is_number(name: &str) -> bool {
     name == "epoch" || name == "step"
 }
 
-/// The value of a metric in a name of a file.
+/// The value of a metric in a file name.
 fn metric(point: &LogPoint, name: &str) -> f64 {
     point.get(name).unwrap_or(f64::NAN)
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt::Display;
 use std::panic::Location;
 
-use fulmen_nn::optim::pattern::{fits, misfit};
+use fulmen_nn::optim::pattern::{check_pattern, matches_pattern};
 use fulmen_nn::optim::{Optimizer, Step};
 use fulmen_tensor::{DType, Tensor, TensorType};
 
@@ -49,7 +49,7 @@ pub(crate) struct Member {
 
 impl Member {
     fn has(&self, parameter: &str) -> bool {
-        self.patterns.iter().any(|pattern| fits(pattern, parameter))
+        self.patterns.iter().any(|pattern| matches_pattern(pattern, parameter))
     }
 }
 
@@ -146,7 +146,7 @@ impl Optimizers {
                 return Err(wrong(member.at, format!("there are two with the name `{name}`; rename one")));
             }
             let names = parameters.iter().map(|(name, _)| name.as_str());
-            if let Some(message) = member.patterns.iter().find_map(|pattern| misfit(pattern, names.clone())) {
+            if let Some(message) = member.patterns.iter().find_map(|pattern| check_pattern(pattern, names.clone())) {
                 return Err(wrong(member.at, format!("`{name}`: {message}")));
             }
             let own: Vec<_> = parameters.iter().filter(|(parameter, _)| member.has(parameter)).cloned().collect();

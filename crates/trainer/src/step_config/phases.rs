@@ -1,7 +1,7 @@
 //! [`Phases`]: the stretches of a fit that differ in what is trained. Each has a training step of its own, over the same
 //! state. Where the next one begins is known before the first step.
 
-use fulmen_nn::optim::pattern::{fits, misfit};
+use fulmen_nn::optim::pattern::{check_pattern, matches_pattern};
 use fulmen_nn::optim::{Optimizer as _, Step};
 use fulmen_nn::{Module, TrainingMode, Visit, Visitor};
 use fulmen_tensor::{DType, Tensor};
@@ -74,10 +74,12 @@ impl Phases {
             if unfreezings.iter().any(|earlier| earlier.pattern == *pattern) {
                 return wrong(format!("there are two for `{pattern}`; keep one"));
             }
-            if let Some(why) = misfit(pattern, names.iter().copied()) {
+            if let Some(why) = check_pattern(pattern, names.iter().copied()) {
                 return wrong(why);
             }
-            let own = |name: &&str| fits(pattern, name) && !(*train_bn && batch_norms.iter().any(|bn| is_in(name, bn)));
+            let own = |name: &&str| {
+                matches_pattern(pattern, name) && !(*train_bn && batch_norms.iter().any(|bn| is_in(name, bn)))
+            };
             let own: Vec<String> = names.iter().copied().filter(own).map(str::to_owned).collect();
             // Of two that fit a parameter, the later holds.
             unfreezings.iter_mut().for_each(|earlier| earlier.parameters.retain(|name| !own.contains(name)));

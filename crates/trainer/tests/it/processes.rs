@@ -169,6 +169,6 @@ fn a_process_that_ends_without_training_is_told_in_all() {
     assert_eq!(endings[1], "well");
     for ending in [&endings[0], &endings[2]] {
         assert!(ending.starts_with("coordination [1] process 1 ("), "{ending}");
-        assert!(ending.contains("has come to the end of the program, and will not come to `fit`"), "{ending}");
+        assert!(ending.contains("has reached the end of the program and will not arrive at `fit`"), "{ending}");
     }
 }

@@ -21,11 +21,11 @@ fn join(index: u32, count: u32) -> wire::Join {
     }
 }
 
-/// A run that everybody has joined.
+/// A run that all processes have joined.
 fn full(count: u32, now: Instant) -> Coordinator {
     let mut coordinator = run(count as usize);
     (0..count).for_each(|index| coordinator.join(&join(index, count), now).unwrap());
-    run
+    coordinator
 }
 
 fn key(purpose: Purpose, name: &str) -> BarrierKey {
@@ -42,7 +42,7 @@ fn refuses(request: wire::Join, expect: Expect) {
     let failure = coordinator.join(&request, Instant::now()).unwrap_err();
     assert!(!failure.ends_run);
     expect.assert_eq(&failure.message);
-    // A process that waits for process 1 in vain is told.
+    // A process that waits for process 1 in vain gets the failure.
     coordinator.arrive(&key(Purpose::Join, ""), 0, &BTreeMap::new());
     let late = coordinator.time_out(&key(Purpose::Join, ""), LIMIT).unwrap_err();
     assert!(late.ends_run && late.processes == [1] && late.message.contains(&failure.message), "{}", late.message);
@@ -138,7 +138,7 @@ fn barriers_of_the_past_are_forgotten() {
         (0..2).for_each(|index| coordinator.arrive(&at, index, &BTreeMap::new()));
         assert_eq!(coordinator.outcome(&at), Some(Ok(())));
     }
-    assert_eq!(run.barriers.len(), 2);
+    assert_eq!(coordinator.barriers.len(), 2);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn another_program_ends_the_run() {
     expect!["the processes do not agree on `fit`: `program`: process 2 (host-2, pid 1002) has b, the other 2 have a. Start all of them from one build, with the same configuration and data"]
         .assert_eq(&failure.message);
     assert_eq!(coordinator.failure(), Some(&failure));
-    // The coordinator stays until everybody knows.
+    // The coordinator stays until all processes know.
     (0..3).for_each(|index| {
         assert!(!coordinator.all_notified());
         coordinator.notify_failure(index);
@@ -201,7 +201,7 @@ fn to_leave_before_the_end_ends_it_for_all() {
 }
 
 #[test]
-fn after_the_shutdown_everybody_may_go() {
+fn after_the_shutdown_all_may_leave() {
     let start = Instant::now();
     let mut coordinator = full(2, start);
     let at = key(Purpose::Shutdown, "");
@@ -230,7 +230,7 @@ fn who_is_at_the_end_is_not_waited_for_elsewhere() {
         assert_eq!(failure.processes, [1]);
         message.assert_eq(&failure.message);
     }
-    // One that went on to the end after the others had come to a meeting was there too.
+    // A process that continued to the end after all had arrived at a barrier was there too.
     let mut coordinator = full(2, Instant::now());
     (0..2).for_each(|index| coordinator.arrive(&agreement, index, &BTreeMap::new()));
     coordinator.arrive(&end, 1, &BTreeMap::new());
@@ -264,15 +264,14 @@ fn who_comes_for_the_next_run_is_told_to_wait() {
     let mut coordinator = full(2, Instant::now());
     assert_eq!(coordinator.is_ending(next(1)), None);
     (0..2).for_each(|index| coordinator.arrive(&key(Purpose::Shutdown, ""), index, &BTreeMap::new()));
-    expect!["the run before this one has not ended for all its processes"]
-        .assert_eq(&coordinator.is_ending(next(1)).unwrap());
+    expect!["the previous run has not ended for all its processes"].assert_eq(&coordinator.is_ending(next(1)).unwrap());
     assert_eq!(coordinator.is_ending(join(1, 2).caller), None);
 
     // Of a run that failed, only those that know of it can come for another.
     let mut coordinator = full(2, Instant::now());
     coordinator.leave(1, "the loss is NaN");
     coordinator.notify_failure(1);
-    expect!["the run before this one is ending: process 1 (host-1, pid 1001) ended: the loss is NaN"]
+    expect!["the previous run is ending: process 1 (host-1, pid 1001) ended: the loss is NaN"]
         .assert_eq(&coordinator.is_ending(next(1)).unwrap());
     assert_eq!(coordinator.is_ending(next(0)), None);
 }
@@ -282,7 +281,7 @@ fn who_waits_at_different_places_is_told() {
     let mut coordinator = full(3, Instant::now());
     coordinator.arrive(&key(Purpose::Agreement, "fit"), 0, &BTreeMap::new());
     coordinator.arrive(&key(Purpose::Agreement, "test"), 1, &BTreeMap::new());
-    // Process 2 may still come to one, and process 1 go on to the other.
+    // Process 2 may still arrive at one of them, and process 1 move on to the other.
     assert!(coordinator.failure().is_none());
     coordinator.arrive(&key(Purpose::Barrier, "saved"), 2, &BTreeMap::new());
     let failure = coordinator.failure().unwrap();

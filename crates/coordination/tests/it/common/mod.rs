@@ -138,6 +138,6 @@ impl Troupe {
 
 /// For a process of a troupe: says something to the test.
 pub(crate) fn say(what: impl std::fmt::Display) {
-    // The test harness may stand in the middle of a line.
+    // The test harness may be in the middle of a line.
     println!("\n@{what}");
 }

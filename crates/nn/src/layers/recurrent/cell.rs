@@ -2,7 +2,7 @@
 
 use fulmen_tensor::Tensor;
 
-/// What the step of an [`Rnn`](super::Rnn) ends with.
+/// The nonlinearity at the end of a step of [`Rnn`](super::Rnn).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RnnNonlinearity {
     /// The hyperbolic tangent.
@@ -19,7 +19,7 @@ pub(super) enum Cell {
     Gru,
 }
 
-/// The weights of the step, as the state meets them.
+/// The weights of the state in a step.
 pub(super) struct Recurrence {
     /// `[gates·hidden, hidden]`, or `[gates·hidden, proj_size]`.
     pub(super) hh: Tensor,
@@ -39,7 +39,7 @@ pub(super) fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tens
 }
 
 impl Cell {
-    /// How many vectors of the state's size a step computes of each, the input and the state.
+    /// The number of gates, each a vector of the state's size.
     pub(super) fn gates(self) -> usize {
         match self {
             Cell::Rnn(_) => 1,
@@ -48,13 +48,13 @@ impl Cell {
         }
     }
 
-    /// How many tensors the state is.
+    /// The number of tensors in the state.
     pub(super) fn states(self) -> usize {
         if self == Cell::Lstm { 2 } else { 1 }
     }
 
-    /// The next state, its first tensor being the output: from the input's part of the gates `[batch, gates·hidden]` and
-    /// the state.
+    /// The next state, whose first tensor is the output, from the input's part of the gates
+    /// `[batch, gates·hidden]` and the state.
     pub(super) fn step(self, input: &Tensor, state: &[Tensor], w: &Recurrence, hidden: usize) -> Vec<Tensor> {
         let recurrent = affine(&state[0], &w.hh, w.bias_hh.as_ref());
         let part = |of: &Tensor, i: usize| of.narrow(-1, i * hidden, hidden);

@@ -8,12 +8,12 @@ use super::{builders, shown};
 use crate::Module;
 use crate::record::NN;
 
-/// Gated recurrent units, step by step over a sequence. As PyTorch's `nn.GRU`, with its parameters' names; see
-/// [`Rnn`](super::Rnn).
+/// Gated recurrent units over a sequence. Like PyTorch's `nn.GRU`, with the same parameter names;
+/// see [`Rnn`](super::Rnn).
 ///
-/// With `r` and `z` the sigmoids of their parts of `x W_ihᵀ + b_ih + h W_hhᵀ + b_hh`, and
-/// `n = tanh(x W_inᵀ + b_in + r (h W_hnᵀ + b_hn))`, the next state is `(1 − z) n + z h`. The weights of `r`, `z` and `n` lie
-/// one above the other.
+/// With `r` and `z` the sigmoids of their parts of `x W_ihᵀ + b_ih + h W_hhᵀ + b_hh`, and `n =
+/// tanh(x W_inᵀ + b_in + r (h W_hnᵀ + b_hn))`, the next state is `(1 − z) n + z h`. The weights of
+/// `r`, `z` and `n` are stacked in this order.
 ///
 /// ```
 /// use fulmen_nn::{Gru, Module};
@@ -28,14 +28,14 @@ use crate::record::NN;
 pub struct Gru(#[module(flatten)] Stack);
 
 impl Gru {
-    /// One layer in one direction with biases.
+    /// One unidirectional layer with biases.
     pub fn new(input_size: usize, hidden_size: usize) -> Gru {
         Gru(Stack::new(Cell::Gru, input_size, hidden_size))
     }
 
     builders!(Gru);
 
-    /// The outputs and the last states, with the shapes that [`Rnn::forward`](super::Rnn::forward) says.
+    /// The outputs and the last states, with the shapes of [`Rnn::forward`](super::Rnn::forward).
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
         let _scope = NN.open();

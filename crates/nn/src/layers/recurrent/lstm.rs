@@ -8,11 +8,12 @@ use super::{builders, shown};
 use crate::Module;
 use crate::record::NN;
 
-/// Long short-term memory, step by step over a sequence. As PyTorch's `nn.LSTM`, with its parameters' names; see
-/// [`Rnn`](super::Rnn).
+/// Long short-term memory over a sequence. Like PyTorch's `nn.LSTM`, with the same parameter names;
+/// see [`Rnn`](super::Rnn).
 ///
-/// With `i`, `f`, `g` and `o` the parts of `x W_ihᵀ + b_ih + h W_hhᵀ + b_hh`, of which all but `g` pass through a sigmoid and
-/// `g` through a hyperbolic tangent: `c′ = f c + i g` and `h′ = o tanh(c′)`. The weights of the four lie one above the other.
+/// Let `i`, `f`, `g` and `o` be the parts of `x W_ihᵀ + b_ih + h W_hhᵀ + b_hh`, after a hyperbolic
+/// tangent for `g` and a sigmoid for the others. Then `c′ = f c + i g` and `h′ = o tanh(c′)`. The
+/// weights of the four are stacked in this order.
 ///
 /// ```
 /// use fulmen_nn::{Lstm, Module};
@@ -22,7 +23,7 @@ use crate::record::NN;
 /// layer.initialize(0);
 /// let (y, (h, c)) = layer.forward(&Tensor::ones(DType::F32, [7, 2, 3]), None);
 /// assert_eq!((y.ty().to_string(), c.ty().to_string()), ("f32[7, 2, 5]".into(), "f32[1, 2, 5]".into()));
-/// // From where the sequence ended.
+/// // Continues where the sequence ended.
 /// let (next, _) = layer.forward(&Tensor::ones(DType::F32, [1, 2, 3]), Some((&h, &c)));
 /// assert_eq!(next.ty().to_string(), "f32[1, 2, 5]");
 /// ```
@@ -30,21 +31,23 @@ use crate::record::NN;
 pub struct Lstm(#[module(flatten)] Stack);
 
 impl Lstm {
-    /// One layer in one direction with biases.
+    /// One unidirectional layer with biases.
     pub fn new(input_size: usize, hidden_size: usize) -> Lstm {
         Lstm(Stack::new(Cell::Lstm, input_size, hidden_size))
     }
 
     builders!(Lstm);
 
-    /// Brings `h` down to so many features by a product with one more weight, `weight_hr_l0`; 0 leaves it as it is.
+    /// Projects `h` to this many features with another weight, `weight_hr_l0`; 0 disables the
+    /// projection.
     pub fn proj_size(mut self, proj_size: usize) -> Lstm {
         self.0.proj_size = proj_size;
         self.rebuilt()
     }
 
-    /// The outputs and the last states `(h, c)`, from the states `(h_0, c_0)`, else from zeros. The shapes are those that
-    /// [`Rnn::forward`](super::Rnn::forward) says; with a projection, outputs and `h` have its features.
+    /// The outputs and the last states `(h, c)`, starting from the states `(h_0, c_0)`, or from
+    /// zeros. The shapes are those of [`Rnn::forward`](super::Rnn::forward); with a projection,
+    /// outputs and `h` have its number of features.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, state: Option<(&Tensor, &Tensor)>) -> (Tensor, (Tensor, Tensor)) {
         let _scope = NN.open();

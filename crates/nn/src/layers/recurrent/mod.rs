@@ -1,7 +1,7 @@
 //! Recurrent layers: [`Rnn`], [`Lstm`] and [`Gru`], with PyTorch's options, formulas and parameter names.
 //!
-//! What the three have in common stands in `stack.rs`, a step of each in `cell.rs`. Sequences of different lengths in one
-//! batch (PyTorch's `PackedSequence`) are not here: shapes are fixed.
+//! `stack.rs` has the common part, `cell.rs` a step of each. Not here: sequences of different
+//! lengths in one batch (PyTorch's `PackedSequence`), because shapes are fixed.
 
 mod cell;
 mod gru;
@@ -14,35 +14,36 @@ pub use gru::Gru;
 pub use lstm::Lstm;
 pub use rnn::Rnn;
 
-/// The methods that say how a layer is built, which all three have.
+/// The builder methods of all three layers.
 macro_rules! builders {
     ($layer:ident) => {
-        /// The number of layers, each of which reads the output of the one before; 1 by default.
+        /// The number of layers, each reading the output of the previous one; 1 by default.
         pub fn num_layers(mut self, num_layers: usize) -> $layer {
             self.0.num_layers = num_layers;
             self.rebuilt()
         }
 
-        /// With or without biases; with, at first.
+        /// With or without biases; initially with.
         pub fn bias(mut self, bias: bool) -> $layer {
             self.0.bias = bias;
             self.rebuilt()
         }
 
-        /// Whether sequences are `[batch, length, features]` and not `[length, batch, features]`. States are not
-        /// concerned.
+        /// Whether sequences are `[batch, length, features]` instead of `[length, batch,
+        /// features]`. This does not affect states.
         pub fn batch_first(mut self, batch_first: bool) -> $layer {
             self.0.batch_first = batch_first;
             self
         }
 
-        /// Dropout between the layers, with this probability; 0 at first.
+        /// The probability of dropout between the layers; initially 0.
         pub fn dropout(mut self, p: f64) -> $layer {
             self.0.dropout = $crate::Dropout::new(p);
             self
         }
 
-        /// Whether each layer also reads from the end to the beginning, its features beside those of the other way.
+        /// Whether each layer also reads the sequence backwards and concatenates the features of
+        /// both directions.
         pub fn bidirectional(mut self, bidirectional: bool) -> $layer {
             self.0.bidirectional = bidirectional;
             self.rebuilt()
@@ -53,12 +54,12 @@ macro_rules! builders {
             self
         }
 
-        /// Features that come in.
+        /// The number of input features.
         pub fn input_size(&self) -> usize {
             self.0.input_size
         }
 
-        /// Features of the state.
+        /// The number of features of the state.
         pub fn hidden_size(&self) -> usize {
             self.0.hidden_size
         }
@@ -66,7 +67,7 @@ macro_rules! builders {
 }
 use builders;
 
-/// The name that a layer has in messages.
+/// The name of the layer in messages.
 macro_rules! shown {
     ($layer:ident, $name:literal) => {
         impl std::fmt::Display for $layer {

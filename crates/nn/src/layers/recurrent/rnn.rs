@@ -1,4 +1,4 @@
-//! [`Rnn`]: Elman's recurrent layer.
+//! [`Rnn`]: the Elman recurrent layer.
 
 use fulmen_tensor::{AsTensor, Tensor};
 
@@ -8,10 +8,12 @@ use super::{builders, shown};
 use crate::Module;
 use crate::record::NN;
 
-/// `h′ = tanh(x W_ihᵀ + b_ih + h W_hhᵀ + b_hh)`, step by step over a sequence. As PyTorch's `nn.RNN`, with its parameters'
-/// names (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and those with `_reverse`).
+/// `h′ = tanh(x W_ihᵀ + b_ih + h W_hhᵀ + b_hh)` over a sequence. Like PyTorch's `nn.RNN`, with the
+/// same parameter names (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and those with
+/// `_reverse`).
 ///
-/// All parameters begin uniform in `±1/√hidden`. The steps are one loop in the program ([`scan`](fulmen_tensor::scan())).
+/// All parameters are initialized uniformly in `±1/√hidden`. The steps form one loop in the program
+/// ([`scan`](fulmen_tensor::scan())).
 ///
 /// ```
 /// use fulmen_nn::{Module, Rnn, RnnNonlinearity};
@@ -26,12 +28,12 @@ use crate::record::NN;
 pub struct Rnn(#[module(flatten)] Stack);
 
 impl Rnn {
-    /// One layer in one direction with biases and the hyperbolic tangent.
+    /// One unidirectional layer with biases and the hyperbolic tangent.
     pub fn new(input_size: usize, hidden_size: usize) -> Rnn {
         Rnn(Stack::new(Cell::Rnn(RnnNonlinearity::Tanh), input_size, hidden_size))
     }
 
-    /// What a step ends with.
+    /// The nonlinearity at the end of a step.
     pub fn nonlinearity(mut self, nonlinearity: RnnNonlinearity) -> Rnn {
         self.0.cell = Cell::Rnn(nonlinearity);
         self
@@ -39,11 +41,11 @@ impl Rnn {
 
     builders!(Rnn);
 
-    /// The outputs `[length, batch, directions·hidden]` and the last states `[layers·directions, batch, hidden]` for a
-    /// sequence `[length, batch, input]`, from the states `h_0`, else from zeros. Without a batch none of them has that
-    /// axis.
+    /// The outputs `[length, batch, directions·hidden]` and the last states `[layers·directions,
+    /// batch, hidden]` for a sequence `[length, batch, input]`, starting from the states `h_0`, or
+    /// from zeros. Without a batch, none of them has that axis.
     ///
-    /// Poisoned where the shapes are others.
+    /// Poisoned if the shapes do not fit.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
         let _scope = NN.open();

@@ -1,5 +1,5 @@
-//! What recurrent layers have in common: the parameters of a stack of layers in one or two directions, and the way of a
-//! sequence through it.
+//! The common part of recurrent layers: the parameters of a stack of layers in one or two
+//! directions, and how a sequence passes through it.
 
 use fulmen_tensor::{Refusal, Scan, Tensor};
 
@@ -7,7 +7,7 @@ use super::cell::{Cell, Recurrence, affine};
 use crate::record::{NN, live};
 use crate::{Dropout, Init, Module, Parameter, Visit};
 
-/// No more layers than these are made: what cannot be held is refused, and not asked of the allocator.
+/// The most layers. Larger numbers are rejected instead of exhausting memory.
 const MOST_LAYERS: usize = 1 << 12;
 
 #[derive(Clone, Debug)]
@@ -19,14 +19,14 @@ pub(super) struct Stack {
     pub(super) bias: bool,
     pub(super) batch_first: bool,
     pub(super) bidirectional: bool,
-    /// The features of the output, where they are not those of the state.
+    /// The number of output features, if it differs from that of the state.
     pub(super) proj_size: usize,
     pub(super) dropout: Dropout,
-    /// Layer by layer, the way back after the way forth.
+    /// Layer by layer, the forward direction first.
     weights: Vec<Weights>,
 }
 
-/// Those of one layer in one direction.
+/// The weights of one layer in one direction.
 #[derive(Clone, Debug)]
 struct Weights {
     ih: Parameter,
@@ -58,12 +58,12 @@ impl Stack {
         if self.bidirectional { 2 } else { 1 }
     }
 
-    /// The features of a layer's output in one direction.
+    /// The output features of a layer in one direction.
     fn output_size(&self) -> usize {
         if self.proj_size > 0 { self.proj_size } else { self.hidden_size }
     }
 
-    /// Makes the parameters, uniform in `±1/√hidden` as PyTorch does.
+    /// Creates the parameters, uniform in `±1/√hidden` as in PyTorch.
     pub(super) fn build(&mut self) {
         let bound = if self.hidden_size > 0 { 1.0 / (self.hidden_size as f64).sqrt() } else { 0.0 };
         let init = Init::uniform(-bound, bound);
@@ -90,10 +90,11 @@ impl Stack {
         }
     }
 
-    /// The output, and the last state, tensor by tensor: from a sequence and the first state, zeros where there is none.
+    /// The output and the last state, tensor by tensor, from a sequence and the initial state, or
+    /// zeros.
     pub(super) fn run(&self, name: &str, x: &Tensor, first: Option<&[&Tensor]>) -> (Tensor, Vec<Tensor>) {
         let (y, mut state) = NN.record(name, || self.recorded(x, first));
-        // A poisoned one stands for all.
+        // A poisoned input poisons all outputs.
         let last = state.last().cloned();
         state.extend(last.into_iter().cycle().take(self.cell.states().saturating_sub(state.len())));
         (y, state)
@@ -120,7 +121,8 @@ impl Stack {
             for direction in 0..self.directions() {
                 let n = layer * self.directions() + direction;
                 let w = &self.weights[n];
-                // One product for all steps; only what depends on the state is left for the loop.
+                // One product for all steps; only the part that depends on the state remains in the
+                // loop.
                 let bias_ih = w.bias_ih.as_ref().map(Parameter::get);
                 let gates = affine(&sequence, &w.ih.get(), bias_ih.as_ref());
                 let recurrence = Recurrence {
@@ -170,13 +172,13 @@ impl Stack {
         Ok((output, state))
     }
 
-    /// Nothing, or a sentence that says what does not fit.
+    /// What is wrong with the inputs, if anything.
     fn check(&self, x: &Tensor, first: Option<&[&Tensor]>) -> Result<(), String> {
         if self.num_layers == 0 {
-            return Err("there are 0 layers; there must be one at least".to_owned());
+            return Err("there are 0 layers; at least one is needed".to_owned());
         }
         if self.num_layers > MOST_LAYERS {
-            return Err(format!("there are {} layers; there can be {MOST_LAYERS} at most", self.num_layers));
+            return Err(format!("there are {} layers; the limit is {MOST_LAYERS}", self.num_layers));
         }
         if !(x.rank() == 2 || x.rank() == 3) || x.size(-1) != self.input_size {
             let axes = if self.batch_first { "[batch, length, " } else { "[length, batch, " };

@@ -40,7 +40,7 @@ pub(crate) fn number(value: &Value) -> f64 {
 /// A whole number.
 #[track_caller]
 pub(crate) fn count(value: &Value) -> usize {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no whole number")) as usize
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a whole number")) as usize
 }
 
 /// A pair of whole numbers.
@@ -59,7 +59,7 @@ pub(crate) fn sizes(value: &Value) -> Vec<usize> {
 #[track_caller]
 pub(crate) fn numbers(value: &Value) -> Vec<f64> {
     let list = value.as_array().or_else(|| value["data"].as_array());
-    list.unwrap_or_else(|| panic!("{value} is no list")).iter().map(number).collect()
+    list.unwrap_or_else(|| panic!("{value} is not a list")).iter().map(number).collect()
 }
 
 /// A tensor of the file as a constant.
@@ -118,13 +118,13 @@ impl Expected {
 /// A text.
 #[track_caller]
 pub(crate) fn word<'a>(value: &'a Value, what: &str) -> &'a str {
-    value.as_str().unwrap_or_else(|| panic!("{what} is no text"))
+    value.as_str().unwrap_or_else(|| panic!("{what} is not a string"))
 }
 
 /// A truth value.
 #[track_caller]
 pub(crate) fn flag(value: &Value) -> bool {
-    value.as_bool().unwrap_or_else(|| panic!("{value} is no truth value"))
+    value.as_bool().unwrap_or_else(|| panic!("{value} is not a boolean"))
 }
 
 /// Expects the output of a case, and the gradients under its cotangent of the inputs and of what `parameters` names.
