@@ -18,6 +18,7 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Field {
+    /// The name of the field.
     pub name: String,
     /// The dtype of its elements.
     pub dtype: DType,
@@ -26,6 +27,7 @@ pub struct Field {
 }
 
 impl Field {
+    /// A field with this name, dtype and shape.
     pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Field {
         Field { name: name.into(), dtype, shape: shape.into() }
     }

@@ -79,6 +79,7 @@ impl<'a> Sample<'a> {
         }
     }
 
+    /// The fields to write, in order.
     pub fn fields(&self) -> &[Field] {
         self.layout.fields()
     }

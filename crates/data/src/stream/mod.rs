@@ -25,6 +25,7 @@ pub struct StreamItem<T> {
     pub index: u64,
     /// Where it comes from, for messages: a file and a position in it (`train-0003.tar, entry n01440764_10026`).
     pub origin: String,
+    /// The item itself.
     pub item: T,
 }
 
