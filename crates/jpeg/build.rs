@@ -7,7 +7,7 @@ fn main() {}
 fn main() {
     println!("cargo:rerun-if-changed=src/shim.c");
     let mut build = cc::Build::new();
-    // Several folders stand with commas between them.
+    // Several folders are separated by commas.
     let include = std::env::var("DEP_TURBOJPEG_INCLUDE").unwrap_or_default();
     include.split(',').filter(|folder| !folder.is_empty()).for_each(|folder| {
         build.include(folder);

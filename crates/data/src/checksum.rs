@@ -1,16 +1,16 @@
 //! Checksums in hexadecimal digits, as `sha256sum` and `md5sum` print them.
 //!
-//! Not here: which ones are expected.
+//! Not here: the expected values.
 
 use std::fmt::Write;
 use std::io::{self, Read};
 
 use sha2::Digest;
 
-/// How much is read at a time.
+/// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// The checksum of all that can be read. `read` is told of each piece's bytes.
+/// The checksum of everything that can be read. Calls `read` with the size of each chunk.
 pub fn checksum<D: Digest>(mut from: impl Read, mut read: impl FnMut(u64)) -> io::Result<String> {
     let mut hash = D::new();
     let mut piece = vec![0; PIECE];
@@ -27,7 +27,6 @@ pub fn checksum<D: Digest>(mut from: impl Read, mut read: impl FnMut(u64)) -> io
     }
 }
 
-/// Two digits a byte.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing into a String cannot fail.

@@ -1,6 +1,6 @@
-//! The crate's one error: what was wrong, where, what was expected, and what to do next.
+//! The error type of the data crates.
 //!
-//! Not here: how the messages are worded. Each is written where the mistake is found.
+//! Not here: the messages. Each is written where the mistake is detected.
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -16,11 +16,11 @@ use crate::shorten::shorten;
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a dataset could not be opened, a loader not built, or a batch not made.
+/// Why a dataset could not be opened, a loader could not be built, or a batch could not be read.
 ///
-/// The kind is private; ask with the `is_...` methods. They see through the "sample 17:" that the loader puts in front
-/// of what a dataset reported. The message is whole: [`source`](std::error::Error::source) returns only what the message
-/// does not show. The error that a dataset gave is [`get_ref`](Error::get_ref).
+/// The kind is private; query it with the `is_...` methods. They see through the "sample 17:" that the loader adds
+/// to the error of a dataset. The message is complete: [`source`](std::error::Error::source) returns only what the
+/// message does not show. [`get_ref`](Error::get_ref) returns the original error of a dataset.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -47,7 +47,7 @@ enum Kind {
 }
 
 impl Error {
-    /// An error of a user's own [`Dataset`](crate::Dataset): any error type, or just a message.
+    /// An error of a user's [`Dataset`](crate::Dataset): any error type, or just a message.
     ///
     /// ```
     /// let error = fulmen_data::Error::new("the archive has no entry 17.png");
@@ -62,7 +62,7 @@ impl Error {
         Error(Box::new(Kind::Usage(message.into())))
     }
 
-    /// A field whose name, dtype or size is not the declared one.
+    /// A field whose name, dtype or size differs from the declaration.
     pub fn field(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Field(message.into())))
     }
@@ -72,43 +72,43 @@ impl Error {
         Error(Box::new(Kind::Label(message.into())))
     }
 
-    /// A file that is there but cannot be used.
+    /// A file that exists but cannot be used.
     pub fn file(path: &Path, message: impl Into<String>) -> Error {
         Error(Box::new(Kind::File { path: path.to_owned(), message: message.into(), source: None }))
     }
 
-    /// A file operation that the system refused.
+    /// A file operation that failed.
     pub fn io(path: &Path, doing: &str, source: io::Error) -> Error {
         Error(Box::new(Kind::File { path: path.to_owned(), message: doing.to_owned(), source: Some(source) }))
     }
 
-    /// Bytes of a file, whose name is not known here, that cannot be used.
+    /// Invalid bytes of a file whose name is not known here.
     pub fn content(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Content(message.into())))
     }
 
-    /// A file that does not exist; the message names it.
+    /// A file that does not exist. The message names it.
     pub fn missing(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Missing(message.into())))
     }
 
-    /// A panic in code of the user or of a library.
+    /// A panic in the user's code or in a library.
     pub fn panic(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Panic(message.into())))
     }
 
-    /// What the device, its plugin or the host's memory refused while `doing` something.
+    /// An error of the device, its plugin or a host allocation while `doing` something.
     pub fn runtime(doing: impl Into<String>, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
         Error(Box::new(Kind::Runtime { doing: doing.into(), source: source.into() }))
     }
 
-    /// The same error, with the sample it belongs to, as the loader's dataset counts, and where that comes from.
+    /// Adds the index of the sample in the loader's dataset, and its origin.
     #[doc(hidden)]
     pub fn at_sample(self, index: u64, origin: Option<String>) -> Error {
         Error(Box::new(Kind::Sample { index, origin, source: self }))
     }
 
-    /// The index of the sample that could not be read, as the loader's dataset counts.
+    /// The index of the unreadable sample in the loader's dataset.
     pub fn sample_index(&self) -> Option<usize> {
         self.index().and_then(|index| usize::try_from(index).ok())
     }
@@ -121,7 +121,7 @@ impl Error {
         }
     }
 
-    /// Where the sample that could not be read comes from, where its dataset says that: a file, and the place in it.
+    /// Where the unreadable sample comes from, if its dataset says so: a file and a position in it.
     pub fn origin(&self) -> Option<&str> {
         match &*self.0 {
             Kind::Sample { origin, .. } => origin.as_deref(),
@@ -136,7 +136,7 @@ impl Error {
         }
     }
 
-    /// The error of another crate, or of the user's own, that this one was made of.
+    /// The error of another crate or of the user that this one wraps.
     ///
     /// ```
     /// use fulmen_data::Error;
@@ -161,22 +161,23 @@ impl Error {
         self.get_ref()?.downcast_ref()
     }
 
-    /// The mistake in a recorded expression, if that is what this error is about.
+    /// The mistake in a recorded expression, if this error is about one.
     pub fn fault(&self) -> Option<&Fault> {
         self.tensor_error()?.fault()
     }
 
-    /// The line of the user's code that asked for what is wrong, where it is about one.
+    /// The line of the user's code that caused the error, if it is known.
     pub fn location(&self) -> Option<&'static Location<'static>> {
         self.tensor_error()?.location()
     }
 
-    /// Whether options or arguments do not fit together (batch size 0, an empty dataset, arrays of different length).
+    /// Whether options or arguments do not fit together (batch size 0, an empty dataset, arrays of different
+    /// length).
     pub fn is_usage(&self) -> bool {
         matches!(self.root(), Kind::Usage(_))
     }
 
-    /// Whether a field's name, dtype or size is not the declared one.
+    /// Whether a field's name, dtype or size differs from the declaration.
     pub fn is_field(&self) -> bool {
         matches!(self.root(), Kind::Field(_))
     }
@@ -186,22 +187,22 @@ impl Error {
         matches!(self.root(), Kind::Label(_))
     }
 
-    /// Whether a file could not be read, or its content is not what it should be.
+    /// Whether a file could not be read or has invalid content.
     pub fn is_file(&self) -> bool {
         matches!(self.root(), Kind::File { .. } | Kind::Missing(_) | Kind::Content(_))
     }
 
-    /// Whether a file is not there.
+    /// Whether a file does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self.root(), Kind::Missing(_)) || self.io_error().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether a disk has no room for what was to be written.
+    /// Whether a disk is full.
     pub fn is_disk_full(&self) -> bool {
         self.io_error().is_some_and(fulmen_durable::is_full)
     }
 
-    /// Whether there was not enough memory, on the host or on the device.
+    /// Whether the host or the device ran out of memory.
     pub fn is_out_of_memory(&self) -> bool {
         let pjrt = self.get_ref().and_then(|source| source.downcast_ref::<fulmen_pjrt::Error>());
         self.tensor_error().is_some_and(fulmen_tensor::Error::is_out_of_memory)
@@ -213,7 +214,7 @@ impl Error {
         matches!(self.root(), Kind::Panic(_))
     }
 
-    /// Whether the device, its plugin or the host's memory refused.
+    /// Whether the device, its plugin or a host allocation failed.
     pub fn is_runtime(&self) -> bool {
         matches!(self.root(), Kind::Runtime { .. })
     }
@@ -228,7 +229,7 @@ impl From<io::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            // Another's words are left as they are.
+            // The messages of other crates stay as they are.
             Kind::Other(source) => source.fmt(f),
             kind => f.write_str(&shorten(&kind.to_string())),
         }
@@ -250,7 +251,8 @@ impl fmt::Display for Kind {
             }
             Kind::Sample { index, origin, source } => {
                 let message = source.to_string();
-                // A message about a file names the place already, as `file: place: …` where the origin is `file, place`.
+                // A message about a file already names the position: it reads `file: place: …` where the origin is
+                // `file, place`.
                 let named =
                     |origin: &str| message.contains(origin) || message.starts_with(&origin.replacen(", ", ": ", 1));
                 match origin {
@@ -266,7 +268,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+/// The message: `fn main() -> Result<(), Box<dyn std::error::Error>>` prints this.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -279,14 +281,14 @@ impl StdError for Error {
     }
 }
 
-/// The error for a panic in code that is not ours, with the message if it has one.
+/// The error for a panic in foreign code, with its message if it has one.
 pub fn panicked(what: &str, payload: Box<dyn Any + Send>) -> Error {
     let message = payload
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| payload.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "(no message)".to_owned());
-    // Not dropped: a value that panics in its own drop would end the thread that catches it.
+    // The payload is leaked: if its own drop panicked, the thread that catches it would end.
     std::mem::forget(payload);
     Error::panic(format!("{what}: {message}"))
 }

@@ -1,12 +1,12 @@
-//! The reader of IDX files, given bytes instead of a file, with what must hold whatever the bytes are. For the fuzz target
-//! alone; not a part of the public interface.
+//! The IDX reader on bytes instead of a file, with the invariants that must hold for any bytes. Only for the fuzz
+//! target; not part of the public interface.
 
 use crate::IdxFile;
 
-/// Reads an IDX file: what is read has the size that its header says.
+/// Reads an IDX file and checks that its values match the size in its header.
 ///
 /// # Panics
-/// If it has not.
+/// They do not match.
 pub fn idx(bytes: &[u8]) {
     if let Ok(file) = IdxFile::parse(bytes, 64 << 20) {
         let elements: usize = file.dims().iter().product();

@@ -1,4 +1,4 @@
-//! What the crates that read formats share with this one. Nothing here is promised to anyone else.
+//! What this crate shares with the crates that read formats. It is not covered by any stability promise.
 
 pub use crate::checksum::{checksum, hex};
 pub use crate::dataset::key_parts::{KeyPart, KeyParts, differences};

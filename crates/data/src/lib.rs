@@ -1,4 +1,4 @@
-//! Datasets, read in batches by threads and brought to the device ahead of time.
+//! Datasets, read in batches by worker threads and copied to the device ahead of time.
 //!
 //! ```
 //! use fulmen_data::{DataLoader, TensorDataset};
@@ -21,19 +21,19 @@
 //! # Ok::<(), fulmen_data::Error>(())
 //! ```
 //!
-//! A [`Dataset`] reads one sample by index and writes it straight into the memory of the batch. A [`DataLoader`] decides
-//! which samples make up which batch ([`Sampler`]), lets threads fill them, and hands them out in order as
-//! [`HostBatch`]es or, moved to a device, as [`DeviceBatch`]es. All batches have one shape: a short last one is padded
-//! and masked, or dropped ([`drop_last`](DataLoaderBuilder::drop_last)), so that it never makes a program compile again.
+//! A [`Dataset`] reads one sample by index and writes it directly into the memory of the batch. A [`DataLoader`]
+//! decides which samples make up a batch ([`Sampler`]), fills batches on worker threads, and returns them in order as
+//! [`HostBatch`]es or, on a device, as [`DeviceBatch`]es. All batches have one shape: a short last one is padded and
+//! masked, or dropped ([`drop_last`](DataLoaderBuilder::drop_last)), so a program never has to be compiled again.
 //!
-//! Nothing about a batch depends on the number of threads, devices or processes: order and content are a function of
-//! dataset, sampler, batch size and epoch. Several processes divide the rows of each batch among them
-//! ([`DataLoader::distributed`]). Only what takes the place of a sample that cannot be read may depend on their number
+//! The batches do not depend on the number of threads, devices or processes: order and content are a function of
+//! dataset, sampler, batch size and epoch. Several processes share the rows of each batch
+//! ([`DataLoader::distributed`]). Only the replacement of a sample that cannot be read may depend on their number
 //! ([`OnError`]).
 //!
 //! Samples come from arrays ([`TensorDataset`]), IDX files ([`Mnist`]), or any [`Source`] or [`Stream`]. The crates
-//! `fulmen-images`, `fulmen-tables`, `fulmen-shards` and `fulmen-text` read the other formats, `fulmen-files` reads object
-//! stores, and `fulmen-cache` keeps samples that are costly to make.
+//! `fulmen-images`, `fulmen-tables`, `fulmen-shards` and `fulmen-text` read other formats, `fulmen-files` reads object
+//! stores, and `fulmen-cache` caches samples that are expensive to compute.
 //!
 //! Not here: other file formats, models and training loops.
 

@@ -1,13 +1,13 @@
-//! Several parts as one list: which part has the item of a number.
+//! Finds the part that contains an item of several concatenated parts.
 //!
-//! Not here: what the parts are (files, shards, blocks of rows).
+//! Not here: the parts (files, shards, blocks of rows).
 
-/// How many items are before each part, and how many there are.
+/// The index of the first item of each part, and the total number of items.
 #[derive(Clone, Debug)]
 pub struct Offsets(Vec<usize>);
 
 impl Offsets {
-    /// Of parts with so many items each.
+    /// For parts with these numbers of items.
     pub fn new(parts: impl IntoIterator<Item = usize>) -> Offsets {
         let mut starts = vec![0usize];
         let mut total = 0usize;
@@ -18,18 +18,18 @@ impl Offsets {
         Offsets(starts)
     }
 
-    /// All items.
+    /// The total number of items.
     #[allow(clippy::len_without_is_empty, reason = "hidden: what uses it counts")]
     pub fn len(&self) -> usize {
         self.0.last().copied().unwrap_or(0)
     }
 
-    /// The number of the first item of a part.
+    /// The index of the first item of a part.
     pub fn first(&self, part: usize) -> usize {
         self.0.get(part).copied().unwrap_or_else(|| self.len())
     }
 
-    /// The part of an item, and its number there; none where there is no such item.
+    /// The part that contains an item, and the item's index in it; none if the index is out of range.
     pub fn find(&self, item: usize) -> Option<(usize, usize)> {
         let part = self.0.partition_point(|&start| start <= item).checked_sub(1).filter(|_| item < self.len())?;
         Some((part, item - self.0[part]))

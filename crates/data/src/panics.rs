@@ -1,7 +1,7 @@
-//! Panics in other crates over content that they did not expect: caught, and not told by the panic hook, as the error that
-//! is made of one tells it.
+//! Catches panics in other crates on content that they did not expect. The panic hook stays silent, because the panic
+//! is reported as an error.
 //!
-//! Not here: panics in datasets and samplers. They are caught too, but where they happened is for their author to see.
+//! Not here: panics in datasets and samplers. They are caught too, but the hook shows their author where they happened.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -12,11 +12,10 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs code, and catches a panic in it, of which the message is left. The hook that the program has set does not hear of
-/// it.
+/// Runs code and catches a panic in it, without calling the program's panic hook. Returns the message of the panic.
 pub fn catch_quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
-    // A thread that is unwinding may not set a hook.
+    // A thread that is unwinding must not set a hook.
     if !std::thread::panicking() {
         HOOK.call_once(|| {
             let before = panic::take_hook();
@@ -54,7 +53,7 @@ mod tests {
             }));
             let caught = catch_quietly(|| {
                 assert!(catch_quietly(|| panic!("damaged page")).is_err());
-                // Another thread's panic has nothing to do with this one's call.
+                // Panics of other threads still reach the hook.
                 std::thread::scope(|scope| {
                     let _ = scope.spawn(|| panic!("in another thread")).join();
                 });

@@ -1,4 +1,4 @@
-//! The same work on each of a list of things, by several threads.
+//! Maps a list with several threads.
 //!
 //! Not here: the workers of a loader (`workers`).
 
@@ -9,8 +9,8 @@ use std::thread;
 use crate::error::panicked;
 use crate::{Error, Result};
 
-/// What `work` makes of each item, in their order. After an error, or a panic, which becomes one, no new work begins; the
-/// error of the earliest item that has one is returned.
+/// Applies `work` to each item and returns the results in order. After an error or a panic, which becomes an error, no
+/// new work starts; the error with the lowest index is returned.
 pub fn in_parallel<T: Sync, R: Send>(
     items: &[T],
     most_threads: usize,
@@ -32,7 +32,7 @@ pub fn in_parallel<T: Sync, R: Send>(
     };
     let mut done = thread::scope(|scope| {
         let worker = |_| thread::Builder::new().name("fulmen-parallel".to_owned()).spawn_scoped(scope, run);
-        // Where no thread can be had, those that are there do the work.
+        // If no thread can be started, the existing ones do the work.
         let workers: Vec<_> = (1..most_threads.min(items.len())).map_while(|number| worker(number).ok()).collect();
         let mut done = run();
         for worker in workers {
@@ -44,7 +44,6 @@ pub fn in_parallel<T: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// As many threads as the machine has cores.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, |threads| threads.get())
 }

@@ -1,8 +1,8 @@
-//! Reading bytes that may be fewer than wanted.
+//! Reading until a buffer is full or the input ends.
 
 use std::io::{self, Read};
 
-/// Fills `into` as far as the reader reaches, and says how far that was.
+/// Reads until `into` is full or the input ends, and returns the number of bytes.
 pub fn fill(reader: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < into.len() {

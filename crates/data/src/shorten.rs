@@ -1,21 +1,21 @@
-//! Values in messages: what a user wrote may be as long as a file, and its beginning says what it is.
+//! Truncated values in messages: what a user wrote may be as long as a file, and its beginning identifies it.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// A message up to this many bytes is left as it is.
+/// Messages up to this many bytes are left as they are.
 const SHORT: usize = 1000;
 
-/// A value in quotes that has more bytes than this is cut, to about as many as the second number says.
+/// A quoted value with more bytes than the first number is truncated to about the second number.
 const LONG_VALUE: usize = 200;
 const KEPT: usize = 80;
 
-/// A message that is still longer than this is cut in its middle.
+/// A message that is still longer is truncated in the middle.
 const LONGEST: usize = 8000;
 
-/// The message with the beginnings alone of very long values: of what stands in backticks or quotes.
+/// The message with very long values, in backticks or quotes, truncated.
 ///
-/// For messages to be shown; of errors this crate's [`Error`](crate::Error) does it itself.
+/// For messages that are displayed. This crate's [`Error`](crate::Error) applies it itself.
 #[doc(hidden)]
 pub fn shorten(message: &str) -> Cow<'_, str> {
     if message.len() <= SHORT {
@@ -26,7 +26,7 @@ pub fn shorten(message: &str) -> Cow<'_, str> {
     let mut unclosed = String::new();
     while let Some(letter) = message[at..].chars().next() {
         at += letter.len_utf8();
-        // In a word it is an apostrophe.
+        // Within a word it is an apostrophe.
         let opens = matches!(letter, '`' | '"') || letter == '\'' && !last.is_alphanumeric();
         last = letter;
         if !opens || unclosed.contains(letter) {
@@ -55,18 +55,18 @@ pub fn shorten(message: &str) -> Cow<'_, str> {
     Cow::Owned(short)
 }
 
-/// Where a value ends that begins with this quote.
+/// The end of a value that starts with this quote.
 fn closing(text: &str, quote: char) -> Option<usize> {
     let closes = |end: usize| quote != '\'' || !text[end + 1..].starts_with(char::is_alphanumeric);
     text.match_indices(quote).map(|(end, _)| end).find(|&end| closes(end))
 }
 
 fn push_cut(short: &mut String, value: &str) {
-    // Writing into a string does not fail.
+    // Writing into a String cannot fail.
     let _ = write!(short, "{}… ({} bytes)", beginning(value, KEPT), value.len());
 }
 
-/// At most this many bytes, in whole letters.
+/// At most this many bytes, cut at a character boundary.
 fn beginning(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]

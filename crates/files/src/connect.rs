@@ -1,6 +1,6 @@
-//! Connections to object stores, made from the environment and options, and the threads that their requests run on.
+//! Connections to object stores, configured by the environment and options, and the runtime for their requests.
 //!
-//! Not here: the requests (`remote`, `upload`), and what the stores' own retries lack (`retry`).
+//! Not here: the requests (`remote`, `upload`), and additions to the library's retries (`retry`).
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -20,19 +20,19 @@ use super::object_path::{ObjectPath, Scheme};
 use super::retry::RetryState;
 use fulmen_data::{Error, Result};
 
-/// If nothing arrives on a connection for this long, it is closed and the request is made again.
+/// A connection without any data for this long is closed, and the request is repeated.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
-/// An answer may take this long, however soon the user gives up.
+/// The minimum time for a response, however soon the user gives up.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// The longest wait between two attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// How long to wait for a cloud machine's own keys where none are set. Other machines have none and never answer.
+/// How long to wait for the credentials of a cloud machine if none are set. Other machines have none and never answer.
 const KEYS: Duration = Duration::from_secs(15);
 
-/// What is asked of one object.
+/// A request for one object.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) store: Arc<dyn ObjectStore>,
@@ -42,22 +42,22 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// For a request that is made now.
+    /// For a request that starts now.
     pub(super) fn retry_state(&self, doing: impl Into<String>) -> RetryState {
         RetryState::new(self.object.clone(), doing.into(), self.give_up_after)
     }
 }
 
-/// What two connections must have in common to be one.
+/// The key under which connections are shared.
 type Identity = (Scheme, String, Vec<(String, String)>, Duration, Duration);
 
-/// Connects to the store of an object, to read.
+/// Connects to the store of an object for reading.
 pub(super) fn connect(object: &ObjectPath, options: &StoreOptions) -> Result<Connection> {
     connect_for(object, options, SILENCE.min(options.give_up_time()?).max(SHORTEST))
 }
 
-/// Connects to the store of an object. A connection on which nothing arrives for the time of `silence` is broken. A
-/// process has one connection for each bucket with these settings and times.
+/// Connects to the store of an object. A connection without any data for `silence` counts as broken. A process shares
+/// one connection per bucket with the same settings and times.
 pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: Duration) -> Result<Connection> {
     static STORES: OnceLock<Mutex<HashMap<Identity, Arc<dyn ObjectStore>>>> = OnceLock::new();
     let key = Key::parse(&object.key).map_err(|why| Error::usage(format!("{object}: {why}")))?;
@@ -68,9 +68,9 @@ pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: 
     if let Some(store) = stores.lock().get(&identity) {
         return Ok(connection(store.clone()));
     }
-    // An error says that the program has chosen its own.
+    // An error means that the program has installed its own provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Without the lock, because a machine may be asked for its keys now.
+    // Without the lock, because the machine may be asked for credentials now.
     let store: Arc<dyn ObjectStore> = match object.scheme {
         Scheme::S3 => s3(object, options, (give_up_after, silence))?,
         Scheme::Gs => gs(object, options, (give_up_after, silence))?,
@@ -79,8 +79,8 @@ pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: 
     Ok(connection(stores.lock().entry(identity).or_insert(store).clone()))
 }
 
-/// Variables of the environment that begin so, in lower case, and then the options' own settings; those of the
-/// environment may be about something else, and need not be known.
+/// The environment variables with this prefix, in lower case, then the settings of the options. Unknown variables are
+/// ignored, because they may have another purpose.
 fn settings(prefix: &str, options: &StoreOptions) -> Vec<(String, String, bool)> {
     let variables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -93,7 +93,7 @@ fn unknown(object: &ObjectPath, name: &str) -> Error {
     Error::usage(format!("{object}: there is no setting `{name}` for this store; expected one like aws_region"))
 }
 
-/// What to wait for: the whole of a large object may take its time.
+/// Only the connection has a timeout: downloading a large object may take long.
 fn patience((give_up_after, silence): (Duration, Duration)) -> (ClientOptions, RetryConfig) {
     let client = ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
     let backoff = BackoffConfig { max_backoff: LONGEST_WAIT, ..BackoffConfig::default() };
@@ -109,7 +109,7 @@ fn web(object: &ObjectPath, times: (Duration, Duration)) -> Result<Arc<dyn Objec
     Ok(Arc::new(builder.with_retry(retry).build().map_err(refused)?))
 }
 
-/// A function that builds a store of one kind. The library's builders have the same methods and no trait.
+/// A function that builds a store of one kind. The library's builders have the same methods but no common trait.
 macro_rules! build {
     ($name:ident, $builder:ident, $key:ident, $prefix:literal, [$($endpoint:ident),+]) => {
         fn $name(
@@ -154,7 +154,7 @@ macro_rules! build {
 build!(s3, AmazonS3Builder, AmazonS3ConfigKey, "AWS_", [S3Endpoint, Endpoint]);
 build!(gs, GoogleCloudStorageBuilder, GoogleConfigKey, "GOOGLE_", [BaseUrl]);
 
-/// The threads that requests run on, one runtime a process.
+/// The runtime for requests, one per process.
 pub(super) fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let made = RUNTIME.get_or_init(|| {
@@ -165,16 +165,16 @@ pub(super) fn runtime() -> Result<&'static Runtime> {
     made.as_ref().map_err(|why| Error::runtime("starting the threads for object stores", why.as_str()))
 }
 
-/// The error for a request whose task ended without an answer.
+/// The error for a request whose task ended without a result.
 pub(super) fn panicked() -> Error {
     Error::panic("a request to an object store panicked")
 }
 
-/// Runs a request and waits for it. The caller may be in a runtime of its own, which must not run another inside.
+/// Runs a request and waits for it. The caller may be inside a runtime, in which another one must not run.
 pub(super) fn wait<T: Send + 'static>(request: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     let (send, receive) = mpsc::sync_channel(1);
     runtime()?.spawn(async move {
-        // Nobody waits any more where this fails.
+        // If this fails, no one is waiting for the result.
         let _ = send.send(request.await);
     });
     receive.recv().unwrap_or_else(|_| Err(panicked()))

@@ -1,6 +1,6 @@
-//! A file from its beginning to its end, unpacked where it is compressed with gzip.
+//! Reading a file in sequence, decompressed if it is gzip.
 //!
-//! Not here: where the file lies (`location`).
+//! Not here: the location of the file (`location`).
 
 use std::io::{self, BufReader, Cursor, Read};
 
@@ -10,7 +10,7 @@ use super::Location;
 use fulmen_data::internal::fill;
 use fulmen_data::{Error, Result};
 
-/// Opens a file, and unpacks it where it begins as gzip does, whatever its name is.
+/// Opens a file, and decompresses it if its content starts like gzip, whatever its name.
 pub fn open_unpacked(location: &Location) -> Result<Box<dyn Read + Send>> {
     let mut reader = location.open()?;
     let mut start = [0; 2];
@@ -19,13 +19,13 @@ pub fn open_unpacked(location: &Location) -> Result<Box<dyn Read + Send>> {
     Ok(if start == [0x1f, 0x8b] { gunzip(whole) } else { Box::new(whole) })
 }
 
-/// What is compressed with gzip, in one part or several.
+/// Decompresses gzip with one or several members.
 pub fn gunzip(packed: impl Read + Send + 'static) -> Box<dyn Read + Send> {
     Box::new(BufReader::with_capacity(64 << 10, MultiGzDecoder::new(BufReader::with_capacity(64 << 10, packed))))
 }
 
-/// The error for a read that failed at a place in the file: a compressed file that is damaged is told apart from a disk or
-/// a store that fails.
+/// The error for a failed read at a position in the file. It distinguishes a damaged compressed file from a failing
+/// disk or store.
 pub fn explain(location: &Location, place: &str, source: io::Error) -> Error {
     let source = match source.downcast::<Error>() {
         Ok(of_store) => return of_store,
@@ -35,7 +35,7 @@ pub fn explain(location: &Location, place: &str, source: io::Error) -> Error {
         io::ErrorKind::UnexpectedEof => {
             location.error(format!("{place}: the compressed file is cut short; copy or download it again"))
         }
-        // What zstd refuses is of no kind.
+        // zstd's errors have no specific kind.
         io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::Other => {
             location.error(format!("{place}: the compressed file is damaged ({source}); copy or download it again"))
         }

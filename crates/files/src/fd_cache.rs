@@ -1,6 +1,6 @@
-//! Local files that are read at many places, of which so many stay open.
+//! Local files with random access, of which a limited number stays open.
 //!
-//! Not here: reading from the beginning to the end (`decompress`).
+//! Not here: reading in sequence (`decompress`).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 
 use fulmen_data::{Error, Result};
 
-/// How many files of a collection stay open once they have been read. A process may often open no more than 1,024.
+/// How many files of a collection stay open after the first read. A process may often open only 1,024 files.
 const KEPT_OPEN: usize = 256;
 
-/// A file of a collection, which is opened when it is first read.
+/// A file of a collection, opened on first use.
 #[derive(Debug)]
 pub struct CachedFile {
     path: PathBuf,
@@ -20,12 +20,12 @@ pub struct CachedFile {
 }
 
 impl CachedFile {
-    /// The file with this number in its collection. One far behind is opened for each reading.
+    /// The file with this number in its collection. A file with a high number is opened again for each read.
     pub fn new(path: &Path, number: usize) -> CachedFile {
         CachedFile { path: path.to_owned(), file: OnceLock::new(), stays_open: number < KEPT_OPEN }
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

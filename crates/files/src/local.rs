@@ -1,4 +1,4 @@
-//! Files and folders of the local disk: listing, wildcards, copying into place.
+//! Files and folders on the local disk: listing, wildcards, atomic copies.
 //!
 //! Not here: object stores (`remote`).
 
@@ -14,15 +14,15 @@ use walkdir::{DirEntry, WalkDir};
 use super::pattern::{Wildcards, has_wildcard};
 use fulmen_data::{Error, Result};
 
-/// A part of a copy, after which progress is told.
+/// How much to copy between two progress reports.
 const COPY: usize = 1 << 20;
 
-/// The path made of these bytes.
+/// The path with these bytes.
 pub(super) fn path(bytes: Vec<u8>) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// The size of a file. Whatever is not a regular file is refused: to open a pipe would wait for a writer.
+/// The size of a file. Only regular files are accepted: opening a pipe would wait for a writer.
 pub(super) fn size(path: &Path) -> Result<u64> {
     let metadata = fs::metadata(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
     match metadata.is_file() {
@@ -37,7 +37,7 @@ pub(super) fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))
 }
 
-/// The bytes from `start` on, `length` of them, which are known to be there.
+/// `length` bytes from `start` on, which must be within the file.
 pub(super) fn read_at(path: &Path, start: u64, length: usize) -> Result<Vec<u8>> {
     let file = open(path)?;
     let mut bytes = vec![0; length];
@@ -46,8 +46,8 @@ pub(super) fn read_at(path: &Path, start: u64, length: usize) -> Result<Vec<u8>>
     Ok(bytes)
 }
 
-/// All files under a folder, sorted by the bytes of their paths. Links are followed, but not into a folder that they lie
-/// in.
+/// All files in a folder and its subfolders, sorted by the bytes of their paths. Links are followed, except to an
+/// enclosing folder.
 pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in walk(folder, true) {
@@ -60,7 +60,7 @@ pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// All files and folders under a folder. A link to nowhere is left out.
+/// All files and folders in a folder and its subfolders. Dangling links are left out.
 fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
     let entries = WalkDir::new(folder).min_depth(1).follow_links(true).into_iter();
     let entries = entries.filter_entry(move |entry| {
@@ -82,12 +82,12 @@ fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
     })
 }
 
-/// Whether a link leads to a folder that it lies in. All of that would be under its folder again.
+/// Whether a link leads to an enclosing folder, which would repeat its content forever.
 fn leads_upwards(link: &Path) -> bool {
     let parent = link.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match (fs::canonicalize(link), fs::canonicalize(parent)) {
         (Ok(target), Ok(parent)) => parent.starts_with(target),
-        // Listing it tells what is wrong.
+        // The error appears when it is listed.
         _ => false,
     }
 }
@@ -96,7 +96,7 @@ fn sort(paths: &mut [PathBuf]) {
     paths.sort_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
 }
 
-/// The files and folders that fit a pattern, sorted by the bytes of their paths.
+/// The files and folders that match a pattern, sorted by the bytes of their paths.
 pub(super) fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
     let mut found = vec![PathBuf::new()];
     for part in pattern.components() {
@@ -136,8 +136,8 @@ pub(super) fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Copies a file to a temporary name beside its destination, and gives it its name when it is all there. Folders that are
-/// missing are made.
+/// Copies a file to a temporary name next to its destination, and renames it when it is complete. Missing folders are
+/// created.
 pub(super) fn copy(from: &Path, to: &Path, progress: &dyn Fn(u64)) -> Result<()> {
     let mut source = open(from)?;
     let mut file = temporary_file(to)?;
@@ -158,30 +158,30 @@ pub(super) fn copy(from: &Path, to: &Path, progress: &dyn Fn(u64)) -> Result<()>
     keep(file, to)
 }
 
-/// A file that gets its name when it is whole. Its folder is made if it is missing.
+/// A file that gets its name when it is complete. Its folder is created if it does not exist.
 pub fn temporary_file(to: &Path) -> Result<NewFile> {
     let folder = to.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder).map_err(|error| Error::io(folder, "cannot make the folder", error))?;
     NewFile::create(to).map_err(|error| Error::io(to, "cannot make the file", error))
 }
 
-/// Removes the temporary files in a folder whose writers were killed.
+/// Removes the temporary files of killed writers from a folder.
 pub fn remove_leftovers(folder: &Path) -> Result<()> {
     fulmen_durable::remove_leftovers(folder)
         .map_err(|source| Error::io(folder, "cannot remove what is half written in the folder", source))
 }
 
-/// Syncs a temporary file of `to`, and gives it that name.
+/// Syncs a temporary file for `to`, and gives it that name.
 pub fn keep(file: NewFile, to: &Path) -> Result<()> {
     file.keep().map_err(|error| Error::io(to, "cannot write the file", error))
 }
 
-/// The same where there is no such file yet; one that is there is left as it is.
+/// The same, but an existing file is left as it is.
 pub fn persist_noclobber(file: NewFile, to: &Path) -> Result<()> {
     file.persist_noclobber().map_err(|error| Error::io(to, "cannot write the file", error))
 }
 
-/// Writes a small file, whole or not at all.
+/// Writes a small file atomically.
 pub fn write_whole(to: &Path, bytes: &[u8]) -> io::Result<()> {
     fulmen_durable::write(to, Some(bytes.len() as u64), |file| file.write_all(bytes))
 }

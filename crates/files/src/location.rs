@@ -1,6 +1,6 @@
-//! Where a file or a folder lies, and reading it there.
+//! The location of a file or a folder, and reading it.
 //!
-//! Not here: how a store is spoken to (`remote`), and how the local disk is read (`local`).
+//! Not here: requests to stores (`remote`), and the local disk (`local`).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,18 +15,18 @@ use super::{StoreOptions, local, remote};
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Fingerprint, Result};
 
-/// How much is read from the disk at a time.
+/// How much to read from the disk at a time.
 const BUFFER: usize = 256 << 10;
 
-/// How many threads ask a store at the same time.
+/// How many threads query a store at the same time.
 pub const MOST_ASKING: usize = 16;
 
-/// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`; or a file of a web server,
-/// `https://host/path`, which is read only.
+/// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`; or a read-only file of a web server,
+/// `https://host/path`.
 ///
-/// It is made from a path or a text; what is wrong with the text is told when it is first used. Names of local files need
-/// not be UTF-8. Reading from a store tries again where the store is busy or the connection breaks, and goes on at the byte
-/// where it broke; how long, and with which settings, [`StoreOptions`] says.
+/// It is made from a path or a string; errors in the string are reported on first use. Names of local files need not be
+/// UTF-8. Reads from a store are retried if the store is busy or the connection breaks, and continue at the byte where
+/// they broke; [`StoreOptions`] sets how long, and with which settings.
 ///
 /// ```
 /// use std::io::Read;
@@ -60,14 +60,14 @@ pub struct Location {
 enum Place {
     Local(PathBuf),
     Store(ObjectPath),
-    /// A text that names no place, and why.
+    /// An invalid string, and the reason.
     Bad(String, String),
 }
 
 fn parse(text: &str) -> Place {
     let bad = |why: &str| Place::Bad(text.to_owned(), why.to_owned());
     let Some((scheme, rest)) = text.split_once("://") else { return Place::Local(PathBuf::from(text)) };
-    // A slash before it: a local path that goes on strangely.
+    // A slash in front marks it as a local path.
     if scheme.is_empty() || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte)) {
         return Place::Local(PathBuf::from(text));
     }
@@ -100,24 +100,24 @@ impl Location {
         Location { place, options: StoreOptions::new() }
     }
 
-    /// The same place with other options for its store.
+    /// The same location with other options for its store.
     #[must_use]
     pub fn with_options(mut self, options: StoreOptions) -> Location {
         self.options = options;
         self
     }
 
-    /// The same options elsewhere.
+    /// Another location with the same options.
     fn at(&self, place: Place) -> Location {
         Location { place, options: self.options.clone() }
     }
 
-    /// A file or a folder in this one. The name may have several parts, with slashes between.
+    /// A file or a folder in this folder. The name may have several parts, separated by slashes.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> Location {
         let name = name.as_ref();
         let place = match &self.place {
-            // Below the folder, even if the name begins with a slash.
+            // Relative to the folder, even if the name starts with a slash.
             Place::Local(path) => Place::Local(path.join(name.strip_prefix("/").unwrap_or(name))),
             Place::Store(object) => match name.to_str() {
                 Some(name) => {
@@ -133,7 +133,7 @@ impl Location {
         self.at(place)
     }
 
-    /// The path, where the place is a local one. Opening it by other means than these is then allowed too.
+    /// The path, if the location is local. You may then also open it by other means.
     pub fn local(&self) -> Option<&Path> {
         match &self.place {
             Place::Local(path) => Some(path),
@@ -141,7 +141,8 @@ impl Location {
         }
     }
 
-    /// The last part of the name, for messages and for telling kinds of files apart; what of it is not UTF-8 is replaced.
+    /// The last part of the name, for messages and for detecting the kind of file. Bytes that are not UTF-8 are
+    /// replaced.
     pub fn name(&self) -> String {
         match &self.place {
             Place::Local(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -158,10 +159,10 @@ impl Location {
         }
     }
 
-    /// Whether there is a file here. A folder is none.
+    /// Whether a file exists here. A folder is not a file.
     ///
     /// # Errors
-    /// A store that does not answer, or that may not be asked.
+    /// The store does not answer, or denies access.
     pub fn exists(&self) -> Result<bool> {
         if let Target::Local(path) = self.place()? {
             return Ok(path.is_file());
@@ -173,7 +174,7 @@ impl Location {
         }
     }
 
-    /// The whole file.
+    /// Reads the whole file.
     pub fn read(&self) -> Result<Vec<u8>> {
         if let Target::Local(path) = self.place()? {
             local::size(path)?;
@@ -184,10 +185,10 @@ impl Location {
         Ok(bytes)
     }
 
-    /// The bytes of a part of the file.
+    /// Reads a part of the file.
     ///
     /// # Errors
-    /// A part that reaches beyond the file's end; no memory is taken for it.
+    /// The part extends beyond the end of the file; no memory is allocated for it.
     pub fn read_range(&self, range: Range<u64>) -> Result<Vec<u8>> {
         if range.is_empty() {
             return Ok(Vec::new());
@@ -210,8 +211,7 @@ impl Location {
         self.error(format!("bytes {} to {} were asked for, but the file has {size}", range.start, range.end))
     }
 
-    /// A reader from the beginning to the end, with a buffer. From a store it reads ahead by itself
-    /// ([`StoreOptions::read_ahead`]).
+    /// A buffered reader from the beginning to the end. From a store it reads ahead ([`StoreOptions::read_ahead`]).
     pub fn open(&self) -> Result<Box<dyn Read + Send>> {
         match self.place()? {
             Target::Local(path) => Ok(Box::new(BufReader::with_capacity(BUFFER, local::open(path)?))),
@@ -219,11 +219,11 @@ impl Location {
         }
     }
 
-    /// All files below this folder, sorted by the bytes of their paths. Links to folders are followed. A store has no
-    /// folders: there they are the objects whose names go on after this one and a slash.
+    /// All files in this folder and its subfolders, sorted by the bytes of their paths. Links to folders are followed.
+    /// A store has no folders: there they are the objects whose names start with this one and a slash.
     ///
     /// # Errors
-    /// A local folder that is not there; a name in a store below which there is nothing.
+    /// A local folder that does not exist; a prefix in a store without objects.
     pub fn list(&self) -> Result<Vec<Location>> {
         match self.place()? {
             Target::Local(path) => Ok(local::list(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect()),
@@ -237,15 +237,15 @@ impl Location {
         }
     }
 
-    /// The places that a pattern stands for; a place without a pattern is itself.
+    /// Expands a pattern. A location without a pattern is returned as it is.
     ///
-    /// Braces come first, as in a shell: `train-{000..999}.tar` and `{train,val}.csv` are these names, in this order,
-    /// whether there are such files or not. Then wildcards: `*` any characters, `?` one, `[a-z]` one of these, and `**`
-    /// between slashes any number of folders; they stand for what there is, sorted. A local file that has such a name is
-    /// itself.
+    /// Braces are expanded first, as in a shell: `train-{000..999}.tar` and `{train,val}.csv` stand for these names, in
+    /// this order, whether or not such files exist. Then wildcards: `*` any characters, `?` one character, `[a-z]` one
+    /// of these, and `**` between slashes any number of folders; they match existing files, in sorted order. A local
+    /// file with exactly this name is returned as it is.
     ///
     /// # Errors
-    /// Wildcards for which there is nothing; braces that stand for more than a million names.
+    /// Wildcards without a match; braces that expand to more than a million names.
     pub fn expand(&self) -> Result<Vec<Location>> {
         let text = match self.place()? {
             Target::Local(path) if std::fs::symlink_metadata(path).is_ok() => return Ok(vec![self.clone()]),
@@ -257,7 +257,7 @@ impl Location {
             let wild = pattern::has_wildcard(&name);
             let place = match self.place()? {
                 Target::Local(_) => Place::Local(local::path(name)),
-                // Braces are ASCII: what was UTF-8 still is.
+                // Braces are ASCII, so the result is valid UTF-8 if the input was.
                 Target::Store(object) => {
                     Place::Store(ObjectPath { key: String::from_utf8_lossy(&name).into_owned(), ..object.clone() })
                 }
@@ -271,7 +271,7 @@ impl Location {
         Ok(found)
     }
 
-    /// What fits wildcards.
+    /// The files that match wildcards.
     fn matching(&self) -> Result<Vec<Location>> {
         let found: Vec<Location> = match self.place()? {
             Target::Local(path) => local::matching(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect(),
@@ -289,10 +289,10 @@ impl Location {
         }
     }
 
-    /// Copies a local file here. `progress` is told how many bytes have been copied or handed to the store so far. Readers
-    /// find the whole file, or what was there before: a local copy is renamed when it is complete, and a store shows an
-    /// object only then. A file larger than a chunk ([`StoreOptions::read_ahead`], but 5 MiB at least) goes in parts, several
-    /// at a time.
+    /// Copies a local file to this location. `progress` gets the number of bytes that have been copied or sent so far.
+    /// Readers find the complete file or the previous one: a local copy is renamed when it is complete, and a store
+    /// shows an object only then. A file larger than a chunk ([`StoreOptions::read_ahead`], but at least 5 MiB) is sent
+    /// in parts, several at a time.
     pub fn upload(&self, from: &Path, progress: &dyn Fn(u64)) -> Result<()> {
         match self.place()? {
             Target::Local(path) => local::copy(from, path, progress),
@@ -300,21 +300,21 @@ impl Location {
         }
     }
 
-    /// Begins an object of about `size` bytes in a store.
+    /// Starts writing an object of about `size` bytes in a store.
     #[cfg(feature = "cloud")]
     #[doc(hidden)]
     pub fn object_writer(&self, size: u64) -> Result<remote::ObjectWriter> {
         remote::ObjectWriter::new(self.object()?, &self.options, size)
     }
 
-    /// What is directly below this name of a store: objects with their sizes, and folders.
+    /// The objects directly below this prefix of a store, with their sizes, and the folders.
     #[cfg(feature = "cloud")]
     #[doc(hidden)]
     pub fn entries(&self) -> Result<Vec<(String, Option<u64>)>> {
         remote::entries(self.object()?, &self.options)
     }
 
-    /// Removes an object of a store, if it is there.
+    /// Removes an object from a store if it exists.
     #[cfg(feature = "cloud")]
     #[doc(hidden)]
     pub fn remove_object(&self) -> Result<()> {
@@ -329,7 +329,7 @@ impl Location {
         }
     }
 
-    /// Adds the file by its name, its size, and its time of change or what a store says of its content; it is not read.
+    /// Adds the file by its name, its size, and its modification time or the store's version; its content is not read.
     pub fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         match self.place()? {
             Target::Local(path) => fingerprint.add_file(path),
@@ -361,7 +361,7 @@ impl Location {
         }
     }
 
-    /// What became of reading from [`open`](Location::open): what a store said stands in the error itself.
+    /// The result of reading from [`open`](Location::open). The error of a store already describes itself.
     #[doc(hidden)]
     pub fn read_error(&self, error: io::Error) -> Error {
         match (error.downcast::<Error>(), self.local()) {
@@ -372,7 +372,7 @@ impl Location {
     }
 }
 
-/// Adds many files. Stores are asked by several threads, because each answer takes its time.
+/// Adds many files. Several threads query a store, because each response takes time.
 pub fn fingerprint_all(files: &[Location], fingerprint: &mut Fingerprint) -> Result<()> {
     if files.len() < 2 || files.iter().all(|file| file.local().is_some()) {
         return files.iter().try_for_each(|file| file.fingerprint(fingerprint));
@@ -385,7 +385,7 @@ pub fn fingerprint_all(files: &[Location], fingerprint: &mut Fingerprint) -> Res
     Ok(())
 }
 
-/// A place that can be asked: a path or an object.
+/// A resolved location: a path or an object.
 enum Target<'a> {
     Local(&'a Path),
     Store(&'a ObjectPath),
@@ -407,7 +407,7 @@ impl fmt::Debug for Location {
     }
 }
 
-/// From a text or a path. A path that reads `gs://...` is one too: that is how a command line hands it over.
+/// From a string or a path. A path such as `gs://...` is accepted too, because command lines pass locations as paths.
 impl<T: AsRef<OsStr> + ?Sized> From<&T> for Location {
     fn from(text: &T) -> Location {
         Location::new(match text.as_ref().to_str() {

@@ -1,4 +1,4 @@
-//! One writer at a time: a lock on a file in the folder that is written, which the system gives back when the writer dies.
+//! One writer at a time: a lock on a file in the folder that is written. The system releases it when the writer dies.
 //!
 //! Not here: readers. They need no lock, since parts and manifest appear whole.
 
@@ -11,13 +11,13 @@ use fs4::{FileExt, TryLockError};
 
 use fulmen_data::{Error, Result};
 
-/// The name of the file that is locked in a cache's folder. It stays after the writer is done.
+/// The name of the lock file in a cache's folder. The file stays after the writer has finished.
 pub const LOCK: &str = "cache.lock";
-/// A process that only asks who writes holds the lock for a moment.
+/// A process that only checks who writes holds the lock for a moment.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// Takes a lock, or says that another process holds it for longer than a moment. A process that another thread starts shares
-/// this process's locks until it runs its program, also those that were given back meanwhile.
+/// Takes a lock, or reports that another process holds it for longer than a moment. A process started by another thread
+/// shares this process's locks until it runs its program, even those that were released in the meantime.
 pub fn lock_soon(mut take: impl FnMut() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
     let begun = Instant::now();
     loop {
@@ -35,7 +35,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Waits until no other process writes. `waiting` is told which one does, several times a second.
+    /// Waits until no other process writes. `waiting` is called with the current writer several times a second.
     pub fn wait(dir: &Path, waiting: &mut dyn FnMut(&str)) -> Result<Lock> {
         loop {
             match Lock::try_take(dir, LOCK)? {
@@ -46,7 +46,7 @@ impl Lock {
         }
     }
 
-    /// Who holds the lock, if anybody does. Nothing is written.
+    /// The current holder of the lock, if any. Nothing is written.
     pub fn holder(dir: &Path) -> Option<String> {
         let mut file = File::open(dir.join(LOCK)).ok()?;
         match FileExt::try_lock_shared(&file) {
@@ -55,7 +55,7 @@ impl Lock {
         }
     }
 
-    /// The lock, or an error that says who writes.
+    /// The lock, or an error that names the writer.
     pub fn take(dir: &Path, name: &str) -> Result<Lock> {
         let begun = Instant::now();
         loop {
@@ -71,7 +71,7 @@ impl Lock {
         }
     }
 
-    /// The lock by the file of this name, or who has it.
+    /// The lock on the file with this name, or its current holder.
     fn try_take(dir: &Path, name: &str) -> Result<Result<Lock, String>> {
         let path = dir.join(name);
         let failed = |doing: &'static str| {
@@ -84,7 +84,7 @@ impl Lock {
             options.read(true).write(true).create(true).truncate(false);
             let mut file = match options.open(&path) {
                 Ok(file) => file,
-                // Somebody cleared the cache in this moment.
+                // Another process has just cleared the cache.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed("cannot open the lock")(error)),
             };
@@ -95,7 +95,7 @@ impl Lock {
                     return Err(failed("cannot lock; this file system may not have locks, use another")(error));
                 }
             }
-            // Who waited for `clear` now holds a file that is no longer there.
+            // After waiting for `clear`, this file no longer exists.
             if !is_same(&file, &path) {
                 continue;
             }
@@ -108,10 +108,10 @@ impl Lock {
     }
 }
 
-/// Who wrote into the file that it holds it.
+/// The holder that is recorded in the file.
 fn written(file: &mut File) -> String {
     let mut holder = String::new();
-    // It is only for a message.
+    // Only for a message.
     let _ = Read::by_ref(file).take(200).read_to_string(&mut holder);
     if holder.is_empty() { "another process".to_owned() } else { holder }
 }

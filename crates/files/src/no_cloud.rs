@@ -1,4 +1,4 @@
-//! What is asked of object stores, where this crate was built without them.
+//! The functions of `remote`, for a build without object stores.
 //!
 //! Not here: the local disk (`local`).
 
@@ -24,7 +24,7 @@ pub(super) fn version(object: &ObjectPath, _: &StoreOptions) -> Result<(u64, Str
     refused(object)
 }
 
-/// The bytes, or how large the object is where the range reaches beyond it.
+/// The bytes, or the size of the object if the range extends beyond it.
 pub(super) fn read_range(object: &ObjectPath, _: &StoreOptions, _: Range<u64>) -> Result<Result<Vec<u8>, u64>> {
     refused(object)
 }

@@ -1,6 +1,6 @@
 //! The name of an object in a store: scheme, bucket and key.
 //!
-//! Not here: how it is written by users (`location`), and asking the store for it (`remote`).
+//! Not here: locations as users write them (`location`), and requests (`remote`).
 
 use std::fmt;
 #[cfg(feature = "cloud")]
@@ -9,7 +9,7 @@ use std::{io, path::Path};
 #[cfg(feature = "cloud")]
 use fulmen_data::Error;
 
-/// Which store a bucket belongs to; a web server is the bucket of its files.
+/// The store of a bucket. A web server is the bucket of its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Scheme {
     Gs,
@@ -29,12 +29,12 @@ impl Scheme {
     }
 }
 
-/// An object of a store, or all objects below a name.
+/// An object in a store, or all objects with a prefix.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct ObjectPath {
     pub(super) scheme: Scheme,
     pub(super) bucket: String,
-    /// Without slashes at its ends; empty for the whole bucket.
+    /// Without leading and trailing slashes; empty for the whole bucket.
     pub(super) key: String,
 }
 
@@ -51,12 +51,12 @@ impl ObjectPath {
         Error::file(Path::new(&self.to_string()), message)
     }
 
-    /// Whether it is a file of a web server, which can be read and nothing else.
+    /// Whether it is a file of a web server, which can only be read.
     pub(super) fn is_web(&self) -> bool {
         matches!(self.scheme, Scheme::Http | Scheme::Https)
     }
 
-    /// Refuses what a web server cannot do.
+    /// Rejects operations that a web server does not support.
     pub(super) fn refuse_web(&self, what: &str) -> Result<(), Error> {
         match self.is_web() {
             true => Err(Error::usage(format!("{self}: from a web server files are read by their names; {what}"))),

@@ -1,4 +1,4 @@
-//! How an object store is spoken to: settings, patience, how far to read ahead.
+//! Options for object stores: settings, retries, reading ahead.
 //!
 //! Not here: which object (`location`).
 
@@ -8,14 +8,15 @@ use std::time::Duration;
 #[cfg(feature = "cloud")]
 use fulmen_data::{Error, Result};
 
-/// The variable that says after how many seconds without progress a store is given up.
+/// The environment variable with the number of seconds without progress before giving up.
 #[cfg(feature = "cloud")]
 const GIVE_UP: &str = "FULMEN_STORE_GIVE_UP_SECONDS";
 
-/// How an object store is spoken to. What is not set here comes from the usual environment: `AWS_ACCESS_KEY_ID`,
-/// `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_SKIP_SIGNATURE` (public buckets)
-/// and the other `AWS_...` variables; `GOOGLE_APPLICATION_CREDENTIALS`, `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_SKIP_SIGNATURE`
-/// and the other `GOOGLE_...` variables. On a cloud machine its service account is used.
+/// Options for object stores. Settings that are not set here come from the usual environment variables:
+/// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`,
+/// `AWS_SKIP_SIGNATURE` (public buckets) and the other `AWS_...` variables; `GOOGLE_APPLICATION_CREDENTIALS`,
+/// `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_SKIP_SIGNATURE` and the other `GOOGLE_...` variables. On a cloud machine its
+/// service account is used.
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,21 +29,22 @@ const GIVE_UP: &str = "FULMEN_STORE_GIVE_UP_SECONDS";
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StoreOptions {
     settings: Vec<(String, String)>,
-    /// What [`give_up_after`](StoreOptions::give_up_after) said, if it did.
+    /// The value of [`give_up_after`](StoreOptions::give_up_after), if it was called.
     give_up_after: Option<Duration>,
     chunks: usize,
     chunk_bytes: usize,
 }
 
 impl StoreOptions {
-    /// Settings from the environment; giving up after three minutes without progress (`FULMEN_STORE_GIVE_UP_SECONDS`
-    /// changes that; a value that is no time is an error when the store is first used); reading ahead four times 8 MiB.
+    /// The defaults: settings from the environment; giving up after three minutes without progress
+    /// (`FULMEN_STORE_GIVE_UP_SECONDS` changes that; an invalid value is an error when the store is first used);
+    /// reading ahead four times 8 MiB.
     pub fn new() -> StoreOptions {
         StoreOptions { settings: Vec::new(), give_up_after: None, chunks: 4, chunk_bytes: 8 << 20 }
     }
 
-    /// One setting, by the name of its environment variable in lower or upper case. An unknown name is an error when the
-    /// store is first used.
+    /// Sets one setting, named like its environment variable in lower or upper case. An unknown name is an error when
+    /// the store is first used.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> StoreOptions {
         let name = name.to_ascii_lowercase();
@@ -51,16 +53,16 @@ impl StoreOptions {
         self
     }
 
-    /// For how long a request is tried again while the store answers 429 or 5xx, drops the connection or is silent, and
-    /// nothing arrives.
+    /// How long a request is retried while the store answers 429 or 5xx, drops the connection or is silent, without any
+    /// data arriving.
     #[must_use]
     pub fn give_up_after(mut self, time: Duration) -> StoreOptions {
         self.give_up_after = Some(time);
         self
     }
 
-    /// How many parts of how many bytes are fetched or sent at the same time; both at least 1. So much memory may a file
-    /// take that is read from the beginning to the end, and one part more.
+    /// The number and the size in bytes of parts that are fetched or sent at the same time; both at least 1. Reading a
+    /// file in sequence takes up to this much memory, plus one part.
     #[must_use]
     pub fn read_ahead(mut self, chunks: usize, chunk_bytes: usize) -> StoreOptions {
         self.chunks = chunks.max(1);
@@ -98,7 +100,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// Without the values of settings, among which are keys.
+/// Without the values of settings, which include secrets.
 impl fmt::Debug for StoreOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.settings.iter().map(|(name, _)| name.as_str()).collect();
@@ -111,7 +113,7 @@ impl fmt::Debug for StoreOptions {
     }
 }
 
-/// The time that the variable sets.
+/// The time set by the environment variable.
 #[cfg(feature = "cloud")]
 fn seconds(text: &str) -> Result<Duration> {
     let time = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

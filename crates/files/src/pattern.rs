@@ -1,22 +1,22 @@
-//! Names that stand for several: `train-{000..015}.tar`, `part-{a,b}`, `*.parquet`.
+//! Names with patterns: `train-{000..015}.tar`, `part-{a,b}`, `*.parquet`.
 //!
-//! Not here: looking which files there are (`local`, `remote`).
+//! Not here: which files exist (`local`, `remote`).
 
 use glob::{MatchOptions, Pattern};
 
-/// No pattern stands for more names: a slip like `{0..9999999999}` must not fill the memory.
+/// The limit on expanded names: a typo like `{0..9999999999}` must not fill the memory.
 const MOST_NAMES: usize = 1_000_000;
 
-/// Braces in braces in braces: more is a mistake.
+/// The limit on nested braces: more is a mistake.
 const MOST_NESTED: usize = 16;
 
-/// Whether there is a wildcard in it.
+/// Whether the text contains a wildcard.
 pub(super) fn has_wildcard(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// The names that the braces stand for, in bash's order: `{a,b}` are alternatives, `{000..015}` and `{0..15..3}` numbers
-/// (with as many digits as the longer end where one begins with 0). Braces that are neither are left as they are.
+/// Expands braces in bash's order: `{a,b}` are alternatives, `{000..015}` and `{0..15..3}` are numbers (with as many
+/// digits as the longer end if one starts with 0). Other braces are left as they are.
 pub(super) fn braces(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     expand(text, 0)
 }
@@ -37,7 +37,7 @@ fn expand(text: &[u8], depth: usize) -> Result<Vec<Vec<u8>>, String> {
             names = names.iter().flat_map(|name| choices.iter().map(|choice| [&name[..], choice].concat())).collect();
             rest = &rest[length..];
         } else {
-            // Up to the next brace as it is.
+            // The text up to the next brace.
             let length = 1 + rest[1..].iter().position(|&byte| byte == b'{').unwrap_or(rest.len() - 1);
             names.iter_mut().for_each(|name| name.extend_from_slice(&rest[..length]));
             rest = &rest[length..];
@@ -50,7 +50,7 @@ fn too_many() -> String {
     format!("its braces stand for more than {MOST_NAMES} names")
 }
 
-/// What a group of braces stands for, and how long it is.
+/// The expansion of a group of braces, and the length of the group.
 type Group = (Vec<Vec<u8>>, usize);
 
 /// The group of braces at the start of `text`, if it is one.
@@ -102,7 +102,7 @@ fn numbers(inside: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     });
     let width = if padded { first.len().max(last.len()) } else { 0 };
     let names = (0..=count).map(|i| {
-        // It stays between the ends, which are 64 bits.
+        // The value stays between the ends, which have 64 bits.
         let walked = i128::from(i) * i128::from(step);
         let number = if from <= to { i128::from(from) + walked } else { i128::from(from) - walked };
         format!("{number:0width$}").into_bytes()
@@ -110,18 +110,18 @@ fn numbers(inside: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     Ok(Some(names.collect()))
 }
 
-/// Wildcards as a shell reads them: `*` any characters, `?` one, `[a-z]` one of these, `[!a-z]` none of these, and `**`
-/// between slashes any number of folders. A leading dot must be written out.
+/// Wildcards as in a shell: `*` any characters, `?` one character, `[a-z]` one of these, `[!a-z]` any other, and `**`
+/// between slashes any number of folders. A leading dot must be explicit.
 ///
-/// They are matched by the crate `glob`. `globset` takes bytes for characters and a leading dot for any other character.
+/// The crate `glob` matches them. `globset` treats bytes as characters and a leading dot as any other character.
 pub(super) struct Wildcards(Pattern);
 
 impl Wildcards {
-    /// Bytes that are not UTF-8 are replaced, as they must be in the names that are matched.
+    /// Bytes that are not UTF-8 are replaced; replace them in the matched names too.
     pub(super) fn new(text: &[u8]) -> Wildcards {
         let text = String::from_utf8_lossy(text).replace("[^", "[!");
         let mut parts: Vec<String> = text.split('/').map(str::to_owned).collect();
-        // Several stars in a name are one.
+        // Several stars within a name are equivalent to one.
         for part in parts.iter_mut().filter(|part| *part != "**") {
             while part.contains("**") {
                 *part = part.replace("**", "*");
@@ -129,11 +129,11 @@ impl Wildcards {
         }
         let text = parts.join("/");
         let pattern = Pattern::new(&text);
-        // A bracket that nothing closes stands for itself, and without brackets a pattern cannot be wrong.
+        // An unclosed bracket is literal. Without brackets a pattern cannot be invalid.
         Wildcards(pattern.unwrap_or_else(|_| Pattern::new(&text.replace('[', "[[]")).unwrap_or_default()))
     }
 
-    /// Whether a name or a path fits.
+    /// Whether a name or a path matches.
     pub(super) fn fit(&self, path: &str) -> bool {
         let options =
             MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
@@ -149,7 +149,7 @@ mod tests {
         braces(text.as_bytes()).unwrap().into_iter().map(|name| String::from_utf8(name).unwrap()).collect()
     }
 
-    /// The expected lists are bash's (5.2).
+    /// The expected lists come from bash 5.2.
     #[test]
     fn braces_stand_for_what_they_stand_for_in_bash() {
         assert_eq!(names("t-{008..011}.tar"), ["t-008.tar", "t-009.tar", "t-010.tar", "t-011.tar"]);
@@ -171,7 +171,7 @@ mod tests {
         }
         let nested = ["{a,".repeat(100_000), "}".repeat(100_000)].concat();
         assert!(braces(nested.as_bytes()).unwrap_err().contains("deep"));
-        // Ends of 64 bits go in.
+        // The ends are parsed as 64-bit numbers.
         assert_eq!(names("{9223372036854775806..9223372036854775807}").len(), 2);
     }
 

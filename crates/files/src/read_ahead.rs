@@ -1,6 +1,6 @@
-//! An object from its beginning to its end, of which several parts are fetched before they are asked for.
+//! Reading an object in sequence, fetching several parts in advance.
 //!
-//! Not here: how a part is fetched (`remote`).
+//! Not here: fetching a part (`remote`).
 
 use std::io::{self, Cursor, Read};
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use super::connect::{panicked, runtime, wait};
 use super::remote::Object;
 use fulmen_data::{Error, Result};
 
-/// A reader that hands out parts in order while the next ones are fetched.
+/// A reader that returns parts in order while the next ones are fetched.
 pub(super) struct ReadAhead {
-    /// None after an error: an end must not seem to follow it.
+    /// None after an error, which must not look like the end.
     parts: Option<BoxStream<'static, Result<Vec<u8>>>>,
     current: Cursor<Vec<u8>>,
 }
@@ -26,18 +26,18 @@ impl ReadAhead {
         let (object, runtime) = (Arc::new(object), runtime()?);
         let chunk = options.chunk_bytes() as u64;
         let ranges = (0..size.div_ceil(chunk)).map(move |i| i * chunk..size.min((i + 1).saturating_mul(chunk)));
-        // Tasks go on between reads. Dropping the reader ends them.
+        // Tasks continue between reads. Dropping the reader ends them.
         let fetch = move |range| {
             let object = object.clone();
             AbortOnDropHandle::new(runtime.spawn(async move { object.read(range).await }))
         };
-        // The part that is waited for, and those after it.
+        // The awaited part, and those after it.
         let parts = stream::iter(ranges).map(fetch).buffered(options.chunks() + 1);
         let parts = parts.map(|part| part.unwrap_or_else(|_| Err(panicked())));
         Ok(ReadAhead { parts: Some(parts.boxed()), current: Cursor::default() })
     }
 
-    /// The next part, empty at the end.
+    /// The next part; empty at the end.
     fn next(&mut self) -> Result<Vec<u8>> {
         let mut parts = self.parts.take().ok_or_else(|| Error::file("".as_ref(), "reading failed before"))?;
         let (bytes, parts) = wait(async move { Ok((parts.next().await.transpose()?, parts)) })?;
@@ -49,7 +49,7 @@ impl ReadAhead {
 impl Read for ReadAhead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.current.position() == self.current.get_ref().len() as u64 && !into.is_empty() {
-            // The last part is freed before the next one is waited for.
+            // The last part is freed before waiting for the next one.
             self.current = Cursor::default();
             self.current = Cursor::new(self.next().map_err(io::Error::other)?);
         }

@@ -1,6 +1,6 @@
-//! What is asked of object stores: sizes, parts of objects, lists.
+//! Requests to object stores: sizes, parts of objects, lists.
 //!
-//! Not here: connections (`connect`), reading ahead (`read_ahead`), and bringing objects there (`upload`).
+//! Not here: connections (`connect`), reading ahead (`read_ahead`), and uploads (`upload`).
 
 use std::io::Read;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::retry::RetryState;
 pub(super) use super::upload::{ObjectWriter, upload};
 use fulmen_data::{Error, Result};
 
-/// The size of an object and what tells its versions apart.
+/// The size of an object, and what identifies its version.
 fn head(object: &ObjectPath, options: &StoreOptions) -> Result<(Connection, ObjectMeta)> {
     if object.key.is_empty() {
         return Err(Error::usage(format!("{object}: this is a bucket; expected an object in it")));
@@ -40,13 +40,13 @@ pub(super) fn version(object: &ObjectPath, options: &StoreOptions) -> Result<(u6
     Ok((meta.size, version))
 }
 
-/// The bytes, or how large the object is where the range reaches beyond it.
+/// The bytes, or the size of the object if the range extends beyond it.
 pub(super) fn read_range(
     object: &ObjectPath,
     options: &StoreOptions,
     range: Range<u64>,
 ) -> Result<Result<Vec<u8>, u64>> {
-    // A range that is longer than the object is answered with what there is, but nothing is promised then.
+    // Stores usually shorten a range that is longer than the object, but do not guarantee it.
     let (connection, meta) = head(object, options)?;
     if range.end > meta.size {
         return Ok(Err(meta.size));
@@ -57,7 +57,7 @@ pub(super) fn read_range(
         if range.end - range.start <= chunk as u64 {
             return object.read(range).await;
         }
-        // Of a long range several parts are fetched at a time.
+        // A long range is fetched in several parts at a time.
         let mut bytes = object.memory(&range)?;
         let starts = range.clone().step_by(chunk);
         let parts = starts.map(|start| object.read(start..range.end.min(start.saturating_add(chunk as u64))));
@@ -75,14 +75,14 @@ pub(super) fn open(object: &ObjectPath, options: &StoreOptions) -> Result<Box<dy
     Ok(Box::new(ReadAhead::new(Object { connection, e_tag: meta.e_tag }, meta.size, options)?))
 }
 
-/// An object of a known version, of which parts are read.
+/// An object of a known version with random access.
 pub(super) struct Object {
     connection: Connection,
     e_tag: Option<String>,
 }
 
 impl Object {
-    /// The bytes of a range that is in the object. What has arrived before a connection breaks is not asked for again.
+    /// The bytes of a range within the object. Bytes that arrived before a connection broke are not requested again.
     pub(super) async fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let object = &self.connection.object;
         let mut state = self.connection.retry_state(format!("reading bytes {} to {}", range.start, range.end));
@@ -101,7 +101,7 @@ impl Object {
         Ok(bytes)
     }
 
-    /// An empty vector with room for the bytes of a range.
+    /// An empty vector with capacity for the bytes of a range.
     fn memory(&self, range: &Range<u64>) -> Result<Vec<u8>> {
         let length = range.end - range.start;
         let mut bytes = Vec::new();
@@ -111,7 +111,7 @@ impl Object {
         }
     }
 
-    /// One request, as far as it goes.
+    /// One request, until it succeeds or fails.
     async fn attempt(&self, range: Range<u64>, into: &mut Vec<u8>, state: &mut RetryState) -> object_store::Result<()> {
         let options =
             GetOptions { range: Some(GetRange::Bounded(range)), if_match: self.e_tag.clone(), ..GetOptions::default() };
@@ -124,7 +124,7 @@ impl Object {
     }
 }
 
-/// The keys of all objects below a name, sorted by their bytes.
+/// The keys of all objects with a prefix, sorted by their bytes.
 pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<String>> {
     object.refuse_web("it does not say what is in a folder")?;
     let connection = connect(object, options)?;
@@ -134,7 +134,7 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
         let mut found: Vec<(Key, u64)> = Vec::new();
         loop {
             let mut stream = match found.last() {
-                // The key as it came: one made of its text would have `%` and others written in another way.
+                // The key as received: parsing its text would encode `%` and other characters differently.
                 Some((last, _)) => connection.store.list_with_offset(prefix, last),
                 None => connection.store.list(prefix),
             };
@@ -159,7 +159,7 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
     })
 }
 
-/// What is directly below a name: objects with their sizes, and the beginnings that several have in common up to a slash.
+/// What is directly below a prefix: objects with their sizes, and common prefixes up to a slash.
 pub(super) fn entries(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<(String, Option<u64>)>> {
     object.refuse_web("it does not say what is in a folder")?;
     let connection = connect(object, options)?;
@@ -172,7 +172,7 @@ pub(super) fn entries(object: &ObjectPath, options: &StoreOptions) -> Result<Vec
     Ok(folders.chain(objects).filter_map(|(key, size)| Some((key.filename()?.to_owned(), size))).collect())
 }
 
-/// Removes an object. One that is not there is none: the answer to an earlier request may have been lost.
+/// Removes an object. A missing object is not an error: the answer to an earlier request may have been lost.
 pub(super) fn remove(object: &ObjectPath, options: &StoreOptions) -> Result<()> {
     object.refuse_web("none can be removed")?;
     let connection = connect(object, options)?;
@@ -187,7 +187,7 @@ pub(super) fn remove(object: &ObjectPath, options: &StoreOptions) -> Result<()> 
     })
 }
 
-/// Without the empty objects that some programs write to have folders.
+/// Without the empty objects that some programs create as folders.
 fn files(found: Vec<(Key, u64)>) -> Vec<String> {
     let found: Vec<(&str, u64)> = found.iter().map(|(key, size)| (key.as_ref(), *size)).collect();
     let keys: std::collections::BTreeSet<&str> = found.iter().map(|(key, _)| *key).collect();

@@ -1,13 +1,13 @@
-//! What the retries of `object_store` lack, and what to do about an error.
+//! Additions to the retries of `object_store`, and error messages with advice.
 //!
-//! The library makes a request again after 429, 5xx and broken connections, waits longer each time, and resumes an answer
-//! that broke off at its byte, if the store gave the object an etag. It stops when a time has passed since the request
+//! The library repeats a request after 429, 5xx and broken connections, waits longer each time, and resumes an
+//! interrupted response at its byte if the store gave the object an etag. It stops a fixed time after the request
 //! began. [`RetryState`] adds three things:
-//! - The time counts from the last byte that arrived, so that a large object may take as long as it needs.
-//! - A page of a list, or a part of an object without an etag, that broke off is asked for again.
-//! - An upload that broke off when the time had passed already is sent once more: a slow line gets a second attempt.
+//! - The time counts from the last byte that arrived, so a large object may take as long as it needs.
+//! - An interrupted page of a list, or part of an object without an etag, is requested again.
+//! - An upload that broke after the time was over is sent once more: a slow connection gets a second attempt.
 //!
-//! Not here: the requests (`remote`, `upload`), and how the library is set up (`connect`).
+//! Not here: the requests (`remote`, `upload`), and the setup of the library (`connect`).
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -20,25 +20,25 @@ use object_store::client::{HttpError, HttpErrorKind};
 use super::object_path::ObjectPath;
 use fulmen_data::Error;
 
-/// The wait before an attempt that the library does not make.
+/// The wait before a retry that the library does not make.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const KEYS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS; for a public \
      bucket AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true";
 
-/// What `object_store` says of a redirect without an address. S3 answers so where a bucket is in another region.
+/// `object_store`'s message for a redirect without an address. S3 sends it if a bucket is in another region.
 const BARE_REDIRECT: &str = "redirect without LOCATION";
 
-/// How long a request has failed, and since when nothing arrived.
+/// How long a request has failed, and since when no data has arrived.
 pub(super) struct RetryState {
     object: ObjectPath,
     doing: String,
     limit: Duration,
     began: Instant,
     last_progress: Instant,
-    /// Something arrived since the last failure.
+    /// Data has arrived since the last failure.
     progressed: bool,
-    /// One more attempt, even if the time is over.
+    /// Allows one more attempt even if the time is over.
     spare: bool,
 }
 
@@ -48,18 +48,18 @@ impl RetryState {
         RetryState { object, doing, limit, began: now, last_progress: now, progressed: false, spare: false }
     }
 
-    /// For an upload, of which nothing is seen while it is sent.
+    /// For an upload, whose progress is not visible while it is sent.
     pub(super) fn sending(self) -> RetryState {
         RetryState { spare: true, ..self }
     }
 
-    /// Something arrived.
+    /// Records that data has arrived.
     pub(super) fn progress(&mut self) {
         self.last_progress = Instant::now();
         self.progressed = true;
     }
 
-    /// Waits before the next attempt, or says why there is none.
+    /// Waits before the next attempt, or returns why there is none.
     pub(super) async fn failed(&mut self, error: StoreError) -> Result<(), Error> {
         let in_time = self.last_progress.elapsed() < self.limit || std::mem::take(&mut self.spare);
         let again = std::mem::take(&mut self.progressed) || in_time && is_broken(&error).is_some();
@@ -83,10 +83,10 @@ impl RetryState {
         }
     }
 
-    /// The error for the user, with what to do.
+    /// The error for the user, with advice.
     pub(super) fn explain(&self, error: &StoreError) -> Error {
         let (text, doing) = (text(error), &self.doing);
-        // The library may have wrapped an error of its own.
+        // The library may have wrapped one of its own errors.
         let known = chain(error).find_map(|error| {
             error.downcast_ref::<StoreError>().filter(|error| !matches!(error, StoreError::Generic { .. }))
         });
@@ -115,7 +115,7 @@ impl RetryState {
         }
         let silent = match is_broken(error) {
             Some(HttpErrorKind::Timeout) => ", nothing came for some time",
-            // Retries, and that one would have been made, are told in the text alone.
+            // The text alone shows the number of retries, including one that was about to be made.
             None if ![" retries, ", "status code: 5", "status code: 429"].iter().any(|told| text.contains(told)) => {
                 return self.object.error(format!("{doing}: {text}"));
             }
@@ -129,7 +129,7 @@ impl RetryState {
         ))
     }
 
-    /// The error where there are no keys.
+    /// The error if there are no credentials.
     pub(super) fn no_keys(&self, text: &str) -> Error {
         let doing = &self.doing;
         self.object.error(format!("{doing}: no keys were found, and this machine has none of its own; {KEYS} ({text})"))
@@ -140,12 +140,12 @@ fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (d
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// Whether the connection broke, and how. A store that answered is not broken.
+/// How the connection broke, if it did. An answer from the store means that it did not.
 fn is_broken(error: &StoreError) -> Option<HttpErrorKind> {
     chain(error).find_map(|error| error.downcast_ref::<HttpError>()).map(HttpError::kind)
 }
 
-/// The error and its sources. Most of them repeat what is inside them.
+/// The error and its sources. Most errors repeat their sources.
 fn text(error: &StoreError) -> String {
     chain(error).map(ToString::to_string).fold(String::new(), |text, more| match text.contains(&more) {
         true => text,

@@ -1,6 +1,6 @@
-//! Writing an object of a store: at once, or in parts where it is large.
+//! Writing an object to a store: in one request, or in parts if it is large.
 //!
-//! Not here: the requests for what is there (`remote`).
+//! Not here: requests for existing objects (`remote`).
 
 use std::future::Future;
 use std::os::unix::fs::FileExt;
@@ -17,11 +17,11 @@ use super::object_path::ObjectPath;
 use super::{StoreOptions, local};
 use fulmen_data::{Error, Result};
 
-/// Stores take parts of at least so many bytes, but for the last one, and at most so many parts.
+/// The limits of stores: the smallest size of a part, except the last, and the largest number of parts.
 const SMALLEST_PART: u64 = 5 << 20;
 const MOST_PARTS: u64 = 10_000;
 
-/// A line that is slower than this many bytes a second counts as silent.
+/// A connection slower than this many bytes per second counts as silent.
 const SLOWEST: u64 = 64 << 10;
 
 /// Copies a local file into a store.
@@ -45,38 +45,38 @@ pub(super) fn upload(object: &ObjectPath, options: &StoreOptions, from: &Path, p
     Ok(())
 }
 
-/// An object that is being written, and is there after [`commit`](ObjectWriter::commit). If it is dropped before, also in
-/// a panic, what was sent of it is taken back.
+/// An object that is being written. It exists after [`commit`](ObjectWriter::commit). If the writer is dropped earlier,
+/// also in a panic, the upload is aborted.
 ///
-/// It holds one part, and as many as are on their way ([`StoreOptions::read_ahead`]).
+/// It holds one part, and those in flight ([`StoreOptions::read_ahead`]).
 pub struct ObjectWriter {
     connection: Connection,
-    /// The length of a part.
+    /// The size of a part.
     part: u64,
     at_once: usize,
-    /// What is not sent yet: one part at most.
+    /// Bytes that are not sent yet: at most one part.
     buffer: Vec<u8>,
     written: u64,
     upload: Option<WriteMultipart>,
-    /// What had the name when the upload in parts began.
+    /// The object that had the name when the multipart upload began.
     previous: Option<ObjectMeta>,
 }
 
 impl ObjectWriter {
-    /// An object that will have about `size` bytes: it chooses the length of the parts.
+    /// Starts an object of about `size` bytes, which determines the size of the parts.
     pub(super) fn new(object: &ObjectPath, options: &StoreOptions, size: u64) -> Result<ObjectWriter> {
         object.refuse_web("none can be written")?;
         if object.key.is_empty() {
             return Err(Error::usage(format!("{object}: this is a bucket; expected the name of an object in it")));
         }
         let part = (options.chunk_bytes() as u64).max(SMALLEST_PART).max(size.div_ceil(MOST_PARTS));
-        // Nothing arrives while a part is sent.
+        // No data arrives while a part is sent.
         let connection = connect_for(object, options, SILENCE + Duration::from_secs(part / SLOWEST))?;
         let at_once = options.chunks();
         Ok(ObjectWriter { connection, part, at_once, buffer: vec![], written: 0, upload: None, previous: None })
     }
 
-    /// Adds bytes at the end.
+    /// Appends bytes.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let room = usize::try_from(self.part).unwrap_or(usize::MAX) - self.buffer.len();
@@ -92,7 +92,7 @@ impl ObjectWriter {
         Ok(())
     }
 
-    /// Makes the object visible. Until then its name shows what it showed before.
+    /// Makes the object visible. Until then, readers see the previous object.
     pub fn commit(mut self) -> Result<()> {
         if self.upload.is_some() {
             self.send()?;
@@ -122,7 +122,7 @@ impl ObjectWriter {
         Ok(upload)
     }
 
-    /// Sends what is in the buffer, when fewer than `at_once` parts are on their way.
+    /// Sends the buffer once fewer than `at_once` parts are in flight.
     fn send(&mut self) -> Result<()> {
         let mut upload = match self.upload.take() {
             Some(upload) => upload,
@@ -145,7 +145,7 @@ impl ObjectWriter {
         let (connection, size, previous) = (self.connection.clone(), self.written, self.previous.take());
         let done = wait(async move {
             let Err(error) = upload.finish().await else { return Ok(Ok(())) };
-            // If the answer was lost, the object is there and the upload is no longer known.
+            // If the answer was lost, the object exists and the upload is no longer known.
             let lost = matches!(error, StoreError::NotFound { .. });
             let there = if lost { found(&connection).await.unwrap_or_default() } else { None };
             match there.is_some_and(|meta| meta.size == size && Some(meta) != previous) {
@@ -164,7 +164,7 @@ impl ObjectWriter {
 impl Drop for ObjectWriter {
     fn drop(&mut self) {
         let Some(upload) = self.upload.take() else { return };
-        // The error that is told is the one that brought it here; stores clean up what is left after a time.
+        // The caller returns the error that led here. Stores clean up unfinished uploads after some time.
         let _ = wait(async move {
             let _ = tokio::time::timeout(Duration::from_secs(10), upload.abort()).await;
             Ok(())
@@ -172,7 +172,7 @@ impl Drop for ObjectWriter {
     }
 }
 
-/// What has the name now.
+/// The object that has the name now.
 async fn found(connection: &Connection) -> object_store::Result<Option<ObjectMeta>> {
     match connection.store.head(&connection.key).await {
         Ok(meta) => Ok(Some(meta)),
@@ -181,7 +181,7 @@ async fn found(connection: &Connection) -> object_store::Result<Option<ObjectMet
     }
 }
 
-/// Sends a part once more if the connection broke when the time for retries was over.
+/// Sends a part once more if the connection broke after the time for retries was over.
 #[derive(Debug)]
 struct RetryOnce;
 

@@ -14,19 +14,19 @@ use fulmen_data::{DType, Dataset, Error, Field, Fingerprint, Result, Sample, Spl
 const IMAGE_BYTES: usize = 3 * SIDE * SIDE;
 const SIDE: usize = 32;
 
-/// Which labels stand before each image.
+/// The labels in front of each image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
-    /// One, of 10 classes.
+    /// One label, of 10 classes.
     Ten,
-    /// Two, of 20 and of 100 classes.
+    /// Two labels, of 20 and of 100 classes.
     Hundred { coarse: bool },
 }
 
-/// CIFAR-10 or CIFAR-100: the fields `image`, `u8[3, 32, 32]` or as a pipeline makes it, and `label`, `i32[]`.
+/// CIFAR-10 or CIFAR-100: the fields `image`, `u8[3, 32, 32]` or the result of a pipeline, and `label`, `i32[]`.
 ///
-/// It reads the binary version, as the archives hold it: `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`, or
-/// `train.bin` and `test.bin`. All pixels stay in memory (150 MB).
+/// It reads the binary version with its original file names: `data_batch_1.bin` to `data_batch_5.bin` and
+/// `test_batch.bin`, or `train.bin` and `test.bin`. All pixels stay in memory (150 MB).
 ///
 /// ```no_run
 /// use fulmen_images::{Cifar, ImagePipeline};
@@ -41,7 +41,7 @@ enum Kind {
 pub struct Cifar {
     kind: Kind,
     files: Vec<PathBuf>,
-    /// Labels and planes, record after record, as in the files.
+    /// Labels and planes of the records, as in the files.
     records: Arc<Vec<u8>>,
     pipeline: Option<ImagePipeline>,
     fields: Vec<Field>,
@@ -51,7 +51,7 @@ impl Cifar {
     /// CIFAR-10.
     ///
     /// # Errors
-    /// A file that is not there, has another size than its 10,000 records, or a label above 9.
+    /// A file that does not exist, is not the size of its 10,000 records, or has a label above 9.
     pub fn cifar10(folder: impl AsRef<Path>, split: Split) -> Result<Cifar> {
         let names: &[&str] = match split {
             Split::Train => {
@@ -62,18 +62,18 @@ impl Cifar {
         Cifar::open(folder.as_ref(), names, 10_000, Kind::Ten)
     }
 
-    /// CIFAR-100, with its 100 classes.
+    /// CIFAR-100 with its 100 classes.
     ///
     /// # Errors
-    /// As [`cifar10`](Cifar::cifar10).
+    /// Those of [`cifar10`](Cifar::cifar10).
     pub fn cifar100(folder: impl AsRef<Path>, split: Split) -> Result<Cifar> {
         Cifar::hundred(folder.as_ref(), split, false)
     }
 
-    /// CIFAR-100, with the 20 classes that its 100 belong to.
+    /// CIFAR-100 with its 20 superclasses.
     ///
     /// # Errors
-    /// As [`cifar10`](Cifar::cifar10).
+    /// Those of [`cifar10`](Cifar::cifar10).
     pub fn cifar100_coarse(folder: impl AsRef<Path>, split: Split) -> Result<Cifar> {
         Cifar::hundred(folder.as_ref(), split, true)
     }
@@ -101,10 +101,10 @@ impl Cifar {
         Ok(Cifar { kind, files, records: Arc::new(records), pipeline: None, fields })
     }
 
-    /// The images as a pipeline makes them.
+    /// Passes the images through a pipeline.
     ///
     /// # Errors
-    /// Options that make no sense.
+    /// Invalid options.
     pub fn augment(mut self, pipeline: ImagePipeline) -> Result<Cifar> {
         let pipeline = pipeline.source_size(SIDE);
         self.fields[0] = pipeline.field("image")?;
@@ -112,7 +112,7 @@ impl Cifar {
         Ok(self)
     }
 
-    /// How many classes there are.
+    /// The number of classes.
     pub fn classes(&self) -> usize {
         self.kind.classes()
     }
@@ -136,7 +136,7 @@ impl Cifar {
 }
 
 impl Kind {
-    /// Bytes before an image.
+    /// The number of bytes in front of an image.
     fn labels(self) -> usize {
         match self {
             Kind::Ten => 1,

@@ -1,47 +1,47 @@
-//! From the bytes of a file to pixels, whatever its format, as far as they are needed.
+//! Decodes the needed part of a file of any supported format.
 //!
-//! The format is told by the first bytes, never by a file's name.
+//! The first bytes determine the format, never the file's name.
 //!
-//! Not here: what is needed (`geometry`), and what is done with it (`resize`).
+//! Not here: which part is needed (`geometry`), and resizing (`resize`).
 
 use super::geometry::{ImageSize, Orientation, Rect};
 use super::resize::Pixels;
 use super::{jpeg, png, webp};
 use fulmen_data::{Error, Result};
 
-/// What may be decoded.
+/// Limits on what is decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Limits {
-    /// The greatest image.
+    /// The maximum number of pixels.
     pub(crate) pixels: u64,
-    /// Whether JPEG data that make no sense are passed over.
+    /// Whether to accept damaged JPEG data.
     pub(crate) keep_damaged: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        // Where Pillow begins to warn of a decompression bomb.
+        // Pillow warns of a decompression bomb above this.
         Limits { pixels: 89_478_485, keep_damaged: false }
     }
 }
 
-/// Memory that decoding uses again and again, of one thread.
+/// A thread's reusable memory for decoding.
 #[derive(Default)]
 pub(crate) struct Buffers {
-    /// As the file's format has them.
+    /// Pixels with the channels of the file.
     pub(crate) raw: Vec<u8>,
-    /// With the channels that are wanted.
+    /// Pixels with the wanted channels.
     pub(crate) pixels: Vec<u8>,
 }
 
 impl Buffers {
-    /// Makes room for raw pixels.
+    /// Makes space for raw pixels.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<()> {
         lengthen(&mut self.raw, bytes)
     }
 }
 
-/// Zeros after what a buffer holds, so that it has at least this length.
+/// Extends a buffer with zeros to at least this length.
 pub(crate) fn lengthen(buffer: &mut Vec<u8>, bytes: usize) -> Result<()> {
     if let Some(missing) = bytes.checked_sub(buffer.len()) {
         buffer
@@ -52,17 +52,17 @@ pub(crate) fn lengthen(buffer: &mut Vec<u8>, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// What the header of a JPEG, PNG or WebP file says.
+/// The header of a JPEG, PNG or WebP file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Header {
-    /// Height and width as stored, before any orientation in EXIF data is applied.
+    /// Height and width as stored, before any EXIF orientation is applied.
     pub size: ImageSize,
-    /// The usual extension of such files: `jpg`, `png` or `webp`.
+    /// The usual file extension: `jpg`, `png` or `webp`.
     pub extension: &'static str,
 }
 
-/// Reads what the header says; no pixels are decoded.
+/// Reads the header, without decoding pixels.
 pub(crate) fn header(file: &[u8], limits: &Limits) -> Result<Header> {
     let mut decoder = None;
     let encoded = open(file, &mut decoder, limits)?;
@@ -107,7 +107,7 @@ pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, l
     Ok(encoded)
 }
 
-/// What to say of bytes that are none of the formats.
+/// The message for bytes in no supported format.
 fn unknown(file: &[u8]) -> String {
     let what = match file {
         [] => return "the file is empty (0 bytes); copy or download it again".into(),
@@ -126,7 +126,7 @@ fn unknown(file: &[u8]) -> String {
 }
 
 impl Encoded<'_> {
-    /// What the names of such files end in.
+    /// The file extensions.
     pub(crate) fn extension(&self) -> &'static str {
         match self {
             Encoded::Jpeg(_) => "jpg",
@@ -144,7 +144,7 @@ impl Encoded<'_> {
         }
     }
 
-    /// How its EXIF data say that the image is to be turned.
+    /// The orientation from its EXIF data.
     pub(crate) fn orientation(&mut self) -> Orientation {
         match self {
             Encoded::Jpeg(jpeg) => jpeg.orientation(),
@@ -153,24 +153,24 @@ impl Encoded<'_> {
         }
     }
 
-    /// Whether it can be decoded at half, a quarter and an eighth of its size.
+    /// Whether it can be decoded at 1/2, 1/4 and 1/8 of its size.
     pub(crate) fn has_scales(&self) -> bool {
         jpeg::HAS_SCALES && matches!(self, Encoded::Jpeg(_))
     }
 
-    /// The most pixels that so many bytes can stand for, where the format has such a bound.
+    /// The maximum number of pixels that a file of this size can contain, if the format has such a bound.
     fn max_pixels_for(&self, bytes: usize) -> Option<u64> {
         let bytes = bytes as u64;
         match self {
-            // No block of 64 pixels takes less than a bit.
+            // A block of 64 pixels takes at least one bit.
             Encoded::Jpeg(_) => bytes.checked_mul(8 * 64),
-            // Deflate makes at most 1032 bytes of one, each of at most 8 pixels.
+            // Deflate expands a byte to at most 1032, each with at most 8 pixels.
             Encoded::Png(_) => bytes.checked_mul(1032 * 8),
             Encoded::WebP(_) => None,
         }
     }
 
-    /// Decodes a part of the source, at a scale in eighths of its size, with 1, 3 or 4 channels.
+    /// Decodes a part of the source at a scale in eighths of its size, with 1, 3 or 4 channels.
     pub(crate) fn decode<'b>(
         self,
         rect: Rect,
@@ -187,7 +187,7 @@ impl Encoded<'_> {
     }
 }
 
-/// Whole images with other channels than those wanted: `raw` becomes `pixels`.
+/// Converts whole images to the wanted channels, from `raw` to `pixels`.
 pub(crate) fn whole<'b>(size: ImageSize, stored: usize, channels: usize, buffers: &'b mut Buffers) -> Pixels<'b> {
     let bytes = size.width * size.height * stored;
     let Buffers { raw, pixels } = buffers;
@@ -196,7 +196,7 @@ pub(crate) fn whole<'b>(size: ImageSize, stored: usize, channels: usize, buffers
         false => {
             pixels.clear();
             match stored {
-                // Grey with alpha, which no image has: the alpha is kept only where it is wanted.
+                // Grey with alpha, which `Image` does not have: alpha is kept only if it is wanted.
                 2 => gray_alpha(&raw[..bytes], pixels, channels),
                 _ => super::image::convert(&raw[..bytes], stored, pixels, channels),
             }

@@ -1,24 +1,24 @@
-//! From an image to the bytes of a file.
+//! Encodes an image as a file.
 //!
-//! Not here: the way back (`decode`), and which images are kept so (`presize`).
+//! Not here: decoding (`decode`), and shards of resized images (`presize`).
 
 use crate::{Image, jpeg};
 use fulmen_data::{Error, Result};
 
-/// In which format an image is kept.
+/// The format of an encoded image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// JPEG of a quality from 1 to 100, with colour at half the resolution. With the feature `turbojpeg` libjpeg-turbo encodes;
-    /// files without it are up to 5 % larger.
+    /// JPEG with a quality from 1 to 100 and color at half the resolution. With the feature `turbojpeg`, libjpeg-turbo
+    /// encodes; files without it are up to 5 % larger.
     Jpeg {
-        /// 90 is hardly seen; 95 takes half as many bytes more.
+        /// At 90, losses are hardly visible; 95 takes half as many bytes more.
         quality: u8,
     },
-    /// PNG, without loss.
+    /// PNG, lossless.
     Png,
 }
 
-/// A file's bytes of an image. JPEG drops alpha.
+/// Encodes an image as the bytes of a file. JPEG drops alpha.
 ///
 /// ```
 /// use fulmen_images::{Encoding, Image, ImagePipeline, encode_image};
@@ -32,7 +32,7 @@ pub enum Encoding {
 /// ```
 ///
 /// # Errors
-/// A quality that is not between 1 and 100, and an image without pixels or greater than the format allows.
+/// A quality that is not between 1 and 100; an image without pixels or too large for the format.
 pub fn encode_image(image: &Image, encoding: Encoding) -> Result<Vec<u8>> {
     match encoding {
         Encoding::Jpeg { quality } => jpeg(image, quality),

@@ -1,11 +1,11 @@
-//! Files of images that are still encoded, and the dataset that decodes them.
+//! Encoded images, and the dataset that decodes them.
 //!
 //! Not here: where the files come from, and the pipeline (`pipeline`).
 
 use super::pipeline::ImagePipeline;
 use fulmen_data::{DType, Dataset, Field, Fingerprint, Result, Sample, Source};
 
-/// The bytes of an image's file, and its class.
+/// The bytes of an image file, and its class.
 #[derive(Clone, Debug)]
 pub struct EncodedImage {
     /// A JPEG, PNG or WebP file.
@@ -32,16 +32,16 @@ pub struct ImageDataset<S> {
 }
 
 impl<S: Source<Item = EncodedImage>> ImageDataset<S> {
-    /// The images of a source as a pipeline makes them.
+    /// Passes the images of a source through a pipeline.
     ///
     /// # Errors
-    /// As [`ImagePipeline::field`].
+    /// Those of [`ImagePipeline::field`].
     pub fn new(source: S, pipeline: ImagePipeline) -> Result<ImageDataset<S>> {
         let fields = vec![pipeline.field("image")?, Field::new("label", DType::I32, [])];
         Ok(ImageDataset { source, pipeline, fields })
     }
 
-    /// Where the files come from.
+    /// The source of the files.
     pub fn source(&self) -> &S {
         &self.source
     }

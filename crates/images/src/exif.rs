@@ -1,10 +1,10 @@
-//! How a camera was held, from the EXIF data of a file.
+//! The orientation of the camera, from the EXIF data of a file.
 //!
-//! Not here: everything else in there.
+//! Not here: other EXIF data.
 
 use super::geometry::Orientation;
 
-/// What to do to pixels for EXIF's orientation 1 to 8.
+/// How to turn pixels for EXIF orientations 1 to 8.
 fn orientation(value: u16) -> Orientation {
     let (transpose, flip_x, flip_y) = match value {
         2 => (false, true, false),
@@ -19,7 +19,7 @@ fn orientation(value: u16) -> Orientation {
     Orientation { transpose, flip_x, flip_y }
 }
 
-/// The orientation that EXIF data state, which begin with a TIFF header. Data that make no sense state none.
+/// The orientation in EXIF data, which start with a TIFF header. Invalid data have none.
 pub(crate) fn from_exif(exif: &[u8]) -> Orientation {
     find(exif).map(orientation).unwrap_or_default()
 }
@@ -52,9 +52,9 @@ pub(crate) fn from_jpeg(file: &[u8]) -> Orientation {
     let mut rest = file.get(2..).unwrap_or_default();
     while let [0xff, marker, tail @ ..] = rest {
         match marker {
-            // Filling before a marker.
+            // Fill bytes before a marker.
             0xff => rest = &rest[1..],
-            // The scan: no more segments of this kind.
+            // The scan: segments of this kind come before it.
             0xda | 0xd9 => break,
             _ => {
                 let [high, low, ..] = tail else { break };

@@ -1,6 +1,7 @@
-//! Crops, resizes and flips in a row, folded into one view of the source: which part, resized to what, of which again a part.
+//! A sequence of crops, resizes and flips, combined into one view of the source: a crop of it, its new size, and a
+//! window of that.
 //!
-//! A view is known before any pixel is, so that the decoder can leave out what is not seen.
+//! The view is known before decoding, so the decoder can skip what is not visible.
 //!
 //! Not here: decoding (`decode`) and sampling (`resize`).
 
@@ -8,7 +9,7 @@ use std::fmt;
 
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Height and width. A single number is both.
+/// Height and width. A single number stands for both.
 ///
 /// ```
 /// use fulmen_images::ImageSize;
@@ -18,9 +19,9 @@ use fulmen_data::{Error, Result, SampleRng};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ImageSize {
-    /// Rows.
+    /// The height.
     pub height: usize,
-    /// Columns.
+    /// The width.
     pub width: usize,
 }
 
@@ -31,7 +32,7 @@ impl From<usize> for ImageSize {
 }
 
 impl From<(usize, usize)> for ImageSize {
-    /// From height and width.
+    /// Height and width.
     fn from((height, width): (usize, usize)) -> ImageSize {
         ImageSize { height, width }
     }
@@ -43,7 +44,7 @@ impl fmt::Display for ImageSize {
     }
 }
 
-/// A step that moves pixels and changes no colours.
+/// A step that moves pixels without changing their colors.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Geometric {
     RandomResizedCrop {
@@ -51,7 +52,7 @@ pub(crate) enum Geometric {
         scale: (f64, f64),
         ratio: (f64, f64),
     },
-    /// The shorter side to this length.
+    /// Resizes the shorter side to this length.
     Resize(usize),
     ResizeExact(ImageSize),
     CenterCrop(ImageSize),
@@ -63,11 +64,11 @@ pub(crate) enum Geometric {
     VerticalFlip(f64),
 }
 
-/// The biggest side that can be asked for.
+/// The largest side that can be requested.
 const MOST: usize = 1 << 16;
 
 impl Geometric {
-    /// Finds options that make no sense.
+    /// Checks the options.
     pub(crate) fn check(&self) -> Result<()> {
         let size = |size: ImageSize| match (1..=MOST).contains(&size.height) && (1..=MOST).contains(&size.width) {
             true => Ok(()),
@@ -99,7 +100,7 @@ impl Geometric {
         }
     }
 
-    /// The size that comes out, from the one that goes in.
+    /// The size of the result for a given input size.
     pub(crate) fn output_size(&self, input: Option<ImageSize>) -> Option<ImageSize> {
         match *self {
             Geometric::RandomResizedCrop { size, .. } | Geometric::RandomCrop { size, .. } => Some(size),
@@ -126,10 +127,10 @@ impl fmt::Display for Geometric {
     }
 }
 
-/// The size at which the shorter side has a length; the longer one is rounded down, as torchvision does.
+/// The size if the shorter side has this length; the longer one is rounded down, as in torchvision.
 pub(crate) fn shorter_side(size: ImageSize, side: usize) -> ImageSize {
     let ImageSize { height, width } = size;
-    // Sides are below 2^32, so that the product is exact.
+    // Sides are below 2^32, so the product is exact.
     let longer = |long: usize, short: usize| (side as u64 * long as u64 / short.max(1) as u64).max(1) as usize;
     match width <= height {
         true => ImageSize { height: longer(height, width), width: side },
@@ -137,7 +138,7 @@ pub(crate) fn shorter_side(size: ImageSize, side: usize) -> ImageSize {
     }
 }
 
-/// A rectangle of pixels. Outside of the image there are none, which is black.
+/// A rectangle of pixels. Pixels outside of the image are black.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rect {
     pub(crate) x: isize,
@@ -163,7 +164,7 @@ impl Rect {
         self.y + self.height as isize
     }
 
-    /// What two have in common, if anything.
+    /// The intersection of two rectangles, if it is not empty.
     pub(crate) fn intersection(&self, other: &Rect) -> Option<Rect> {
         let (x, y) = (self.x.max(other.x), self.y.max(other.y));
         let (right, bottom) = (self.right().min(other.right()), self.bottom().min(other.bottom()));
@@ -175,18 +176,18 @@ impl Rect {
     }
 }
 
-/// How the pixels of an image lie in another: first transposed, then mirrored.
+/// The orientation of an image relative to another: transposed first, then mirrored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Orientation {
     pub(crate) transpose: bool,
-    /// Left and right change places.
+    /// Mirrored horizontally.
     pub(crate) flip_x: bool,
-    /// Top and bottom change places.
+    /// Mirrored vertically.
     pub(crate) flip_y: bool,
 }
 
 impl Orientation {
-    /// The size of an image that lies so.
+    /// The size of an image after it is oriented.
     pub(crate) fn size(&self, size: ImageSize) -> ImageSize {
         match self.transpose {
             true => ImageSize { height: size.width, width: size.height },
@@ -194,7 +195,7 @@ impl Orientation {
         }
     }
 
-    /// Where a rectangle of the image that lies so is in the one of this size from which it was made.
+    /// Maps a rectangle of the oriented image back to the original one of this size.
     fn back(&self, rect: Rect, size: ImageSize) -> Rect {
         let seen = self.size(size);
         let Rect { mut x, mut y, width, height } = rect;
@@ -211,9 +212,9 @@ impl Orientation {
     }
 }
 
-/// What is seen of a source: its part `crop`, resized to `size`, of that the part `window`, and that turned and mirrored.
+/// A view of a source: its part `crop`, resized to `size`, of that the part `window`, then oriented.
 ///
-/// Nothing outside of `crop` has any influence. Where the window reaches beyond `size`, there is black.
+/// Pixels outside of `crop` have no influence. Where the window exceeds `size`, the view is black.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct View {
     pub(crate) crop: Rect,
@@ -223,12 +224,12 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// All of a source of this size, as it is.
+    /// A view of the whole source, unchanged.
     pub(crate) fn all(size: ImageSize) -> View {
         View { crop: Rect::all(size), size, window: Rect::all(size), orientation: Orientation::default() }
     }
 
-    /// The size of what is seen.
+    /// The size of the view.
     pub(crate) fn output(&self) -> ImageSize {
         self.orientation.size(self.window.size())
     }
@@ -237,10 +238,10 @@ impl View {
         self.size != self.crop.size()
     }
 
-    /// The same view of a source whose pixels lie otherwise: this one was made as if they had been oriented first.
+    /// Converts a view of the oriented source to one of the stored source.
     pub(crate) fn reorient(&self, orientation: Orientation, source: ImageSize) -> View {
         let crop = orientation.back(self.crop, source);
-        // Its own inverse but for the order of the axes: transposing swaps them.
+        // The inverse is the same except for the order of the axes, which transposing swaps.
         let size = orientation.size(self.size);
         let window = orientation.back(self.window, size);
         let Orientation { flip_x, flip_y, .. } = self.orientation;
@@ -252,8 +253,8 @@ impl View {
         View { crop, size, window, orientation: flips }
     }
 
-    /// Takes in one more step. False, with nothing drawn and changed, for one that needs pixels first: a second resize, or one
-    /// of what a window shows.
+    /// Adds a step. Returns false, without drawing or changing anything, if the step needs pixels first: a second
+    /// resize, or a resize of a window.
     pub(crate) fn push(&mut self, step: &Geometric, random: &mut SampleRng) -> Result<bool> {
         let resizes = match step {
             Geometric::RandomResizedCrop { .. } => true,
@@ -284,13 +285,13 @@ impl View {
         Ok(true)
     }
 
-    /// Leaves a part of what is seen.
+    /// Restricts the view to a part of it.
     fn cut(&mut self, part: Rect) {
         let part = self.orientation.back(part, self.window.size());
         self.window = Rect { x: self.window.x + part.x, y: self.window.y + part.y, ..part };
     }
 
-    /// Resizes what is seen, which has not been resized and is inside.
+    /// Resizes the view, which must not be resized yet and must lie inside the source.
     fn resize(&mut self, size: ImageSize) {
         let Rect { x, y, width, height } = self.window;
         self.crop = Rect { x: self.crop.x + x, y: self.crop.y + y, width, height };
@@ -299,8 +300,8 @@ impl View {
     }
 }
 
-/// torchvision's rule: ten tries to find a part with this share of the area and this ratio of width to height, then the
-/// greatest part in the middle whose ratio is allowed.
+/// torchvision's rule: ten attempts to find a part with this fraction of the area and this ratio of width to height,
+/// then the largest centered part with an allowed ratio.
 fn random_resized_crop(
     ImageSize { height, width }: ImageSize,
     scale: (f64, f64),
@@ -331,7 +332,7 @@ fn random_resized_crop(
     Rect { x: ((width - w) / 2) as isize, y: ((height - h) / 2) as isize, width: w, height: h }
 }
 
-/// torchvision's middle: half a pixel goes to the even side, and where the image is smaller, to the right and the bottom.
+/// torchvision's center: half a pixel is rounded to even; if the image is smaller, it moves right and down.
 fn center(of: ImageSize, size: ImageSize) -> Rect {
     let start = |all: usize, part: usize| match part > all {
         true => -(((part - all) / 2) as isize),

@@ -6,9 +6,9 @@ use std::fmt;
 
 use fulmen_data::{Error, Result};
 
-/// An image of 8 bits a channel: rows from the top, in each the pixels from the left, in each its channels (HWC).
+/// An image with 8 bits per channel, in the order height, width, channels (HWC).
 ///
-/// It has 1 channel (grey), 3 (red, green, blue) or 4 (and alpha, not premultiplied).
+/// It has 1 channel (grey), 3 (RGB) or 4 (RGBA, not premultiplied).
 ///
 /// ```
 /// use fulmen_images::Image;
@@ -28,10 +28,10 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image of these pixels.
+    /// An image with these pixels.
     ///
     /// # Errors
-    /// Another number of channels than 1, 3 or 4, and another number of bytes than `width * height * channels`.
+    /// A number of channels other than 1, 3 or 4; a number of bytes other than `width * height * channels`.
     pub fn new(width: usize, height: usize, channels: usize, pixels: Vec<u8>) -> Result<Image> {
         let bytes = Image::bytes(width, height, channels)?;
         match pixels.len() == bytes {
@@ -43,10 +43,10 @@ impl Image {
         }
     }
 
-    /// An image that is black, and transparent where it has alpha.
+    /// A black image, transparent if it has alpha.
     ///
     /// # Errors
-    /// Another number of channels than 1, 3 or 4, and more bytes than can be had.
+    /// A number of channels other than 1, 3 or 4; more bytes than can be allocated.
     pub fn black(width: usize, height: usize, channels: usize) -> Result<Image> {
         let bytes = Image::bytes(width, height, channels)?;
         let mut pixels = Vec::new();
@@ -59,7 +59,7 @@ impl Image {
         Ok(Image { width, height, channels, pixels })
     }
 
-    /// The bytes that such an image has.
+    /// The number of bytes of an image.
     fn bytes(width: usize, height: usize, channels: usize) -> Result<usize> {
         if !matches!(channels, 1 | 3 | 4) {
             return Err(Error::usage(format!("an image has 1, 3 or 4 channels, not {channels}")));
@@ -72,17 +72,17 @@ impl Image {
         })
     }
 
-    /// Pixels in a row.
+    /// The width in pixels.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Rows.
+    /// The height in pixels.
     pub fn height(&self) -> usize {
         self.height
     }
 
-    /// Values of a pixel: 1, 3 or 4.
+    /// The number of channels: 1, 3 or 4.
     pub fn channels(&self) -> usize {
         self.channels
     }
@@ -92,7 +92,7 @@ impl Image {
         &self.pixels
     }
 
-    /// All values, to be changed in place.
+    /// All values, mutable.
     pub fn pixels_mut(&mut self) -> &mut [u8] {
         &mut self.pixels
     }
@@ -102,30 +102,30 @@ impl Image {
         self.pixels
     }
 
-    /// The values of row `y`, counted from the top. As with a slice, a row outside is a panic.
+    /// The values of row `y`, counted from the top. Panics if the row is out of range, like a slice.
     pub fn row(&self, y: usize) -> &[u8] {
         let row = self.width * self.channels;
         &self.pixels[y * row..][..row]
     }
 
-    /// The values of the pixel in column `x` of row `y`. As with a slice, a pixel outside is a panic.
+    /// The values of the pixel in column `x` of row `y`. Panics if it is out of range, like a slice.
     pub fn pixel(&self, x: usize, y: usize) -> &[u8] {
         &self.row(y)[x * self.channels..][..self.channels]
     }
 
-    /// The same, to be changed in place.
+    /// The same, mutable.
     pub fn pixel_mut(&mut self, x: usize, y: usize) -> &mut [u8] {
         let row = self.width * self.channels;
         &mut self.pixels[y * row..][..row][x * self.channels..][..self.channels]
     }
 
-    /// The image with another number of channels.
+    /// Converts the image to another number of channels.
     ///
-    /// Grey becomes colour by repetition; colour becomes grey by ITU-R 601-2's luma, rounded as Pillow rounds it: (19595 R +
-    /// 38470 G + 7471 B + 32768) / 65536. Alpha is dropped, not composed on anything, or is 255 where there was none.
+    /// Grey is repeated for color; color becomes grey by ITU-R 601-2's luma, rounded like Pillow's: (19595 R + 38470 G
+    /// + 7471 B + 32768) / 65536. Alpha is dropped without compositing; new alpha is 255.
     ///
     /// # Errors
-    /// Another number of channels than 1, 3 or 4.
+    /// A number of channels other than 1, 3 or 4.
     pub fn with_channels(self, channels: usize) -> Result<Image> {
         if channels == self.channels {
             return Ok(self);
@@ -136,7 +136,7 @@ impl Image {
     }
 }
 
-/// Appends pixels to others, with another number of channels. Both numbers are 1, 3 or 4.
+/// Converts pixels to another number of channels and appends them. Both numbers must be 1, 3 or 4.
 pub(crate) fn convert(from: &[u8], from_channels: usize, into: &mut Vec<u8>, channels: usize) {
     let pixels = from.chunks_exact(from_channels);
     match (from_channels, channels) {

@@ -1,6 +1,6 @@
-//! Folders of images by class, as ImageNet lies on a disk: `root/class/file`.
+//! Folders of images by class, like ImageNet: `root/class/file`.
 //!
-//! Not here: decoding (`images`).
+//! Not here: decoding (`encoded`).
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -10,14 +10,14 @@ use walkdir::{DirEntry, WalkDir};
 use crate::{EncodedImage, ImageDataset, ImagePipeline};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// What the names of images end in, whatever the case. What a file really is, its content tells.
+/// The file extensions of images, in any case. The content decides the real format.
 const EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "jpe", "png", "webp"];
 
-/// The images under a folder that has one folder for each class, as torchvision's `ImageFolder`.
+/// The images in a folder with one subfolder per class, like torchvision's `ImageFolder`.
 ///
-/// Classes are numbered in the order of their names' bytes, and so are the files of a class. Files may lie in folders within that
-/// of their class. Names may be any bytes the system allows. Links are followed. Files and folders whose names begin with
-/// a dot are left out, as are files with other extensions than jpg, jpeg, jpe, png and webp (in any case).
+/// Classes are numbered in the byte order of their names, and so are the files of a class. Files may be in subfolders
+/// of their class. Names may be any bytes the system allows. Links are followed. Files and folders whose names start
+/// with a dot are skipped, and so are files with extensions other than jpg, jpeg, jpe, png and webp (in any case).
 ///
 /// ```no_run
 /// use fulmen_images::{ImageFolder, ImagePipeline};
@@ -37,18 +37,18 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Lists the images under a folder.
+    /// Lists the images in a folder.
     ///
     /// # Errors
-    /// A folder that cannot be listed, one without folders of classes or without any image, and a class without images.
+    /// A folder that cannot be listed; one without subfolders or without any image; a class without images.
     pub fn open(root: impl AsRef<Path>) -> Result<ImageFolder> {
         ImageFolder::list(root.as_ref(), false)
     }
 
-    /// The same, where a class may have no images; it has its number all the same.
+    /// The same, but classes may be empty. They keep their numbers.
     ///
     /// # Errors
-    /// As [`open`](ImageFolder::open), but for the class without images.
+    /// Those of [`open`](ImageFolder::open), except for empty classes.
     pub fn open_allowing_empty(root: impl AsRef<Path>) -> Result<ImageFolder> {
         ImageFolder::list(root.as_ref(), true)
     }
@@ -107,12 +107,13 @@ impl ImageFolder {
         &self.root
     }
 
-    /// The names of the classes; a label is a place in them. Bytes of a name that are not UTF-8 show as a replacement sign.
+    /// The names of the classes; a label is an index into them. Bytes that are not UTF-8 are shown as replacement
+    /// characters.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// The class of image `index`, without reading the image. Below [`len`](Source::len).
+    /// The class of image `index`, without reading the image. The index must be below [`len`](Source::len).
     pub fn label(&self, index: usize) -> i32 {
         self.files[index].1
     }
@@ -122,20 +123,20 @@ impl ImageFolder {
         self.files.iter().map(|(_, label)| *label).collect()
     }
 
-    /// The path of image `index`, which is below [`len`](Source::len).
+    /// The path of image `index`, which must be below [`len`](Source::len).
     pub fn path(&self, index: usize) -> PathBuf {
         self.root.join(&self.files[index].0)
     }
 
-    /// The path of image `index` within the folder.
+    /// The path of image `index` relative to the folder.
     pub fn name(&self, index: usize) -> &Path {
         &self.files[index].0
     }
 
-    /// The images as a pipeline makes them: the fields `image` and `label`.
+    /// A dataset that passes the images through a pipeline, with the fields `image` and `label`.
     ///
     /// # Errors
-    /// As [`ImagePipeline::field`].
+    /// Those of [`ImagePipeline::field`].
     pub fn decode(self, pipeline: ImagePipeline) -> Result<ImageDataset<ImageFolder>> {
         ImageDataset::new(self, pipeline)
     }
@@ -161,7 +162,7 @@ impl Source for ImageFolder {
         self.path(index).display().to_string()
     }
 
-    /// By each file's name within the folder, its size and its time of change: a folder that was moved has the same.
+    /// The relative path, size and modification time of each file: a folder that was moved has the same fingerprint.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         self.classes.iter().for_each(|class| fingerprint.add("class", class));
         (0..self.files.len()).try_for_each(|index| {
@@ -174,15 +175,15 @@ impl Source for ImageFolder {
     }
 }
 
-/// The names of the folders in a folder, in the order of their bytes: the classes that [`ImageFolder`] finds there.
+/// The names of the subfolders in byte order: the classes that [`ImageFolder`] finds there.
 pub(crate) fn class_names(root: &Path) -> Result<Vec<String>> {
     let is_class = |entry: &Result<DirEntry>| entry.as_ref().map_or(true, |entry| entry.file_type().is_dir());
     let name = |entry: Result<DirEntry>| entry.map(|entry| entry.file_name().to_string_lossy().into_owned());
     walk(root, 1).filter(is_class).map(name).collect()
 }
 
-/// What is in a folder and in folders within it, folder by folder in the order of the names' bytes. Links are followed, and
-/// names that begin with a dot left out.
+/// The files in a folder and its subfolders, in byte order of the names. Links are followed; names that start with a
+/// dot are skipped.
 fn walk(folder: &Path, deepest: usize) -> impl Iterator<Item = Result<DirEntry>> {
     let entries =
         WalkDir::new(folder).min_depth(1).max_depth(deepest).follow_links(true).sort_by_file_name().into_iter();

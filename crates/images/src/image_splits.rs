@@ -1,4 +1,4 @@
-//! [`ImageSplits`]: a folder of images with classes, divided into training, validation and test.
+//! [`ImageSplits`]: a folder of labelled images, split into training, validation and test.
 //!
 //! Not here: reading each kind of folder (`image_folder`, `cifar`, `mnist`).
 
@@ -9,9 +9,9 @@ use crate::mnist::MnistImages;
 use crate::{Cifar, ImageFolder, ImagePipeline, ImageSize};
 use fulmen_data::{Dataset, Error, Fold, Mnist, Result, Split, Subset, stratified_split};
 
-/// Images with classes in a folder, divided into those to train on, to validate with and to test with.
+/// Labelled images in a folder, split into training, validation and test.
 ///
-/// What the folder holds tells what it is:
+/// The content of the folder determines its kind:
 ///
 /// | it holds | it is |
 /// | --- | --- |
@@ -21,8 +21,9 @@ use fulmen_data::{Dataset, Error, Fold, Mnist, Result, Split, Subset, stratified
 /// | `train/CLASS/…`, perhaps `val` (or `valid`, `validation`) and `test` | images by class, already divided |
 /// | `CLASS/…` | images by class |
 ///
-/// A folder that has nothing to validate with gives a tenth of each class of its training images for that, always the
-/// same ones. `CLASS/…` gives another tenth for the test. `train` and `val` without `test` are tested with `val`.
+/// If a folder has nothing for validation, a tenth of each class of its training images is held out for it, always the
+/// same ones. For `CLASS/…`, another tenth is held out for the test. `train` and `val` without `test` use `val` as the
+/// test.
 ///
 /// ```
 /// use fulmen_data::Dataset;
@@ -57,7 +58,7 @@ enum Layout {
     Cifar10,
     Cifar100,
     Mnist,
-    /// Folders of classes in the folder `train` and in others.
+    /// Folders of classes in the folder `train` and others.
     PreSplit {
         validation: Option<PathBuf>,
         test: Option<PathBuf>,
@@ -72,7 +73,7 @@ enum Part {
     Test,
 }
 
-/// The files that tell a dataset by its name.
+/// The files by which a dataset is recognized.
 const MARKER_FILES: [(&str, Layout); 6] = [
     ("data_batch_1.bin", Layout::Cifar10),
     ("train.bin", Layout::Cifar100),
@@ -83,11 +84,10 @@ const MARKER_FILES: [(&str, Layout); 6] = [
 ];
 
 impl ImageSplits {
-    /// Looks at what a folder holds. Images are listed and read by the methods that give them.
+    /// Inspects a folder. Its images are listed and read later, by the methods that return them.
     ///
     /// # Errors
-    /// A folder that cannot be listed or has nothing of what is named above; `val` or `test` with other classes than
-    /// `train`.
+    /// A folder that cannot be listed or has none of the above; `val` or `test` with other classes than `train`.
     pub fn open(root: impl AsRef<Path>) -> Result<ImageSplits> {
         let root = root.as_ref().to_owned();
         let numbers = |count: usize| (0..count).map(|class| class.to_string()).collect();
@@ -126,12 +126,12 @@ impl ImageSplits {
         Ok(ImageSplits { root, layout: Layout::PreSplit { validation, test }, classes })
     }
 
-    /// The names of the classes; a label is a place in them. Those of CIFAR and MNIST are numbers.
+    /// The names of the classes; a label is an index into them. Those of CIFAR and MNIST are numbers.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// The size of all images, of CIFAR and MNIST; none where each file has its own.
+    /// The size of all images of CIFAR and MNIST; none if each file has its own.
     pub fn image_size(&self) -> Option<ImageSize> {
         match self.layout {
             Layout::Cifar10 | Layout::Cifar100 => Some(ImageSize::from(32)),
@@ -140,32 +140,32 @@ impl ImageSplits {
         }
     }
 
-    /// Whether all images are grey: MNIST's.
+    /// Whether all images are grey, as in MNIST.
     pub fn is_gray(&self) -> bool {
         matches!(self.layout, Layout::Mnist)
     }
 
-    /// The images to train on, as a pipeline makes them: the fields `image` and `label`.
+    /// The training images, passed through a pipeline: the fields `image` and `label`.
     ///
     /// # Errors
-    /// Images that are not there or cannot be listed; options of the pipeline that make no sense, and one that does not say
-    /// which size images of folders get; too few images to hold a tenth of each class back.
+    /// Images that do not exist or cannot be listed; invalid options of the pipeline, or a pipeline that does not
+    /// decide the size; too few images to hold out a tenth of each class.
     pub fn train(&self, pipeline: ImagePipeline) -> Result<Box<dyn Dataset>> {
         self.part(Part::Train, pipeline)
     }
 
-    /// The images to validate with.
+    /// The validation images.
     ///
     /// # Errors
-    /// As [`train`](ImageSplits::train).
+    /// Those of [`train`](ImageSplits::train).
     pub fn validation(&self, pipeline: ImagePipeline) -> Result<Box<dyn Dataset>> {
         self.part(Part::Validation, pipeline)
     }
 
-    /// The images to test with.
+    /// The test images.
     ///
     /// # Errors
-    /// As [`train`](ImageSplits::train).
+    /// Those of [`train`](ImageSplits::train).
     pub fn test(&self, pipeline: ImagePipeline) -> Result<Box<dyn Dataset>> {
         self.part(Part::Test, pipeline)
     }
@@ -200,7 +200,7 @@ impl ImageSplits {
                 match (own, validation) {
                     (Some(own), _) => folder(own, part, HeldOut::Nothing),
                     (None, Some(_)) => folder(&self.root.join("train"), part, HeldOut::Nothing),
-                    // Without a test of its own, it is tested with what is held back.
+                    // Without test images, the validation images are used.
                     (None, None) if part == Part::Test => {
                         folder(&self.root.join("train"), Part::Validation, HeldOut::Validation)
                     }
@@ -211,7 +211,7 @@ impl ImageSplits {
         }
     }
 
-    /// A part of samples that are not divided yet.
+    /// A part of a dataset that is not split yet.
     fn divide(&self, dataset: impl Dataset, labels: &[i32], part: Part, held_out: HeldOut) -> Result<Box<dyn Dataset>> {
         let share = match held_out {
             HeldOut::Nothing => return Ok(Box::new(dataset)),
@@ -222,7 +222,7 @@ impl ImageSplits {
             let advice = "lay them out as train/CLASS/… and val/CLASS/…";
             Error::file(&self.root, format!("a tenth of its images cannot be held back ({error}); {advice}"))
         })?;
-        // Dealt out in turns, so that both have their share of each class.
+        // Dealt in turns, so that both get their share of each class.
         held.sort_by_key(|&index| labels[index]);
         let every_second = |first| held.iter().copied().skip(first).step_by(2).collect();
         let indices = match (part, held_out) {
@@ -235,7 +235,7 @@ impl ImageSplits {
     }
 }
 
-/// What is taken from the images to train on.
+/// The images held out from training.
 #[derive(Clone, Copy)]
 enum HeldOut {
     Nothing,
@@ -244,7 +244,7 @@ enum HeldOut {
 }
 
 impl HeldOut {
-    /// Of a dataset that has files of its own for the test.
+    /// For a dataset that has test files.
     fn of(part: Part) -> HeldOut {
         if part == Part::Test { HeldOut::Nothing } else { HeldOut::Validation }
     }
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::{Encoding, Image, encode_image};
 
-    /// Images of `count` shades of grey, each once over all calls.
+    /// Images with `count` shades of grey, different in each call.
     fn fill(folder: &Path, first: u8, count: u8) {
         fs::create_dir_all(folder).unwrap();
         for shade in first..first + count {
@@ -294,7 +294,7 @@ mod tests {
         for (label, expected) in [(0, [24, 3, 3]), (1, [8, 1, 1])] {
             let shades: Vec<_> = all.iter().map(|part| shades(&**part, label)).collect();
             assert_eq!([0, 1, 2].map(|part| shades[part].len()), expected, "{shades:?}");
-            // No image is in two of them.
+            // All images are different.
             let union: BTreeSet<_> = shades.iter().flatten().collect();
             assert_eq!(union.len(), expected.iter().sum::<usize>());
         }

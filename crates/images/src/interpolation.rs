@@ -1,11 +1,11 @@
-//! How an image is sampled where the old pixels are not the new ones.
+//! The interpolation of resized images.
 //!
-//! Not here: the sampling.
+//! Not here: the resampling.
 
 use std::fmt;
 
-/// The kernel with which images are resized. When an image gets smaller, every kernel but the nearest is widened by the
-/// same factor ("antialias"), as Pillow does and torchvision on request.
+/// The kernel for resizing images. When an image gets smaller, every kernel except the nearest is widened by the same
+/// factor ("antialias"), as in Pillow and optionally in torchvision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Interpolation {
     /// The nearest pixel.
@@ -13,7 +13,7 @@ pub enum Interpolation {
     /// A triangle over 2 pixels.
     #[default]
     Bilinear,
-    /// Cubic with a = -0.5 over 4 pixels, as Pillow has it.
+    /// Cubic with a = -0.5 over 4 pixels, like Pillow's.
     Bicubic,
     /// A windowed sinc over 6 pixels.
     Lanczos,

@@ -1,9 +1,9 @@
 //! Images: from the bytes of files to `u8` values in a batch.
 //!
-//! A [`ImagePipeline`] pipeline has a geometric head (crop, resize, flip), which the decoder is told, so that it decodes no more
-//! than is needed, and after it any [`ImageTransform`]s.
+//! An [`ImagePipeline`] starts with crops, resizes and flips. They are passed to the decoder, so that it decodes only
+//! what is needed. Any other [`ImageTransform`]s follow.
 //!
-//! Not here: where the bytes come from (`image_folder`, tar shards, tables), and what is done on the device.
+//! Not here: the sources of the bytes (tar shards, tables), and augmentation on the device.
 
 mod augment;
 mod cifar;

@@ -1,4 +1,4 @@
-//! MNIST's digits as a pipeline makes them.
+//! MNIST's digits, passed through a pipeline.
 //!
 //! Not here: reading the files (`Mnist` of `fulmen-data`).
 
@@ -7,7 +7,7 @@ use fulmen_data::{DType, Dataset, Error, Field, Fingerprint, Mnist, Result, Samp
 
 const SIDE: usize = 28;
 
-/// The fields `image`, as a pipeline makes it, and `label`, `i32[]`.
+/// The fields `image`, the result of a pipeline, and `label`, `i32[]`.
 pub(crate) struct MnistImages {
     mnist: Mnist,
     pipeline: ImagePipeline,

@@ -1,6 +1,6 @@
 //! A pipeline from the bytes of an image's file to `u8` values in a batch.
 //!
-//! Not here: how it runs (`render`), and the steps themselves.
+//! Not here: its execution (`render`), and the steps themselves.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use super::interpolation::Interpolation;
 use super::transform::ImageTransform;
 use fulmen_data::{DType, Error, Field, Result};
 
-/// What is made of each image: how many channels, which crop, which size, which augmentation; as torchvision's `Compose`.
+/// How images are processed: channels, crop, size and augmentation, like torchvision's `Compose`.
 ///
-/// Crops, resizes and flips that come first are passed to the decoder. With the feature `turbojpeg` only the blocks of the crop
-/// are transformed of a JPEG, and the rows below it are not read; without it the whole image is decoded. The pixels are the same
-/// as those of decoding the whole image, then cropping, then resizing. Only where the crop is many times larger than the
-/// target does [`reducing_gap`](ImagePipeline::reducing_gap) let libjpeg-turbo shrink it.
+/// Crops, resizes and flips at the start are passed to the decoder. With the feature `turbojpeg`, only the blocks of
+/// the crop are transformed in a JPEG, and the rows below it are not read; without it, the whole image is decoded. The
+/// pixels are the same as those of decoding the whole image, then cropping, then resizing. Only if the crop is many
+/// times larger than the target does [`reducing_gap`](ImagePipeline::reducing_gap) let libjpeg-turbo shrink it.
 ///
-/// All random numbers come from the sample ([`Sample::random`](fulmen_data::Sample::random)), so that the pixels depend on the seed, the epoch
-/// and the index alone.
+/// All random numbers come from the sample ([`Sample::random`](fulmen_data::Sample::random)), so the pixels depend only
+/// on the seed, the epoch and the index.
 ///
 /// ```
 /// use fulmen_images::{Image, ImagePipeline};
@@ -43,7 +43,7 @@ pub struct ImagePipeline {
     pub(crate) reducing_gap: Option<f64>,
     pub(crate) limits: Limits,
     pub(crate) source_size: Option<ImageSize>,
-    /// Of each channel and value, what is written in its place.
+    /// The normalized value for each channel and byte.
     pub(crate) normalize: Option<Normalize>,
     pub(crate) steps: Vec<Step>,
 }
@@ -76,29 +76,29 @@ impl ImagePipeline {
         }
     }
 
-    /// Images of red, green and blue. Grey is repeated, alpha dropped, CMYK converted as Pillow's `convert("RGB")` does.
+    /// RGB images. Grey is repeated, alpha is dropped, CMYK is converted like Pillow's `convert("RGB")`.
     pub fn rgb() -> ImagePipeline {
         ImagePipeline::new(3)
     }
 
-    /// Grey images. Of a JPEG the luma is taken as stored; other colours are weighed as Pillow's `convert("L")` does.
+    /// Grey images. For a JPEG, the stored luma is used; other colors are weighted like Pillow's `convert("L")`.
     pub fn gray() -> ImagePipeline {
         ImagePipeline::new(1)
     }
 
-    /// Images of red, green, blue and alpha, which is 255 where a file has none.
+    /// RGBA images; alpha is 255 if a file has none.
     pub fn rgba() -> ImagePipeline {
         ImagePipeline::new(4)
     }
 
-    /// A random part, resized to `size`: from 8 % to all of the area, with a ratio of width to height from 3/4 to 4/3.
+    /// A random part, resized to `size`: 8 % to 100 % of the area, with a ratio of width to height from 3/4 to 4/3.
     pub fn random_resized_crop(self, size: impl Into<ImageSize>) -> ImagePipeline {
         self.random_resized_crop_of(size, (0.08, 1.0), (3.0 / 4.0, 4.0 / 3.0))
     }
 
-    /// The same, from a share `scale` of the area, with a ratio of width to height in `ratio`, drawn as torchvision's
-    /// `RandomResizedCrop` does: the area evenly, the ratio evenly in its logarithm; after ten parts that did not fit, the
-    /// greatest one in the middle.
+    /// The same, with a fraction of the area in `scale` and a ratio of width to height in `ratio`, drawn like
+    /// torchvision's `RandomResizedCrop`: the area uniformly, the ratio uniformly in its logarithm; after ten attempts
+    /// that did not fit, the largest centered part.
     pub fn random_resized_crop_of(
         self,
         size: impl Into<ImageSize>,
@@ -108,78 +108,78 @@ impl ImagePipeline {
         self.geometric(Geometric::RandomResizedCrop { size: size.into(), scale, ratio })
     }
 
-    /// All of the image, its shorter side resized to `side` pixels; the longer one is rounded down.
+    /// Resizes the image so that the shorter side has `side` pixels; the longer one is rounded down.
     pub fn resize(self, side: usize) -> ImagePipeline {
         self.geometric(Geometric::Resize(side))
     }
 
-    /// All of the image, resized to a size whatever its proportions.
+    /// Resizes the image to a size, ignoring its proportions.
     pub fn resize_exact(self, size: impl Into<ImageSize>) -> ImagePipeline {
         self.geometric(Geometric::ResizeExact(size.into()))
     }
 
-    /// The middle. Where the image is smaller, black is around it.
+    /// A crop of the middle. If the image is smaller, it is padded with black.
     pub fn center_crop(self, size: impl Into<ImageSize>) -> ImagePipeline {
         self.geometric(Geometric::CenterCrop(size.into()))
     }
 
-    /// A random part of this size, of the image with `padding` black pixels on each side.
+    /// A random crop of this size, from the image with `padding` black pixels on each side.
     pub fn random_crop(self, size: impl Into<ImageSize>, padding: usize) -> ImagePipeline {
         self.geometric(Geometric::RandomCrop { size: size.into(), padding })
     }
 
-    /// Left and right change places, with this probability.
+    /// Flips left and right with this probability.
     pub fn horizontal_flip(self, probability: f64) -> ImagePipeline {
         self.geometric(Geometric::HorizontalFlip(probability))
     }
 
-    /// Top and bottom change places, with this probability.
+    /// Flips top and bottom with this probability.
     pub fn vertical_flip(self, probability: f64) -> ImagePipeline {
         self.geometric(Geometric::VerticalFlip(probability))
     }
 
-    /// Any other step.
+    /// Adds any other step.
     pub fn then(mut self, transform: impl ImageTransform) -> ImagePipeline {
         self.steps.push(Step::Other(Arc::new(transform)));
         self
     }
 
-    /// The kernel of all resizing; bilinear unless said otherwise.
+    /// The kernel for all resizing; bilinear unless set.
     pub fn interpolation(mut self, interpolation: Interpolation) -> ImagePipeline {
         self.interpolation = interpolation;
         self
     }
 
-    /// Writes a field pixel after pixel (HWC), not channel after channel (CHW).
+    /// Writes the field pixel by pixel (HWC) instead of channel by channel (CHW).
     pub fn channels_last(mut self) -> ImagePipeline {
         self.channels_first = false;
         self
     }
 
-    /// Turns images as their EXIF data say that the camera was held. Off unless said otherwise, as in torchvision.
+    /// Turns images by their EXIF orientation. Off unless set, as in torchvision.
     pub fn exif_orientation(mut self, turn: bool) -> ImagePipeline {
         self.exif = turn;
         self
     }
 
-    /// How much greater than its target a part of a JPEG must stay when the decoder shrinks it, which libjpeg-turbo alone does
-    /// (feature `turbojpeg`; without it the gap has no effect): the decoder takes 1/2,
-    /// 1/4 or 1/8 of the size, whichever is the smallest that leaves `gap` times the target in both directions, and the resize
-    /// does the rest. None: never. 2 unless said otherwise, as in Pillow's `thumbnail`; the greater it is, the closer the
-    /// result to that of resizing the full size.
+    /// How much larger than its target a part of a JPEG must stay when the decoder shrinks it. Only libjpeg-turbo does
+    /// (feature `turbojpeg`); without it the gap has no effect. The decoder uses 1/2, 1/4 or 1/8 of the size, whichever
+    /// is the smallest that leaves `gap` times the target in both directions, and the resize does the rest. None turns
+    /// it off. 2 unless set, as in Pillow's `thumbnail`; the larger it is, the closer the result is to resizing the
+    /// full size.
     pub fn reducing_gap(mut self, gap: Option<f64>) -> ImagePipeline {
         self.reducing_gap = gap;
         self
     }
 
-    /// The most pixels that a file's header may claim, and that steps may make of fewer, before memory is taken for them:
-    /// 89,478,485 unless said otherwise, where Pillow begins to warn of a decompression bomb.
+    /// The maximum number of pixels that a file's header may declare, and that steps may produce, before memory is
+    /// allocated for them: 89,478,485 unless set, the number above which Pillow warns of a decompression bomb.
     pub fn max_pixels(mut self, pixels: u64) -> ImagePipeline {
         self.limits.pixels = pixels;
         self
     }
 
-    /// What the header of a file says, within [`max_pixels`](ImagePipeline::max_pixels); no pixels are decoded.
+    /// The header of a file, within [`max_pixels`](ImagePipeline::max_pixels), without decoding pixels.
     ///
     /// ```
     /// use fulmen_images::{Encoding, Image, ImagePipeline, encode_image};
@@ -191,29 +191,29 @@ impl ImagePipeline {
     /// ```
     ///
     /// # Errors
-    /// A file in another format, one that is cut short, and an image that is too large.
+    /// A file in another format; one that is cut short; an image that is too large.
     pub fn header(&self, file: &[u8]) -> Result<Header> {
         decode::header(file, &self.limits)
     }
 
-    /// Accepts JPEGs in which some data make no sense, with wrong pixels there, as Pillow does. Files that are cut short are
-    /// errors all the same.
+    /// Accepts JPEGs with invalid data, with wrong pixels there, as Pillow does. Files that are cut short are still
+    /// errors.
     ///
-    /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage where it reads: it does not read
-    /// the rows below a crop, so that a random crop meets damage in some epochs only. What reads whole images, as a cache of them or
-    /// `fulmen data presize` does, meets all of it. The decoder in Rust always reads whole images; of a progressive JPEG,
-    /// it can miss that a scan ends too early.
+    /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage only where it reads: it
+    /// does not read the rows below a crop, so a random crop meets damage only in some epochs. Code that reads whole
+    /// images, such as a cache of them or `fulmen data presize`, meets all of it. The Rust decoder always reads whole
+    /// images; in a progressive JPEG, it can miss that a scan ends too early.
     pub fn keep_damaged(mut self) -> ImagePipeline {
         self.limits.keep_damaged = true;
         self
     }
 
-    /// Writes `f32` values, `(value / 255 - mean) / std`, for red, green and blue. Grey takes the first of each, alpha is
-    /// divided by 255 alone.
+    /// Writes `f32` values, `(value / 255 - mean) / std`, for red, green and blue. Grey uses the first of each; alpha
+    /// is only divided by 255.
     ///
-    /// They take four times the memory and time on the way to the device that `u8` does. Where the model's program can
-    /// normalize, let it. A [`Image`](crate::Image), as [`decode`](ImagePipeline::decode) and [`apply`](ImagePipeline::apply) give
-    /// it, has bytes, and is not normalized.
+    /// They take four times the memory and transfer time of `u8`. If the model's program can normalize, let it. An
+    /// [`Image`](crate::Image) returned by [`decode`](ImagePipeline::decode) or [`apply`](ImagePipeline::apply) has
+    /// bytes and is not normalized.
     pub fn normalize(mut self, mean: [f32; 3], std: [f32; 3]) -> ImagePipeline {
         let tables = std::array::from_fn(|channel| {
             std::array::from_fn(|value| (value as f32 / 255.0 - mean[channel]) / std[channel])
@@ -222,7 +222,7 @@ impl ImagePipeline {
         self
     }
 
-    /// The size that all files have, where no step gives them one.
+    /// Sets the size of all files, for pipelines without a step that decides the size.
     pub fn source_size(mut self, size: impl Into<ImageSize>) -> ImagePipeline {
         self.source_size = Some(size.into());
         self
@@ -233,7 +233,7 @@ impl ImagePipeline {
         self
     }
 
-    /// The size of what comes out, where the steps decide it.
+    /// The size of the result, if the steps decide it.
     pub fn output_size(&self) -> Option<ImageSize> {
         self.steps.iter().fold(self.source_size, |size, step| match step {
             Step::Geometric(step) => step.output_size(size),
@@ -241,7 +241,7 @@ impl ImagePipeline {
         })
     }
 
-    /// Finds options that make no sense.
+    /// Checks the options.
     pub(crate) fn check(&self) -> Result<()> {
         if self.reducing_gap.is_some_and(|gap| gap.is_nan() || gap < 1.0) {
             return Err(Error::usage("Images::reducing_gap: a gap is at least 1"));
@@ -257,11 +257,11 @@ impl ImagePipeline {
         })
     }
 
-    /// The field that [`write`](ImagePipeline::write) fills: `u8[channels, height, width]`, or `u8[height, width, channels]`;
-    /// of `f32` if they are normalized.
+    /// The field that [`write`](ImagePipeline::write) fills: `u8[channels, height, width]`, or `u8[height, width,
+    /// channels]`; `f32` if values are normalized.
     ///
     /// # Errors
-    /// Options that make no sense, and steps that leave the size to the file: every sample of a batch has the same one.
+    /// Invalid options; steps that leave the size to the file, since all samples of a batch must have the same size.
     pub fn field(&self, name: impl Into<String>) -> Result<Field> {
         self.check()?;
         let Some(ImageSize { height, width }) = self.output_size() else {

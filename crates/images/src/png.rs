@@ -1,6 +1,6 @@
-//! PNG files: grey, palette, colour, with alpha or without, of 1 to 16 bits, interlaced or not.
+//! PNG files: grey, palette or color, with or without alpha, 1 to 16 bits, interlaced or not.
 //!
-//! Of 16 bits the upper 8 are kept. Of an animation the first frame is read.
+//! Only the upper 8 of 16 bits are kept. Only the first frame of an animation is read.
 //!
 //! Not here: the crate `png`, which decodes.
 
@@ -22,7 +22,7 @@ fn refuse(error: png::DecodingError) -> Error {
 
 impl<'a> Png<'a> {
     pub(crate) fn open(file: &'a [u8]) -> Result<Png<'a>> {
-        // What stands beside the pixels must not take more memory than the file has.
+        // Metadata must not take more memory than the size of the file.
         let mut decoder =
             Decoder::new_with_limits(Cursor::new(file), png::Limits { bytes: (file.len() * 4).max(1 << 20) });
         decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);

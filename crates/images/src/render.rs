@@ -1,7 +1,7 @@
-//! How a pipeline of images runs: the geometric steps that come first become one view, the decoder decodes what it shows,
-//! and the steps after it go from image to image.
+//! Execution of a pipeline: the geometric steps at the start become one view, the decoder decodes what it shows, and
+//! the other steps follow image by image.
 //!
-//! Each thread keeps its decoder and its memory from one image to the next.
+//! Each thread keeps its decoder and its memory between images.
 //!
 //! Not here: the pipeline's options (`pipeline`).
 
@@ -16,13 +16,13 @@ use super::resize::{self, Pixels};
 use crate::{Image, jpeg};
 use fulmen_data::{Error, Result, Sample, SampleRng, Stage};
 
-/// What a thread keeps.
+/// The state of a thread.
 #[derive(Default)]
 struct Scratch {
     decoder: Option<jpeg::Decoder>,
     buffers: Buffers,
     resizer: Resizer,
-    /// What the view shows, not oriented.
+    /// The pixels of the view, not oriented.
     rendered: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Lends the thread's scratch. A step that decodes other images while it runs gets a new one.
+/// Lends the thread's scratch. A step that decodes other images in the meantime gets a new one.
 fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     let mut scratch = SCRATCH.take().unwrap_or_default();
     let result = work(&mut scratch);
@@ -40,7 +40,7 @@ fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
 }
 
 impl Scratch {
-    /// Gives back what one unusually great image took.
+    /// Frees the memory of an unusually large image.
     fn trim(&mut self) {
         const KEPT: usize = 64 << 20;
         for buffer in [&mut self.buffers.raw, &mut self.buffers.pixels, &mut self.rendered] {
@@ -54,22 +54,22 @@ impl Scratch {
     }
 }
 
-/// What is left to do after the first view was sampled into the scratch.
+/// The work that remains after the first view is sampled into the scratch.
 struct Rendered {
     size: ImageSize,
     orientation: Orientation,
-    /// Steps that are done.
+    /// The number of completed steps.
     done: usize,
 }
 
 impl ImagePipeline {
-    /// Decodes the bytes of a file and does all steps. A [`Image`] has bytes, pixel after pixel:
-    /// [`normalize`](ImagePipeline::normalize) and [`channels_last`](ImagePipeline::channels_last) say how a field is written, and
-    /// change nothing here.
+    /// Decodes the bytes of a file and applies all steps. An [`Image`] has bytes, pixel by pixel:
+    /// [`normalize`](ImagePipeline::normalize) and [`channels_last`](ImagePipeline::channels_last) only affect how a
+    /// field is written.
     ///
     /// # Errors
-    /// Bytes that are no JPEG, PNG or WebP file, or not the whole of one; more pixels than
-    /// [`max_pixels`](ImagePipeline::max_pixels); what the steps refuse. The messages do not know the file's name.
+    /// Bytes that are not a complete JPEG, PNG or WebP file; more pixels than
+    /// [`max_pixels`](ImagePipeline::max_pixels); errors of the steps. The messages do not include the file's name.
     pub fn decode(&self, file: &[u8], random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         with_scratch(|scratch| {
@@ -78,22 +78,22 @@ impl ImagePipeline {
         })
     }
 
-    /// Does all steps to an image that has been decoded; as in [`decode`](ImagePipeline::decode), it is not normalized.
+    /// Applies all steps to a decoded image; like [`decode`](ImagePipeline::decode), it does not normalize.
     ///
     /// # Errors
-    /// What the steps refuse.
+    /// Errors of the steps.
     pub fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         self.finish(image.with_channels(self.channels)?, 0, random)
     }
 
-    /// Decodes the bytes of a file, does all steps with the sample's random numbers, and writes the result into a field,
-    /// which must have the shape of [`ImagePipeline::field`].
+    /// Decodes the bytes of a file, applies all steps with the sample's random numbers, and writes the result into a
+    /// field, which must have the shape of [`ImagePipeline::field`].
     ///
     /// # Errors
-    /// As [`decode`](ImagePipeline::decode); an image of another size than the field's.
+    /// Those of [`decode`](ImagePipeline::decode); an image of another size than the field's.
     pub fn write(&self, file: &[u8], sample: &mut Sample<'_>, field: usize) -> Result<()> {
-        // A copy of the numbers, since the sample is needed for its clock.
+        // A copy of the generator, because the sample is needed for its clock.
         let mut random = sample.random().clone();
         let result = with_scratch(|scratch| {
             let rendered = sample.timed(Stage::Decode, || self.begin(file, &mut random, scratch))?;
@@ -110,10 +110,10 @@ impl ImagePipeline {
         result
     }
 
-    /// The same for an image that has been decoded.
+    /// The same for a decoded image.
     ///
     /// # Errors
-    /// What the steps refuse; an image of another size than the field's.
+    /// Errors of the steps; an image of another size than the field's.
     pub fn write_image(&self, image: Image, sample: &mut Sample<'_>, field: usize) -> Result<()> {
         let mut random = sample.random().clone();
         let image = sample.timed(Stage::Transform, || self.finish(image.with_channels(self.channels)?, 0, &mut random));
@@ -168,7 +168,7 @@ impl ImagePipeline {
         Ok(())
     }
 
-    /// Decodes what the first geometric steps show, and samples it into the scratch.
+    /// Decodes what the first geometric steps show and samples it into the scratch.
     fn begin(&self, file: &[u8], random: &mut SampleRng, scratch: &mut Scratch) -> Result<Rendered> {
         let Scratch { decoder, buffers, resizer, rendered } = scratch;
         let mut encoded = decode::open(file, decoder, &self.limits)?;
@@ -191,7 +191,7 @@ impl ImagePipeline {
         Ok(Rendered { size: view.window.size(), orientation: view.orientation, done })
     }
 
-    /// The view that the geometric steps from `from` on make up together, and the first step that is not in it.
+    /// The view of all consecutive geometric steps from `from` on, and the first step after them.
     fn view(&self, size: ImageSize, from: usize, random: &mut SampleRng) -> Result<(View, usize)> {
         let mut view = View::all(size);
         let mut done = from;
@@ -201,7 +201,7 @@ impl ImagePipeline {
             }
             done += 1;
         }
-        // A strip whose shorter side is resized becomes endlessly long.
+        // Resizing the shorter side of a narrow strip would make it extremely long.
         let pixels = |size: ImageSize| (size.width as u64).saturating_mul(size.height as u64);
         let seen = view.output();
         if pixels(seen) > self.limits.pixels.max(pixels(size)) {
@@ -214,7 +214,7 @@ impl ImagePipeline {
         Ok((view, done))
     }
 
-    /// The scale at which a JPEG is decoded for a view.
+    /// The scale at which to decode a JPEG for a view.
     fn eighths(&self, view: &View) -> usize {
         let Some(gap) = self.reducing_gap.filter(|_| view.is_resized()) else { return 8 };
         let width = view.crop.width as f64 / view.size.width as f64;
@@ -223,7 +223,7 @@ impl ImagePipeline {
         [1, 2, 4].into_iter().find(|&eighths| 8.0 / eighths as f64 <= room).unwrap_or(8)
     }
 
-    /// Does the steps from `done` on.
+    /// Applies the steps from `done` on.
     fn finish(&self, mut image: Image, mut done: usize, random: &mut SampleRng) -> Result<Image> {
         while let Some(step) = self.steps.get(done) {
             match step {
@@ -243,7 +243,7 @@ impl ImagePipeline {
     }
 }
 
-/// What a view shows of an image.
+/// The part of an image that a view shows.
 fn see(view: &View, of: &Image, pipeline: &ImagePipeline) -> Result<Image> {
     let channels = of.channels();
     let rect = Rect::all(ImageSize { height: of.height(), width: of.width() });
@@ -253,12 +253,12 @@ fn see(view: &View, of: &Image, pipeline: &ImagePipeline) -> Result<Image> {
     oriented(&rendered, view.window.size(), view.orientation, channels)
 }
 
-/// An image of what lies in the scratch.
+/// An image of the scratch's content.
 fn image(rendered: &Rendered, channels: usize, scratch: &Scratch) -> Result<Image> {
     oriented(&scratch.rendered, rendered.size, rendered.orientation, channels)
 }
 
-/// An image of pixels that are to be turned and mirrored.
+/// Orients pixels.
 pub(crate) fn oriented(pixels: &[u8], size: ImageSize, orientation: Orientation, channels: usize) -> Result<Image> {
     let ImageSize { height, width } = orientation.size(size);
     let mut image = Image::black(width, height, channels)?;

@@ -1,6 +1,6 @@
-//! A view of decoded pixels: what is cut out, resized, and written into its place.
+//! Rendering a view of decoded pixels: cropping, resizing, and writing.
 //!
-//! Not here: what the view is (`geometry`), and decoding (`decode`).
+//! Not here: how the view is defined (`geometry`), and decoding (`decode`).
 
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{InnerPixel, U8, U8x3, U8x4};
@@ -11,15 +11,15 @@ use super::geometry::{ImageSize, Orientation, Rect, View};
 use super::interpolation::Interpolation;
 use fulmen_data::{Error, Result};
 
-/// Pixels that lie somewhere in rows.
+/// Rows of pixels.
 pub(crate) struct Pixels<'a> {
     pub(crate) bytes: &'a [u8],
     /// Bytes from one row to the next; a multiple of the channels.
     pub(crate) stride: usize,
     pub(crate) channels: usize,
-    /// Which pixels of the source they are.
+    /// Their rectangle in the source.
     pub(crate) rect: Rect,
-    /// Eighths of the source's size at which they are.
+    /// Their scale in eighths of the source's size.
     pub(crate) eighths: usize,
 }
 
@@ -28,14 +28,14 @@ impl Interpolation {
         match self {
             Interpolation::Nearest => None,
             Interpolation::Bilinear => Some((FilterType::Bilinear, 1.0)),
-            // Of a = -0.5, as Pillow's.
+            // With a = -0.5, like Pillow.
             Interpolation::Bicubic => Some((FilterType::CatmullRom, 2.0)),
             Interpolation::Lanczos => Some((FilterType::Lanczos3, 3.0)),
         }
     }
 }
 
-/// The part of the source that a view needs, none if it shows only black.
+/// The part of the source that a view needs; none if it shows only black.
 pub(crate) fn needed(view: &View, interpolation: Interpolation) -> Option<Rect> {
     let seen = view.window.intersection(&Rect::all(view.size))?;
     if !view.is_resized() {
@@ -44,7 +44,7 @@ pub(crate) fn needed(view: &View, interpolation: Interpolation) -> Option<Rect> 
     let support = interpolation.filter().map_or(1.0, |(_, support)| support);
     let axis = |start: isize, length: usize, crop: usize, size: usize| {
         let scale = crop as f64 / size as f64;
-        // One pixel more than the kernel reaches, for rounding.
+        // One pixel more than the kernel's support, for rounding.
         let reach = (support * scale.max(1.0)).ceil() as isize + 1;
         let low = ((start as f64 * scale).floor() as isize - reach).max(0);
         let high = (((start + length as isize) as f64 * scale).ceil() as isize + reach).min(crop as isize);
@@ -96,8 +96,8 @@ pub(crate) fn render(
     Ok(())
 }
 
-/// Samples the part `seen` of the resized crop. Typed, because the crate's `resize` brings code for all of its 13 types of
-/// pixels into a program.
+/// Samples the part `seen` of the resized crop. Generic over the pixel type, because the crate's `resize` would add
+/// code for all of its 13 pixel types to a program.
 fn sample<P: PixelTrait + InnerPixel>(
     view: &View,
     seen: Rect,
@@ -111,7 +111,7 @@ fn sample<P: PixelTrait + InnerPixel>(
     let bytes = pixels.bytes.get(..rows * pixels.stride).unwrap_or(pixels.bytes);
     let whole = TypedImageRef::<P>::from_buffer((pixels.stride / pixels.channels) as u32, rows as u32, bytes)
         .map_err(|why| refuse(why.to_string()))?;
-    // The crop, as far as it has been decoded, in pixels of the scaled source: beyond it no kernel may reach.
+    // The decoded part of the crop, in pixels of the scaled source: kernels must not reach beyond it.
     let scale = pixels.eighths as f64 / 8.0;
     let axis =
         |crop: isize, crop_length: usize, rect: isize, length: usize, seen: isize, seen_length: usize, size: usize| {
@@ -137,9 +137,9 @@ fn sample<P: PixelTrait + InnerPixel>(
     resizer.resize_typed(&source, &mut target, &options).map_err(|why| refuse(why.to_string()))
 }
 
-/// Where and how pixels are wanted: turned, mirrored, and channel by channel or pixel by pixel.
+/// The output layout: orientation, and channel by channel or pixel by pixel.
 pub(crate) struct Target {
-    /// The size before they are turned.
+    /// The size before orientation.
     pub(crate) size: ImageSize,
     pub(crate) channels: usize,
     pub(crate) orientation: Orientation,
@@ -147,7 +147,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Writes pixels, of each channel and value what `make` makes of them.
+    /// Writes pixels, converted by `make` for each channel and value.
     pub(crate) fn write<T: Copy>(&self, from: &[u8], into: &mut [T], make: impl Fn(usize, u8) -> T) {
         let &Target { size, channels, orientation, channels_first } = self;
         let Orientation { transpose, flip_x, flip_y } = orientation;
@@ -199,7 +199,7 @@ impl Target {
     }
 }
 
-/// One row of three channels, each into a row of its own.
+/// Splits a row of three channels into one row per channel.
 fn split<T: Copy>(row: &[u8], [red, green, blue]: [&mut [T]; 3], flip: bool, make: &impl Fn(usize, u8) -> T) {
     let places = red.iter_mut().zip(green.iter_mut()).zip(blue.iter_mut());
     let put = |(((r, g), b), pixel): (((&mut T, &mut T), &mut T), &[u8])| {

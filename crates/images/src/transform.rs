@@ -1,6 +1,6 @@
-//! What one step of a pipeline of images is.
+//! The trait of a pipeline's steps.
 //!
-//! Not here: the steps, and the geometric ones, which the decoder takes part in (`geometry`).
+//! Not here: the steps, and the geometric ones that the decoder takes part in (`geometry`).
 
 use crate::Image;
 use fulmen_data::{Result, SampleRng};
@@ -32,23 +32,21 @@ use fulmen_data::{Result, SampleRng};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 pub trait ImageTransform: Send + Sync + 'static {
-    /// Makes one image of another. Its random numbers come from `random` alone: only then is the result the same on any
-    /// number of workers.
+    /// Transforms an image. Random numbers must come only from `random`, so that the result is the same with any number
+    /// of workers.
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image>;
 
-    /// The name and all options in one line, as `RandomRotation(degrees=10)`. It tells whether images that were kept
-    /// elsewhere are still those that this makes. Change it (a number of its own) when what it does changes: a cache knows it
-    /// by this line alone.
+    /// The name and all options in one line, such as `RandomRotation(degrees=10)`. A cache identifies the transform by
+    /// this line. Change it, for example with a version number, when the behavior changes.
     fn describe(&self) -> String;
 
-    /// Refuses options that no image can be changed with: a negative factor, a probability of 2. A pipeline asks when it
-    /// is built; what is used without one finds out when it is applied.
+    /// Checks the options: a negative factor or a probability of 2 is an error. A pipeline checks its steps when it is
+    /// built; without a pipeline, errors appear when the transform is applied.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The height and width of what it makes, from those of what it is given, where they are known. The same, unless said
-    /// otherwise.
+    /// The height and width of the result for a given input size, if known. By default the same.
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
         input
     }

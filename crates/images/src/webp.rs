@@ -1,4 +1,4 @@
-//! WebP files, lossy and lossless. Of an animation the first frame is read.
+//! WebP files, lossy and lossless. Only the first frame of an animation is read.
 //!
 //! Not here: the crate `image-webp`, which decodes.
 
@@ -21,7 +21,7 @@ fn refuse(error: DecodingError) -> Error {
 impl<'a> WebP<'a> {
     pub(crate) fn open(file: &'a [u8]) -> Result<WebP<'a>> {
         let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(refuse)?;
-        // What stands beside the pixels must not take more memory than the file has.
+        // Metadata must not take more memory than the size of the file.
         decoder.set_memory_limit(file.len());
         Ok(WebP(decoder))
     }
@@ -32,7 +32,7 @@ impl<'a> WebP<'a> {
     }
 
     pub(crate) fn orientation(&mut self) -> Orientation {
-        // EXIF data that cannot be read say nothing.
+        // Unreadable EXIF data are ignored.
         self.0.exif_metadata().ok().flatten().as_deref().map(exif::from_exif).unwrap_or_default()
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::ffi::Failure;
 
-/// What is wrong with a file, in words.
+/// What is wrong with a file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     message: String,
@@ -42,7 +42,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+/// The message: `fn main() -> Result<(), Box<dyn std::error::Error>>` prints this.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

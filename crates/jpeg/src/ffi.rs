@@ -1,16 +1,16 @@
-//! The C half, `shim.c`, behind functions that are safe to call: all of the crate's `unsafe` is in this file.
+//! Safe functions around the C code in `shim.c`. All of the crate's `unsafe` is in this file.
 //!
-//! Not here: what is decoded of an image, and what errors say.
+//! Not here: which part of an image to decode, and the messages of errors.
 #![allow(unsafe_code, reason = "the C half of this crate is called here")]
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-// The library itself; the shim calls it by its C names.
+// The library; the shim calls it by its C names.
 use turbojpeg_sys as _;
 
-/// A decoder of libjpeg-turbo's, with its memory.
+/// A libjpeg-turbo decoder with its memory.
 pub(crate) struct Handle(NonNull<RawHandle>);
 
 #[repr(C)]
@@ -18,7 +18,7 @@ struct RawHandle {
     _opaque: [u8; 0],
 }
 
-/// What stands before the pixels.
+/// The header of a file.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Header {
@@ -30,14 +30,14 @@ pub(crate) struct Header {
     pub(crate) precision: u32,
     pub(crate) progressive: u32,
     pub(crate) lossless: u32,
-    /// Bytes up to the first scan's data.
+    /// The offset of the first scan's data.
     pub(crate) consumed: usize,
 }
 
-/// Why the C half did not do what it was asked to.
+/// Why a call to the C code failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// With libjpeg-turbo's words.
+    /// libjpeg-turbo's message.
     Failed(String),
     CutShort,
     TooManyScans,
@@ -74,9 +74,9 @@ unsafe extern "C" {
 }
 
 impl Handle {
-    /// None where there is no memory.
+    /// None if memory cannot be allocated.
     pub(crate) fn new() -> Option<Handle> {
-        // SAFETY: it takes nothing, and gives a new object or null.
+        // SAFETY: it takes no arguments, and returns a new object or null.
         NonNull::new(unsafe { fulmen_jpeg_new() }).map(Handle)
     }
 
@@ -84,8 +84,8 @@ impl Handle {
     pub(crate) fn open<'a>(&'a mut self, data: &'a [u8]) -> Result<(Opened<'a>, Header), Failure> {
         let mut header = Header::default();
         let opened = Opened { handle: self, data: PhantomData };
-        // SAFETY: the handle is live and used by nobody else; `data` outlives `opened`, whose drop makes the C half forget
-        // it, on an error as well; `header` has the C struct's layout.
+        // SAFETY: the handle is live and not in use elsewhere; `data` outlives `opened`, whose drop makes the C code
+        // forget it, also on an error; `header` has the layout of the C struct.
         let status =
             unsafe { fulmen_jpeg_header(opened.handle.0.as_ptr(), data.as_ptr(), data.len(), &raw mut header) };
         opened.handle.check(status)?;
@@ -101,10 +101,10 @@ impl Handle {
         }
     }
 
-    /// libjpeg-turbo's words for the last error or damage.
+    /// libjpeg-turbo's message for the last error or warning.
     fn message(&self) -> String {
-        // SAFETY: the handle is live; its message is an array of it that always ends with a zero, since formatting and the
-        // allocation write one, and nothing writes it while `self` is borrowed.
+        // SAFETY: the handle is live. Its message is one of its arrays and always ends with a zero, since formatting
+        // and the allocation write one, and nothing writes it while `self` is borrowed.
         let message = unsafe { CStr::from_ptr(fulmen_jpeg_message(self.0.as_ptr())) };
         message.to_string_lossy().into_owned()
     }
@@ -140,8 +140,8 @@ impl Opened<'_> {
             into.resize(bytes, 0);
         }
         let Window { mut left, mut width, top, rows } = window;
-        // SAFETY: the handle is live, was opened, and its data is borrowed by `self`. The C half writes rows of its output
-        // width, which it checks to be no longer than `stride`, and no more than `rows` of them, for which `into` has room.
+        // SAFETY: the handle is live and open, and `self` borrows its data. The C code writes at most `rows` rows of
+        // its output width, which it checks to be at most `stride`; `into` is large enough for them.
         let status = unsafe {
             fulmen_jpeg_decode(
                 self.handle.0.as_ptr(),
@@ -160,7 +160,7 @@ impl Opened<'_> {
         Ok(Window { left, width, top, rows })
     }
 
-    /// If some of the data decoded so far made no sense: what.
+    /// The warning, if some of the data decoded so far was invalid.
     pub(crate) fn damage(&self) -> Option<String> {
         // SAFETY: the handle is live.
         let damaged = unsafe { fulmen_jpeg_damaged(self.handle.0.as_ptr()) != 0 };
@@ -170,7 +170,7 @@ impl Opened<'_> {
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
-        // SAFETY: the handle is live. Afterwards it has no pointer to the data.
+        // SAFETY: the handle is live. Afterwards it does not hold a pointer to the data.
         unsafe { fulmen_jpeg_end(self.handle.0.as_ptr()) }
     }
 }

@@ -1,5 +1,5 @@
-//! libjpeg-turbo's decoder, safe, for those who want a part of an image: only the blocks of the wanted columns are
-//! transformed, the rows above them are only read over, and what lies below is not read at all.
+//! A safe interface to libjpeg-turbo's decoder that decodes a part of an image: only the blocks of the needed columns
+//! are transformed, the rows above them are skipped, and the rows below are not read.
 //!
 #![cfg_attr(feature = "libjpeg-turbo", doc = "```")]
 #![cfg_attr(not(feature = "libjpeg-turbo"), doc = "```ignore")]
@@ -35,10 +35,10 @@ pub use error::Error;
 
 use crate::ffi::{Failure, Handle, Header, Opened, Window};
 
-/// The values of a pixel.
+/// The channels of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
-    /// One: luma.
+    /// One channel: luma.
     Gray,
     /// Red, green and blue.
     Rgb,
@@ -47,7 +47,7 @@ pub enum Space {
 }
 
 impl Space {
-    /// Values of a pixel.
+    /// The number of channels.
     pub fn channels(self) -> usize {
         match self {
             Space::Gray => 1,
@@ -66,42 +66,42 @@ impl Space {
     }
 }
 
-/// A part of an image, in pixels from its upper left corner.
+/// A rectangle in an image, in pixels from its upper left corner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
     /// Columns to the left of it.
     pub x: usize,
     /// Rows above it.
     pub y: usize,
-    /// Columns of it.
+    /// The width.
     pub width: usize,
-    /// Rows of it.
+    /// The height.
     pub height: usize,
 }
 
-/// Where decoded pixels lie.
+/// The decoded part of an image, and its layout in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
-    /// Columns to the left of the first one, in pixels of the scaled image.
+    /// Columns to the left of it, in pixels of the scaled image.
     pub x: usize,
-    /// Rows above the first one.
+    /// Rows above it.
     pub y: usize,
-    /// Columns.
+    /// The width.
     pub width: usize,
-    /// Rows.
+    /// The height.
     pub height: usize,
     /// Bytes from one row to the next.
     pub stride: usize,
 }
 
-/// A decoder, with memory that it keeps from one image to the next.
+/// A decoder that keeps its memory between images.
 pub struct Decoder(Handle);
 
 impl Decoder {
-    /// A new one.
+    /// Creates a decoder.
     ///
     /// # Errors
-    /// No memory.
+    /// Not enough memory.
     pub fn new() -> Result<Decoder, Error> {
         Handle::new().map(Decoder).ok_or_else(|| Error::other("there is no memory for a JPEG decoder"))
     }
@@ -109,8 +109,8 @@ impl Decoder {
     /// Reads the header of a file.
     ///
     /// # Errors
-    /// Bytes that are no JPEG file, and one that ends before its pixels begin; 12 bits a value; a lossless JPEG, whose
-    /// pixels depend on all those before them.
+    /// Bytes that are not a JPEG file; a file that ends before its pixels; 12 bits per value; a lossless JPEG, in which
+    /// each pixel depends on all earlier ones.
     pub fn open<'a>(&'a mut self, file: &'a [u8]) -> Result<Jpeg<'a>, Error> {
         let (opened, header) = self.0.open(file).map_err(|failure| match failure {
             Failure::CutShort => Error::cut_short("the file ends before its pixels begin"),
@@ -122,20 +122,20 @@ impl Decoder {
         if header.lossless != 0 {
             return Err(Error::other("it is a lossless JPEG, of which no part can be decoded; convert it to PNG"));
         }
-        // In a scan's data no end marker can stand; where there is none at all, the file was cut.
+        // An end marker cannot occur in a scan's data. If there is none, the file was cut short.
         let complete = file.get(header.consumed..).is_some_and(has_end);
         Ok(Jpeg { opened: Some(opened), header, complete, damage: None })
     }
 }
 
-/// Whether the marker of an image's end is in there. It is looked for from the end, where it stands if all is well.
+/// Whether the data has an end marker. The search starts at the end, where it normally is.
 fn has_end(data: &[u8]) -> bool {
     data.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
 }
 
 /// A file whose header has been read.
 pub struct Jpeg<'a> {
-    /// None when it has been decoded.
+    /// None after decoding.
     opened: Option<Opened<'a>>,
     header: Header,
     complete: bool,
@@ -143,44 +143,45 @@ pub struct Jpeg<'a> {
 }
 
 impl Jpeg<'_> {
-    /// Columns of the image.
+    /// The width of the image.
     pub fn width(&self) -> usize {
         self.header.width as usize
     }
 
-    /// Rows of the image.
+    /// The height of the image.
     pub fn height(&self) -> usize {
         self.header.height as usize
     }
 
-    /// Whether it has to be decoded as CMYK: libjpeg-turbo makes no other colours of it.
+    /// Whether it must be decoded as CMYK: libjpeg-turbo cannot convert it to another color space.
     pub fn is_cmyk(&self) -> bool {
         // JCS_CMYK, JCS_YCCK.
         matches!(self.header.space, 4 | 5)
     }
 
-    /// Whether the image comes in passes over the whole of it, so that nothing can be left unread.
+    /// Whether the image is progressive: then every scan covers the whole image, and nothing can be skipped.
     pub fn is_progressive(&self) -> bool {
         self.header.progressive != 0
     }
 
-    /// The size at a scale of `eighths` / 8: what does not divide is rounded up.
+    /// The size at a scale of `eighths` / 8, rounded up.
     pub fn scaled(&self, eighths: usize) -> (usize, usize) {
         ((self.width() * eighths).div_ceil(8), (self.height() * eighths).div_ceil(8))
     }
 
-    /// Decodes a part of the image at a scale of `eighths` / 8, once. The region counts in pixels of the scaled image.
+    /// Decodes a part of the image at a scale of `eighths` / 8; can be called once. The region is in pixels of the
+    /// scaled image.
     ///
-    /// `pixels` is made longer where it must be; what it holds beyond the part is of no meaning. The part has at least the
-    /// region. Its pixels are those that decoding the whole would give, since neighbours that the interpolation of colour
-    /// needs are decoded as well.
+    /// `pixels` is enlarged if necessary; its content outside of the part is unspecified. The part contains the region.
+    /// Its pixels are the same as those from decoding the whole image, because the neighbors that chroma upsampling
+    /// needs are decoded too.
     ///
-    /// A file without an end marker is decoded to its last row even if the region ends before, so that whether it is
+    /// A file without an end marker is decoded to its last row even if the region ends earlier, so that whether it is
     /// cut short does not depend on the region.
     ///
     /// # Errors
-    /// A scale that is not 1 to 8, a region that is empty or not inside; a file that is cut short or cannot be decoded; a
-    /// second call.
+    /// A scale that is not 1 to 8; a region that is empty or not inside the image; a file that is cut short or cannot
+    /// be decoded; a second call.
     pub fn decode(
         &mut self,
         space: Space,
@@ -201,13 +202,13 @@ impl Jpeg<'_> {
         let Some(mut opened) = self.opened.take() else {
             return Err(Error::other("the image was decoded before; open it again"));
         };
-        // Colour at half the resolution is interpolated between neighbours, which a cut must not take away. A progressive
-        // file without all its scans is smoothed as well, by the two blocks to the left too.
+        // Chroma at half the resolution is upsampled with its neighbors, so the window needs a margin. A progressive
+        // file with missing scans is also smoothed, using two blocks to the left.
         let smoothed = if self.is_progressive() { 2 * BLOCK } else { 0 };
         let left = x.saturating_sub(MARGIN + smoothed);
         let right = (x + region.width + MARGIN).min(width);
         let bottom = if self.complete { y + region.height } else { height };
-        // The left edge moves to the beginning of a block, at most 4 * 8 columns wide.
+        // The left edge moves to the start of a block, which is at most 4 * 8 columns wide.
         let stride = (right - left + BLOCK).min(width) * space.channels();
         let window =
             Window { left: left as u32, width: (right - left) as u32, top: y as u32, rows: (bottom - y) as u32 };
@@ -220,14 +221,14 @@ impl Jpeg<'_> {
         Ok(Part { x: window.left as usize, y, width: window.width as usize, height: region.height, stride })
     }
 
-    /// If some data that was decoded made no sense, so that pixels are wrong: what libjpeg-turbo says of it.
+    /// libjpeg-turbo's warning, if some data that was decoded was invalid, so that pixels are wrong.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
 }
 
-/// Columns decoded beside a region.
+/// Extra columns decoded on each side of a region.
 const MARGIN: usize = 8;
 
-/// The widest block of columns that are decoded together.
+/// The maximum width of columns that are decoded together.
 const BLOCK: usize = 32;

@@ -1,13 +1,13 @@
-//! Parts of images against the whole of them, for all samplings, scales and kinds of files.
+//! Parts of images compared with whole images, for all samplings, scales and kinds of files.
 //!
-//! Not here: what the pixels must be; the crate that uses this one compares them with Pillow's.
+//! Not here: the correct pixels; `fulmen-images` compares them with Pillow's.
 
 use crate::{Decoder, Region, Space};
 use turbojpeg::{Colorspace, Compressor, Image, PixelFormat, Subsamp};
 
 const SIZE: (usize, usize) = (157, 118);
 
-/// Waves and grain, with values of one pixel that have nothing to do with each other.
+/// Waves and grain; the values within a pixel are unrelated.
 fn pixels(channels: usize) -> Vec<u8> {
     let (width, height) = SIZE;
     let place = |i: usize| (i % width, i / width);
@@ -28,7 +28,7 @@ fn encode(format: PixelFormat, channels: usize, set: impl FnOnce(&mut Compressor
     compressor.compress_to_vec(Image { pixels: &pixels[..], width, pitch: width * channels, height, format }).unwrap()
 }
 
-/// Rows of a region's pixels, without what lies around it.
+/// The pixel rows of a region, without its surroundings.
 fn decode(decoder: &mut Decoder, file: &[u8], space: Space, eighths: usize, region: Option<Region>) -> Vec<Vec<u8>> {
     let mut jpeg = decoder.open(file).unwrap();
     let (width, height) = jpeg.scaled(eighths);
@@ -40,7 +40,7 @@ fn decode(decoder: &mut Decoder, file: &[u8], space: Space, eighths: usize, regi
     rows.map(|row| row[from..from + length].to_vec()).collect()
 }
 
-/// Some regions of a file at some scales are the same as in the whole.
+/// Compares some regions of a file at some scales with the whole image.
 #[track_caller]
 fn check_parts(name: &str, file: &[u8], space: Space) {
     let mut decoder = Decoder::new().unwrap();
@@ -86,7 +86,7 @@ fn parts_are_those_of_the_whole_for_all_samplings_and_scales() {
     }
 }
 
-/// Where scans are missing, libjpeg makes the blocks smooth, by those around them.
+/// If scans are missing, libjpeg smooths blocks using their neighbors.
 #[test]
 fn parts_are_those_of_the_whole_in_a_progressive_file_without_all_its_scans() {
     for sampling in [Subsamp::None, Subsamp::Sub2x2, Subsamp::Sub4x1] {

@@ -9,7 +9,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, StructArray};
 use arrow_schema::DataType;
 
-use super::array_cell;
+use super::arrow_scalar;
 use super::block_reader::{Block, RowOrigin};
 use super::column::{ColumnRef, Positions, known};
 use super::scalar::{Mismatch, ScalarRef, Value, bytes, text};

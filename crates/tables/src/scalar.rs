@@ -1,6 +1,6 @@
 //! One value of a row, and its way into a dtype or a Rust type. What is allowed is the same for all kinds of tables.
 //!
-//! Not here: where the value comes from (`array_cell`).
+//! Not here: where the value comes from (`arrow_scalar`).
 
 use arrow_array::Array;
 use fulmen_tensor::DType;

@@ -1,6 +1,6 @@
 //! Columns of a table made into the fields of samples: numbers, vectors, arrays and classes.
 //!
-//! Not here: how classes get their numbers (`labels`), and conversion of values (`cell`, `array_cell`).
+//! Not here: how classes get their numbers (`labels`), and conversion of values (`cell`, `arrow_scalar`).
 
 use fulmen_tensor::DType;
 

@@ -1,6 +1,7 @@
-//! [`FakeDataset`]: random samples of a given form, for a program whose data is not there yet, or beside data that is.
+//! [`FakeDataset`]: random samples with given fields, in place of data that is not available yet or added to real
+//! data.
 //!
-//! Not here: arrays that the user has (`tensor_dataset`).
+//! Not here: arrays in memory (`tensor_dataset`).
 
 use std::sync::Arc;
 
@@ -9,10 +10,10 @@ use fulmen_tensor::{DType, Element};
 
 use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRng};
 
-/// Random samples with the fields of real ones, to try a program, a pod or `preflight` before the data is there.
-/// torchvision's `FakeData`, for samples of any form.
+/// Random samples with the fields of real ones, to try a program, a pod or `preflight` before the data is
+/// available. This is torchvision's `FakeData` for samples with any fields.
 ///
-/// A sample depends on its index alone: it is the same in every epoch, on every host. Nothing is kept in memory.
+/// A sample depends only on its index: it is the same in every epoch and on every host. Nothing is kept in memory.
 ///
 /// ```
 /// use fulmen_data::{Dataset, FakeDataset, HostBatch};
@@ -26,7 +27,7 @@ use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRng};
 #[derive(Clone)]
 pub struct FakeDataset {
     beside: Option<Arc<dyn Dataset>>,
-    /// The fields of that dataset.
+    /// The fields of the wrapped dataset.
     others: Vec<Field>,
     len: usize,
     seed: u64,
@@ -46,7 +47,7 @@ impl FakeDataset {
         FakeDataset { beside: None, others: vec![], len, seed: 0, fields: vec![] }
     }
 
-    /// The samples of a dataset. Random fields are added to theirs: the noise that a generator is tested with, say.
+    /// The samples of a dataset, with random fields added to theirs: the noise for a generator, for example.
     ///
     /// ```
     /// use fulmen_data::{Dataset, FakeDataset, TensorDataset};
@@ -62,23 +63,23 @@ impl FakeDataset {
         FakeDataset { beside: Some(Arc::new(dataset)), others, ..FakeDataset::new(len) }
     }
 
-    /// Other numbers for another seed; 0 at first.
+    /// Sets the seed; 0 unless set.
     pub fn seed(self, seed: u64) -> FakeDataset {
         FakeDataset { seed, ..self }
     }
 
-    /// Adds a field of bytes from 0 to 255, `u8[shape]`.
+    /// Adds a field of random bytes from 0 to 255, `u8[shape]`.
     pub fn pixels(self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> FakeDataset {
         self.field(Field::new(name, DType::U8, shape), Values::Bytes)
     }
 
-    /// Adds a field of classes or tokens from 0 to `bound - 1`, `i32[shape]`. With a `bound` that no `i32` reaches, or 0,
-    /// reading a sample is an error.
+    /// Adds a field of random classes or tokens from 0 to `bound - 1`, `i32[shape]`. If `bound` is 0 or larger than
+    /// an `i32` can hold, reading a sample is an error.
     pub fn integers(self, name: impl Into<String>, shape: impl Into<Vec<usize>>, bound: usize) -> FakeDataset {
         self.field(Field::new(name, DType::I32, shape), Values::Below(bound))
     }
 
-    /// Adds a field of draws from the normal distribution with mean 0 and variance 1, `f32[shape]`.
+    /// Adds a field with draws from the normal distribution with mean 0 and variance 1, `f32[shape]`.
     pub fn normal(self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> FakeDataset {
         self.field(Field::new(name, DType::F32, shape), Values::Normal)
     }
@@ -102,7 +103,7 @@ impl Dataset for FakeDataset {
         if let Some(dataset) = &self.beside {
             dataset.read(index, sample)?;
         }
-        // Not the loader's random numbers, which differ from epoch to epoch.
+        // Not the loader's random numbers: those differ from epoch to epoch.
         let mut random = SampleRng::new(self.seed, 0, index as u64);
         for (place, (field, values)) in (self.others.len()..).zip(&self.fields) {
             let count = field.elements()?;

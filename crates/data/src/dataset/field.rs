@@ -1,6 +1,6 @@
 //! One named part of a sample: its dtype and shape, without the batch axis.
 //!
-//! Not here: where a field lies in a batch; that is `layout`.
+//! Not here: the offset of a field in a batch (`layout`).
 
 use std::fmt;
 
@@ -18,32 +18,32 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Field {
-    /// What the field is called.
+    /// The name of the field.
     pub name: String,
-    /// The type of its elements.
+    /// The dtype of its elements.
     pub dtype: DType,
-    /// Its shape in one sample; empty for a single value.
+    /// The shape in one sample; empty for a scalar.
     pub shape: Vec<usize>,
 }
 
 impl Field {
-    /// A field of a sample.
+    /// A field with this name, dtype and shape.
     pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Field {
         Field { name: name.into(), dtype, shape: shape.into() }
     }
 
-    /// Elements in one sample. An error if that number does not fit in memory.
+    /// Elements in one sample. An error if their number does not fit in memory.
     pub fn elements(&self) -> Result<usize> {
         self.product(1)
     }
 
-    /// Bytes of one sample. An error if that number does not fit in memory.
+    /// Bytes in one sample. An error if their number does not fit in memory.
     pub fn sample_bytes(&self) -> Result<usize> {
         self.product(self.dtype.size_in_bytes())
     }
 
     fn product(&self, unit: usize) -> Result<usize> {
-        // Beyond isize::MAX nothing can be allocated or sliced.
+        // An allocation or slice cannot be larger than isize::MAX.
         let product = self.shape.iter().try_fold(unit, |size, &axis| size.checked_mul(axis));
         product.filter(|&size| size <= isize::MAX as usize).ok_or_else(|| {
             Error::field(format!("field {self}: one sample has more bytes than this machine can address"))

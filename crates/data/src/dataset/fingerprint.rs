@@ -1,6 +1,6 @@
-//! A hash over all that samples depend on, so that what was kept of them is known to be of the same ones.
+//! A hash of everything the samples depend on. A cache uses it to check that it holds the same samples.
 //!
-//! Not here: what is kept (`cache`).
+//! Not here: the cache (`fulmen-cache`).
 
 use std::fmt;
 use std::fs::Metadata;
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::dataset::key_parts::KeyParts;
 use crate::{Error, Result};
 
-/// A SHA-256 that takes in named values.
+/// A SHA-256 hash of named values.
 ///
 /// ```
 /// use fulmen_data::Fingerprint;
@@ -29,31 +29,32 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, Default)]
 pub struct Fingerprint {
     hash: Sha256,
-    /// What was taken in, name by name, where someone wants to say later what differs.
+    /// The values by name, if they are recorded to explain differences later.
     parts: Option<KeyParts>,
-    /// The type of the first function that takes part.
+    /// The type of the first function that was added.
     function: Option<&'static str>,
 }
 
 impl Fingerprint {
-    /// Of nothing yet.
+    /// An empty fingerprint.
     pub fn new() -> Fingerprint {
         Fingerprint::default()
     }
 
-    /// Of nothing yet, and keeping notes of what it takes in.
+    /// An empty fingerprint that also records the values that are added.
     #[doc(hidden)]
     pub fn recording_parts() -> Fingerprint {
         Fingerprint { parts: Some(KeyParts::default()), ..Fingerprint::default() }
     }
 
-    /// The notes of one that keeps them.
+    /// The recorded values.
     #[doc(hidden)]
     pub fn into_parts(self) -> KeyParts {
         self.parts.unwrap_or_default()
     }
 
-    /// Takes in a value under a name. The order counts; no two lists of names and values give the same bytes to the hash.
+    /// Adds a named value. The order counts: two different lists of names and values never feed the hash the same
+    /// bytes.
     pub fn add(&mut self, name: &str, value: impl AsRef<[u8]>) {
         for part in [name.as_bytes(), value.as_ref()] {
             self.hash.update((part.len() as u64).to_le_bytes());
@@ -64,8 +65,8 @@ impl Fingerprint {
         }
     }
 
-    /// Takes in a function by its type, which does not change with what the function does. What is kept by this fingerprint
-    /// then needs a version, as `CacheBuilder::version`, which its user changes with the
+    /// Adds a function by its type. The type does not change when the code of the function does, so the user of a
+    /// cache with this fingerprint must set a version, such as `CacheBuilder::version`, and change it with the
     /// function.
     pub fn add_function<F>(&mut self, name: &str) {
         let function = std::any::type_name::<F>();
@@ -73,16 +74,16 @@ impl Fingerprint {
         self.function.get_or_insert(function);
     }
 
-    /// The first function that takes part, by its type.
+    /// The type of the first function that was added.
     #[doc(hidden)]
     pub fn function(&self) -> Option<&'static str> {
         self.function
     }
 
-    /// Takes in a file by its path, its size and its time of change; its content is not read.
+    /// Adds a file by its path, size and modification time. The content is not read.
     ///
     /// # Errors
-    /// A file that is not there.
+    /// The file does not exist.
     pub fn add_file(&mut self, path: &Path) -> Result<()> {
         let metadata = path.metadata().map_err(|source| Error::io(path, "looking at the file", source))?;
         self.add_metadata(path, &metadata);
@@ -99,7 +100,7 @@ impl Fingerprint {
 }
 
 impl fmt::Display for Fingerprint {
-    /// 64 hexadecimal digits.
+    /// The hash as 64 hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.hash.clone().finalize().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }

@@ -1,16 +1,16 @@
-//! What a cache's key was made of, name by name, so that a difference can be said in words.
+//! The named values that made up a cache's key, so that a message can explain how two keys differ.
 //!
-//! Not here: the key itself, which is a hash over everything in order (`Fingerprint`).
+//! Not here: the key itself, a hash of all values in order (`Fingerprint`).
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::checksum::hex;
 
-/// Values longer than this are cut in a message.
+/// Longer values are truncated in messages.
 const LONGEST_TEXT: usize = 300;
 
-/// All values that came under each name, in the order in which the names came first.
+/// All values by name, in the order in which each name first appeared.
 #[derive(Clone, Debug, Default)]
 pub struct KeyParts(Vec<OpenPart>);
 
@@ -34,7 +34,7 @@ impl KeyParts {
         part.hash.update(value);
     }
 
-    /// As a manifest keeps them.
+    /// The form that a manifest stores.
     pub fn finish(self) -> Vec<KeyPart> {
         let finish = |part: OpenPart| KeyPart {
             name: part.name,
@@ -46,7 +46,7 @@ impl KeyParts {
     }
 }
 
-/// The values under one name: how many there are, the first of them, and a hash over all.
+/// The values with one name: how many there are, the first one, and a hash of all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyPart {
@@ -56,7 +56,7 @@ pub struct KeyPart {
     pub hash: String,
 }
 
-/// What differs, a line a name.
+/// The differences, one line per name.
 pub fn differences(was: &[KeyPart], is: &[KeyPart]) -> Vec<String> {
     let find = |parts: &'_ [KeyPart], name: &str| parts.iter().find(|part| part.name == name).cloned();
     let mut lines = Vec::new();
@@ -86,7 +86,7 @@ fn described(part: &KeyPart) -> String {
     if part.count == 1 { part.first.clone() } else { format!("{} values", part.count) }
 }
 
-/// A value in words: text as it is, a few bytes as a number (they are written lowest first), others in hexadecimal.
+/// A value for a message: text as it is, up to 16 bytes as a little-endian number, longer ones in hexadecimal.
 fn readable(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
         Ok(text) if !text.contains(char::is_control) => {

@@ -1,7 +1,7 @@
-//! What a dataset is: a number of samples, their fields, and how to read one of them by index.
+//! The `Dataset` trait: a number of samples, their fields, and how to read a sample by index.
 //!
-//! Beside it: datasets of arrays and of items, parts and divisions of others. Not here: the datasets of file formats, or
-//! the order in which samples are read.
+//! Also here: datasets of arrays and items, and subsets and splits of other datasets. Not here: datasets of file
+//! formats, and the order in which samples are read.
 
 mod fake;
 mod field;
@@ -58,29 +58,28 @@ pub use tensor_dataset::{TensorDataset, TensorDatasetBuilder};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Dataset: Send + Sync + 'static {
-    /// How many samples there are. It does not change; a loader asks when it is built.
+    /// The number of samples. It must not change; a loader asks once, when it is built.
     fn len(&self) -> usize;
 
-    /// The parts of a sample, the same for every sample. A loader asks when it is built.
+    /// The fields, the same for every sample. A loader asks once, when it is built.
     fn fields(&self) -> Vec<Field>;
 
     /// Writes every field of sample `index`. `index` is below [`len`](Dataset::len).
     ///
-    /// What it writes must depend on the index, [`Sample::epoch`] and [`Sample::random`] alone: worker threads call it in no
-    /// particular order. An error, or a panic, becomes the error of the batch that the sample belongs to, with the index put
-    /// in front.
+    /// What it writes may depend only on the index, [`Sample::epoch`] and [`Sample::random`]: worker threads call
+    /// it in no particular order. An error or a panic becomes the error of the sample's batch, prefixed with the index.
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()>;
 
-    /// Where sample `index` comes from, for messages: a file, and the place in it. Unknown unless said otherwise.
+    /// Where sample `index` comes from, for messages: a file and a position in it. Unknown by default.
     fn origin(&self, _index: usize) -> Option<String> {
         None
     }
 
-    /// Adds all that the samples depend on: what they are read from, and what is done to them. It tells whether samples
-    /// that were kept elsewhere are still those of this dataset.
+    /// Adds everything the samples depend on: their files and how they are processed. A cache compares fingerprints
+    /// to check that it holds the samples of this dataset.
     ///
     /// # Errors
-    /// A dataset that cannot say it; so are all that do not implement this.
+    /// The dataset cannot tell. This is the default.
     fn fingerprint(&self, _fingerprint: &mut Fingerprint) -> Result<()> {
         Err(Error::usage(format!(
             "{} does not say what its samples depend on; implement Dataset::fingerprint for it",

@@ -1,4 +1,4 @@
-//! The random numbers that one sample of one epoch may use, as for its augmentation.
+//! Random numbers for one sample in one epoch, for example for its augmentation.
 //!
 //! Not here: the order of the samples (`sampler`), and random numbers on the device (`fulmen_tensor::random`).
 
@@ -7,10 +7,10 @@ use std::ops::Range;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// Random numbers of which nothing decides but a seed, an epoch and a sample's index.
+/// Random numbers that depend only on a seed, an epoch and a sample's index.
 ///
-/// They do not depend on threads, machines or what was drawn for other samples, and stay the same in later releases.
-/// [`Sample::random`](crate::Sample::random) has those of the sample that is read.
+/// They do not depend on threads, machines or the draws of other samples, and stay the same in later releases.
+/// [`Sample::random`](crate::Sample::random) gives those of the current sample.
 ///
 /// ```
 /// use fulmen_data::SampleRng;
@@ -36,22 +36,22 @@ impl SampleRng {
         self.0.next_u64()
     }
 
-    /// A number in `[low, high)`, uniform; `low` where the two are equal.
+    /// A uniform number in `[low, high)`; `low` if the two are equal.
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * unit(&mut self.0)
     }
 
-    /// A whole number from 0 to `bound - 1`, each with the same probability; 0 where `bound` is 0.
+    /// A uniform integer from 0 to `bound - 1`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         below(&mut self.0, bound as u64) as usize
     }
 
-    /// A whole number in the range, each with the same probability; its start where it is empty.
+    /// A uniform integer in the range; its start if the range is empty.
     pub fn in_range(&mut self, range: Range<usize>) -> usize {
         range.start + self.below(range.len())
     }
 
-    /// Puts values into an order that is uniform over all of them.
+    /// Shuffles the values uniformly.
     pub fn shuffle<T>(&mut self, values: &mut [T]) {
         shuffle_by(&mut self.0, values);
     }
@@ -68,7 +68,7 @@ impl SampleRng {
     }
 }
 
-/// What random numbers are for. Different purposes give unrelated numbers for the same seed.
+/// The purpose of random numbers. Different purposes give unrelated numbers for the same seed.
 #[derive(Clone, Copy)]
 #[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
 pub enum Purpose {
@@ -84,7 +84,7 @@ pub enum Purpose {
     ShardOrder = 17,
 }
 
-/// A generator of its own for each purpose and each three numbers.
+/// A generator that depends on the purpose and three numbers.
 pub fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
     let mut key = [0u8; 32];
     let words = numbers.into_iter().chain([purpose as u64]);
@@ -94,19 +94,19 @@ pub fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
-/// A permutation of `0..len`, uniform over all of them as far as ChaCha8 can tell.
+/// A uniform permutation of `0..len`, generated with ChaCha8.
 pub fn permutation(purpose: Purpose, seed: u64, epoch: u64, len: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..len).collect();
     shuffle(purpose, [seed, epoch, len as u64], &mut order);
     order
 }
 
-/// Puts values into an order that is uniform over all of them.
+/// Shuffles the values uniformly.
 pub fn shuffle<T>(purpose: Purpose, numbers: [u64; 3], values: &mut [T]) {
     shuffle_by(&mut generator(purpose, numbers), values);
 }
 
-/// Fisher and Yates's shuffle, written out and not taken from a crate, because a crate may change how it draws.
+/// The Fisher–Yates shuffle. Written here instead of taken from a crate, because a crate may change how it draws.
 fn shuffle_by<T>(random: &mut impl RngCore, values: &mut [T]) {
     for last in (1..values.len()).rev() {
         let other = below(random, last as u64 + 1) as usize;
@@ -114,19 +114,19 @@ fn shuffle_by<T>(random: &mut impl RngCore, values: &mut [T]) {
     }
 }
 
-/// A number in `[0, 1)`, of 53 bits, as many as a mantissa has.
+/// A number in `[0, 1)` with 53 random bits, the precision of an `f64`.
 pub fn unit(random: &mut impl RngCore) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A number below `bound`, each with the same probability (Lemire's multiplication with rejection); 0 below 0.
+/// A uniform number below `bound` (Lemire's multiplication with rejection); 0 if `bound` is 0.
 pub fn below(random: &mut impl RngCore, bound: u64) -> u64 {
     if bound == 0 {
         return 0;
     }
     loop {
         let product = u128::from(random.next_u64()) * u128::from(bound);
-        // The low half counts how far into its bucket the draw fell; the first 2^64 mod bound of each are one too many.
+        // The low half is the offset of the draw in its bucket. The first 2^64 mod bound offsets are rejected.
         if product as u64 >= bound.wrapping_neg() % bound {
             return (product >> 64) as u64;
         }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn draws_are_rejected_where_they_would_be_unfair() {
-        /// Hands out the given words in turn.
+        /// Returns the given words in turn.
         struct Words(Vec<u64>);
         impl RngCore for Words {
             fn next_u32(&mut self) -> u32 {
@@ -150,10 +150,10 @@ mod tests {
             }
             fn fill_bytes(&mut self, _: &mut [u8]) {}
         }
-        // 2^64 mod 3 = 1: of the 2^64 words exactly one, 0, has to go.
+        // 2^64 mod 3 = 1: exactly one of the 2^64 words, 0, is rejected.
         assert_eq!(below(&mut Words(vec![0, u64::MAX]), 3), 2);
         assert_eq!(below(&mut Words(vec![1]), 3), 0);
-        // 2^64 mod 2^63+1 = 2^63-1: almost every second word has to go.
+        // 2^64 mod 2^63+1 = 2^63-1: almost every second word is rejected.
         let bound = (1 << 63) + 1;
         assert_eq!(below(&mut Words(vec![0, 2, u64::MAX]), bound), bound - 1);
     }

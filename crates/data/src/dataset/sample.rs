@@ -1,6 +1,6 @@
-//! The place in a batch where a dataset writes one sample.
+//! The row of a batch into which a dataset writes one sample.
 //!
-//! Not here: the batch's memory (`batch`) and the datasets that write.
+//! Not here: the memory of the batch (`batch`) and the datasets.
 
 use bytemuck::{NoUninit, Pod};
 use fulmen_tensor::Element;
@@ -8,28 +8,28 @@ use fulmen_tensor::Element;
 use crate::loader::layout::Layout;
 use crate::{Error, Field, Result, SampleRng, Stage};
 
-/// Which sample is read: all that its content may depend on, with the dataset.
+/// Identifies the sample: with the dataset, everything its content may depend on.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
 pub struct SampleKey {
     pub seed: u64,
     pub epoch: u64,
-    /// The epoch that random numbers are drawn for. It differs from the loader's where a stream is repeated within an epoch.
+    /// The epoch of the random numbers. It differs from the loader's epoch if a stream is repeated within an epoch.
     pub random_epoch: u64,
     pub index: u64,
 }
 
-/// One row of a batch, lent to [`Dataset::read`](crate::Dataset::read), which must write every field of it.
+/// One row of a batch. [`Dataset::read`](crate::Dataset::read) must write every field of it.
 ///
-/// Writing goes straight into the batch's memory. Dtype and size are checked against the declared [`Field`]s; a field
-/// that is left unwritten makes the loader report an error instead of handing out whatever lay there.
+/// Values are written directly into the memory of the batch. Dtype and size are checked against the declared
+/// [`Field`]s. If a field is left unwritten, the loader reports an error instead of handing out old memory.
 pub struct Sample<'a> {
     layout: &'a Layout,
     bytes: &'a mut [u8],
     row: usize,
     written: &'a mut [bool],
     key: SampleKey,
-    /// Made when it is wanted: copying a small sample takes less time than that.
+    /// Created on first use: copying a small sample takes less time than creating it.
     random: Option<SampleRng>,
 }
 
@@ -47,24 +47,24 @@ impl<'a> Sample<'a> {
         Sample { layout, bytes, row, written, key, random: None }
     }
 
-    /// The epoch for which the sample is read.
+    /// The epoch in which the sample is read.
     pub fn epoch(&self) -> u64 {
         self.key.epoch
     }
 
-    /// Random numbers for this sample: the loader's seed, the epoch and the sample's index as the loader's dataset counts
-    /// decide them, and nothing else does. Each draw goes on from the last.
+    /// Random numbers for this sample. They depend only on the loader's seed, the epoch and the index of the sample
+    /// in the loader's dataset. Each draw continues after the last one.
     pub fn random(&mut self) -> &mut SampleRng {
         let SampleKey { seed, random_epoch, index, .. } = self.key;
         self.random.get_or_insert_with(|| SampleRng::new(seed, random_epoch, index))
     }
 
-    /// Does some work and counts its time as that of a stage; [`Stage::timed`] does the same without a sample.
+    /// Runs `work` and counts its time for a stage. [`Stage::timed`] does the same without a sample.
     pub fn timed<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
         stage.timed(work)
     }
 
-    /// An error that names the fields that were not written, if there are any.
+    /// An error that names the unwritten fields, if there are any.
     #[doc(hidden)]
     pub fn check_complete(&self) -> Result<()> {
         let fields = self.layout.fields().iter().zip(&*self.written);
@@ -84,25 +84,25 @@ impl<'a> Sample<'a> {
         self.layout.fields()
     }
 
-    /// The bytes of a field, to be written in place. They are zero unless this sample wrote them before.
+    /// The bytes of a field, to be written in place. They are zero until this sample writes them.
     pub fn field_mut(&mut self, field: usize) -> Result<&mut [u8]> {
         self.layout.field(field)?;
         let bytes = &mut self.bytes[self.layout.row(field, self.row)];
-        // The allocation is reused: what an earlier batch left must not show through.
+        // The allocation is reused: bytes of an earlier batch must not show.
         if !std::mem::replace(&mut self.written[field], true) {
             bytes.fill(0);
         }
         Ok(bytes)
     }
 
-    /// The elements of a field, to be written in place. They are zero unless this sample wrote them before.
+    /// The elements of a field, to be written in place. They are zero until this sample writes them.
     pub fn values_mut<T: Element + Pod>(&mut self, field: usize) -> Result<&mut [T]> {
         self.check_dtype::<T>(field)?;
         let bytes = self.field_mut(field)?;
         bytemuck::try_cast_slice_mut(bytes).map_err(|why| Error::field(format!("field {field}: {why}")))
     }
 
-    /// Writes a whole field from bytes in the machine's byte order.
+    /// Writes a whole field from bytes in native byte order.
     pub fn write(&mut self, field: usize, bytes: &[u8]) -> Result<()> {
         let declared = self.layout.field(field)?;
         let range = self.layout.row(field, self.row);
@@ -134,7 +134,7 @@ impl<'a> Sample<'a> {
         self.write(field, bytes)
     }
 
-    /// Writes a field that is a single value.
+    /// Writes a scalar field.
     pub fn write_value<T: Element + NoUninit>(&mut self, field: usize, value: T) -> Result<()> {
         self.write_slice(field, &[value])
     }

@@ -1,6 +1,6 @@
-//! Items by index, of whatever Rust type they come in: rows of a table, the bytes of files, documents.
+//! Items by index, of any Rust type: rows of a table, the bytes of files, documents.
 //!
-//! Not here: the sources themselves, and items that can only be read from the beginning to the end (`stream`).
+//! Not here: the sources themselves, and items that can only be read in sequence (`stream`).
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::{Dataset, Field, Fingerprint, Result, Sample, Stage};
 
 /// A collection of items that can be read by index, in any order and from any thread.
 ///
-/// A source knows nothing of fields, batches or devices. [`into_dataset`](Source::into_dataset) says what a sample is
-/// made of and how an item is written into it.
+/// A source does not know about fields, batches or devices. [`into_dataset`](Source::into_dataset) defines the
+/// fields of a sample and how an item is written into them.
 ///
 /// ```
 /// use fulmen_data::{DType, Dataset, Field, Fingerprint, HostBatch, Result, Source};
@@ -40,22 +40,22 @@ use crate::{Dataset, Field, Fingerprint, Result, Sample, Stage};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 pub trait Source: Send + Sync + 'static {
-    /// What an item is.
     type Item: Send + 'static;
 
-    /// How many items there are. It does not change.
+    /// The number of items. It must not change.
     fn len(&self) -> usize;
 
-    /// Item `index`, which is below [`len`](Source::len). The same index gives the same item each time.
+    /// Item `index`, which is below [`len`](Source::len). The same index must always give the same item.
     fn get(&self, index: usize) -> Result<Self::Item>;
 
-    /// Where item `index` comes from, for messages: a file, and the place in it (`train.csv, line 17`).
+    /// Where item `index` comes from, for messages: a file and a position in it (`train.csv, line 17`).
     fn origin(&self, index: usize) -> String;
 
-    /// Adds all that the items depend on: the list of files with their sizes and times of change, options of reading.
+    /// Adds everything the items depend on: the files with their sizes and modification times, and the reader's
+    /// options.
     ///
     /// # Errors
-    /// Files that are no longer there; a source that cannot say what its items depend on.
+    /// Files that no longer exist; a source that cannot tell what its items depend on.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 
     /// Whether there are no items.
@@ -63,7 +63,7 @@ pub trait Source: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// The items as `map` makes them. It is called by worker threads, for each item anew.
+    /// Maps each item with `map`. Worker threads call it every time they read an item.
     fn map<T, F>(self, map: F) -> MapSource<Self, F>
     where
         Self: Sized,
@@ -73,7 +73,7 @@ pub trait Source: Send + Sync + 'static {
         MapSource { source: self, map }
     }
 
-    /// Samples with these fields, into which `write` writes an item. [`Sample::random`] has random numbers for it.
+    /// Samples with these fields; `write` writes an item into them. [`Sample::random`] gives it random numbers.
     fn into_dataset<F>(self, fields: Vec<Field>, write: F) -> SourceDataset<Self, F>
     where
         Self: Sized,
@@ -107,7 +107,7 @@ macro_rules! forward {
 forward!(Arc);
 forward!(Box);
 
-/// The items of a source as a function makes them. Made by [`Source::map`].
+/// A source whose items are mapped by a function. Made by [`Source::map`].
 #[derive(Clone, Debug)]
 pub struct MapSource<S, F> {
     source: S,
@@ -135,14 +135,14 @@ where
         self.source.origin(index)
     }
 
-    /// Of the function only its type is known ([`Fingerprint::add_function`]).
+    /// The function is known only by its type ([`Fingerprint::add_function`]).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add_function::<F>("map");
         self.source.fingerprint(fingerprint)
     }
 }
 
-/// The items of a source, written into the fields of samples. Made by [`Source::into_dataset`].
+/// A dataset that writes the items of a source into the fields of samples. Made by [`Source::into_dataset`].
 #[derive(Clone, Debug)]
 pub struct SourceDataset<S, F> {
     source: S,

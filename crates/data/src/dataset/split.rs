@@ -1,7 +1,8 @@
-//! Which samples train and which validate: k folds, splits that keep groups together, splits that keep the classes' shares.
+//! Splits into training and validation samples: k folds, splits that keep groups together, splits that keep class
+//! proportions.
 //!
-//! The rules and their names are scikit-learn's; what is drawn at random is drawn by this crate's generator. Not here: a
-//! plain random division (`subset`), and the order in which a loader reads (`sampler`).
+//! The rules and names are scikit-learn's; random draws come from this crate's generator. Not here: a plain random
+//! split (`subset`), and the order in which a loader reads (`sampler`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -9,7 +10,7 @@ use std::hash::Hash;
 use crate::dataset::random::{Purpose, permutation, shuffle};
 use crate::{Dataset, Error, Result, Subset};
 
-/// A division of samples into those to train on and those to validate with, by their indices, in rising order.
+/// The indices of the samples to train on and to validate with, both ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fold {
     /// The samples to train on.
@@ -19,11 +20,11 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// The two parts of a dataset: what to train on, and what to validate with. A dataset that is not cheap to clone goes
-    /// into an [`Arc`](std::sync::Arc).
+    /// The two parts of a dataset: `[train, validation]`. Wrap a dataset that is expensive to clone in an
+    /// [`Arc`](std::sync::Arc).
     ///
     /// # Errors
-    /// A dataset that is shorter than the list the fold was made of.
+    /// The dataset is shorter than the list the fold was made from.
     pub fn datasets<D: Dataset + Clone>(&self, dataset: &D) -> Result<[Subset<D>; 2]> {
         Ok([Subset::new(dataset.clone(), &*self.train)?, Subset::new(dataset.clone(), &*self.validation)?])
     }
@@ -33,14 +34,14 @@ impl Fold {
         Fold { train, validation }
     }
 
-    /// One fold for each number in `fold_of`, which tells for each sample in which it validates.
+    /// One fold per number in `fold_of`, which gives for each sample the fold in which it validates.
     fn from_assignment(folds: usize, fold_of: &[usize]) -> Vec<Fold> {
         (0..folds).map(|fold| Fold::from_predicate(fold_of.len(), |index| fold_of[index] == fold)).collect()
     }
 }
 
-/// Divides samples into `folds` parts of one length, or nearly, each of which validates once (`KFold`): parts of
-/// neighbours, or drawn at random where there is a seed.
+/// Divides samples into `folds` parts of nearly equal length, each of which validates once (`KFold`): runs of
+/// neighbors, or random samples if there is a seed.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -65,15 +66,15 @@ pub fn k_fold(len: usize, folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> 
     let mut fold_of = vec![0; len];
     let (size, longer) = (len / folds, len % folds);
     for (place, index) in order.into_iter().enumerate() {
-        // The first `longer` folds have one more.
+        // The first `longer` folds have one sample more.
         let of_longer = longer * (size + 1);
         fold_of[index] = if place < of_longer { place / (size + 1) } else { longer + (place - of_longer) / size };
     }
     Ok(Fold::from_assignment(folds, &fold_of))
 }
 
-/// As [`k_fold`], with each class as often in each fold as in all, as nearly as that goes (`StratifiedKFold`). `labels` has
-/// the class of each sample.
+/// Like [`k_fold`], but each fold keeps the class proportions as closely as possible (`StratifiedKFold`). `labels`
+/// has the class of each sample.
 ///
 /// ```
 /// use fulmen_data::stratified_k_fold;
@@ -86,7 +87,7 @@ pub fn k_fold(len: usize, folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> 
 /// ```
 ///
 /// # Errors
-/// Fewer than two folds; no class with a sample for each fold.
+/// Fewer than two folds; no class with enough samples for each fold.
 pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> {
     check_folds("stratified_k_fold", folds, labels.len(), "samples")?;
     let classes = class_indices(labels);
@@ -98,7 +99,7 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
     }
     let mut sorted = classes;
     sorted.sort_unstable();
-    // Dealt out in turns, in the order of the classes, the samples give each fold its share of each class.
+    // The samples are dealt in turns, in the order of the classes, which gives each fold its share of each class.
     let mut shares = vec![vec![0; members.len()]; folds];
     for (place, class) in sorted.into_iter().enumerate() {
         shares[place % folds][class] += 1;
@@ -114,9 +115,9 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
     Ok(Fold::from_assignment(folds, &fold_of))
 }
 
-/// Divides samples into folds of nearly one length so that no group is in two of them (`GroupKFold`). `groups` has the group
-/// of each sample: a patient, a speaker, the image that several crops come from. The largest group goes first, each into
-/// the fold with the fewest samples so far.
+/// Divides samples into folds of nearly equal length so that no group is in two of them (`GroupKFold`). `groups`
+/// has the group of each sample: a patient, a speaker, the image that several crops come from. The largest group is
+/// assigned first, each to the fold with the fewest samples so far.
 ///
 /// ```
 /// use fulmen_data::group_k_fold;
@@ -144,8 +145,8 @@ pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
     Ok(Fold::from_assignment(folds, &fold_of))
 }
 
-/// Divides samples at random so that no group is on both sides (`GroupShuffleSplit`). `validation` is the part of the
-/// *groups* that validate, from 0 to 1; their number is rounded up.
+/// Divides samples at random so that no group is on both sides (`GroupShuffleSplit`). `validation` is the fraction
+/// of the *groups* that validate, from 0 to 1; their number is rounded up.
 ///
 /// ```
 /// use fulmen_data::group_split;
@@ -157,7 +158,7 @@ pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
 /// ```
 ///
 /// # Errors
-/// A part outside 0 to 1, or one that leaves a side without a group.
+/// A fraction outside 0 to 1, or one that leaves a side without a group.
 pub fn group_split<G: Ord>(groups: &[G], validation: f64, seed: u64) -> Result<Fold> {
     let mut numbers: BTreeMap<&G, usize> = groups.iter().map(|group| (group, 0)).collect();
     numbers.values_mut().enumerate().for_each(|(number, place)| *place = number);
@@ -167,9 +168,9 @@ pub fn group_split<G: Ord>(groups: &[G], validation: f64, seed: u64) -> Result<F
     Ok(Fold::from_predicate(groups.len(), |index| numbers.get(&groups[index]).is_some_and(|&group| validates[group])))
 }
 
-/// Divides samples at random with each class as often on both sides as in all, as nearly as that goes
-/// (`train_test_split` with `stratify`). `validation` is the part of the samples that validate, from 0 to 1; their number is
-/// rounded up.
+/// Divides samples at random, keeping the class proportions on both sides as closely as possible
+/// (`train_test_split` with `stratify`). `validation` is the fraction of the samples that validate, from 0 to 1; their
+/// number is rounded up.
 ///
 /// ```
 /// use fulmen_data::stratified_split;
@@ -182,7 +183,7 @@ pub fn group_split<G: Ord>(groups: &[G], validation: f64, seed: u64) -> Result<F
 /// ```
 ///
 /// # Errors
-/// A part outside 0 to 1; a class with a single sample; a side with fewer samples than there are classes.
+/// A fraction outside 0 to 1; a class with a single sample; a side with fewer samples than there are classes.
 pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) -> Result<Fold> {
     let count = validation_count("stratified_split", validation, labels.len(), "samples")?;
     let members = members(&class_indices(labels));
@@ -200,7 +201,8 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
             members.len()
         )));
     }
-    // The share of each class, rounded down; what is missing then goes to those that lost most, of equals to one by chance.
+    // Each class gets its share rounded down. The remaining samples go to the classes that lost most, ties at
+    // random.
     let share = |class: usize| members[class].len() as u128 * count as u128;
     let len = labels.len() as u128;
     let mut counts: Vec<usize> = (0..members.len()).map(|class| (share(class) / len) as usize).collect();
@@ -238,7 +240,7 @@ fn validation_count(name: &str, part: f64, len: usize, what: &str) -> Result<usi
     }
 }
 
-/// A number for each label, by the order in which they first appear.
+/// A number for each label, in order of first appearance.
 fn class_indices<L: Eq + Hash>(labels: &[L]) -> Vec<usize> {
     let mut numbers = HashMap::new();
     labels

@@ -1,29 +1,29 @@
-//! The parts of reading a sample whose time is told apart.
+//! The stages of reading a sample that are timed separately.
 //!
-//! Not here: adding up the times of all threads (`stats`) and judging them (`report`).
+//! Not here: adding up the times of all threads (`stats`) and interpreting them (`report`).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use fulmen_tensor::trace::{Span, span};
 
-/// A part of reading a sample.
+/// A stage of reading a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Bytes from a disk or a store.
+    /// Reading bytes from a disk or a store.
     Read,
-    /// Images from JPEG, rows from Parquet, tokens from text.
+    /// Decoding: JPEG to images, Parquet to rows, text to tokens.
     Decode,
-    /// Resizing, augmentation, and what a user's function does.
+    /// Resizing, augmentation, and the user's functions.
     Transform,
 }
 
 impl Stage {
-    /// All of them, in the order in which a sample goes through them.
+    /// All stages, in the order in which a sample passes through them.
     pub const ALL: [Stage; 3] = [Stage::Read, Stage::Decode, Stage::Transform];
 
-    /// Does some work and counts its time as this stage's, for the loader's report of what is slow. What happens inside
-    /// under another stage is that one's time alone.
+    /// Runs `work` and counts its time for this stage in the loader's report. Time in a nested stage counts only
+    /// for that one.
     ///
     /// ```
     /// use fulmen_data::Stage;
@@ -40,17 +40,17 @@ impl Stage {
     }
 }
 
-/// The time that went into each [`Stage`].
+/// The time spent in each [`Stage`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StageTimes([Duration; Stage::ALL.len()]);
 
 impl StageTimes {
-    /// What this thread has spent since it began.
+    /// What this thread has spent since it started.
     pub(crate) fn current_thread() -> StageTimes {
         CLOCK.get().times
     }
 
-    /// What came to it since an earlier look.
+    /// What was added since an earlier reading.
     pub(crate) fn since(&self, earlier: &StageTimes) -> StageTimes {
         let mut passed = *self;
         passed.0.iter_mut().zip(earlier.0).for_each(|(time, before)| *time = time.saturating_sub(before));
@@ -66,7 +66,7 @@ impl StageTimes {
     }
 }
 
-/// A thread's clock. It belongs to the thread, not to a sample, so that a source that knows of no sample can use it.
+/// A thread's clock. It belongs to the thread, not to a sample, so that sources, which have no sample, can use it.
 #[derive(Clone, Copy, Default)]
 struct Clock {
     times: StageTimes,
@@ -78,7 +78,7 @@ thread_local! {
 }
 
 impl Clock {
-    /// Counts the time of what runs, and lets another stage run from now on.
+    /// Counts the time of the current stage and switches to another one.
     fn switch(stage: Option<Stage>) -> Option<Stage> {
         let now = Instant::now();
         let mut clock = CLOCK.get();
@@ -92,7 +92,7 @@ impl Clock {
     }
 }
 
-/// Lets the stage around it go on when it is dropped, in a panic too.
+/// Switches back to the enclosing stage when it is dropped, also in a panic.
 struct Running {
     outer: Option<Stage>,
     _span: Span,
@@ -140,7 +140,7 @@ mod tests {
         let times = StageTimes::current_thread().since(&before);
         assert!(times.of(Stage::Read) >= 2 * pause && times.of(Stage::Decode) >= pause);
         assert_eq!(times.of(Stage::Transform), Duration::ZERO);
-        // Nothing runs any more.
+        // No stage is running.
         sleep(pause);
         assert!(start.elapsed() >= pause);
         let after = StageTimes::current_thread().since(&before);

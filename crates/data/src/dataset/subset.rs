@@ -1,4 +1,4 @@
-//! Parts of a dataset: some of its samples, several datasets in a row, a random division.
+//! Parts of a dataset: a subset of its samples, several datasets in a row, a random split.
 //!
 //! Not here: the order in which a loader reads (`sampler`).
 
@@ -16,7 +16,7 @@ pub struct Subset<D> {
 }
 
 impl<D: Dataset> Subset<D> {
-    /// The samples `indices` of `dataset`; an error if one of them is not there.
+    /// The samples `indices` of `dataset`; an error if one of them does not exist.
     pub fn new(dataset: D, indices: impl Into<Vec<usize>>) -> Result<Subset<D>> {
         let indices = indices.into();
         let len = dataset.len();
@@ -34,7 +34,7 @@ impl<D: Dataset> Subset<D> {
         Subset { dataset, indices: range.collect() }
     }
 
-    /// Which samples of the other dataset these are.
+    /// The indices of these samples in the other dataset.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
@@ -67,9 +67,9 @@ impl<D: Dataset> Dataset for Subset<D> {
     }
 }
 
-/// Divides a dataset at random into parts of the given lengths, which must add up to the dataset's.
+/// Splits a dataset at random into parts of the given lengths, which must add up to its length.
 ///
-/// The division depends on the seed and the dataset's length alone.
+/// The split depends only on the seed and the dataset's length.
 ///
 /// ```
 /// use fulmen_data::{Dataset, TensorDataset, random_split};
@@ -139,16 +139,16 @@ impl ConcatDataset {
 }
 
 impl ConcatDataset {
-    /// A sampler that mixes the datasets: see [`MixSampler`].
+    /// A sampler that mixes the datasets; see [`MixSampler`].
     ///
     /// # Errors
-    /// As [`MixSampler::new`].
+    /// Those of [`MixSampler::new`].
     pub fn mix(&self, weights: &[f64], num_samples: usize, seed: u64) -> Result<MixSampler> {
         let lengths: Vec<usize> = self.parts.iter().map(|part| part.len()).collect();
         MixSampler::new(&lengths, weights, num_samples, seed)
     }
 
-    /// The dataset that sample `index` belongs to, and its index there.
+    /// The dataset that contains sample `index`, and the index there.
     fn part(&self, index: usize) -> Option<(&dyn Dataset, usize)> {
         let part = self.ends.partition_point(|&end| end <= index);
         let start = if part == 0 { 0 } else { self.ends[part - 1] };

@@ -41,14 +41,14 @@ impl TensorDataset {
     }
 }
 
-/// Collects the arrays of a [`TensorDataset`]. The first mistake is reported by [`build`](TensorDatasetBuilder::build).
+/// Collects the arrays of a [`TensorDataset`]. [`build`](TensorDatasetBuilder::build) reports the first mistake.
 #[derive(Debug)]
 pub struct TensorDatasetBuilder {
     arrays: Result<Vec<Array>>,
 }
 
 impl TensorDatasetBuilder {
-    /// Adds an array of `shape`, whose first axis counts the samples and whose other axes are the field's shape.
+    /// Adds an array of `shape`. Its first axis counts the samples; the other axes are the shape of the field.
     /// `values` are in row-major order.
     pub fn array<T: Element + NoUninit>(
         mut self,
@@ -63,7 +63,8 @@ impl TensorDatasetBuilder {
         self
     }
 
-    /// The dataset, if every array has as many values as its shape says and all have the same number of samples.
+    /// Builds the dataset. Each array must have as many values as its shape says, and all must have the same number
+    /// of samples.
     pub fn build(self) -> Result<TensorDataset> {
         let arrays = self.arrays?;
         let Some(first) = arrays.first() else {

@@ -1,6 +1,7 @@
 //! A batch in host memory.
 //!
-//! Not here: which samples go into it (`batch_sampler`), how they are read (`collate`), and the way to a device (`device`).
+//! Not here: which samples are in it (`batch_sampler`), how they are read (`collate`), and the transfer to a device
+//! (`device`).
 
 use std::fmt;
 use std::ops::Range;
@@ -13,12 +14,12 @@ use fulmen_tensor::Element;
 use crate::loader::layout::Layout;
 use crate::{Error, Field, Result};
 
-/// Samples side by side in one allocation, and a mask that tells real samples from padding.
+/// Samples in one allocation, and a mask that distinguishes samples from padding.
 ///
-/// Every field starts at a multiple of 64 bytes, so that a CPU device can use it in place. All batches have the same
-/// number of rows; in a last, short batch the rows from [`valid`](HostBatch::valid) on are padding: copies of the
-/// batch's first sample, with a mask of 0. Where several processes share a batch
-/// ([`distributed`](crate::DataLoader::distributed)), this is one process's part of it.
+/// Every field starts at a multiple of 64 bytes, so that a CPU device can use it in place. All batches have the
+/// same number of rows; in a short last batch, the rows from [`valid`](HostBatch::valid) on are padding: copies of the
+/// batch's first sample, with a mask of 0. If several processes share a batch
+/// ([`distributed`](crate::DataLoader::distributed)), this is the part of one process.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -35,7 +36,7 @@ use crate::{Error, Field, Result};
 pub struct HostBatch {
     pub(crate) bytes: Arc<HostBuffer>,
     pub(crate) layout: Arc<Layout>,
-    /// Of the global batch.
+    /// The first row in the global batch.
     pub(crate) rows: Range<usize>,
     pub(crate) global_batch_size: usize,
     pub(crate) valid: usize,
@@ -45,38 +46,39 @@ pub struct HostBatch {
 }
 
 impl HostBatch {
-    /// Rows of every field, padding included.
+    /// Rows of every field, including padding.
     pub fn batch_size(&self) -> usize {
         self.layout.batch_size()
     }
 
-    /// Rows of the batch that all processes share; [`batch_size`](HostBatch::batch_size) where there is one process.
+    /// Rows of the batch that all processes share; [`batch_size`](HostBatch::batch_size) if there is one process.
     pub fn global_batch_size(&self) -> usize {
         self.global_batch_size
     }
 
-    /// Which rows of the global batch these are.
+    /// The range of these rows in the global batch.
     pub fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }
 
-    /// How many of these rows are real samples; they come first. Of a batch that several processes share, a process
-    /// may have none.
+    /// How many of these rows are samples; they come first. If several processes share a batch, a process may have
+    /// none.
     pub fn valid(&self) -> usize {
         self.valid
     }
 
-    /// The epoch that the batch belongs to.
+    /// The epoch of the batch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The batch's number in its epoch, from 0.
+    /// The number of the batch in its epoch, from 0.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Which of the loader's [`shapes`](crate::DataLoader::shapes) the batch has; 0 where there is one.
+    /// The index of the batch's shape in the loader's [`shapes`](crate::DataLoader::shapes); 0 if there is only
+    /// one.
     pub fn bucket(&self) -> usize {
         self.bucket
     }
@@ -107,12 +109,12 @@ impl HostBatch {
             .map_err(|_| Error::field(format!("field `{declared}` holds bytes that are no {}", T::DTYPE)))
     }
 
-    /// One number a row: 1 for a real sample, 0 for padding.
+    /// One number per row: 1 for a sample, 0 for padding.
     pub fn mask(&self) -> &[f32] {
         bytemuck::cast_slice(&self.bytes[self.layout.mask()])
     }
 
-    /// The whole allocation; fields lie in it at multiples of 64.
+    /// The whole allocation; fields start at multiples of 64.
     pub(crate) fn memory(&self) -> &Arc<HostBuffer> {
         &self.bytes
     }

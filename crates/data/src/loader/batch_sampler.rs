@@ -1,4 +1,4 @@
-//! Which batches are still to be made: those of one epoch or of several, handed out one after another.
+//! The queue of batches to read, over one epoch or several.
 //!
 //! Not here: which samples are in them (`index_batches`, `stream_batches`).
 
@@ -13,16 +13,16 @@ use super::{
 use crate::error::panicked;
 use crate::{Error, Result};
 
-/// The batches that are still to be handed out.
+/// The batches that are still to be read.
 pub(crate) struct BatchSampler {
     inner: Arc<Inner>,
     stop: Arc<AtomicBool>,
     epochs: Range<u64>,
     /// The next batch of epoch `epochs.start`.
     next: usize,
-    /// Epoch `epochs.start`, once it has begun.
+    /// Epoch `epochs.start`, if it has started.
     epoch: Option<Box<dyn EpochBatches>>,
-    /// How many were handed out, errors included.
+    /// How many were returned, including errors.
     pub(crate) issued: u64,
 }
 
@@ -36,11 +36,11 @@ impl BatchSampler {
         BatchSampler { inner, stop, epochs, next: start_batch, epoch: None, issued: 0 }
     }
 
-    /// The next batch, or the reason why there can be no more. After an error comes nothing.
+    /// The next batch, or the reason why there cannot be one. Nothing follows an error.
     pub(crate) fn next(&mut self) -> Option<Result<(BatchId, BatchTask)>> {
         let number = self.issued;
-        // A user's code that panics where nothing else catches it, a stream in its `Drop` say, must not end a thread that
-        // others wait for.
+        // User code may panic where nothing else catches it, for example in the `Drop` of a stream. That must not
+        // end a thread that others wait for.
         let next = catch_unwind(AssertUnwindSafe(|| self.try_next()))
             .unwrap_or_else(|payload| Some(Err(panicked("the planning of a batch panicked", payload))))?;
         self.issued = number + 1;

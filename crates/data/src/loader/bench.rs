@@ -1,6 +1,6 @@
-//! How fast a loader is by itself, without training.
+//! The speed of a loader on its own, without training.
 //!
-//! Not here: comparing it with other loaders, and the waiting of a real training loop (`report`).
+//! Not here: other loaders, and the waiting time of a real training loop (`report`).
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use super::{data_loader::DataLoader, report::LoaderReport, report::time};
 use crate::Result;
 
-/// What [`bench_loader`] measured.
+/// The measurements of [`bench_loader`].
 #[derive(Clone, Debug)]
 pub struct LoaderBench {
     /// From the start to the end of the epoch.
     pub elapsed: Duration,
     /// From the start to the first batch.
     pub first_batch: Duration,
-    /// Batches that came.
+    /// The number of batches.
     pub batches: usize,
     /// Samples in them, without padding.
     pub samples: usize,
@@ -23,11 +23,11 @@ pub struct LoaderBench {
     pub bytes: u64,
     /// Samples that could not be read.
     pub bad_samples: u64,
-    /// Where the time of the threads went, and how full the queue was.
+    /// Where the threads spent their time, and how full the queue was.
     pub report: LoaderReport,
 }
 
-/// Reads epoch 0 of a loader with no device and throws the batches away.
+/// Reads epoch 0 of a loader without a device and drops the batches.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset, bench_loader};
@@ -41,7 +41,7 @@ pub struct LoaderBench {
 /// ```
 ///
 /// # Errors
-/// The first batch that cannot be read.
+/// The error of the first batch that cannot be read.
 pub fn bench_loader(loader: &DataLoader) -> Result<LoaderBench> {
     let loader = loader.with_own_report()?;
     let start = Instant::now();
@@ -61,12 +61,12 @@ pub fn bench_loader(loader: &DataLoader) -> Result<LoaderBench> {
 }
 
 impl LoaderBench {
-    /// Samples a second over the whole epoch, the time to the first batch included.
+    /// Samples per second over the whole epoch, including the time to the first batch.
     pub fn samples_per_second(&self) -> f64 {
         self.samples as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// Batches a second over the whole epoch.
+    /// Batches per second over the whole epoch.
     pub fn batches_per_second(&self) -> f64 {
         self.batches as f64 / self.elapsed.as_secs_f64()
     }

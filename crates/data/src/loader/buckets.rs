@@ -1,17 +1,17 @@
-//! Samples of different length in batches of a few shapes: each batch is of samples that fit into one length.
+//! Samples of different lengths in batches of a few shapes: all samples of a batch share a padded length.
 //!
-//! Not here: which lengths are good ones (`text::choose_boundaries`), and the padding of a sample within its row, which its
-//! dataset writes.
+//! Not here: how to choose the lengths (`text::choose_boundaries`), and the padding of a sample within its row,
+//! which its dataset writes.
 
 use std::sync::Arc;
 
 use crate::{Error, Field, Result};
 
-/// A few lengths that samples are padded to, and which sample belongs to which.
+/// A few padded lengths, and the one that each sample belongs to.
 ///
-/// The dataset declares its fields with the longest length on their first axis. In a batch of a shorter one the rows are
-/// shorter: [`Sample::fields`](crate::Sample::fields) tells [`Dataset::read`](crate::Dataset::read) how long, and it writes
-/// as much. All batches have the same number of rows.
+/// The dataset declares its fields with the longest length on their first axis. In a batch with a shorter length,
+/// the rows are shorter: [`Sample::fields`](crate::Sample::fields) tells [`Dataset::read`](crate::Dataset::read) the
+/// length to write. All batches have the same number of rows.
 ///
 /// ```
 /// use fulmen_data::{Buckets, DType, DataLoader, Dataset, Field, Result, Sample};
@@ -45,20 +45,19 @@ use crate::{Error, Field, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Buckets {
-    /// What samples are padded to, ascending.
+    /// The padded lengths, ascending.
     boundaries: Vec<usize>,
     bucket_of: Vec<u32>,
     padding_share: f64,
-    /// All that are as long as the longest, if not given.
+    /// If not given: all fields whose first axis has the longest length.
     names: Option<Vec<String>>,
 }
 
 impl Buckets {
-    /// Buckets of these lengths, each of which is what its samples are padded to; `lengths` has the length of each sample of
-    /// the dataset.
+    /// Buckets with these padded lengths. `lengths` has the length of each sample of the dataset.
     ///
     /// # Errors
-    /// Boundaries that do not ascend from 1 on, and a sample longer than the last.
+    /// Boundaries that do not ascend from at least 1; a sample longer than the last boundary.
     pub fn new(lengths: impl AsRef<[usize]>, boundaries: &[usize]) -> Result<Buckets> {
         let ascend = boundaries.windows(2).all(|pair| pair[0] < pair[1]);
         let (Some(&longest), true) = (boundaries.last(), ascend && boundaries.first() != Some(&0)) else {
@@ -80,23 +79,24 @@ impl Buckets {
         Ok(Buckets { boundaries: boundaries.to_vec(), bucket_of, padding_share, names: None })
     }
 
-    /// The fields whose first axis is the length; all whose first axis is as long as the longest bucket unless set.
+    /// The fields whose first axis is the length; unless set, all whose first axis is as long as the longest
+    /// bucket.
     pub fn fields<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Buckets {
         self.names = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
-    /// What samples are padded to, ascending.
+    /// The padded lengths, ascending.
     pub fn lengths(&self) -> &[usize] {
         &self.boundaries
     }
 
-    /// The share of padding in all positions of the samples, from 0 to 1; 0 where there are no samples.
+    /// The fraction of padding among all positions of the samples, from 0 to 1; 0 if there are no samples.
     pub fn padding_share(&self) -> f64 {
         self.padding_share
     }
 
-    /// The fields of each bucket, of those that the dataset declares.
+    /// The fields of each bucket, made from those that the dataset declares.
     pub(crate) fn shapes(&self, fields: &[Field]) -> Result<Vec<Vec<Field>>> {
         let longest = self.boundaries.last().copied().unwrap_or(0);
         let list = || fields.iter().map(Field::to_string).collect::<Vec<_>>().join(", ");
@@ -145,7 +145,7 @@ impl Buckets {
         }
     }
 
-    /// The error of a loader whose batches cannot be put into buckets.
+    /// The error of a loader that cannot use buckets.
     pub(crate) fn refused(&self) -> Error {
         Error::usage(
             "buckets are for datasets that are read in order or with shuffle(true): with a sampler or of a stream, the \
@@ -160,8 +160,8 @@ impl Buckets {
         members.into_iter().map(Arc::new).collect()
     }
 
-    /// Sorts an epoch's order into batches: the samples of each side by side, and where each lies. A batch stands where its
-    /// last sample stood; what is left over comes at the end.
+    /// Sorts the order of an epoch into batches of one bucket each; returns the samples and the span of each batch.
+    /// A batch comes when its last sample does; short batches come at the end.
     pub(crate) fn batches(&self, order: &[usize], size: usize, drop_last: bool) -> (Vec<usize>, Vec<Span>) {
         let mut open: Vec<Vec<usize>> =
             self.boundaries.iter().map(|_| Vec::with_capacity(size.min(order.len()))).collect();
@@ -193,7 +193,7 @@ impl Buckets {
     }
 }
 
-/// The positions of a batch's samples in an epoch's order, and their bucket.
+/// The positions of a batch's samples in the order of an epoch, and their bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: usize,

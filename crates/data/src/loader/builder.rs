@@ -1,7 +1,7 @@
-//! The options of a loader, and which of them are refused.
+//! The options of a loader, and their validation.
 //!
-//! Not here: what depends on the devices and processes that share the batches (`inner`, `replicas`), and what depends on
-//! the kind of data (`index_batches`, `stream_batches`).
+//! Not here: options that depend on the devices and processes that share the batches (`inner`, `replicas`) or on the
+//! kind of data (`index_batches`, `stream_batches`).
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::{
 };
 use crate::{Dataset, Error, IterableDataset, Result, Sampler};
 
-/// More threads than this are a mistake, not a wish.
+/// More threads than this are certainly a mistake.
 const MOST_WORKERS: usize = 1024;
-/// How many batches may be asked for ahead.
+/// The largest number of batches to read ahead.
 const MOST_PREFETCH: usize = 1024;
 
-/// Makes the source of batches once all options are known.
+/// Creates the source of batches once all options are known.
 type OpenSource = dyn FnOnce(SourceOptions) -> Result<Arc<dyn BatchSource>> + Send + Sync;
 
-/// The choices that make a [`DataLoader`]; every mistake in them is reported by [`build`](DataLoaderBuilder::build).
+/// The options of a [`DataLoader`]. [`build`](DataLoaderBuilder::build) reports every mistake in them.
 pub struct DataLoaderBuilder {
     open: Box<OpenSource>,
     options: SourceOptions,
@@ -43,31 +43,31 @@ impl DataLoaderBuilder {
         DataLoaderBuilder { open, options, config, batch_size: None, per_device_batch_size: None, prefetch: None }
     }
 
-    /// Samples in a batch, those of all devices together; 1 unless set.
+    /// Samples per batch, for all devices together; 1 unless set.
     pub fn batch_size(mut self, samples: usize) -> Self {
         self.batch_size = Some(samples);
         self
     }
 
-    /// Samples in a batch for one device, instead of [`batch_size`](DataLoaderBuilder::batch_size): the batch grows with
-    /// the number of devices that share it ([`DataLoader::distributed`]).
+    /// Samples per batch and device, instead of [`batch_size`](DataLoaderBuilder::batch_size): the batch grows with the
+    /// number of devices that share it ([`DataLoader::distributed`]).
     pub fn per_device_batch_size(mut self, samples: usize) -> Self {
         self.per_device_batch_size = Some(samples);
         self
     }
 
-    /// Samples in an epoch of a stream, where the stream does not know it or where epochs are to have another length
-    /// (WebDataset's `with_epoch`). Every epoch starts at the beginning of the stream. The rest of a longer stream is not read,
-    /// so let the stream's order differ from epoch to epoch. A shorter stream is repeated within the epoch, each time in
-    /// another order and with other random numbers. Only for streams; an epoch of a dataset has as
-    /// many samples as its sampler takes.
+    /// Samples in an epoch of a stream, if the stream does not know its length or epochs should have another length
+    /// (WebDataset's `with_epoch`). Every epoch starts at the beginning of the stream. The rest of a longer stream is
+    /// not read, so let the stream's order differ from epoch to epoch. A shorter stream is repeated within the epoch,
+    /// each time in another order and with other random numbers. Only for streams; the sampler of a dataset decides how
+    /// many samples an epoch has.
     pub fn num_samples(mut self, samples: usize) -> Self {
         self.options.num_samples = Some(samples);
         self
     }
 
-    /// One epoch that never ends: a stream that ends is repeated, in another order and with other random numbers. A Trainer
-    /// then needs a limit of its own, such as `max_steps`.
+    /// One epoch that never ends: a stream that ends is repeated, in another order and with other random numbers. A
+    /// Trainer then needs its own limit, such as `max_steps`.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, Field, Fingerprint, Items, Result, Stream, StreamItem};
@@ -98,66 +98,68 @@ impl DataLoaderBuilder {
         self.num_samples(super::inner::ENDLESS)
     }
 
-    /// What to do with a sample that cannot be read; [`OnError::Fail`] unless set. [`DataLoader::bad_samples`] tells which
-    /// they were.
+    /// What to do with a sample that cannot be read; [`OnError::Fail`] unless set. [`DataLoader::bad_samples`] lists
+    /// them.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.config.on_error = on_error;
         self
     }
 
-    /// Samples of different length in batches of a few shapes, one for each bucket. A batch is of samples of one bucket; it
-    /// comes as soon as the order of the epoch has filled it, and the short last ones of all buckets at the end, as
-    /// [`drop_last`](DataLoaderBuilder::drop_last) says. Only for datasets that are read in order or
-    /// [shuffled](DataLoaderBuilder::shuffle), so that each epoch has as many batches of each shape.
+    /// Samples of different lengths in batches of a few shapes, one per bucket. All samples of a batch are from one
+    /// bucket; the batch is returned as soon as the order of the epoch has filled it. Short batches of all buckets come
+    /// at the end, unless they are dropped ([`drop_last`](DataLoaderBuilder::drop_last)). Only for datasets that are
+    /// read in order or [shuffled](DataLoaderBuilder::shuffle), so that each epoch has the same number of batches of
+    /// each shape.
     pub fn buckets(mut self, buckets: Buckets) -> Self {
         self.options.buckets = Some(buckets);
         self
     }
 
-    /// Whether the batches come in a fixed order; the default is yes. Otherwise the batch that is done first comes first, and
-    /// a slow one delays no other. Each batch of an epoch still has the same samples, but two runs get them in different
-    /// orders, a fit cannot be resumed within an epoch, and several processes cannot share the batches.
+    /// Whether the batches come in a fixed order; on unless set. If off, the batch that is finished first comes first,
+    /// and a slow one does not delay the others. Each batch of an epoch still has the same samples, but two runs get
+    /// them in different orders, a fit cannot be resumed within an epoch, and several processes cannot share the
+    /// batches.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.config.ordered = ordered;
         self
     }
 
-    /// Whether each epoch reads the samples in a random order of its own ([`RandomSampler`](crate::RandomSampler)); no
-    /// unless set. A stream is shuffled by [`Stream::shuffle`](crate::Stream::shuffle) instead.
+    /// Whether each epoch reads the samples in a new random order ([`RandomSampler`](crate::RandomSampler)); off unless
+    /// set. To shuffle a stream, use [`Stream::shuffle`](crate::Stream::shuffle).
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.options.shuffle = shuffle;
         self
     }
 
-    /// The seed of the shuffling, and of the samples' random numbers ([`Sample::random`](crate::Sample::random)); 0 unless
-    /// set.
+    /// The seed of the shuffling and of the samples' random numbers ([`Sample::random`](crate::Sample::random)); 0
+    /// unless set.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.seed = seed;
         self
     }
 
-    /// An order of the user's own, instead of [`shuffle`](DataLoaderBuilder::shuffle).
+    /// A custom order, instead of [`shuffle`](DataLoaderBuilder::shuffle).
     pub fn sampler(mut self, sampler: impl Sampler) -> Self {
         self.options.sampler = Some(Box::new(sampler));
         self
     }
 
-    /// Threads that read batches ahead; with 0, the default, a batch is read when it is asked for.
+    /// Threads that read batches ahead. With 0, the default, a batch is read when it is requested.
     pub fn num_workers(mut self, threads: usize) -> Self {
         self.config.num_workers = threads;
         self
     }
 
-    /// Whether to drop the samples that do not fill a batch, as `drop_last` of PyTorch does; off unless set. They then get
-    /// a batch of their own, padded to the full size with copies of its first sample, and masked: evaluation needs them.
-    /// Training usually drops them, since shuffling leaves out others in each epoch.
+    /// Whether to drop the samples that do not fill a batch (PyTorch's `drop_last`); off unless set. If it is off, they
+    /// form a last batch, padded to the full size with copies of its first sample, and masked: evaluation needs that.
+    /// Training usually drops them, since shuffling leaves out different samples in each epoch.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.config.drop_last = drop_last;
         self
     }
 
-    /// How many batches the workers, all together, may be ahead of the consumer, those that they are reading included; two a
-    /// worker unless set, and at least one a worker. PyTorch's `prefetch_factor` is that of each worker instead. Without
+    /// How many batches all workers together may be ahead of the consumer, including those they are reading; two per
+    /// worker unless set, and at least one per worker. PyTorch's `prefetch_factor` counts per worker instead. Without
     /// workers it has no effect.
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.prefetch = Some(batches);
@@ -170,7 +172,7 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// The loader, for one device and process, or what is wrong with the choices.
+    /// Builds the loader for one device and process, or reports what is wrong with the options.
     pub fn build(self) -> Result<DataLoader> {
         let batch_size = match (self.batch_size, self.per_device_batch_size) {
             (Some(global), Some(per_device)) => {

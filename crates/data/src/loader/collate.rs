@@ -1,6 +1,6 @@
 //! The memory of one batch while samples are written into it: rows, copies of rows, padding and the mask.
 //!
-//! Not here: which samples these are (`index_batches`, `stream_batches`), and on which thread it happens (`workers`).
+//! Not here: which samples these are (`index_batches`, `stream_batches`), and which thread does it (`workers`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,11 +23,11 @@ pub(crate) struct Collator<'a> {
     pub(crate) epoch: u64,
     pub(crate) on_error: OnError,
     pub(crate) stats: &'a Stats,
-    /// Ends it between two samples.
+    /// If set, filling stops between two samples.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// The memory of a batch, and which fields of the current row are written.
+/// The memory of a batch, and the fields of the current row that are written.
 pub(crate) struct BatchBuffer<'a> {
     memory: &'a mut [u8],
     written: Vec<bool>,
@@ -43,8 +43,8 @@ impl<'a> BatchBuffer<'a> {
 }
 
 impl Collator<'_> {
-    /// Lets a user's code write a row with the sample of this index, whose random numbers are those of an epoch. The inner
-    /// error is that of the sample; the outer one is of the loader: the batches are no longer wanted.
+    /// Lets user code write a row with the sample of this index, with the random numbers of an epoch. The inner error
+    /// is the sample's; the outer one means that the batches are no longer wanted.
     pub(crate) fn write_row(
         &mut self,
         row: usize,
@@ -58,13 +58,13 @@ impl Collator<'_> {
         let key = SampleKey { seed: self.seed, epoch: self.epoch, random_epoch, index };
         let BatchBuffer { memory, written } = &mut self.buffer;
         let mut sample = Sample::new(self.layout, memory, row, written, key);
-        // A panic leaves at most a half-written row behind, which is written again or thrown away.
+        // After a panic, at most a half-written row is left, which is written again or dropped.
         let written = catch_unwind(AssertUnwindSafe(|| write(&mut sample)))
             .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)));
         Ok(written.and_then(|()| sample.check_complete()))
     }
 
-    /// Counts a bad sample, or gives it back as the error of the batch.
+    /// Counts a bad sample, or returns it as the error of the batch.
     pub(crate) fn count_bad(&self, error: Error) -> Result<Error> {
         if self.on_error == OnError::Fail {
             return Err(error);
@@ -73,15 +73,15 @@ impl Collator<'_> {
         Ok(error)
     }
 
-    /// The random numbers that choose what takes the place of a bad sample.
+    /// The random numbers that choose the replacement of a bad sample.
     pub(crate) fn replacement_random(&self, bad: u64) -> ChaCha8Rng {
         generator(Purpose::Replace, [self.seed, self.epoch, bad])
     }
 
     /// Fills the rows from `valid` on with copies of row `from`.
     ///
-    /// Copies, not zeros: what a model makes of a real sample is finite, and so is its gradient. A zero that it divides by
-    /// would make the gradient NaN even under a mask of 0.
+    /// Copies, not zeros: a model's output for a real sample is finite, and so is its gradient. If it divided by a
+    /// zero, the gradient would be NaN even under a mask of 0.
     pub(crate) fn pad(&mut self, from: usize, valid: usize) {
         for row in (valid..self.layout.batch_size()).filter(|&row| row != from) {
             self.copy_row(from, row);

@@ -1,5 +1,5 @@
-//! The options of a loader, checked as far as they do not depend on devices and processes, and what is shared with those
-//! who make batches by them.
+//! The options of a loader, validated as far as they do not depend on devices and processes, and the state shared with
+//! the sources of batches.
 //!
 //! Not here: where samples come from (`source`).
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{on_error::OnError, replicas::ShardSpec, stats::Stats};
 
-/// A batch size in one of its two spellings.
+/// A batch size in one of its two forms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BatchSize {
     Global(usize),
@@ -17,7 +17,7 @@ pub(crate) enum BatchSize {
 /// The options as the user set them.
 pub(crate) struct Config {
     pub(crate) batch_size: BatchSize,
-    /// Of the samples' random numbers; of the order too, where that is `shuffled`.
+    /// The seed of the samples' random numbers, and of the order if it is `shuffled`.
     pub(crate) seed: u64,
     pub(crate) shuffled: bool,
     pub(crate) on_error: OnError,
@@ -44,10 +44,10 @@ impl Default for Config {
     }
 }
 
-/// All that decides which samples make up a batch, but for the source of the samples.
+/// Everything that decides which samples make up a batch, except the source of the samples.
 pub(crate) struct Setup {
     pub(crate) config: Arc<Config>,
     pub(crate) shard: ShardSpec,
-    /// Shared by a loader and all that are made from it.
+    /// Shared by a loader and all loaders made from it.
     pub(crate) stats: Arc<Stats>,
 }

@@ -1,4 +1,4 @@
-//! The loader: a dataset, a batch size, an order, and who shares the batches.
+//! The loader: a dataset, a batch size, an order, and the devices and processes that share the batches.
 //!
 //! Not here: the options (`builder`), the reading itself (`inner`, `workers`) and the transfer (`device`).
 
@@ -18,10 +18,9 @@ use crate::{Dataset, Field, IterableDataset, Result};
 
 /// Reads a dataset in batches of one size, epoch after epoch.
 ///
-/// Cheap to clone. The batches of an epoch depend on the dataset, the sampler, the batch size and the epoch's number;
-/// they do not depend on the number of workers, on the devices and processes that share them, or on how the epochs
-/// before were read. Only what takes the place of samples that cannot be read may differ on another number of processes
-/// ([`OnError`]).
+/// Cheap to clone. The batches of an epoch depend on the dataset, the sampler, the batch size and the epoch's number.
+/// They do not depend on the number of workers, on the devices and processes that share them, or on how earlier epochs
+/// were read. Only the replacement of samples that cannot be read may depend on the number of processes ([`OnError`]).
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -45,18 +44,18 @@ impl DataLoader {
         DataLoader { inner: Arc::new(inner) }
     }
 
-    /// Starts to describe a loader: batches of 1, in order, nothing read ahead, a short last batch padded.
+    /// Starts a loader with the defaults: batches of 1, in order, nothing read ahead, a short last batch padded.
     pub fn builder(dataset: impl Dataset) -> DataLoaderBuilder {
         DataLoaderBuilder::of_dataset(Arc::new(dataset))
     }
 
-    /// Starts to describe a loader of samples that come one after another, as [`Stream::into_dataset`] makes them.
+    /// Starts a loader of a stream, made by [`Stream::into_dataset`].
     ///
-    /// An epoch has as many samples as the stream says, and a stream with more or fewer of them is an error; where it does
-    /// not know, or to have epochs of another length, set [`num_samples`](DataLoaderBuilder::num_samples). The stream is
-    /// read by one worker at a time, in order; what is done with a record is done by all of them. Starting in the middle of
-    /// an epoch reads the records before and throws them away, undecoded. Of several processes each reads the whole stream
-    /// and decodes its rows of each batch; [`OnError`] says what may then become of a stream that fails one of them alone.
+    /// An epoch has as many samples as the stream says; a stream with more or fewer is an error. If the stream does not
+    /// know, or to change the length of epochs, set [`num_samples`](DataLoaderBuilder::num_samples). One worker at a
+    /// time reads the stream, in order; all of them decode records. To start in the middle of an epoch, the loader
+    /// reads the earlier records and drops them undecoded. Each of several processes reads the whole stream and decodes
+    /// its rows of each batch; [`OnError`] describes what happens if a stream fails in only one of them.
     ///
     /// ```
     /// use fulmen_data::{DType, DataLoader, Field, IterableDataset, Record, Records, Result};
@@ -90,12 +89,12 @@ impl DataLoader {
         DataLoaderBuilder::of_stream(Arc::new(dataset))
     }
 
-    /// This loader for batches that several devices, or the devices of several processes, share. The `Trainer` calls it
-    /// for its devices.
+    /// This loader for batches that are shared by several devices, or by the devices of several processes. The
+    /// `Trainer` calls it for its devices.
     ///
-    /// The batches stay the same ones in the same order; what changes is which of their rows this process reads. Each
-    /// sample is read by one process, and all processes have the same number of batches. A loader that was distributed
-    /// before is distributed anew.
+    /// The batches and their order stay the same; only the rows that this process reads change. One process reads each
+    /// sample, and all processes have the same number of batches. A loader that was distributed before can be
+    /// distributed again.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, Replicas, TensorDataset};
@@ -112,8 +111,8 @@ impl DataLoader {
     /// ```
     ///
     /// # Errors
-    /// A batch size that the devices cannot share equally; a process that is not there; processes with unequal numbers
-    /// of devices; a sampler whose replicas do not agree on the number of samples.
+    /// A batch size that the devices cannot share equally; a process index out of range; processes with different
+    /// numbers of devices; a sampler whose replicas do not agree on the number of samples.
     pub fn distributed(&self, replicas: Replicas) -> Result<DataLoader> {
         if replicas == self.replicas() {
             return Ok(self.clone());
@@ -121,7 +120,7 @@ impl DataLoader {
         self.inner.distributed(replicas).map(DataLoader::new)
     }
 
-    /// This loader with epochs that end after their first `batches` batches (at least one); all of them where an epoch has
+    /// This loader with epochs that end after their first `batches` batches (at least one), or earlier if an epoch has
     /// fewer.
     ///
     /// ```
@@ -139,7 +138,7 @@ impl DataLoader {
         self.inner.limited(batches).map(DataLoader::new)
     }
 
-    /// Whether an epoch has no end ([`endless`](DataLoaderBuilder::endless)).
+    /// Whether an epoch never ends ([`endless`](DataLoaderBuilder::endless)).
     pub fn is_endless(&self) -> bool {
         self.inner.is_endless()
     }
@@ -149,20 +148,19 @@ impl DataLoader {
         self.inner.setup.shard.replicas
     }
 
-    /// Batches in an epoch, the same number in every process; at least one. Of an [endless](DataLoader::is_endless) loader
-    /// more than can ever be read.
+    /// Batches in an epoch, the same number in every process; at least one. For an [endless](DataLoader::is_endless)
+    /// loader, more than can ever be read.
     #[expect(clippy::len_without_is_empty, reason = "a loader without a batch cannot be built")]
     pub fn len(&self) -> usize {
         self.inner.batches()
     }
 
-    /// Samples that an epoch reads, in all processes together; without those of a dropped last batch, with none of the
-    /// padding.
+    /// Samples that all processes together read in an epoch, without padding and without those of a dropped last batch.
     pub fn num_samples(&self) -> usize {
         self.inner.setup.shard.global_samples().min(self.len().saturating_mul(self.batch_size()))
     }
 
-    /// Rows of every batch, those of all devices and processes together.
+    /// Rows of every batch, for all devices and processes together.
     pub fn batch_size(&self) -> usize {
         self.inner.setup.shard.batch_size
     }
@@ -172,49 +170,49 @@ impl DataLoader {
         self.inner.layout().batch_size()
     }
 
-    /// Rows of every batch that one device works on.
+    /// Rows of every batch per device.
     pub fn per_device_batch_size(&self) -> usize {
         self.batch_size() / self.replicas().devices
     }
 
-    /// The parts of a sample, without the batch axis and without the mask; with [buckets](DataLoaderBuilder::buckets), those
-    /// of the longest.
+    /// The fields of a sample, without the batch axis and without the mask; with [buckets](DataLoaderBuilder::buckets),
+    /// those of the longest bucket.
     pub fn fields(&self) -> &[Field] {
         self.inner.layout().fields()
     }
 
-    /// The parts of a sample in each of the shapes that batches have: one, or with [buckets](DataLoaderBuilder::buckets)
-    /// one for each. [`HostBatch::bucket`](crate::HostBatch::bucket) is an index into it.
+    /// The fields of a sample in each shape that batches have: one shape, or with [buckets](DataLoaderBuilder::buckets)
+    /// one per bucket. [`HostBatch::bucket`](crate::HostBatch::bucket) is an index into it.
     pub fn shapes(&self) -> &[Vec<Field>] {
         self.inner.source.shapes()
     }
 
-    /// Whether a batch may have padding in it: the last one of an epoch or a bucket, or any where bad samples are skipped
+    /// Whether a batch may have padding: the last one of an epoch or a bucket, or any batch if bad samples are skipped
     /// ([`OnError::Skip`]).
     pub fn pads(&self) -> bool {
         let Config { drop_last, on_error, .. } = self.config();
         (!*drop_last && self.inner.has_short_batch()) || *on_error == OnError::Skip
     }
 
-    /// The buckets that batches are made of, if there are any.
+    /// The buckets, if there are any.
     pub fn buckets(&self) -> Option<&Buckets> {
         self.inner.source.buckets()
     }
 
-    /// Whether the batches come in their order ([`ordered`](DataLoaderBuilder::ordered)). Of a loader that is not ordered an
-    /// epoch cannot be resumed in its middle.
+    /// Whether the batches come in order ([`ordered`](DataLoaderBuilder::ordered)). If not, a run cannot be resumed
+    /// within an epoch.
     pub fn is_ordered(&self) -> bool {
         self.config().ordered
     }
 
-    /// What becomes of a sample that cannot be read.
+    /// What happens to a sample that cannot be read.
     pub fn on_error(&self) -> OnError {
         self.config().on_error
     }
 
-    /// The samples that could not be read so far, by this loader and by those that were
-    /// [distributed](DataLoader::distributed) from it. Only [`OnError::Skip`] and [`OnError::Replace`] count them; with
-    /// [`OnError::Fail`] each is the error of its batch.
+    /// The samples that this loader, and those that were [distributed](DataLoader::distributed) from it, could not read
+    /// so far. They are counted only with [`OnError::Skip`] and [`OnError::Replace`]; with [`OnError::Fail`] each is
+    /// the error of its batch.
     ///
     /// ```
     /// use fulmen_data::{DType, DataLoader, Dataset, Error, Field, OnError, Result, Sample};
@@ -253,9 +251,9 @@ impl DataLoader {
         self.inner.setup.shard.is_presharded
     }
 
-    /// All that the batches of an epoch depend on, but for the samples themselves, in one line: the dataset's length, the
-    /// number of batches and their size, the sampler. Loaders that differ in it do not belong to one training run. It is
-    /// the same in every process.
+    /// Everything that the batches of an epoch depend on except the samples themselves, in one line: the dataset's
+    /// length, the number of batches and their size, the sampler. If two loaders differ in it, they cannot belong to
+    /// one training run. It is the same in every process.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, TensorDataset};
@@ -274,7 +272,7 @@ impl DataLoader {
             true => format!("{total}, batches of {size}, {what}"),
             false => format!("{samples} of {total}, {batches} batches of {size}, {what}"),
         };
-        // The shuffling's seed is told already, and is the same.
+        // The description of the shuffling includes the seed, which is the same one.
         if config.seed != 0 && !config.shuffled {
             text.push_str(&format!(", seed {}", config.seed));
         }
@@ -294,8 +292,8 @@ impl DataLoader {
     }
 
     /// Where the time went since the loader was built, in it and in those that were
-    /// [distributed](DataLoader::distributed) from it: busy and waiting threads, the consumer's waiting, the depths of the
-    /// queues. Its last line says whether the data is too slow, why, and what to do.
+    /// [distributed](DataLoader::distributed) from it: busy and waiting threads, the waiting consumer, the depths of
+    /// the queues. The last line says whether the data is too slow, why, and what to do.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, TensorDataset};
@@ -344,15 +342,15 @@ impl DataLoader {
         self.epochs(epoch..epoch.saturating_add(1), 0)
     }
 
-    /// The batches of several epochs, the first epoch from batch `start_batch` on. Reading ahead goes across the end of
-    /// an epoch, so that the next one starts without a pause. Nothing is read of the batches before `start_batch`, but for
-    /// the records of a stream, which are not decoded.
+    /// The batches of several epochs, the first epoch from batch `start_batch` on. Reading ahead continues across the
+    /// end of an epoch, so the next one starts without a pause. Of the batches before `start_batch`, only the records
+    /// of a stream are read, and they are not decoded.
     pub fn epochs(&self, epochs: Range<u64>, start_batch: usize) -> HostBatches {
         HostBatches::new(Arc::clone(&self.inner), epochs, start_batch)
     }
 
-    /// The batches of epoch `epoch` from batch `start_batch` on, in the memory of devices, their rows split as `sharding`
-    /// says: a thread keeps some of them there ahead of the consumer ([`device_prefetch`](DataLoaderBuilder::device_prefetch)).
+    /// The batches of epoch `epoch` from batch `start_batch` on, in device memory, their rows split by `sharding`. A
+    /// thread keeps some of them there ahead of the consumer ([`device_prefetch`](DataLoaderBuilder::device_prefetch)).
     pub fn prefetch_to(&self, runtime: &Runtime, sharding: &Sharding, epoch: u64, start_batch: usize) -> DeviceBatches {
         self.epochs(epoch..epoch.saturating_add(1), start_batch).prefetch_to(runtime, sharding)
     }

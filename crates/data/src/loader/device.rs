@@ -1,6 +1,6 @@
-//! Batches on devices, some of them ahead of the consumer.
+//! Batches on devices, transferred ahead of the consumer.
 //!
-//! Not here: reading batches, and what the devices do with them.
+//! Not here: reading batches.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,25 +21,25 @@ use crate::{Error, Result};
 pub struct DeviceBatch {
     /// The fields in the dataset's order, then the mask; the batch axis first.
     pub arrays: Vec<DeviceArray>,
-    /// How many of the rows that this process has read are real samples; they come first.
+    /// How many rows of this process are samples; they come first.
     pub valid: usize,
-    /// The epoch that the batch belongs to.
+    /// The epoch of the batch.
     pub epoch: u64,
-    /// The batch's number in its epoch, from 0.
+    /// The number of the batch in its epoch, from 0.
     pub index: usize,
-    /// Which of the loader's [`shapes`](crate::DataLoader::shapes) the batch has; 0 where there is one.
+    /// The index of the batch's shape in the loader's [`shapes`](crate::DataLoader::shapes); 0 if there is only one.
     pub bucket: usize,
 }
 
 impl HostBatch {
-    /// Starts the transfer of the fields and the mask to the devices: the rows split as `sharding` says, or all of them on
-    /// each device where it is [`Sharding::replicated`]. Where a device can read host memory in place, a CPU where its rows
-    /// start at a multiple of 64 bytes, nothing is copied; the memory stays alive, and unchanged, for as long as one of the
+    /// Starts the transfer of the fields and the mask to the devices: the rows split by `sharding`, or all of them on
+    /// each device with [`Sharding::replicated`]. If a device can read host memory in place, as a CPU can when its rows
+    /// start at a multiple of 64 bytes, nothing is copied; the memory stays alive and unchanged as long as one of the
     /// devices needs it.
     ///
     /// # Errors
-    /// A sharding of other axes than the first; one that the batch size or the mesh does not fit, or by which a device of
-    /// this process needs rows that another process has read.
+    /// A sharding of other axes than the first; one that does not fit the batch size or the mesh; one by which a device
+    /// of this process needs rows that another process has read.
     pub fn to_devices(&self, runtime: &Runtime, sharding: &Sharding) -> Result<DeviceBatch> {
         if sharding.axes().len() > 1 {
             return Err(Error::usage(format!(
@@ -66,7 +66,7 @@ impl HostBatch {
         Ok(DeviceBatch { arrays, valid: self.valid(), epoch: self.epoch(), index: self.index(), bucket: self.bucket() })
     }
 
-    /// Checks that the devices of this process need no other rows than these.
+    /// Checks that the devices of this process need only these rows.
     fn check_rows(&self, runtime: &Runtime, sharding: &Sharding) -> Result<()> {
         let rows = self.rows();
         let mask = TensorType::new(DType::F32, [self.global_batch_size()]);
@@ -96,9 +96,8 @@ impl HostBatch {
 
 /// Batches on devices, in order. Made by [`DataLoader::prefetch_to`](crate::DataLoader::prefetch_to).
 ///
-/// A thread of its own moves them there and waits until they have arrived, so that a batch that
-/// [`next`](Iterator::next) gives is ready to use. Errors come as from [`HostBatches`]. Dropping the iterator ends its
-/// threads.
+/// A thread transfers them and waits until they have arrived, so a batch that [`next`](Iterator::next) returns is ready
+/// to use. Errors come as from [`HostBatches`]. Dropping the iterator ends its threads.
 ///
 /// ```no_run
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -129,12 +128,12 @@ pub struct DeviceBatches {
     timer: Option<ConsumerTimer>,
 }
 
-/// The first batch as it was in host memory, until the second is taken.
+/// The first batch in host memory, until the second one is taken.
 type First = Arc<Mutex<Option<HostBatch>>>;
 
 impl DeviceBatches {
-    /// The first of these batches as it was in host memory, for a look at what is trained on; from when it was taken until the
-    /// second is, and once.
+    /// The first of these batches in host memory, to inspect what the model is trained on. It is available once, after
+    /// the first batch is taken and before the second.
     pub fn first_on_host(&mut self) -> Option<HostBatch> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         first.filter(|_| self.taken == 1)
@@ -142,11 +141,11 @@ impl DeviceBatches {
 }
 
 impl HostBatches {
-    /// Moves these batches to devices, their rows split as `sharding` says, some of them ahead of the consumer.
+    /// Transfers these batches to devices ahead of the consumer, their rows split by `sharding`.
     pub fn prefetch_to(mut self, runtime: &Runtime, sharding: &Sharding) -> DeviceBatches {
         let (stop, timer) = (self.stop_flag(), self.take_timer());
         let stats = Arc::clone(&self.inner().setup.stats);
-        // One more waits in the thread's hands when the channel is full.
+        // The thread holds one more while the channel is full.
         let (sender, receiver) = sync_channel(self.inner().setup.config.device_prefetch - 1);
         let (runtime, sharding) = (runtime.clone(), sharding.clone());
         let ready = Arc::new(AtomicUsize::new(0));
@@ -226,7 +225,8 @@ impl Iterator for DeviceBatches {
             self.ready.fetch_sub(1, Ordering::Relaxed);
             return Some(batch);
         }
-        // The thread has ended: because there are no more batches, or in a panic, which must not look like an end.
+        // The thread has ended, either because there are no more batches or in a panic. A panic must not look like the
+        // end.
         self.batches = None;
         let payload = self.thread.take()?.join().err()?;
         Some(Err(panicked("the transfer thread panicked", payload)))
@@ -236,7 +236,7 @@ impl Iterator for DeviceBatches {
 impl Drop for DeviceBatches {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // First the receiver, so that a thread that waits to send gives up.
+        // The receiver first, so that a thread that waits to send gives up.
         self.batches = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,6 +1,6 @@
 //! The iterator over the batches of an epoch, or of several epochs without a pause between them.
 //!
-//! Not here: what runs behind it, which is either nothing (`batch_sampler`) or threads (`workers`).
+//! Not here: the reading, done either directly (`batch_sampler`) or by threads (`workers`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,21 +9,22 @@ use std::sync::atomic::AtomicBool;
 use super::{batch::HostBatch, batch_sampler::BatchSampler, inner::Inner, stats::ConsumerTimer, workers::Workers};
 use crate::{Error, Result};
 
-/// Batches in host memory, in order unless the loader is [not ordered](crate::DataLoaderBuilder::ordered). Made by [`DataLoader::epoch`](crate::DataLoader::epoch) and its relatives.
+/// Batches in host memory, in order unless the loader is [not ordered](crate::DataLoaderBuilder::ordered). Made by
+/// [`DataLoader::epoch`](crate::DataLoader::epoch) and similar methods.
 ///
-/// A batch that could not be read is an `Err` at its place, and the batches after it still come, unless a sampler fails or a
-/// stream cannot go on: then the error is the last thing that comes. Dropping the iterator
-/// ends the worker threads; it waits for the samples that are being read at that moment.
+/// A batch that cannot be read is an `Err` in its position, and the batches after it still follow. If a sampler fails
+/// or a stream cannot continue, the error is the last item. Dropping the iterator ends the worker threads; it waits for
+/// the samples that they are reading.
 pub struct HostBatches {
     reader: Reader,
-    /// None where the consumer is not the user, but the thread that moves the batches on.
+    /// None if the consumer is the transfer thread and not the user.
     timer: Option<ConsumerTimer>,
     inner: Arc<Inner>,
     stop: Arc<AtomicBool>,
 }
 
 enum Reader {
-    /// Batches are read when they are asked for.
+    /// Batches are read when they are requested.
     Inline(BatchSampler),
     Threads(Workers),
     /// The threads could not be started.
@@ -48,7 +49,7 @@ impl HostBatches {
         HostBatches { reader, timer, inner, stop }
     }
 
-    /// Set to true, it makes the reading of batches end early, with errors.
+    /// If set to true, reading ends early, with errors.
     pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }
@@ -57,7 +58,7 @@ impl HostBatches {
         &self.inner
     }
 
-    /// Hands over the timer to a consumer that passes the batches on.
+    /// Hands the timer to a consumer that passes the batches on.
     pub(crate) fn take_timer(&mut self) -> Option<ConsumerTimer> {
         self.timer.take()
     }

@@ -17,7 +17,7 @@ use crate::dataset::random::below;
 use crate::error::panicked;
 use crate::{Dataset, Error, Field, RandomSampler, Result, Sampler, SequentialSampler};
 
-/// How many samples are tried in the place of a bad one.
+/// How many samples are tried as the replacement of a bad one.
 const TRIES: u64 = 8;
 
 /// A dataset and the order in which its samples are read.
@@ -66,7 +66,7 @@ impl IndexBatches {
         Ok(IndexBatches { dataset, len, shapes, sampler, buckets, members })
     }
 
-    /// The order of an epoch, checked: a sampler is a user's code.
+    /// The order of an epoch, validated: a sampler is user code.
     fn order(&self, epoch: u64, shard: &ShardSpec) -> Result<Vec<usize>> {
         let order_of = |replica| {
             catch_unwind(AssertUnwindSafe(|| self.sampler.order(epoch, self.len, replica)))
@@ -109,7 +109,7 @@ impl BatchSource for IndexBatches {
         &self.shapes
     }
 
-    /// What the sampler takes. All replicas must agree, or one of them would wait for the others for ever.
+    /// How many samples the sampler takes. All replicas must agree; otherwise one would wait for the others forever.
     fn num_samples(&self, replicas: Replicas) -> Result<usize> {
         let len = self.len;
         let here = self.sampler.num_samples(len, replicas.replica());
@@ -173,14 +173,14 @@ impl BatchSource for IndexBatches {
     }
 }
 
-/// An epoch's order, and which part of it is which batch.
+/// The order of an epoch and its division into batches.
 struct IndexEpoch {
     dataset: Arc<dyn Dataset>,
     order: Arc<Vec<usize>>,
     stride: usize,
-    /// With buckets, where the samples of each batch are; else one batch follows the other.
+    /// With buckets: the samples of each batch. Otherwise batches follow each other in the order.
     spans: Option<Vec<Span>>,
-    /// For each bucket, the samples of which one may take the place of a bad one.
+    /// For each bucket, the samples that may replace a bad one.
     candidates: Vec<Arc<Vec<usize>>>,
     /// This process's rows of a batch.
     rows: Range<usize>,
@@ -196,7 +196,7 @@ impl EpochBatches for IndexEpoch {
         let Some(Span { start, end, bucket }) = span else {
             return Err(Error::usage("an epoch has fewer batches than planned; this is a bug in fulmen-data"));
         };
-        // A process may have none of the samples of a short batch.
+        // A process may have no samples of a short batch.
         let samples = start.saturating_add(self.rows.start).min(end)..start.saturating_add(self.rows.end).min(end);
         let order = Arc::clone(&self.order);
         let rows = IndexRows { order, samples, first: start, candidates: Arc::clone(&self.candidates[bucket]) };
@@ -215,10 +215,10 @@ impl Collate for IndexTask {
     }
 }
 
-/// Which samples make up a process's part of a batch.
+/// The samples in a process's part of a batch.
 struct IndexRows {
     order: Arc<Vec<usize>>,
-    /// The positions in the order of this process's samples.
+    /// The positions of this process's samples in the order.
     samples: Range<usize>,
     /// The position of the batch's first sample, which pads it.
     first: usize,
@@ -237,11 +237,11 @@ impl IndexRows {
             && let Some(&first) = self.order.get(self.first)
         {
             let from = if self.samples.start != self.first && read(dataset, batch, row, first)? {
-                // The batch's first sample is another process's; here it is read for the padding alone.
+                // The batch's first sample belongs to another process; here it is read only for the padding.
                 row
             } else {
                 if row == 0 {
-                    // None could be read. What pads the batch then has no weight; it only must be a sample.
+                    // No sample could be read. Padding has no weight, but it must be a valid sample.
                     self.read_another(dataset, batch, 0, first)?;
                 }
                 0
@@ -252,7 +252,7 @@ impl IndexRows {
         Ok(row)
     }
 
-    /// Reads another sample of the epoch, which the index of the bad one chooses.
+    /// Reads another sample of the epoch, chosen by the index of the bad one.
     fn read_another(&self, dataset: &dyn Dataset, batch: &mut Collator<'_>, row: usize, bad: usize) -> Result<bool> {
         let mut random = batch.replacement_random(bad as u64);
         for _ in 0..TRIES {
@@ -273,13 +273,13 @@ impl IndexRows {
 fn read(dataset: &dyn Dataset, batch: &mut Collator<'_>, row: usize, index: usize) -> Result<bool> {
     let read = batch.write_row(row, index as u64, batch.epoch, |sample| dataset.read(index, sample))?;
     let Err(error) = read else { return Ok(true) };
-    // A sample whose origin cannot be told is still the bad one.
+    // The sample is bad even if its origin cannot be found.
     let origin = catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or(None);
     batch.count_bad(error.at_sample(index as u64, origin)).map(|_| false)
 }
 
 impl HostBatch {
-    /// Reads some samples into a batch of just their number, without a loader.
+    /// Reads some samples into a batch of exactly that size, without a loader.
     ///
     /// ```
     /// use fulmen_data::{HostBatch, TensorDataset};
@@ -292,7 +292,7 @@ impl HostBatch {
         HostBatch::collate_epoch(dataset, samples, 0, 0)
     }
 
-    /// The same, with the samples as a loader with this seed reads them in this epoch.
+    /// The same, with the random numbers of a loader with this seed in this epoch.
     pub fn collate_epoch(dataset: &dyn Dataset, samples: &[usize], seed: u64, epoch: u64) -> Result<HostBatch> {
         let len = dataset.len();
         if let Some(outside) = samples.iter().find(|&&sample| sample >= len) {

@@ -1,4 +1,4 @@
-//! What a loader, its iterators and its threads share, and how one of its batches is filled.
+//! The state shared by a loader, its iterators and its threads, and the code that fills a batch.
 //!
 //! Not here: the options (`builder`), which batch comes next (`batch_sampler`), and the threads (`workers`).
 
@@ -20,24 +20,24 @@ pub(crate) struct Inner {
     pub(crate) source: Arc<dyn BatchSource>,
     pub(crate) setup: Arc<Setup>,
     memory: Arc<BatchMemory>,
-    /// Samples of each shape, of all processes.
+    /// Samples of each shape, over all processes.
     counts: Vec<usize>,
-    /// The most batches that an epoch may have.
+    /// The limit on the batches of an epoch.
     limit: usize,
 }
 
-/// The samples of an epoch that does not end.
+/// The number of samples of an endless epoch.
 pub(crate) const ENDLESS: usize = usize::MAX;
 
 /// The layouts and the memory of batches of `rows` rows.
 struct BatchMemory {
     rows: usize,
-    /// For each shape; at least one. The last is the largest.
+    /// One per shape; at least one. The last is the largest.
     layouts: Vec<Arc<Layout>>,
     pool: Pool,
 }
 
-/// Which batch of a run this is.
+/// Identifies a batch of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct BatchId {
     pub(crate) epoch: u64,
@@ -54,7 +54,7 @@ impl Inner {
         self.with(replicas, Arc::clone(&self.setup.stats))
     }
 
-    /// The same, with statistics of its own.
+    /// The same, with its own statistics.
     pub(crate) fn with_own_stats(&self) -> Result<Inner> {
         self.with(self.setup.shard.replicas, Arc::default())
     }
@@ -76,7 +76,7 @@ impl Inner {
         self.limit == usize::MAX && self.setup.shard.num_samples == ENDLESS
     }
 
-    /// `memory` is used again where the batches have as many rows.
+    /// Reuses `memory` if the batches have the same number of rows.
     fn assemble(
         source: Arc<dyn BatchSource>,
         config: Arc<Config>,
@@ -104,7 +104,7 @@ impl Inner {
         Ok(inner)
     }
 
-    /// Refuses a loader without batches, or one whose processes would not share them.
+    /// Rejects a loader without batches, or one whose processes cannot share them.
     fn check(&self) -> Result<()> {
         let Setup { config, shard, .. } = &*self.setup;
         if !config.ordered && shard.replicas.num_processes > 1 {
@@ -142,13 +142,13 @@ impl Inner {
         self.counts.iter().map(batches).sum::<usize>().min(self.limit)
     }
 
-    /// Whether the samples of a shape do not fill its batches.
+    /// Whether the samples of a shape leave a short batch.
     pub(crate) fn has_short_batch(&self) -> bool {
         self.counts.iter().any(|&count| count != ENDLESS && !count.is_multiple_of(self.setup.shard.stride()))
     }
 
-    /// Fills a batch. If a user's code panics outside a sample, in a `Drop` say, the batch is that error: its consumer is
-    /// waiting and needs an answer.
+    /// Fills a batch. If user code panics outside a sample, for example in a `Drop`, that becomes the error of the
+    /// batch: the consumer is waiting for a result.
     pub(crate) fn fill(&self, id: BatchId, task: BatchTask, stop: &AtomicBool) -> Result<HostBatch> {
         catch_unwind(AssertUnwindSafe(|| self.try_fill(id, task, stop)))
             .unwrap_or_else(|payload| Err(panicked("the filling of a batch panicked", payload)))
@@ -175,8 +175,8 @@ impl BatchMemory {
         let layouts = shapes.iter().map(|fields| Layout::new(fields.clone(), rows).map(Arc::new));
         let layouts: Vec<_> = layouts.collect::<Result<_>>()?;
         let largest = layouts.iter().map(|layout| layout.size()).max().unwrap_or(0);
-        // Enough for all that can be in flight at once: read ahead, on the device, and in the consumer's hands. The batches
-        // of all buckets share it.
+        // Enough for all batches in flight: read ahead, on the device, and held by the consumer. The batches of all
+        // buckets share it.
         let pool = Pool::new(largest, config.prefetch.saturating_add(config.device_prefetch).saturating_add(2));
         Ok(BatchMemory { rows, layouts, pool })
     }

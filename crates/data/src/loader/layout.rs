@@ -1,5 +1,5 @@
-//! Where everything lies in the memory of a batch: each field's rows one after another, each field at a multiple of 64
-//! bytes, the mask last.
+//! The layout of a batch in memory: the rows of each field in sequence, each field at a multiple of 64 bytes, the mask
+//! last.
 //!
 //! Not here: the memory itself, or what is written into it.
 
@@ -8,10 +8,10 @@ use std::ops::Range;
 
 use crate::{Error, Field, Result};
 
-/// PJRT's CPU plugins use host memory in place only where it starts at a multiple of this.
+/// PJRT's CPU plugins use host memory in place only if it starts at a multiple of this.
 pub(crate) const ALIGNMENT: usize = 64;
 
-/// The plan of one batch's memory. Offsets are in bytes.
+/// The layout of one batch. Offsets are in bytes.
 #[derive(Debug)]
 pub struct Layout {
     fields: Vec<Field>,
@@ -64,7 +64,7 @@ impl Layout {
         self.size
     }
 
-    /// The field with this index, or an error that lists the fields there are.
+    /// The field with this index, or an error that lists the fields.
     pub fn field(&self, index: usize) -> Result<&Field> {
         self.fields.get(index).ok_or_else(|| {
             let known: Vec<String> = self.fields.iter().enumerate().map(|(i, f)| format!("{i}: {f}")).collect();

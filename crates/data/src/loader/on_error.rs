@@ -1,54 +1,53 @@
-//! What becomes of a sample that cannot be read, and the list of those that could not.
+//! What happens to a sample that cannot be read, and the list of those samples.
 //!
-//! Not here: how a batch goes on without it (`collate`).
+//! Not here: how a batch continues without it (`collate`).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::Error;
 
-/// How many of the bad samples are remembered one by one.
+/// How many bad samples are listed individually.
 const REMEMBERED: usize = 16;
 
 /// What a loader does with a sample that cannot be read: an error or a panic of its dataset.
 ///
-/// Of several processes each deals with the bad samples of its own rows: what moves up does so within its part of the
-/// batch, and a copy of a stream's record is of one there. So with bad samples a batch may be another one on another
-/// number of processes.
+/// Each of several processes handles the bad samples of its own rows: samples move up within its part of the batch, and
+/// the copy of a stream's record comes from that part. With bad samples, a batch may therefore differ on another number
+/// of processes.
 ///
-/// A stream must fail in the same places in every process, for its rows are counted as it is read. Damaged files do; a store
-/// or a disk that fails one process alone, after all patience, moves the rows of that
-/// one against the others': under `Skip` and `Replace` some records then come twice and some not at all. `Fail` ends the
-/// run instead.
+/// A stream must fail at the same positions in every process, because its rows are counted as it is read. Damaged files
+/// do. If a store or a disk fails in one process only, even after retries, its rows shift against the others': under
+/// `Skip` and `Replace`, some records then come twice and others not at all. `Fail` ends the run instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
-    /// The batch is an error, which names the sample. The batches around it still come; only where a stream itself cannot go
-    /// on is the error the last thing that comes.
+    /// The batch is an error that names the sample. The other batches still follow, unless a stream cannot continue:
+    /// then the error is the last item.
     #[default]
     Fail,
-    /// The batch goes without it: the samples behind it move up, and the row that is left over at the end is padding, with
-    /// a mask of 0. Every loss and metric must heed the mask then, so that [`DataLoader::pads`] is true of such a loader.
-    /// A batch of which nothing can be read is padded with other samples of the epoch; it is an error where none of those
-    /// can be read either, or all its records of a stream were read and none can be decoded. A stream that has lost some of
-    /// the records that it promised has the more padding at the end of the epoch: each of the others comes once.
+    /// The batch continues without it: the samples after it move up, and the rows left at the end are padding, with a
+    /// mask of 0. Every loss and metric must then respect the mask, so [`DataLoader::pads`] is true for such a loader.
+    /// If no sample of a batch can be read, the batch is padded with other samples of the epoch. It is an error if
+    /// those cannot be read either, or if all records of a stream were read and none can be decoded. If a stream has
+    /// lost records that it promised, the epoch ends with more padding: each of the other records comes once.
     ///
     /// [`DataLoader::pads`]: crate::DataLoader::pads
     Skip,
-    /// Another sample of the epoch is read in its place, drawn by seed, epoch and index; after 8 draws of which none can be
-    /// read the batch is an error. A stream cannot be read at random: there a copy of another row of the same batch, drawn
-    /// in the same way, takes its place, and a batch of which nothing can be read is an error. A stream that has fewer
-    /// records than it promised is repeated.
+    /// Another sample of the epoch is read instead, drawn by seed, epoch and index; after 8 failed draws the batch is
+    /// an error. A stream has no random access: there a copy of another row of the same batch, drawn in the same way,
+    /// is used, and a batch without a readable record is an error. A stream with fewer records than it promised is
+    /// repeated.
     Replace,
 }
 
 /// A sample that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadSample {
-    /// Its index, as the loader's dataset counts; none where a stream could not tell what it failed to read.
+    /// Its index in the loader's dataset; none if a stream cannot tell what it failed to read.
     pub index: Option<u64>,
-    /// The epoch in which that was noticed first.
+    /// The epoch in which it first failed.
     pub epoch: u64,
-    /// Where it comes from: a file, and the place in it.
+    /// Where it comes from: a file and a position in it.
     pub origin: Option<String>,
     /// What was wrong.
     pub message: String,
@@ -57,7 +56,7 @@ pub struct BadSample {
 }
 
 impl fmt::Display for BadSample {
-    /// As the error of the batch would say it.
+    /// The message that the error of the batch would have.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
@@ -66,14 +65,14 @@ impl fmt::Display for BadSample {
 /// The samples that a loader could not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BadSamples {
-    /// How often a sample could not be read, over all epochs; the same sample counts in each.
+    /// How many times reading a sample failed, over all epochs; the same sample counts in each.
     pub count: u64,
-    /// The first of them, at most 16, each once. With several workers it depends on chance which these are.
+    /// The first of them, at most 16, each once. With several workers, the selection may vary.
     pub first: Vec<BadSample>,
 }
 
 impl fmt::Display for BadSamples {
-    /// How often, and a line for each of the first.
+    /// The count, and one line for each listed sample.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BadSamples { count, first } = self;
         match &first[..] {
@@ -88,7 +87,6 @@ impl fmt::Display for BadSamples {
     }
 }
 
-/// The list that is being written.
 #[derive(Debug, Default)]
 pub(crate) struct BadList(Mutex<BadSamples>);
 

@@ -1,6 +1,6 @@
-//! Batch memory that is reused once neither a consumer nor a device that reads it in place holds it.
+//! Batch memory that is reused once no consumer and no device holds it.
 //!
-//! Not here: what is in the memory. It comes back with the bytes of an earlier batch.
+//! Not here: the content. Reused memory still has the bytes of an earlier batch.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,10 +22,10 @@ impl Pool {
         Pool { size, capacity, known: Mutex::new(Vec::new()) }
     }
 
-    /// An allocation that only the caller holds. The gaps between the fields are zero, as they are never written.
+    /// An allocation that only the caller holds. The gaps between the fields are zero because nothing writes to them.
     pub(crate) fn take(&self) -> Result<Arc<HostBuffer>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody but the pool holds an `Arc` whose count is one, so nobody can raise the count meanwhile.
+        // Only the pool holds an `Arc` whose count is one, so the count cannot rise in the meantime.
         if let Some(free) = known.iter().position(|buffer| Arc::strong_count(buffer) == 1) {
             return Ok(known.swap_remove(free));
         }
@@ -35,7 +35,7 @@ impl Pool {
         Ok(Arc::new(fresh))
     }
 
-    /// Remembers an allocation that [`take`](Pool::take) gave and that is about to be handed out.
+    /// Remembers an allocation from [`take`](Pool::take) that is about to be handed out.
     pub(crate) fn remember(&self, buffer: &Arc<HostBuffer>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() < self.capacity {

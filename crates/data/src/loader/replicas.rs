@@ -1,4 +1,4 @@
-//! Who shares a global batch: how many devices and processes there are, and which part of the batch is whose.
+//! How devices and processes share a global batch.
 //!
 //! Not here: the order of the samples (`sampler`), and the transfer to the devices (`device`).
 
@@ -9,13 +9,13 @@ use fulmen_tensor::{DType, Runtime, Sharding, TensorType};
 
 use crate::{Error, Result};
 
-/// More devices than this are a mistake: no machine has them.
+/// More devices than this are a mistake: such a machine does not exist.
 const MOST_DEVICES: usize = 1 << 20;
 
 /// The devices and processes that share each batch of a [`DataLoader`](crate::DataLoader); one of each by default.
 ///
-/// Every process feeds the same number of devices. Of each batch, the process with index `r` reads the rows from
-/// `r · batch_size / num_processes` on, up to those of the next process.
+/// Every process feeds the same number of devices. The process with index `r` reads the rows of each batch from `r ·
+/// batch_size / num_processes` up to those of the next process.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, Replicas, TensorDataset};
@@ -30,12 +30,12 @@ const MOST_DEVICES: usize = 1 << 20;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Replicas {
-    /// The parts that the batch axis is split into: the devices of all processes together, or, on a mesh with further
-    /// axes, the size of the axis that splits the batch.
+    /// The number of parts into which the batch axis is split: the devices of all processes together, or, on a mesh
+    /// with more axes, the size of the axis that splits the batch.
     pub devices: usize,
-    /// How many processes there are.
+    /// The number of processes.
     pub num_processes: usize,
-    /// Which of them this is, from 0.
+    /// The index of this process, from 0.
     pub process_index: usize,
 }
 
@@ -46,8 +46,8 @@ impl Default for Replicas {
 }
 
 impl Replicas {
-    /// The devices and processes of a runtime, for batches whose rows are split over it as `sharding` says. Processes
-    /// that are given the same rows, because the mesh splits something else over them, count as one.
+    /// The devices and processes of a runtime, for batches whose rows are split by `sharding`. Processes that get the
+    /// same rows, because the mesh splits something else over them, count as one.
     ///
     /// ```
     /// use fulmen_data::Replicas;
@@ -62,12 +62,12 @@ impl Replicas {
     /// ```
     ///
     /// # Errors
-    /// A sharding that does not fit the mesh, or a mesh by which a process has rows from several places of a batch.
+    /// A sharding that does not fit the mesh, or a mesh that gives a process rows from several parts of a batch.
     pub fn from_runtime(runtime: &Runtime, sharding: &Sharding) -> Result<Replicas> {
         let mesh = runtime.mesh();
         let axes = sharding.axes().first().map_or(&[][..], Vec::as_slice);
         let devices = axes.iter().filter_map(|axis| mesh.size(axis)).product();
-        // A batch of one row for each part shows who has which.
+        // A batch with one row per part shows which process has which part.
         let batch = TensorType::new(DType::U8, [devices]);
         let rows = Sharding::over([axes.iter().map(String::as_str).collect()]);
         let blocks = runtime.blocks(&batch, &rows).map_err(|why| Error::usage(format!("a batch's rows: {why}")))?;
@@ -87,7 +87,7 @@ impl Replicas {
         Ok(Replicas { devices, num_processes: devices / count, process_index: first / count })
     }
 
-    /// Checks the three numbers against each other.
+    /// Validates the three numbers together.
     pub(crate) fn check(self) -> Result<Replicas> {
         let Replicas { devices, num_processes, process_index } = self;
         if devices == 0 || num_processes == 0 {
@@ -113,7 +113,7 @@ impl Replicas {
         Ok(self)
     }
 
-    /// Checks that each device gets as many rows as every other.
+    /// Checks that all devices get the same number of rows.
     pub(crate) fn check_batch_size(&self, batch_size: usize) -> Result<()> {
         let devices = self.devices;
         if batch_size.is_multiple_of(devices) {
@@ -131,28 +131,28 @@ impl Replicas {
         )))
     }
 
-    /// Which rows of a batch are this process's.
+    /// The rows of a batch that belong to this process.
     pub(crate) fn local_rows(&self, batch_size: usize) -> Range<usize> {
         let rows = batch_size / self.num_processes;
         self.process_index * rows..(self.process_index + 1) * rows
     }
 
-    /// What the sampler of this process is told.
+    /// The arguments for the sampler of this process.
     pub(crate) fn replica(&self) -> Replica {
         Replica { num_replicas: self.num_processes, rank: self.process_index }
     }
 }
 
-/// Which part of each batch this process reads, of a loader that is for these devices and processes.
+/// The part of each batch that this process reads, for a loader with these devices and processes.
 pub(crate) struct ShardSpec {
     pub(crate) replicas: Replicas,
-    /// Rows of a batch, of all processes together.
+    /// Rows of a batch, over all processes.
     pub(crate) batch_size: usize,
-    /// Samples in the order of an epoch: those of all processes, or of this one where the order is presharded.
+    /// Samples in the order of an epoch: those of all processes, or of this one if the order is presharded.
     pub(crate) num_samples: usize,
     /// Whether the sampler has divided the samples among the processes.
     pub(crate) is_presharded: bool,
-    /// The sampler was asked whether all ranks have the same order.
+    /// Set once the sampler has been checked to give all ranks the same order.
     compared: AtomicBool,
 }
 
@@ -161,7 +161,7 @@ impl ShardSpec {
         ShardSpec { replicas, batch_size, num_samples, is_presharded, compared: AtomicBool::new(false) }
     }
 
-    /// Which rows of a batch are this process's.
+    /// The rows of a batch that belong to this process.
     pub(crate) fn rows(&self) -> Range<usize> {
         self.replicas.local_rows(self.batch_size)
     }
@@ -170,23 +170,23 @@ impl ShardSpec {
         self.rows().len()
     }
 
-    /// How far apart in the order the starts of two batches are.
+    /// The distance in the order between the starts of two batches.
     pub(crate) fn stride(&self) -> usize {
         if self.is_presharded { self.local_batch_size() } else { self.batch_size }
     }
 
-    /// Which of the order's indices from the start of a batch on are for this process.
+    /// The part of the order, from the start of a batch on, that belongs to this process.
     pub(crate) fn rows_of_order(&self) -> Range<usize> {
         if self.is_presharded { 0..self.local_batch_size() } else { self.rows() }
     }
 
-    /// Samples in an epoch of all processes together, before a short batch is dropped.
+    /// Samples in an epoch over all processes, before a short batch is dropped.
     pub(crate) fn global_samples(&self) -> usize {
         let processes = if self.is_presharded { self.replicas.num_processes } else { 1 };
         self.num_samples.saturating_mul(processes)
     }
 
-    /// The rank whose order is to be that of this process too, the first time that it is asked for.
+    /// The rank whose order must equal that of this process; returned only once.
     pub(crate) fn rank_to_compare(&self) -> Option<Replica> {
         let Replica { num_replicas, rank } = self.replicas.replica();
         let due = !self.is_presharded && num_replicas > 1 && !self.compared.swap(true, Ordering::Relaxed);
@@ -194,19 +194,19 @@ impl ShardSpec {
     }
 }
 
-/// For whom a [`Sampler`](crate::Sampler) is asked: one of several processes that read the same dataset.
+/// One of several processes that read the same dataset, as an argument for a [`Sampler`](crate::Sampler).
 ///
 /// The names are those of PyTorch's `DistributedSampler`. A process that feeds eight devices is one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
-    /// How many there are.
+    /// The number of replicas.
     pub num_replicas: usize,
-    /// Which of them this is, from 0.
+    /// The index of this one, from 0.
     pub rank: usize,
 }
 
 impl Replica {
-    /// The only one.
+    /// The only replica.
     pub const ONLY: Replica = Replica { num_replicas: 1, rank: 0 };
 
     /// All `num_replicas` of them.

@@ -1,85 +1,85 @@
-//! What a loader says about itself: where the time goes, who waits for whom, and what would help.
+//! The report of a loader: where the time goes, who waits for whom, and what would help.
 //!
-//! Not here: the measuring (`stats`).
+//! Not here: the measurements (`stats`).
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::Stage;
 
-/// Below this part of the step time, waiting is not worth a word.
+/// A smaller fraction of waiting is not reported as a problem.
 const LITTLE: f64 = 0.03;
 
 /// Where a loader's time went. Made by [`DataLoader::report`](crate::DataLoader::report).
 ///
-/// Times of workers are added up over all of them, and are times on the clock: on a machine with fewer free cores than
-/// workers, work seems to take longer than it would alone.
+/// The times of workers are added up. They are wall-clock times: on a machine with fewer free cores than workers, work
+/// seems to take longer than it would alone.
 #[derive(Clone, Debug, Default)]
 pub struct LoaderReport {
-    /// Threads that fill batches; with 0 the consumer does it itself.
+    /// Threads that fill batches; with 0 the consumer fills them itself.
     pub num_workers: usize,
-    /// The machine's cores, as far as this process may use them.
+    /// The cores of the machine that this process may use.
     pub cores: usize,
     /// Batches that were filled.
     pub batches: u64,
     /// Samples in them, without padding.
     pub samples: u64,
-    /// The time that filling took, by [`Stage`], in the order of [`Stage::ALL`].
+    /// The time spent on filling, per [`Stage`], in the order of [`Stage::ALL`].
     pub stages: Vec<(Stage, Duration)>,
-    /// The time of filling that was in no stage: what a dataset does that does not say, and the copying into the batch.
+    /// The filling time outside of all stages: untimed work of the dataset, and copying into the batch.
     pub writing: Duration,
-    /// The part of the above in which the records of a stream are read, which one thread does at a time.
+    /// The part of it spent reading the records of a stream, which one thread does at a time.
     pub in_order: Duration,
-    /// Workers that waited until the consumer took a batch: good, as it means that they are fast enough.
+    /// Time that workers waited for the consumer to take a batch. This is good: they are fast enough.
     pub waited_for_space: Duration,
-    /// Workers that waited until another one had read its records of a stream.
+    /// Time that workers waited for another one to read its records of a stream.
     pub waited_for_reading: Duration,
-    /// Batches that the consumer took, not counting the first of each epoch, before which it does other things.
+    /// Batches that the consumer took, except the first of each epoch: before it, the consumer does other things.
     pub steps: u64,
-    /// How long the consumer waited for those.
+    /// How long the consumer waited for them.
     pub waiting: Duration,
-    /// How long the consumer was busy before it came for those.
+    /// How long the consumer was busy between them.
     pub busy: Duration,
     /// From the start of the latest iterator to its first batch.
     pub first_batch: Option<Duration>,
-    /// Of batches in host memory that are ready.
+    /// The batches that are ready in host memory.
     pub host_queue: QueueDepth,
-    /// What the transfer to the devices did, if there was one.
+    /// The transfer to the devices, if there was one.
     pub transfer: Option<TransferReport>,
-    /// Records of a stream are read in order.
+    /// Whether records of a stream are read in order.
     pub(crate) sequential: bool,
 }
 
 /// How many batches were ready in a queue when the consumer asked for one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueueDepth {
-    /// On average.
+    /// The mean.
     pub mean: f64,
-    /// At most.
+    /// The maximum.
     pub peak: usize,
-    /// How many there can be.
+    /// The capacity of the queue.
     pub capacity: usize,
-    /// How often the consumer asked.
+    /// How many times the consumer asked.
     samples: u64,
 }
 
-/// Where the time of the thread went that moves batches to the devices.
+/// The time of the thread that transfers batches to the devices.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TransferReport {
-    /// Batches that it moved.
+    /// Batches that it transferred.
     pub batches: u64,
-    /// How long it took until they were there.
+    /// How long the transfers took.
     pub busy: Duration,
     /// How long it waited for batches.
     pub waited_for_batches: Duration,
-    /// How long it waited until the consumer took one.
+    /// How long it waited for the consumer to take one.
     pub waited_for_space: Duration,
-    /// Of batches on the devices that are ready.
+    /// The batches that are ready on the devices.
     pub queue: QueueDepth,
 }
 
 impl QueueDepth {
-    /// Counts that the consumer asked when `ready` batches were ready.
+    /// Counts a request of the consumer when `ready` batches were ready.
     pub(crate) fn record(&mut self, ready: usize) {
         self.samples += 1;
         self.mean += (ready as f64 - self.mean) / self.samples as f64;
@@ -88,44 +88,44 @@ impl QueueDepth {
 }
 
 impl LoaderReport {
-    /// One of which nothing is counted yet.
+    /// An empty report.
     pub(crate) fn new() -> LoaderReport {
         LoaderReport { stages: Stage::ALL.map(|stage| (stage, Duration::ZERO)).into(), ..LoaderReport::default() }
     }
 
-    /// The part of the step time in which the consumer waited for data, from 0 to 1; 0 before the second batch.
+    /// The fraction of the step time in which the consumer waited for data, from 0 to 1; 0 before the second batch.
     pub fn waiting_share(&self) -> f64 {
         share(self.waiting, self.waiting + self.busy)
     }
 
-    /// What the threads spent on filling batches, all stages together.
+    /// The time that the threads spent on filling batches, over all stages.
     pub fn work(&self) -> Duration {
         self.stages.iter().map(|stage| stage.1).sum::<Duration>() + self.writing
     }
 
-    /// The time of each stage and of writing, by its name.
+    /// The time of each stage and of writing, by name.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (String, Duration)> {
         let stages = self.stages.iter().map(|&(stage, spent)| (format!("{stage:?}").to_lowercase(), spent));
         stages.chain([("write".to_owned(), self.writing)])
     }
 
-    /// The stage that takes most of the threads' time, and its part of it; none before the first batch. Without a stage
-    /// it is the writing.
+    /// The stage that takes most of the threads' time, and its fraction; none before the first batch. Time outside of
+    /// all stages counts as writing.
     pub fn slow_stage(&self) -> Option<(Option<Stage>, f64)> {
         let stages = self.stages.iter().map(|&(stage, time)| (Some(stage), time)).chain([(None, self.writing)]);
         let (stage, time) = stages.max_by_key(|&(_, time)| time)?;
         (self.batches > 0).then(|| (stage, share(time, self.work())))
     }
 
-    /// How many threads it would take to fill batches as fast as the consumer takes them, if each goes on as fast as the
-    /// ones that there are; none as long as that cannot be told, as where the consumer does nothing else.
+    /// How many threads would fill batches as fast as the consumer takes them, if each keeps the current speed; none if
+    /// that cannot be estimated, for example if the consumer does nothing else.
     pub fn threads_needed(&self) -> Option<usize> {
         let step = self.busy.as_secs_f64() / self.steps as f64;
         let threads = (self.work().as_secs_f64() / self.batches as f64 / step).ceil();
         (threads.is_finite() && threads < 1e4).then_some(threads as usize)
     }
 
-    /// Whether the data is too slow, which part of it, and what to do, in one sentence.
+    /// One sentence: whether the data is too slow, which part of it, and what to do.
     pub fn bottleneck(&self) -> String {
         let waiting = self.waiting_share();
         let percent = 100.0 * waiting;
@@ -163,7 +163,7 @@ impl LoaderReport {
         };
         let (cure, cores) = (one_of(cures), count(self.cores, "core"));
         let slow = format!("{name} is the slow stage");
-        // The consumer's own thread is the only one that fills batches where there are no workers.
+        // Without workers, the consumer's thread is the only one that fills batches.
         let have = self.num_workers;
         match self.threads_needed() {
             None => format!("{slow}; nothing else is done between two batches, so that no number of threads is enough"),
@@ -191,7 +191,7 @@ fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Things of which one is enough: `a`, `a or b`, `a, b, or c`.
+/// Alternatives joined by commas: `a`, `a or b`, `a, b, or c`.
 fn one_of(things: &[&str]) -> String {
     match things {
         [some @ .., last] if some.len() > 1 => format!("{}, or {last}", some.join(", ")),
@@ -203,7 +203,7 @@ fn share(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 
-/// A time with a unit and as many digits as are of use.
+/// A time with a unit and a useful number of digits.
 pub(crate) fn time(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let (value, unit) = match seconds {

@@ -1,5 +1,5 @@
-//! What the loader asks of its data, whether samples are read by index or come as a stream: the batches of an epoch one
-//! after another, and their samples written into memory.
+//! The loader's interface to its data, read by index or as a stream: the batches of an epoch in order, and their
+//! samples written into memory.
 //!
 //! Not here: the two implementations (`index_batches`, `stream_batches`).
 
@@ -11,14 +11,14 @@ use crate::{Field, Result, Sampler};
 
 /// Samples that can be put into batches.
 pub(crate) trait BatchSource: Send + Sync {
-    /// The fields of a batch in each shape that it can have; at least one. The last is the largest.
+    /// The fields of a batch in each of its shapes; at least one. The last is the largest.
     fn shapes(&self) -> &[Vec<Field>];
 
-    /// How many samples an epoch has: those of all processes, or those of this one where the samples are
+    /// The number of samples in an epoch: those of all processes, or of this one if the samples are
     /// [presharded](BatchSource::is_presharded).
     fn num_samples(&self, replicas: Replicas) -> Result<usize>;
 
-    /// How many of an epoch's `num_samples` have each of the shapes.
+    /// How many of an epoch's `num_samples` have each shape.
     fn samples_per_shape(&self, num_samples: usize) -> Vec<usize> {
         vec![num_samples]
     }
@@ -28,7 +28,7 @@ pub(crate) trait BatchSource: Send + Sync {
         false
     }
 
-    /// Whether samples are read in the order in which they come, by one thread at a time.
+    /// Whether one thread at a time reads samples, in order.
     fn is_sequential(&self) -> bool {
         false
     }
@@ -37,46 +37,46 @@ pub(crate) trait BatchSource: Send + Sync {
         None
     }
 
-    /// How much there is to read: `10 samples`.
+    /// The amount of data, for messages: `10 samples`.
     fn total(&self) -> String;
 
-    /// All that the order depends on, in a few words.
+    /// Everything that the order depends on, in a few words.
     fn describe(&self) -> String;
 
     /// Begins an epoch.
     fn epoch(&self, request: EpochRequest) -> Result<Box<dyn EpochBatches>>;
 }
 
-/// Which epoch is to be read.
+/// The epoch to read.
 pub(crate) struct EpochRequest {
     pub(crate) setup: Arc<Setup>,
     pub(crate) epoch: u64,
-    /// The batch to begin with. Those before it are not collated.
+    /// The first batch. Earlier ones are not collated.
     pub(crate) start_batch: usize,
     /// Set when the batches are no longer needed.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// The batches of one epoch, in their order.
+/// The batches of one epoch, in order.
 pub(crate) trait EpochBatches: Send {
-    /// What batch `index` is made of; called for one batch after another. Nothing is decoded yet.
+    /// The content of batch `index`; called for the batches in order. It is not decoded yet.
     fn next(&mut self, index: usize) -> Result<BatchTask>;
 }
 
-/// What a batch is made of.
+/// The content of a batch.
 pub(crate) struct BatchTask {
     pub(crate) data: Box<dyn Collate>,
-    /// Which of the source's shapes the batch has.
+    /// The index of the batch's shape.
     pub(crate) bucket: usize,
 }
 
-/// The samples of a batch that are still to be decoded.
+/// The samples of a batch, not decoded yet.
 pub(crate) trait Collate: Send {
-    /// Writes this process's samples into a batch and pads what is left; how many of its rows are samples.
+    /// Writes this process's samples into a batch and pads the rest; returns how many rows are samples.
     fn collate(self: Box<Self>, batch: &mut Collator<'_>) -> Result<usize>;
 }
 
-/// The options of a loader that only its source needs.
+/// The options that only the source of the samples needs.
 #[derive(Default)]
 pub(crate) struct SourceOptions {
     pub(crate) seed: u64,

@@ -1,7 +1,6 @@
-//! What a loader notices of its own running: where its threads' time goes, how long the consumer waits, how full the
-//! queues are.
+//! The measurements of a loader: where its threads' time goes, how long the consumer waits, how full the queues are.
 //!
-//! Not here: what is made of it (`report`).
+//! Not here: their interpretation (`report`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,11 +9,11 @@ use crate::Stage;
 use crate::dataset::stage::StageTimes;
 use crate::loader::{on_error::BadList, report::LoaderReport};
 
-/// What all threads of a loader write down, and of those that are distributed from it.
+/// The measurements of all threads of a loader and of the loaders that are distributed from it.
 #[derive(Debug)]
 pub(crate) struct Stats {
     pub(crate) bad: BadList,
-    /// Sums since the loader was built, or since they were set to zero.
+    /// Sums since the loader was built, or since they were reset.
     report: Mutex<LoaderReport>,
 }
 
@@ -37,7 +36,7 @@ impl Stats {
         report.samples += samples as u64;
     }
 
-    /// Of a stream; what was in none of the stages was reading.
+    /// For a stream: the time outside of all stages was spent on reading.
     pub(crate) fn fetched_records(&self, watch: &Stopwatch) {
         let mut report = self.report();
         let (total, rest) = watch.add_to(&mut report);
@@ -45,17 +44,17 @@ impl Stats {
         report.stages[Stage::Read as usize].1 += rest;
     }
 
-    /// A worker waited for the sampler, since when so much of the time went into fetching records.
+    /// A worker waited for the sampler, since the given total of fetching time.
     pub(crate) fn waited_for_sampler(&self, waited: Duration, fetched: Duration) {
         let mut report = self.report();
-        // The one that has the sampler waits for space with it.
+        // The worker that holds the sampler waits for space with it.
         let reading = fetched.min(waited);
         report.waited_for_reading += reading;
         report.waited_for_space += waited - reading;
     }
 }
 
-/// Takes the time of some work on this thread.
+/// Measures some work on this thread.
 pub(crate) struct Stopwatch {
     start: Instant,
     stages: StageTimes,
@@ -66,7 +65,7 @@ impl Stopwatch {
         Stopwatch { start: Instant::now(), stages: StageTimes::current_thread() }
     }
 
-    /// Adds the time in each stage; how long it was in all, and how much of that was in none of them.
+    /// Adds the time in each stage; returns the total time, and the part outside of all stages.
     fn add_to(&self, report: &mut LoaderReport) -> (Duration, Duration) {
         let (total, stages) = (self.start.elapsed(), StageTimes::current_thread().since(&self.stages));
         report.stages.iter_mut().for_each(|(stage, spent)| *spent += stages.of(*stage));
@@ -74,11 +73,11 @@ impl Stopwatch {
     }
 }
 
-/// Measures how a consumer takes batches: how long it waits for one, and how long it is away until it wants the next.
+/// Measures how a consumer takes batches: how long it waits for one, and how long it is busy before the next.
 pub(crate) struct ConsumerTimer {
     stats: Arc<Stats>,
     started: Option<Instant>,
-    /// When the consumer left with the batch before.
+    /// When the consumer got the previous batch.
     left: Option<Instant>,
 }
 
@@ -87,7 +86,7 @@ impl ConsumerTimer {
         ConsumerTimer { stats: Arc::clone(stats), started: Some(Instant::now()), left: None }
     }
 
-    /// Lets the consumer wait. `index` tells a batch's number in its epoch.
+    /// Times the consumer's wait. `index` is the batch's number in its epoch.
     pub(crate) fn take<T>(&mut self, wait: impl FnOnce() -> T, index: impl FnOnce(&T) -> Option<usize>) -> T {
         let came = Instant::now();
         let batch = wait();
@@ -98,7 +97,7 @@ impl ConsumerTimer {
             self.started = None;
             report.first_batch = Some(now - started);
         }
-        // Between two epochs a consumer validates and saves; that is no part of a step.
+        // Between two epochs a consumer validates and saves; that is not part of a step.
         if let (Some(left), Some(1..)) = (self.left, index) {
             report.steps += 1;
             report.busy += came - left;

@@ -12,7 +12,7 @@ use super::{
 use crate::dataset::random::below;
 use crate::{Error, Field, IterableDataset, Result};
 
-/// A stream, and how many of its records are an epoch.
+/// A stream, and the number of records in an epoch.
 pub(crate) struct StreamBatches {
     dataset: Arc<dyn IterableDataset>,
     length: EpochLength,
@@ -90,8 +90,8 @@ impl EpochBatches for StreamCursor {
         let first = index.saturating_mul(stride);
         let count = setup.shard.num_samples.saturating_sub(first).min(stride);
         let mine = mine.start.min(count)..mine.end.min(count);
-        // Where no sample may be missing, the batch's first one pads a short batch, as it does in one process. Else all of
-        // them may have to: what can be read of a batch at all keeps it from failing in each process.
+        // If no sample may be missing, the batch's first one pads a short batch, as it does in one process. Otherwise
+        // any of them may have to, so that a batch with a readable record does not fail in any process.
         let first_only = setup.config.on_error == OnError::Fail;
         let (mut records, mut others) = (Vec::with_capacity(mine.len()), Vec::new());
         let mut read = 0;
@@ -115,17 +115,17 @@ impl EpochBatches for StreamCursor {
     }
 }
 
-/// The records of a process's part of a batch.
+/// The records in a process's part of a batch.
 struct StreamTask {
     records: Vec<FetchedRecord>,
     /// Whether the batch's first record is among them.
     has_first: bool,
-    /// Others, of which the first that can be read pads the batch where none of its own can.
+    /// Other records. The first readable one pads the batch if none of its own is readable.
     others: Vec<FetchedRecord>,
 }
 
 impl Collate for StreamTask {
-    /// Where bad records are substituted each keeps its row; else those behind a bad one move up.
+    /// If bad records are replaced, each keeps its row; otherwise the records after a bad one move up.
     fn collate(self: Box<Self>, batch: &mut Collator<'_>) -> Result<usize> {
         let StreamTask { records, has_first, others } = *self;
         let substitute = batch.on_error == OnError::Replace;
@@ -148,7 +148,7 @@ impl Collate for StreamTask {
         let full = row == batch.layout.batch_size();
         let mut from = 0;
         if good.is_empty() || (!full && !has_first) {
-            // Read for the padding, or for copies, alone; where all rows are taken, none of them could be read.
+            // These were read only for padding or copies; if all rows are taken, none was readable.
             let spare = if full { 0 } else { row };
             for record in others {
                 let Some(error) = read(batch, spare, record)? else {
@@ -177,7 +177,7 @@ impl Collate for StreamTask {
     }
 }
 
-/// The error, if the record could not be read and that does not end the batch.
+/// The error, if the record could not be read. None if the batch can continue.
 fn read(batch: &mut Collator<'_>, row: usize, fetched: FetchedRecord) -> Result<Option<Error>> {
     let FetchedRecord { record, random_epoch } = fetched;
     let (index, origin) = (record.index(), record.origin().to_owned());

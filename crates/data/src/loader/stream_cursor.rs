@@ -1,6 +1,6 @@
-//! The records of a stream's epoch, fetched one after another, and what happens where the stream ends too early.
+//! The records of one epoch of a stream, fetched in order, and the handling of a stream that ends too early.
 //!
-//! Not here: decoding them. Only reading is done in order, by whichever worker holds the batch sampler.
+//! Not here: decoding them. Only reading is done in order, by the worker that holds the batch sampler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::error::panicked;
 use crate::stream::iterable::{Record, Records};
 use crate::{Error, IterableDataset, Result};
 
-/// Errors in a row after which a stream is given up, even if it would go on.
+/// After this many errors in a row a stream is given up, even if it would continue.
 const MOST_FAILURES: usize = 1000;
 
-/// The second pass over a stream within an epoch is to the stream an epoch far from all that are counted.
+/// Added to the epoch for the second pass over a stream, so that it does not collide with a real epoch.
 const PASS: u64 = 1 << 40;
 
-/// How many records a stream's epoch has, and who said it.
+/// How many records an epoch of a stream has, and who decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EpochLength {
-    /// The stream's own, which it must keep.
+    /// The stream's own length, which must be right.
     Known(usize),
-    /// The user's: a longer stream is not read to its end, a shorter one is repeated.
+    /// The user's number: a longer stream is not read to its end, a shorter one is repeated.
     Wanted(usize),
 }
 
@@ -34,7 +34,7 @@ impl EpochLength {
     }
 }
 
-/// A record, and the epoch that its random numbers come from.
+/// A record, and the epoch of its random numbers.
 pub(crate) struct FetchedRecord {
     pub(crate) record: Record,
     pub(crate) random_epoch: u64,
@@ -53,10 +53,10 @@ pub(crate) struct StreamCursor {
     request: EpochRequest,
     pass: u64,
     records: Option<Records>,
-    /// Records of this pass so far, and whether there are no more.
+    /// Records of this pass so far, and whether it has ended.
     read: usize,
     ended: bool,
-    /// Something was passed over, so that the stream cannot have all the records that it promised.
+    /// A record was skipped, so the stream cannot have as many records as it promised.
     broken: bool,
 }
 
@@ -69,10 +69,10 @@ impl StreamCursor {
         &self.request.setup
     }
 
-    /// The next record; after an error it must not be asked again. None where records are skipped and the stream has lost
-    /// some of those that it promised: each of the others comes once in an epoch, and nothing takes the place of the lost.
+    /// The next record; it must not be called again after an error. None if records are skipped and the stream has lost
+    /// some that it promised: each of the others comes once in an epoch, and the lost ones are not replaced.
     pub(crate) fn fetch(&mut self) -> Result<Option<FetchedRecord>> {
-        // Another pass is begun for padding alone.
+        // Another pass starts only for padding.
         if self.pass > 0 && self.drops_records() {
             return Ok(None);
         }
@@ -100,7 +100,7 @@ impl StreamCursor {
         Ok(())
     }
 
-    /// A record that comes once more, to pad a batch of which nothing is left.
+    /// A record that comes again, to pad a batch without a readable record.
     pub(crate) fn padding_record(&mut self) -> Result<FetchedRecord> {
         loop {
             if let Some(record) = self.read_next()? {
@@ -111,7 +111,7 @@ impl StreamCursor {
         }
     }
 
-    /// After the last record of an epoch: a stream that told its length must have no more.
+    /// After the last record of an epoch: a stream that declared its length must have ended.
     pub(crate) fn check_end(&mut self) -> Result<()> {
         let EpochLength::Known(count) = self.length else { return Ok(()) };
         if self.broken || self.read_next()?.is_none() {
@@ -153,12 +153,12 @@ impl StreamCursor {
         Ok(None)
     }
 
-    /// Whether the epoch goes without what the stream could not read.
+    /// Whether the epoch continues without what the stream could not read.
     fn drops_records(&self) -> bool {
         self.broken && self.setup().config.on_error == OnError::Skip && matches!(self.length, EpochLength::Known(_))
     }
 
-    /// What the stream gives next. It is a user's code, and may panic.
+    /// The stream's next record. It is user code, and may panic.
     fn step(&mut self, random_epoch: u64) -> Result<Option<Result<Record>>> {
         let StreamCursor { records, dataset, .. } = self;
         let step = AssertUnwindSafe(|| {
@@ -171,7 +171,7 @@ impl StreamCursor {
         catch_unwind(step).unwrap_or_else(|payload| Err(panicked("the stream panicked", payload)))
     }
 
-    /// After the stream's end, before that of the epoch: whether that may be.
+    /// The stream has ended before the epoch: checks whether it may.
     fn check_short(&self) -> Result<()> {
         if self.read == 0 {
             let what = if self.broken { "nothing of the stream can be read" } else { "the stream is empty" };

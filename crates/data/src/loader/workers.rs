@@ -1,7 +1,7 @@
-//! Threads that fill batches ahead of the consumer, each a whole batch at a time, delivered in order or as they are done.
+//! Threads that fill batches ahead of the consumer, one whole batch each, delivered in order or as they are finished.
 //!
-//! Not here: the content of a batch, which the batch sampler decides before any thread sees it. That is why the number of
-//! threads cannot change it.
+//! Not here: the content of a batch. The batch sampler decides it before any thread sees it, so the number of threads
+//! cannot change it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use std::time::Instant;
 use super::{batch::HostBatch, batch_sampler::BatchSampler, inner::Inner};
 use crate::{Error, Result};
 
-/// The threads and what they have finished. Dropping it stops and joins them.
+/// The threads and their finished batches. Dropping it stops and joins them.
 pub(crate) struct Workers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -21,27 +21,27 @@ pub(crate) struct Workers {
 struct Shared {
     inner: Arc<Inner>,
     stop: Arc<AtomicBool>,
-    /// Locked before `queue` where both are.
+    /// If both are locked, this one is locked before `queue`.
     sampler: Mutex<BatchSampler>,
     queue: Mutex<Queue>,
-    /// Signalled when the consumer took a batch, and at a stop.
+    /// Signalled when the consumer has taken a batch, and on stop.
     space: Condvar,
-    /// Signalled when the batch that the consumer waits for may be there, or the end is known.
+    /// Signalled when the batch that the consumer waits for may be ready, or the end is known.
     ready: Condvar,
 }
 
-/// Batches are numbered through, across epochs, in the order of the sampler.
+/// Batches are numbered across epochs, in the order of the sampler.
 struct Queue {
     taken: u64,
     done: BTreeMap<u64, Result<HostBatch>>,
-    /// How many batches there will be, once that is known.
+    /// The number of batches, once it is known.
     end: Option<u64>,
-    /// The first batch of the next epoch: batches that come in any order still do not cross the end of their epoch.
+    /// The first batch of the next epoch: even unordered batches do not cross the end of their epoch.
     epoch_end: u64,
 }
 
 impl Queue {
-    /// Takes the next batch, if it is done.
+    /// Takes the next batch, if it is finished.
     fn take(&mut self, ordered: bool, batches: u64) -> Option<Result<HostBatch>> {
         let batch = if ordered {
             self.done.remove(&self.taken)?
@@ -79,7 +79,7 @@ impl Workers {
         let mut workers = Workers { shared, threads: Vec::with_capacity(count) };
         for i in 0..count {
             let shared = Arc::clone(&workers.shared);
-            // Where this fails, dropping `workers` ends the threads that did start.
+            // If this fails, dropping `workers` ends the threads that did start.
             let thread = Builder::new().name(format!("fulmen-data-{i}")).spawn(move || shared.work());
             workers.threads.push(thread.map_err(|source| {
                 Error::usage(format!("cannot start worker thread {i} of {count}: {source}; use fewer workers"))
@@ -110,12 +110,12 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        // With the lock held, so that no thread is between its look at `stop` and its wait.
+        // The lock is held so that no thread is between checking `stop` and waiting.
         let queue = self.shared.queue();
         self.shared.space.notify_all();
         drop(queue);
         for thread in self.threads.drain(..) {
-            // A thread has nothing to report here: user code that panics is caught where it is called.
+            // The result can be ignored: panics of user code are caught where it is called.
             let _ = thread.join();
         }
     }
@@ -126,7 +126,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of a thread.
+    /// The loop of a thread.
     fn work(&self) {
         let stats = &self.inner.setup.stats;
         loop {

@@ -1,20 +1,20 @@
-//! Orders in which some samples are read more often than others, by weights: of several datasets, or of each sample.
+//! Weighted orders: some datasets, or some samples, are read more often than others.
 //!
-//! Not here: streams, which no sampler can order (`stream`).
+//! Not here: streams, which a sampler cannot order (`stream`).
 
 use crate::dataset::random::{Purpose, generator, shuffle, unit};
 use crate::{Error, Replica, Result, Sampler};
 
-/// Draws by weights.
+/// Weighted random draws.
 #[derive(Clone, Debug)]
 pub(crate) struct Weights {
     weights: Vec<f64>,
-    /// Of the weights up to each.
+    /// The cumulative weights.
     sums: Vec<f64>,
 }
 
 impl Weights {
-    /// Weights for a number of things; `what` names them.
+    /// Weights for a number of things; `what` names them in messages.
     pub(crate) fn new(name: &str, weights: &[f64], count: usize, what: &str) -> Result<Weights> {
         if weights.len() != count {
             return Err(Error::usage(format!(
@@ -43,11 +43,11 @@ impl Weights {
         }
     }
 
-    /// One of the things, for a number in `[0, 1)`.
+    /// The index that a number in `[0, 1)` selects.
     pub(crate) fn draw(&self, unit: f64) -> usize {
         let total = self.sums.last().copied().unwrap_or(0.0);
         let place = self.sums.partition_point(|&sum| sum <= unit * total);
-        // Rounding up to the total would be the only way past the end.
+        // Only rounding up to the total could exceed the last index.
         place.min(self.weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0))
     }
 
@@ -56,11 +56,11 @@ impl Weights {
     }
 }
 
-/// Mixes the parts of a [`ConcatDataset`](crate::ConcatDataset): each sample of an epoch is of a part that is drawn by the
-/// parts' weights.
+/// Mixes the parts of a [`ConcatDataset`](crate::ConcatDataset): the weights decide from which part each sample of an
+/// epoch comes.
 ///
-/// Within a part no sample comes again before all of that part have come; then they come again in another order. Each epoch
-/// begins with an order of its own. All is decided by the seed and the epoch.
+/// Within a part, all samples come once before any of them repeats, then again in another order. Each epoch starts with
+/// a new order. The seed and the epoch decide everything.
 ///
 /// ```
 /// use fulmen_data::{ConcatDataset, DataLoader, TensorDataset};
@@ -83,11 +83,12 @@ pub struct MixSampler {
 }
 
 impl MixSampler {
-    /// A sampler for parts of these lengths that lie one after another, with a weight for each; an epoch has `num_samples`
-    /// samples. Weights need not add up to 1.
+    /// A sampler for consecutive parts of these lengths, with a weight for each; an epoch has `num_samples` samples.
+    /// The weights need not add up to 1.
     ///
     /// # Errors
-    /// Not one weight a part; weights that are negative, infinite or all 0; a part without samples that has a weight.
+    /// The number of weights differs from the number of parts; weights that are negative, infinite or all 0; an empty
+    /// part with a weight.
     pub fn new(lengths: &[usize], weights: &[f64], num_samples: usize, seed: u64) -> Result<MixSampler> {
         let weights = Weights::new("MixSampler", weights, lengths.len(), "datasets")?;
         if let Some(part) = (0..lengths.len()).find(|&part| lengths[part] == 0 && weights.get()[part] > 0.0) {
@@ -110,7 +111,7 @@ impl Sampler for MixSampler {
     fn order(&self, epoch: u64, _len: usize, _: Replica) -> Vec<usize> {
         let starts: Vec<usize> =
             self.lengths.iter().scan(0, |end, len| Some(std::mem::replace(end, *end + len))).collect();
-        // Of each part what is still to come of its current pass, and the number of passes.
+        // For each part, the rest of its current pass and the number of passes.
         let mut left: Vec<(Vec<usize>, u64)> = vec![(Vec::new(), 0); self.lengths.len()];
         let mut random = generator(Purpose::Mix, [self.seed, epoch, u64::MAX]);
         let mut order = Vec::with_capacity(self.num_samples);
@@ -133,8 +134,8 @@ impl Sampler for MixSampler {
     }
 }
 
-/// Draws each sample of an epoch by a weight of its own, with replacement (PyTorch's `WeightedRandomSampler`): classes that
-/// are rare can be made as frequent as others.
+/// Draws each sample of an epoch by its own weight, with replacement (PyTorch's `WeightedRandomSampler`). Use it to
+/// make rare classes as frequent as others.
 ///
 /// ```
 /// use fulmen_data::{Replica, Sampler, WeightedRandomSampler};
@@ -163,7 +164,7 @@ impl WeightedRandomSampler {
         Ok(WeightedRandomSampler { weights, num_samples, seed })
     }
 
-    /// One that draws each class as often as any other. `labels` has the class of each sample.
+    /// A sampler that draws all classes equally often. `labels` has the class of each sample.
     ///
     /// # Errors
     /// No labels.
@@ -187,7 +188,7 @@ impl Sampler for WeightedRandomSampler {
 
     fn describe(&self) -> String {
         let weights = self.weights.get();
-        // All of them would fill pages; a sum that weighs their places tells most changes.
+        // All weights would fill pages; a position-weighted sum detects most changes.
         let check: f64 = weights.iter().enumerate().map(|(place, weight)| weight * (place + 1) as f64).sum();
         format!("WeightedRandomSampler({} weights, check {check:e}, seed {})", weights.len(), self.seed)
     }

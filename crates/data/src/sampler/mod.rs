@@ -1,6 +1,6 @@
 //! The order in which an epoch reads the samples.
 //!
-//! Not here: batches. A sampler knows neither the batch size nor the workers, so neither can change the order.
+//! Not here: batches. A sampler does not know the batch size or the workers, so they cannot change the order.
 
 pub(crate) mod mix;
 
@@ -14,7 +14,7 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 /// ```
 /// use fulmen_data::{DataLoader, Replica, Sampler, TensorDataset};
 ///
-/// /// Every second sample, from the back.
+/// Every second sample, from the back.
 /// struct Backwards;
 ///
 /// impl Sampler for Backwards {
@@ -35,15 +35,15 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 ///
 /// # Several processes
 ///
-/// The order is that of the whole epoch, the same in every process, and the loader gives each process its rows of each
-/// batch. A sampler that would rather divide the samples itself says that it is [final](Sampler::is_presharded): then what
-/// [`order`](Sampler::order) gives is what this process reads, and nothing is divided further. One whose order differs from
-/// rank to rank without saying so is refused.
+/// The order covers the whole epoch and is the same in every process; the loader gives each process its rows of each
+/// batch. A sampler that divides the samples itself must say that it is [presharded](Sampler::is_presharded): then
+/// [`order`](Sampler::order) returns what this process reads, and nothing is divided further. A sampler whose order
+/// differs between ranks without saying so is rejected.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, Replica, Replicas, Sampler, TensorDataset};
 ///
-/// /// Every process reads every `num_replicas`-th sample, as it would from a file of its own.
+/// Every process reads every `num_replicas`-th sample, as it would from a file of its own.
 /// struct Strided;
 ///
 /// impl Sampler for Strided {
@@ -69,31 +69,31 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 /// ```
 pub trait Sampler: Send + Sync + 'static {
     /// The indices that epoch `epoch` reads from a dataset of `len` samples: [`num_samples`](Sampler::num_samples) of
-    /// them, each below `len`. It must be the same for the same arguments, or a run cannot be resumed; and, unless the
-    /// sampler [is final](Sampler::is_presharded), the same for every replica.
+    /// them, each below `len`. It must be the same for the same arguments, or a run cannot be resumed. Unless the
+    /// sampler [is presharded](Sampler::is_presharded), it must also be the same for every replica.
     fn order(&self, epoch: u64, len: usize, replica: Replica) -> Vec<usize>;
 
-    /// How many samples an epoch reads from a dataset of `len` samples; all of them unless said otherwise. It must be
-    /// the same for every replica, as all of them take the same number of steps.
+    /// How many samples an epoch reads from a dataset of `len` samples; all by default. It must be the same for every
+    /// replica, because all of them take the same number of steps.
     fn num_samples(&self, len: usize, _replica: Replica) -> usize {
         len
     }
 
-    /// Whether [`order`](Sampler::order) and [`num_samples`](Sampler::num_samples) speak of one replica's own samples,
-    /// and not of the whole epoch; no unless said otherwise.
+    /// Whether [`order`](Sampler::order) and [`num_samples`](Sampler::num_samples) describe one replica's own samples
+    /// instead of the whole epoch; false by default.
     fn is_presharded(&self) -> bool {
         false
     }
 
-    /// The sampler in a few words, with all that its order depends on, such as a seed. Processes compare it before they
-    /// train together, and a run that resumes in the middle of an epoch compares it with the checkpoint's. The name of
-    /// the type unless said otherwise.
+    /// A short description of the sampler with everything its order depends on, such as a seed. Processes compare it
+    /// before they train together, and a run that resumes in the middle of an epoch compares it with the checkpoint's.
+    /// By default the name of the type.
     fn describe(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
 }
 
-/// Reads the samples in the order they have.
+/// Reads the samples in the order of the dataset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SequentialSampler;
 
@@ -107,10 +107,10 @@ impl Sampler for SequentialSampler {
     }
 }
 
-/// Reads every sample once, in an order that is new in each epoch.
+/// Reads every sample once, in a new order in each epoch.
 ///
-/// The order depends on the seed, the epoch and the number of samples, and on nothing else. It is the same on every
-/// machine and in every process, and stays the same in later releases.
+/// The order depends only on the seed, the epoch and the number of samples. It is the same on every machine and in
+/// every process, and stays the same in later releases.
 ///
 /// ```
 /// use fulmen_data::{RandomSampler, Replica, Sampler};

@@ -1,6 +1,6 @@
-//! What follows a stream: a function, a shuffle buffer, another stream, a limit.
+//! Adapters of streams: a function, a shuffle buffer, another stream, a limit.
 //!
-//! Not here: the trait whose methods make them (`stream`), and mixing by weights (`mix`).
+//! Not here: the trait with the methods that make them (`stream`), and mixing by weights (`mix`).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::dataset::random::{Purpose, below, generator};
 use crate::stream::make;
 use crate::{Deferred, Error, Fingerprint, Items, Result, Stage, Stream, StreamItem};
 
-/// The items of a stream as a function makes them. Made by [`Stream::map`].
+/// A stream whose items are mapped by a function. Made by [`Stream::map`].
 #[derive(Debug)]
 pub struct MapStream<S, F> {
     stream: S,
@@ -53,7 +53,7 @@ where
         })))
     }
 
-    /// Of the function only its type is known ([`Fingerprint::add_function`]).
+    /// The function is known only by its type ([`Fingerprint::add_function`]).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add_function::<F>("map");
         self.stream.fingerprint(fingerprint)
@@ -64,7 +64,7 @@ where
     }
 }
 
-/// The items of a stream in an order that is random within a buffer. Made by [`Stream::shuffle`].
+/// A stream whose items are shuffled within a buffer. Made by [`Stream::shuffle`].
 #[derive(Clone, Debug)]
 pub struct ShuffleStream<S> {
     stream: S,
@@ -114,7 +114,7 @@ impl<S: Stream> Stream for ShuffleStream<S> {
 
 /// An epoch of a [`ShuffleStream`].
 struct Shuffled<T> {
-    /// None once the stream has ended.
+    /// None after the end of the stream.
     items: Option<Items<T>>,
     buffer: Vec<StreamItem<T>>,
     capacity: usize,
@@ -130,7 +130,7 @@ impl<T> Iterator for Shuffled<T> {
         {
             match items.next() {
                 Some(Ok(item)) => self.buffer.push(item),
-                // Told at once; whatever was read before it still comes, if anybody asks.
+                // The error comes at once; the items that were read before it follow if the caller continues.
                 Some(Err(error)) => return Some(Err(error)),
                 None => self.items = None,
             }
@@ -168,7 +168,7 @@ impl<S: Stream, T: Stream<Item = S::Item>> Stream for ChainStream<S, T> {
         let second = Arc::clone(&self.second);
         let mut open: Opening<S::Item> = Some(Box::new(move || second.deferred(epoch)));
         let mut items = self.first.deferred(epoch)?;
-        // The second stream goes on counting behind the highest number of the first one.
+        // The second stream continues counting after the highest number of the first.
         let (mut seen, mut offset) = (0u64, 0u64);
         Ok(Box::new(std::iter::from_fn(move || {
             loop {
@@ -225,7 +225,7 @@ impl<S: Stream> Stream for TakeStream<S> {
     type Item = S::Item;
 
     fn len(&self) -> Option<usize> {
-        // How many come of a stream of unknown length is unknown too.
+        // If the length of the stream is unknown, so is the number of items taken.
         self.stream.len().map(|len| len.min(self.count))
     }
 
@@ -253,7 +253,7 @@ impl<S: Stream> Stream for TakeStream<S> {
     }
 }
 
-/// The items of a stream behind the first ones. Made by [`Stream::skip`].
+/// The items of a stream after the first ones. Made by [`Stream::skip`].
 #[derive(Clone, Debug)]
 pub struct SkipStream<S> {
     stream: S,
@@ -279,7 +279,7 @@ impl<S: Stream> Stream for SkipStream<S> {
 
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<S::Item>>> {
         let mut left = self.count;
-        // Not `Iterator::skip`, which would throw errors away too.
+        // Not `Iterator::skip`, which would drop errors too.
         Ok(Box::new(self.stream.deferred(epoch)?.filter(move |item| {
             let skipped = left > 0 && item.is_ok();
             left -= usize::from(skipped);

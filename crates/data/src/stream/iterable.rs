@@ -1,7 +1,6 @@
-//! What a dataset is whose samples come one after another: records that write themselves into a batch.
+//! Datasets whose samples come in sequence: records that write themselves into a batch.
 //!
-//! Not here: items that know nothing of fields (`stream`), samples by index (`dataset`), and how records become batches
-//! (`loader`).
+//! Not here: items without fields (`stream`), samples by index (`dataset`), and how records become batches (`loader`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use crate::{Field, Fingerprint, Result, Sample, Stage, Stream, StreamItem};
 /// The records of one epoch, in order.
 pub type Records = Box<dyn Iterator<Item = Result<Record>> + Send>;
 
-/// One sample of an [`IterableDataset`] that has been read, and is still to be decoded and written.
+/// One sample of an [`IterableDataset`] that has been read but not yet decoded and written.
 pub struct Record {
     index: u64,
     origin: String,
@@ -21,8 +20,8 @@ pub struct Record {
 type Write = dyn FnOnce(&mut Sample<'_>) -> Result<()> + Send;
 
 impl Record {
-    /// The record with this number in the dataset, before any shuffling, which comes from the place `origin`; `write`
-    /// writes every field of it. It is called once, by a worker thread.
+    /// The record with this number in the dataset, before any shuffling. It comes from `origin`; `write` writes every
+    /// field of it. A worker thread calls it once.
     pub fn new(
         index: u64,
         origin: impl Into<String>,
@@ -31,7 +30,7 @@ impl Record {
         Record { index, origin: origin.into(), write: Box::new(write) }
     }
 
-    /// The record's number in the dataset, before any shuffling. Its random numbers come from it.
+    /// The record's number in the dataset, before any shuffling. Its random numbers depend on it.
     pub fn index(&self) -> u64 {
         self.index
     }
@@ -52,31 +51,31 @@ impl fmt::Debug for Record {
     }
 }
 
-/// Samples that are read from the beginning to the end (PyTorch's `IterableDataset`).
+/// Samples that are read in sequence (PyTorch's `IterableDataset`).
 ///
-/// [`Stream::into_dataset`] makes one of a stream of items. Implement it yourself only where a sample is more than an item.
-/// [`DataLoader::from_stream`](crate::DataLoader::from_stream) reads it in batches.
+/// [`Stream::into_dataset`] makes one from a stream of items. Implement it yourself only if a sample is more than one
+/// item. [`DataLoader::from_stream`](crate::DataLoader::from_stream) reads it in batches.
 pub trait IterableDataset: Send + Sync + 'static {
-    /// How many records an epoch has, if that is known without reading them.
+    /// The number of records in an epoch, if it is known without reading them.
     fn len(&self) -> Option<usize>;
 
-    /// The parts of a sample, the same for every sample. A loader asks when it is built.
+    /// The fields, the same for every sample. A loader asks once, when it is built.
     fn fields(&self) -> Vec<Field>;
 
-    /// The records of epoch `epoch`; the same ones in the same order each time for the same epoch. One thread at a time
-    /// reads them; what a record does when it is written is done by all workers at once.
+    /// The records of epoch `epoch`: always the same records in the same order for the same epoch. One thread at a time
+    /// reads them; all workers write records in parallel.
     fn records(&self, epoch: u64) -> Result<Records>;
 
-    /// Adds all that the samples depend on, as [`Dataset::fingerprint`](crate::Dataset::fingerprint) does.
+    /// Adds everything the samples depend on, like [`Dataset::fingerprint`](crate::Dataset::fingerprint).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 
-    /// The dataset in a few words, with all that its order depends on, such as a seed. The name of the type unless said
-    /// otherwise.
+    /// A short description of the dataset with everything its order depends on, such as a seed. By default the name of
+    /// the type.
     fn describe(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
 
-    /// Whether it is known that there are no records.
+    /// Whether the dataset is known to be empty.
     fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
@@ -107,7 +106,7 @@ macro_rules! forward {
 forward!(Arc);
 forward!(Box);
 
-/// The items of a stream, written into the fields of samples. Made by [`Stream::into_dataset`].
+/// A dataset that writes the items of a stream into the fields of samples. Made by [`Stream::into_dataset`].
 #[derive(Debug)]
 pub struct StreamDataset<S, F> {
     stream: S,

@@ -1,6 +1,6 @@
-//! Several streams as one, each next item of one that is drawn by weights.
+//! Several streams as one; weights decide which stream each item comes from.
 //!
-//! Not here: datasets that are read by index (`sampler`), and streams one after another (`steps`).
+//! Not here: datasets that are read by index (`sampler`), and streams in sequence (`adapters`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use crate::sampler::mix::Weights;
 use crate::stream::make;
 use crate::{Deferred, Fingerprint, Items, Result, Stream, StreamItem};
 
-/// A repeated stream is given an epoch far from all that are counted, and from those that a loader gives to the streams
-/// that it repeats.
+/// A repeated stream gets an epoch far from all real ones, and from those that a loader uses for streams that it
+/// repeats.
 const PASS: u64 = 1 << 52;
 
 /// When a mixture of streams ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MixUntil {
-    /// As soon as one of them that is drawn has no more: the weights hold to the end (Hugging Face's `first_exhausted`).
+    /// As soon as a drawn stream has ended: the weights hold to the end (Hugging Face's `first_exhausted`).
     #[default]
     FirstEnds,
-    /// When all have no more: each item comes once; one that has ended is drawn no more, and the others go on by their
-    /// weights (WebDataset's `longest`).
+    /// When all streams have ended: each item comes once. A stream that has ended is not drawn again, and the others
+    /// continue by their weights (WebDataset's `longest`).
     AllEnd,
     /// Never: a stream that ends is repeated, with the order and random numbers of another epoch. The loader's
     /// [`num_samples`](crate::DataLoaderBuilder::num_samples) ends an epoch.
     Never,
 }
 
-/// Streams whose items are mixed by weights. Which stream each next item is of depends on the seed and the epoch alone.
+/// Streams whose items are mixed by weights. The choice of the stream depends only on the seed and the epoch.
 ///
 /// ```
 /// use fulmen_data::{Fingerprint, Items, MixStream, MixUntil, Result, Stream, StreamItem};
@@ -65,7 +65,7 @@ pub struct MixStream<T> {
 }
 
 impl<T: Send + 'static> MixStream<T> {
-    /// A mixture of streams with a weight for each; weights need not add up to 1.
+    /// A mixture of streams with a weight for each. The weights need not add up to 1.
     ///
     /// # Errors
     /// Weights that are negative, infinite or all 0.
@@ -138,7 +138,7 @@ impl<T> fmt::Debug for MixStream<T> {
 struct Mixed<T> {
     streams: Arc<[Box<dyn Stream<Item = T>>]>,
     parts: Vec<Part<T>>,
-    /// Of those that have not ended; none at the end.
+    /// Of the streams that have not ended; none at the end.
     weights: Option<Weights>,
     until: MixUntil,
     epoch: u64,
@@ -147,7 +147,7 @@ struct Mixed<T> {
 
 struct Part<T> {
     items: Items<Deferred<T>>,
-    /// How often the stream began anew, and how many items it gave since.
+    /// How many times the stream was restarted, and how many items it gave since.
     pass: u64,
     read: u64,
 }
@@ -163,7 +163,7 @@ impl<T: Send + 'static> Iterator for Mixed<T> {
             match part.items.next() {
                 Some(Ok(mut item)) => {
                     part.read += 1;
-                    // No two items have the same index, of whatever stream and pass they are.
+                    // All items have different indices, across streams and passes.
                     item.index = item.index.wrapping_mul(count).wrapping_add(drawn as u64);
                     item.index = item.index.wrapping_add(part.pass.wrapping_mul(PASS));
                     return Some(Ok(item));
@@ -172,7 +172,7 @@ impl<T: Send + 'static> Iterator for Mixed<T> {
                 None => match self.until {
                     MixUntil::FirstEnds => self.weights = None,
                     MixUntil::AllEnd => self.leave_out(drawn),
-                    // An empty stream would be repeated for ever.
+                    // An empty stream would be repeated forever.
                     MixUntil::Never if part.read == 0 => self.leave_out(drawn),
                     MixUntil::Never => {
                         let pass = part.pass + 1;

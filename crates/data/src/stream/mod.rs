@@ -1,6 +1,6 @@
-//! Items that are read from the beginning to the end: shards of a tar, records behind gzip, what a server sends.
+//! Items that are read in sequence: shards of a tar, gzip-compressed records, the responses of a server.
 //!
-//! Not here: the streams themselves, what `map`, `shuffle` and `chain` make (`steps`), and items by index
+//! Not here: the streams themselves, the results of `map`, `shuffle` and `chain` (`adapters`), and items by index
 //! (`dataset`).
 
 mod adapters;
@@ -18,28 +18,27 @@ pub use mix::{MixStream, MixUntil};
 /// The items of one epoch, in order.
 pub type Items<T> = Box<dyn Iterator<Item = Result<StreamItem<T>>> + Send>;
 
-/// An item of a stream, and where it stood.
+/// An item of a stream, and where it comes from.
 #[derive(Clone, Debug)]
 pub struct StreamItem<T> {
-    /// The item's number in the stream, before any shuffling. The random numbers of its augmentation come from it.
+    /// The item's number in the stream, before any shuffling. The random numbers of its augmentation depend on it.
     pub index: u64,
-    /// Where it comes from, for messages: a file, and the place in it (`train-0003.tar, entry n01440764_10026`).
+    /// Where it comes from, for messages: a file and a position in it (`train-0003.tar, entry n01440764_10026`).
     pub origin: String,
-    /// The item.
+    /// The item itself.
     pub item: T,
 }
 
-/// An item that is still to be made, on whatever thread needs it: what reading left, and the functions that
-/// [`Stream::map`] put after it.
+/// An item that any thread can compute later: what was read, and the functions that [`Stream::map`] added.
 pub struct Deferred<T>(Box<dyn FnOnce() -> Result<T> + Send>);
 
 impl<T> Deferred<T> {
-    /// An item that `make` makes.
+    /// An item computed by `make`.
     pub fn new(make: impl FnOnce() -> Result<T> + Send + 'static) -> Deferred<T> {
         Deferred(Box::new(make))
     }
 
-    /// Makes it.
+    /// Computes the item.
     pub fn make(self) -> Result<T> {
         (self.0)()
     }
@@ -51,11 +50,11 @@ impl<T> std::fmt::Debug for Deferred<T> {
     }
 }
 
-/// A collection of items that is read from the beginning to the end, epoch after epoch.
+/// A collection of items that is read in sequence, epoch after epoch.
 ///
-/// A loader reads a stream on one thread at a time, in order, as fast as it can; what [`map`](Stream::map) and
-/// [`into_dataset`](Stream::into_dataset) add is done by all workers at once, so that reading should leave the bytes as
-/// they are, and decoding be mapped.
+/// A loader reads a stream on one thread at a time, in order, as fast as it can. All workers run what
+/// [`map`](Stream::map) and [`into_dataset`](Stream::into_dataset) add, in parallel. So let the stream return raw
+/// bytes, and decode in `map`.
 ///
 /// ```
 /// use fulmen_data::{DType, DataLoader, Field, Fingerprint, Items, Result, Stream, StreamItem};
@@ -87,30 +86,28 @@ impl<T> std::fmt::Debug for Deferred<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Stream: Send + Sync + 'static {
-    /// What an item is.
     type Item: Send + 'static;
 
-    /// How many items an epoch has, if that is known without reading them.
+    /// The number of items in an epoch, if it is known without reading them.
     fn len(&self) -> Option<usize>;
 
-    /// The items of epoch `epoch`; the same ones in the same order each time for the same epoch.
+    /// The items of epoch `epoch`: always the same items in the same order for the same epoch.
     ///
-    /// After an error comes what stands behind it, where the stream can find that. A stream that ends after an error loses
-    /// all that stands behind it: a loader with [`OnError::Replace`](crate::OnError), or with `num_samples` set, fills the
-    /// rest of the epoch from the stream's beginning; with `Skip` and the stream's own length the rest is padding.
+    /// After an error, the stream continues with the next item if it can find it. A stream that ends after an error
+    /// loses the rest: a loader with [`OnError::Replace`](crate::OnError), or with `num_samples` set, fills the rest of
+    /// the epoch from the beginning of the stream; with `Skip` and the stream's own length, the rest is padding.
     fn items(&self, epoch: u64) -> Result<Items<Self::Item>>;
 
-    /// Adds all that the items depend on, as [`Source::fingerprint`](crate::Source::fingerprint) does.
+    /// Adds everything the items depend on, like [`Source::fingerprint`](crate::Source::fingerprint).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 
-    /// The stream in a few words, with all that its order depends on, such as a seed. A run that resumes in the middle of
-    /// an epoch compares it with the checkpoint's. The name of the type unless said otherwise.
+    /// A short description of the stream with everything its order depends on, such as a seed. A run that resumes in
+    /// the middle of an epoch compares it with the checkpoint's. By default the name of the type.
     fn describe(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
 
-    /// The same items, with the part of the work that need not be done in order left for later. The items as they are,
-    /// unless said otherwise.
+    /// The same items, with all work deferred that need not be done in order. By default the items as they are.
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<Self::Item>>> {
         let items = self.items(epoch)?;
         Ok(Box::new(items.map(|item| {
@@ -119,12 +116,12 @@ pub trait Stream: Send + Sync + 'static {
         })))
     }
 
-    /// Whether it is known that there are no items.
+    /// Whether the stream is known to be empty.
     fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
 
-    /// The items as `map` makes them. In a loader the workers call it, several at once; the order stays.
+    /// Maps each item with `map`. In a loader the workers call it in parallel; the order stays the same.
     fn map<T, F>(self, map: F) -> MapStream<Self, F>
     where
         Self: Sized,
@@ -134,9 +131,9 @@ pub trait Stream: Send + Sync + 'static {
         MapStream::new(self, map)
     }
 
-    /// Shuffles the items within a buffer of `buffer` items: each next one is drawn from the buffer, and the stream's next
-    /// takes its place. The order depends on the seed and the epoch alone. A buffer that is as long as
-    /// the stream shuffles it in full; its items are held in memory.
+    /// Shuffles the items within a buffer of `buffer` items: each item is drawn from the buffer, and the stream's next
+    /// item replaces it. The order depends only on the seed and the epoch. A buffer as long as the stream shuffles it
+    /// fully; its items are held in memory.
     fn shuffle(self, buffer: usize, seed: u64) -> ShuffleStream<Self>
     where
         Self: Sized,
@@ -161,7 +158,7 @@ pub trait Stream: Send + Sync + 'static {
         TakeStream::new(self, count)
     }
 
-    /// The items behind the first `count` of each epoch. The first are read, but nothing is made of them.
+    /// The items after the first `count` of each epoch. The first ones are read, but not computed.
     fn skip(self, count: usize) -> SkipStream<Self>
     where
         Self: Sized,
@@ -169,8 +166,8 @@ pub trait Stream: Send + Sync + 'static {
         SkipStream::new(self, count)
     }
 
-    /// Samples with these fields, into which `write` writes an item, for [`DataLoader::from_stream`].
-    /// [`Sample::random`] has random numbers for it.
+    /// Samples with these fields, for [`DataLoader::from_stream`]; `write` writes an item into them. [`Sample::random`]
+    /// gives it random numbers.
     ///
     /// [`DataLoader::from_stream`]: crate::DataLoader::from_stream
     fn into_dataset<F>(self, fields: Vec<Field>, write: F) -> StreamDataset<Self, F>
@@ -182,8 +179,8 @@ pub trait Stream: Send + Sync + 'static {
     }
 }
 
-/// The items of a stream that has work left for later, made one after another. One that cannot be made is an error in its
-/// place, and ends nothing.
+/// The items of a stream with deferred work, computed in order. An item that fails is an error in its position and does
+/// not end the stream.
 pub fn make<T: 'static>(items: Items<Deferred<T>>) -> Items<T> {
     Box::new(items.map(|item| {
         let StreamItem { index, origin, item } = item?;

@@ -1,6 +1,6 @@
 //! Images with class labels from IDX files, and MNIST as the best known of them.
 //!
-//! Not here: the file format (`idx`), and turning 8-bit greys into floats, which the device does best.
+//! Not here: the file format (`idx`), and converting grey bytes to floats, which the device does best.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use crate::{Dataset, Error, Field, Fingerprint, IdxFile, Result, Sample};
 
 /// Images and their classes, from two IDX files.
 ///
-/// The fields are `image`, with the dtype of the file and a channel axis in front where the file has none
-/// (`u8[1, 28, 28]` for MNIST), and `label`, an `i32`. Every label is checked when the dataset is made.
+/// The fields are `image`, with the dtype of the file and a channel axis in front if the file has none (`u8[1, 28, 28]`
+/// for MNIST), and `label`, an `i32`. All labels are checked when the dataset is built.
 #[derive(Clone, Debug)]
 pub struct IdxClassification {
     images: IdxFile,
@@ -65,7 +65,7 @@ impl IdxClassification {
         self.num_classes
     }
 
-    /// The bytes of an image, row by row; none if there is no such sample.
+    /// The bytes of an image, row by row; none if the index is out of range.
     fn image(&self, index: usize) -> Option<&[u8]> {
         let start = index.checked_mul(self.image_bytes)?;
         self.images.bytes().get(start..start.checked_add(self.image_bytes)?)
@@ -118,7 +118,7 @@ impl Dataset for IdxClassification {
         Some(format!("{}, image {index}", self.images.path().display()))
     }
 
-    /// By the two files, and how many classes there are.
+    /// The two files and the number of classes.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("classes", self.num_classes.to_le_bytes());
         fingerprint.add_file(self.images.path())?;
@@ -126,17 +126,17 @@ impl Dataset for IdxClassification {
     }
 }
 
-/// Which part of a dataset.
+/// A split of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Split {
-    /// The samples to train on.
+    /// The training samples.
     Train,
-    /// The samples held out for the test.
+    /// The test samples.
     Test,
 }
 
 impl Split {
-    /// What the names of MNIST's files begin with.
+    /// The prefixes of MNIST's file names.
     fn prefix(self) -> &'static str {
         match self {
             Split::Train => "train",
@@ -145,7 +145,7 @@ impl Split {
     }
 }
 
-/// MNIST, or a dataset in its form (Fashion-MNIST, KMNIST): 28 by 28 grey images of 10 classes.
+/// MNIST, or a dataset with the same layout (Fashion-MNIST, KMNIST): 28 by 28 grey images of 10 classes.
 ///
 /// ```no_run
 /// use fulmen_data::{Dataset, Mnist, Split};
@@ -182,7 +182,7 @@ impl Mnist {
         self.0.labels()
     }
 
-    /// The 784 pixels of an image, row by row; none if there is no such sample.
+    /// The 784 pixels of an image, row by row; none if the index is out of range.
     pub fn image(&self, index: usize) -> Option<&[u8]> {
         self.0.image(index)
     }
@@ -193,7 +193,7 @@ impl Mnist {
     }
 }
 
-/// The file, under one of the names that are in use.
+/// The file, under one of its usual names.
 fn find(dir: &Path, stem: &str, kind: &str) -> Result<PathBuf> {
     let names =
         [format!("{stem}-{kind}"), format!("{stem}-{kind}.gz"), format!("{stem}.{kind}"), format!("{stem}.{kind}.gz")];

@@ -1,4 +1,4 @@
-//! The IDX file format of MNIST and its relatives, plain or gzip-compressed.
+//! The IDX file format of MNIST and similar datasets, plain or gzip-compressed.
 //!
 //! Not here: what the arrays mean; images and labels meet in `classification`.
 
@@ -12,17 +12,17 @@ use fulmen_tensor::DType;
 use crate::read::fill;
 use crate::{Error, Result};
 
-/// More than this is refused unless the caller asks for it: a small `.gz` can hold a thousand times its size.
+/// The default limit: a small `.gz` can hold a thousand times its size.
 const DEFAULT_LIMIT: u64 = 16 << 30;
 
-/// Deflate cannot shrink data further than to one byte in 1032.
+/// Deflate compresses 1032 bytes to one at best.
 const MOST_INFLATION: u64 = 1032;
 
 /// An array read from an IDX file.
 ///
-/// Whether the file is compressed is seen from its content, not from its name. The size that the header promises is
-/// checked against the file before memory is allocated for it; too little data, too much, or a broken `.gz` is an error
-/// that says what was expected and what was found.
+/// Compression is detected from the content, not from the name. The size in the header is checked against the file
+/// before memory is allocated for it; too little data, too much, or a broken `.gz` is an error that says what was
+/// expected and what was found.
 ///
 /// ```
 /// use fulmen_data::{DType, IdxFile};
@@ -48,10 +48,10 @@ impl IdxFile {
         IdxFile::open_with_limit(path, DEFAULT_LIMIT)
     }
 
-    /// Reads a file of up to `limit` bytes of data, as they are when not compressed.
+    /// Reads a file of up to `limit` bytes of uncompressed data.
     pub fn open_with_limit(path: impl AsRef<Path>, limit: u64) -> Result<IdxFile> {
         let path = path.as_ref();
-        // Looked at before it is opened: to open a pipe would wait for a writer.
+        // Checked before opening: opening a pipe would wait for a writer.
         let metadata = std::fs::metadata(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
         if !metadata.is_file() {
             return Err(Error::file(path, "this is not a regular file; expected an IDX file, plain or .gz"));
@@ -69,7 +69,7 @@ impl IdxFile {
         }
     }
 
-    /// Reads what would be a file's content.
+    /// Reads the content of a file.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn parse(bytes: &[u8], limit: u64) -> Result<IdxFile> {
         let (path, size) = (Path::new("bytes"), bytes.len() as u64);
@@ -80,7 +80,7 @@ impl IdxFile {
         }
     }
 
-    /// The file that the array came from.
+    /// The file of the array.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -95,7 +95,7 @@ impl IdxFile {
         &self.dims
     }
 
-    /// The elements in row-major order and in this machine's byte order.
+    /// The elements in row-major order and native byte order.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -105,7 +105,7 @@ impl IdxFile {
 struct Reader<'a, R> {
     path: &'a Path,
     limit: u64,
-    /// Bytes of the file, as it lies on the disk.
+    /// The size of the file on disk.
     size: u64,
     reader: R,
     compressed: bool,
@@ -174,7 +174,7 @@ impl<R: Read> Reader<'_, R> {
         }
     }
 
-    /// Compares what the header promises with what the file can hold, before memory is allocated.
+    /// Checks the size in the header against what the file can hold, before memory is allocated.
     fn check_size(&self, dims: &[usize], dtype: DType, expected: u64, header: u64) -> Result<()> {
         if expected > self.limit {
             return Err(self.error(format!(
@@ -198,13 +198,13 @@ impl<R: Read> Reader<'_, R> {
 
     fn read_data(&mut self, dims: &[usize], dtype: DType, expected: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        // A compressed file may still be lying about its size: its memory grows with what really comes out.
+        // A compressed file may still lie about its size: its memory grows only with the data.
         if !self.compressed {
             bytes.try_reserve_exact(expected + 1).map_err(|_| {
                 self.error(format!("there is no memory for its {expected} bytes of data ({dtype}{dims:?})"))
             })?;
         }
-        // One byte more than expected, so that surplus is seen, and so that the checksum at the end is read.
+        // Reading one byte more than expected detects surplus data, and checks the checksum at the end.
         let result = self.reader.by_ref().take(expected as u64 + 1).read_to_end(&mut bytes);
         result.map_err(|source| self.broken(bytes.len(), expected, source))?;
         if bytes.len() > expected {

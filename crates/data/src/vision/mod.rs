@@ -1,4 +1,4 @@
-//! Images with labels in IDX files: MNIST and its relatives.
+//! Labelled images in IDX files: MNIST and similar datasets.
 //!
 //! Not here: images in other formats (`fulmen-images`).
 

@@ -1,16 +1,16 @@
-//! Brightness, contrast, saturation and hue, each changed by chance.
+//! Random changes of brightness, contrast, saturation and hue.
 //!
-//! Not here: how they are changed (`functional`).
+//! Not here: the adjustments (`functional`).
 
 use super::factor_range::{FactorRange, draw};
 use super::{named, options};
 use crate::{Image, ImageTransform, functional};
 use fulmen_data::{Result, SampleRng};
 
-/// Changes brightness, contrast, saturation and hue, each by a factor of its own, one after the other in an order that
-/// is drawn, too (torchvision's `ColorJitter`). What is not set stays.
+/// Changes brightness, contrast, saturation and hue, each by its own factor, in random order (torchvision's
+/// `ColorJitter`). Properties that are not set stay the same.
 ///
-/// A grey image keeps its saturation and hue; alpha stays.
+/// Grey images keep their saturation and hue; alpha stays the same.
 ///
 /// ```
 /// use fulmen_images::{ColorJitter, Image, ImageTransform};
@@ -31,7 +31,7 @@ pub struct ColorJitter {
 }
 
 impl ColorJitter {
-    /// One that changes nothing yet.
+    /// A jitter that changes nothing yet.
     pub fn new() -> ColorJitter {
         ColorJitter::default()
     }
@@ -39,12 +39,12 @@ impl ColorJitter {
     options! {
         /// The factor of brightness: uniform from `max(0, 1 - amount)` to `1 + amount`, or from the range.
         brightness(amount: impl Into<FactorRange>) = Some(amount.into());
-        /// The factor of contrast, as that of brightness.
+        /// The factor of contrast, drawn like that of brightness.
         contrast(amount: impl Into<FactorRange>) = Some(amount.into());
-        /// The factor of saturation, as that of brightness.
+        /// The factor of saturation, drawn like that of brightness.
         saturation(amount: impl Into<FactorRange>) = Some(amount.into());
-        /// The part of the circle of colours by which the hue turns: uniform from `-amount` to `amount`, at most 0.5, or from
-        /// the range, within -0.5 to 0.5.
+        /// The shift of the hue as a fraction of the color circle: uniform from `-amount` to `amount`, at most 0.5, or
+        /// from the range, within -0.5 to 0.5.
         hue(amount: impl Into<FactorRange>) = Some(amount.into());
     }
 

@@ -1,6 +1,6 @@
-//! Transforms that are done or not: each has a probability `p`, and no other chance.
+//! Transforms that are applied with a probability `p` and have no other randomness.
 //!
-//! Not here: those that draw more than that.
+//! Not here: transforms with random parameters.
 
 use super::{check_probability, named};
 use crate::{Image, ImageTransform, functional};
@@ -26,7 +26,7 @@ macro_rules! choice {
                 $name { $($parameter,)? p: $default }
             }
 
-            /// With another probability.
+            /// Sets the probability.
             #[must_use]
             pub fn p(mut self, p: f64) -> $name {
                 self.p = p;
@@ -37,7 +37,7 @@ macro_rules! choice {
         impl ImageTransform for $name {
             fn check(&self) -> Result<()> {
                 check_probability(stringify!($name), self.p)?;
-                // What an image of one pixel is refused, all are.
+                // An error for an image of one pixel is an error for all images.
                 let apply: fn(&$name, Image) -> Result<Image> = $apply;
                 named(stringify!($name), Image::new(1, 1, 1, vec![0]).and_then(|pixel| apply(self, pixel))).map(|_| ())
             }
@@ -57,7 +57,7 @@ macro_rules! choice {
 }
 
 choice! {
-    /// Makes an image grey, in as many channels as it has.
+    /// Makes an image grey and keeps its number of channels.
     RandomGrayscale(), 0.1, |_, image| {
         let channels = image.channels();
         functional::rgb_to_grayscale(image, channels)
@@ -72,33 +72,33 @@ choice! {
 choice! {
     /// Keeps the highest bits of each value.
     RandomPosterize(
-        /// `bits` from 0 to 8 are kept.
+        /// Keeps `bits` bits, from 0 to 8.
         bits: u32
     ), 0.5, |this, image| functional::posterize(image, this.bits)
 }
 
 choice! {
-    /// Inverts the values from a threshold up.
+    /// Inverts the values above a threshold.
     RandomSolarize(
-        /// All values from `threshold` up are inverted.
+        /// Inverts all values of at least `threshold`.
         threshold: f64
     ), 0.5, |this, image| functional::solarize(image, this.threshold)
 }
 
 choice! {
-    /// Stretches each channel to all values from 0 to 255.
+    /// Stretches each channel to the full range from 0 to 255.
     RandomAutocontrast(), 0.5, |_, image| Ok(functional::autocontrast(image))
 }
 
 choice! {
-    /// Makes all values of each channel about equally frequent.
+    /// Equalizes the histogram of each channel.
     RandomEqualize(), 0.5, |_, image| Ok(functional::equalize(image))
 }
 
 choice! {
     /// Makes an image sharper or softer.
     RandomAdjustSharpness(
-        /// A `sharpness_factor` of 0 gives a soft image, 1 the same, 2 a sharper one.
+        /// A `sharpness_factor` of 0 gives a soft image, 1 the original, 2 a sharper one.
         sharpness_factor: f64
     ), 0.5, |this, image| functional::adjust_sharpness(image, this.sharpness_factor)
 }

@@ -1,6 +1,6 @@
-//! Transforms made of others: done or not, one of several, all in an order that is drawn.
+//! Transforms made of others: all or none of them, one of them, or all in random order.
 //!
-//! Not here: all in one order, which `ImagePipeline::then` is.
+//! Not here: all in a fixed order (`ImagePipeline::then`).
 
 use super::{check_probability, named};
 use crate::{Image, ImageTransform};
@@ -18,7 +18,7 @@ impl TransformList {
         self.0.iter().try_for_each(|transform| named(of, transform.check()))
     }
 
-    /// The size if every transform leaves it.
+    /// The size, if every transform keeps it.
     fn kept(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
         input.filter(|_| self.0.iter().all(|transform| transform.output_size(input) == input))
     }
@@ -29,7 +29,7 @@ impl TransformList {
     }
 }
 
-/// Does all its transforms, one after the other, or none of them (torchvision's `RandomApply`).
+/// Applies all its transforms in order, or none of them (torchvision's `RandomApply`).
 ///
 /// ```
 /// use fulmen_images::{GaussianBlur, ImageTransform, RandomApply};
@@ -43,7 +43,7 @@ pub struct RandomApply {
 }
 
 impl RandomApply {
-    /// With the probability `p`; torchvision's default is 0.5.
+    /// Applies them with the probability `p`; torchvision's default is 0.5.
     pub fn new(p: f64) -> RandomApply {
         RandomApply { p, transforms: TransformList::default() }
     }
@@ -81,7 +81,7 @@ impl ImageTransform for RandomApply {
     }
 }
 
-/// Does one of its transforms (torchvision's `RandomChoice`).
+/// Applies one of its transforms (torchvision's `RandomChoice`).
 ///
 /// ```
 /// use fulmen_images::{ImageTransform, RandomChoice, RandomInvert, RandomRotation};
@@ -96,7 +96,7 @@ pub struct RandomChoice {
 }
 
 impl RandomChoice {
-    /// With none yet.
+    /// An empty choice.
     pub fn new() -> RandomChoice {
         RandomChoice::default()
     }
@@ -107,7 +107,7 @@ impl RandomChoice {
         self.or_weighted(1.0, transform)
     }
 
-    /// Adds a transform whose probability is `weight` divided by the sum of all weights.
+    /// Adds a transform. Its probability is `weight` divided by the sum of all weights.
     #[must_use]
     pub fn or_weighted(mut self, weight: f64, transform: impl ImageTransform) -> RandomChoice {
         self.weights.push(weight);
@@ -141,7 +141,7 @@ impl ImageTransform for RandomChoice {
             }
             left -= weight;
         }
-        // Where rounding leaves something over, it is the last one's.
+        // If rounding leaves a remainder, it belongs to the last transform.
         match chosen {
             Some(transform) => transform.apply(image, random),
             None => Ok(image),
@@ -159,14 +159,14 @@ impl ImageTransform for RandomChoice {
     }
 }
 
-/// Does all its transforms in an order that is drawn (torchvision's `RandomOrder`).
+/// Applies all its transforms in random order (torchvision's `RandomOrder`).
 #[derive(Default)]
 pub struct RandomOrder {
     transforms: TransformList,
 }
 
 impl RandomOrder {
-    /// With none yet.
+    /// An empty list.
     pub fn new() -> RandomOrder {
         RandomOrder::default()
     }

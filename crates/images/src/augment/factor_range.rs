@@ -1,6 +1,6 @@
-//! How much at most, or from where to where.
+//! Parameters that are either one number or a range.
 //!
-//! Not here: what it means, which each transform says.
+//! Not here: their meaning, which each transform documents.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use fulmen_data::{Error, Result, SampleRng};
 /// A parameter that torchvision takes as one number or as a pair: made from an `f64`, or from `(least, most)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FactorRange {
-    /// One number, from which the transform makes its range.
+    /// One number, from which the transform computes its range.
     One(f64),
-    /// From the first to the second.
+    /// The range from the first to the second number.
     Range(f64, f64),
 }
 
@@ -28,7 +28,7 @@ impl From<(f64, f64)> for FactorRange {
 }
 
 impl FactorRange {
-    /// The range about `center`: one number reaches as far to both sides, but not beyond `least`.
+    /// The range around `center`: one number extends equally to both sides, but not below `least`.
     pub(super) fn about(self, center: f64, least: f64) -> (f64, f64) {
         match self {
             FactorRange::One(amount) => ((center - amount).max(least), center + amount),
@@ -36,7 +36,7 @@ impl FactorRange {
         }
     }
 
-    /// Refuses one number that is negative, a range that is empty or upside down, and what leaves `allowed`.
+    /// Rejects a negative number, an empty or reversed range, and values outside `allowed`.
     pub(super) fn check(self, name: &str, center: f64, allowed: (f64, f64)) -> Result<()> {
         if let FactorRange::One(amount) = self
             && !(amount >= 0.0 && amount.is_finite())

@@ -1,4 +1,4 @@
-//! Blur of a strength that is drawn.
+//! Blur of random strength.
 //!
 //! Not here: the convolution (`functional`).
 
@@ -8,8 +8,8 @@ use crate::functional::{self, check_gaussian};
 use crate::{Image, ImageTransform};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Blurs an image with a Gaussian whose standard deviation is drawn (torchvision's `GaussianBlur`). With a probability:
-/// in a [`RandomApply`](super::RandomApply).
+/// Blurs an image with a Gaussian of random standard deviation (torchvision's `GaussianBlur`). To apply it with a
+/// probability, use [`RandomApply`](super::RandomApply).
 #[derive(Clone, Debug, PartialEq)]
 pub struct GaussianBlur {
     kernel_size: (usize, usize),
@@ -17,15 +17,15 @@ pub struct GaussianBlur {
 }
 
 impl GaussianBlur {
-    /// With a kernel of `kernel_size` x `kernel_size`, which is odd, and a deviation from 0.1 to 2 pixels.
+    /// A kernel of `kernel_size` x `kernel_size`, which must be odd, and a deviation from 0.1 to 2 pixels.
     pub fn new(kernel_size: usize) -> GaussianBlur {
         GaussianBlur { kernel_size: (kernel_size, kernel_size), sigma: FactorRange::Range(0.1, 2.0) }
     }
 
     options! {
-        /// With a kernel of another size along the columns than along the rows: its width and its height.
+        /// A kernel with this width and height.
         kernel_size(width: usize, height: usize) = (width, height);
-        /// Another deviation: always this one, or one from the range.
+        /// The standard deviation: one number, or a range to draw it from.
         sigma(sigma: impl Into<FactorRange>) = sigma.into();
     }
 

@@ -1,6 +1,6 @@
-//! Rotation, affine maps and perspective, by chance.
+//! Random rotation, affine maps and perspective.
 //!
-//! Not here: how pixels are moved (`functional`).
+//! Not here: the resampling (`functional`).
 
 use super::factor_range::{FactorRange, draw};
 use super::{check_probability, named, options, resampling_options};
@@ -18,7 +18,7 @@ fn center_text(center: Option<(f64, f64)>) -> String {
     center.map_or("middle".to_owned(), |(x, y)| format!("{x}/{y}"))
 }
 
-/// Turns an image by an angle that is drawn (torchvision's `RandomRotation`).
+/// Rotates an image by a random angle (torchvision's `RandomRotation`).
 ///
 /// ```
 /// use fulmen_images::{Interpolation, ImageTransform, RandomRotation};
@@ -36,7 +36,7 @@ pub struct RandomRotation {
 }
 
 impl RandomRotation {
-    /// By an angle from `-degrees` to `degrees`, or from the range, counter-clockwise.
+    /// Rotates by an angle from `-degrees` to `degrees`, or from the range, counter-clockwise.
     pub fn new(degrees: impl Into<FactorRange>) -> RandomRotation {
         RandomRotation {
             degrees: degrees.into(),
@@ -50,9 +50,9 @@ impl RandomRotation {
     resampling_options!();
 
     options! {
-        /// Whether the result becomes as large as the whole turned image needs. Images of different sizes come out.
+        /// Whether to enlarge the result so that it holds the whole rotated image. The results then differ in size.
         expand(expand: bool) = expand;
-        /// The place about which is turned, x and y from the upper left corner, instead of the middle.
+        /// The center of the rotation, x and y from the upper left corner; by default the middle.
         center(x: f64, y: f64) = Some((x, y));
     }
 }
@@ -85,7 +85,7 @@ impl ImageTransform for RandomRotation {
     }
 }
 
-/// Turns, moves, scales and shears an image, each by an amount that is drawn (torchvision's `RandomAffine`).
+/// Rotates, translates, scales and shears an image, each by a random amount (torchvision's `RandomAffine`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomAffine {
     degrees: FactorRange,
@@ -99,7 +99,7 @@ pub struct RandomAffine {
 }
 
 impl RandomAffine {
-    /// Turned by an angle from `-degrees` to `degrees`, or from the range, clockwise; 0 to not turn.
+    /// Rotates by an angle from `-degrees` to `degrees`, or from the range, clockwise; 0 for no rotation.
     pub fn new(degrees: impl Into<FactorRange>) -> RandomAffine {
         RandomAffine {
             degrees: degrees.into(),
@@ -116,15 +116,15 @@ impl RandomAffine {
     resampling_options!();
 
     options! {
-        /// Moved by at most these parts of the width and of the height to both sides, by whole pixels.
+        /// Translates by at most these fractions of the width and the height in both directions, by whole pixels.
         translate(width: f64, height: f64) = Some((width, height));
-        /// Scaled by a factor in this range.
+        /// Scales by a factor in this range.
         scale(least: f64, most: f64) = Some((least, most));
-        /// Sheared along x by an angle from `-degrees` to `degrees`, or from the range.
+        /// Shears along x by an angle from `-degrees` to `degrees`, or from the range.
         shear(degrees: impl Into<FactorRange>) = Some(degrees.into());
-        /// Sheared along y: torchvision's third and fourth number of `shear`.
+        /// Shears along y: the third and fourth number of torchvision's `shear`.
         shear_y(degrees: impl Into<FactorRange>) = Some(degrees.into());
-        /// The place about which is turned, scaled and sheared, x and y from the upper left corner, instead of the middle.
+        /// The center of the map, x and y from the upper left corner; by default the middle.
         center(x: f64, y: f64) = Some((x, y));
     }
 }
@@ -182,7 +182,7 @@ impl ImageTransform for RandomAffine {
     }
 }
 
-/// Moves the four corners of an image towards its middle, each on its own (torchvision's `RandomPerspective`).
+/// Moves the four corners of an image towards its middle, each by a random amount (torchvision's `RandomPerspective`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomPerspective {
     distortion_scale: f64,
@@ -203,7 +203,7 @@ impl Default for RandomPerspective {
 }
 
 impl RandomPerspective {
-    /// Corners moved by up to half of the way to the middle, with the probability 0.5, between pixels bilinear.
+    /// Moves corners by up to half of the way to the middle, with the probability 0.5 and bilinear interpolation.
     pub fn new() -> RandomPerspective {
         RandomPerspective::default()
     }
@@ -211,9 +211,9 @@ impl RandomPerspective {
     resampling_options!();
 
     options! {
-        /// Another part of the way to the middle, from 0 to 1.
+        /// How far corners move at most, as a fraction of the way to the middle, from 0 to 1.
         distortion_scale(distortion_scale: f64) = distortion_scale;
-        /// Another probability.
+        /// Sets the probability.
         p(p: f64) = p;
     }
 }
@@ -234,7 +234,7 @@ impl ImageTransform for RandomPerspective {
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let (width, height) = (image.width(), image.height());
-        // With fewer than 2 rows or columns the corners are no four places.
+        // With fewer than 2 rows or columns, the corners are not four different points.
         if !random.bernoulli(self.p) || width < 2 || height < 2 {
             return Ok(image);
         }
@@ -248,7 +248,7 @@ impl ImageTransform for RandomPerspective {
         };
         let (right, bottom) = ((width - 1) as f64, (height - 1) as f64);
         let from = [(0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom)];
-        // Three corners of a small image may be drawn on one line.
+        // Three random corners of a small image may be collinear.
         let mut draws =
             (0..10).map(|_| [corner(false, false), corner(true, false), corner(true, true), corner(false, true)]);
         match draws.find(|&to| functional::is_possible(from, to)) {

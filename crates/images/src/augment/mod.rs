@@ -1,11 +1,11 @@
-//! Images changed by chance: torchvision's random transforms as [`ImageTransform`](super::ImageTransform)s.
+//! Random augmentation: torchvision's random transforms as [`ImageTransform`](super::ImageTransform)s.
 //!
-//! Names, parameters, defaults and what happens are those of torchvision's `transforms.v2`; the random numbers are not:
-//! they come from the sample's own ([`SampleRng`](fulmen_data::SampleRng)), so that an image of an epoch is always
-//! changed in the same way.
+//! Names, parameters, defaults and effects are those of torchvision's `transforms.v2`. The random numbers differ: they
+//! are the sample's own ([`SampleRng`](fulmen_data::SampleRng)), so an image is always changed in the same way in the
+//! same epoch.
 //!
-//! Not here: what is done to the pixels ([`functional`](super::functional)), cropping and flipping (`ImagePipeline`), and what
-//! mixes the images of a batch (`fulmen_nn::augment`).
+//! Not here: the operations on pixels ([`functional`](super::functional)), cropping and flipping (`ImagePipeline`), and
+//! mixing the images of a batch (`fulmen_nn::augment`).
 
 mod auto_augment;
 mod color_jitter;
@@ -32,7 +32,7 @@ pub use random_erasing::{ErasingValue, RandomErasing};
 
 use fulmen_data::{Error, Result};
 
-/// Methods that set one option each: `name(arguments) = value`.
+/// Setter methods, one option each: `name(arguments) = value`.
 macro_rules! options {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),+) = $value:expr;)*) => {$(
         $(#[$doc])*
@@ -45,20 +45,20 @@ macro_rules! options {
 }
 use options;
 
-/// The options of what moves pixels: how those between pixels are found, and what comes from outside.
+/// The options of transforms that resample: the interpolation and the fill.
 macro_rules! resampling_options {
     () => {
         $crate::augment::options! {
-            /// How values between pixels are found.
+            /// How values between pixels are interpolated.
             interpolation(interpolation: Interpolation) = interpolation;
-            /// The colour of what comes from outside the image; black if not set.
+            /// The color outside of the image; black unless set.
             fill(fill: impl Into<Fill>) = fill.into();
         }
     };
 }
 use resampling_options;
 
-/// Refuses what is not a probability.
+/// Rejects what is not a probability.
 fn check_probability(transform: &str, p: f64) -> Result<()> {
     match (0.0..=1.0).contains(&p) {
         true => Ok(()),
@@ -66,7 +66,7 @@ fn check_probability(transform: &str, p: f64) -> Result<()> {
     }
 }
 
-/// The same error with the name of the transform in front.
+/// Adds the name of the transform to an error.
 fn named<T>(transform: &str, result: Result<T>) -> Result<T> {
     result.map_err(|error| match error.is_usage() {
         true => Error::usage(format!("{transform}: {error}")),

@@ -1,13 +1,12 @@
-//! A frame around each image.
+//! Padding.
 //!
-//! Not here: what stands in it (`functional`).
+//! Not here: its content (`functional`).
 
 use crate::functional::{self, Padding, PaddingMode};
 use crate::{Image, ImageTransform};
 use fulmen_data::{Result, SampleRng};
 
-/// Puts a frame around an image, always the same one (torchvision's `Pad`): black, unless
-/// [`padding_mode`](Pad::padding_mode) says otherwise.
+/// Pads an image (torchvision's `Pad`), with black unless [`padding_mode`](Pad::padding_mode) is set.
 ///
 /// ```
 /// use fulmen_images::{Pad, ImageTransform};
@@ -26,13 +25,13 @@ pub struct Pad {
 }
 
 impl Pad {
-    /// By so many pixels: one number for all sides, a pair for left and right, top and bottom, or `[left, top, right,
+    /// The number of pixels: one for all sides, a pair for left and right, top and bottom, or `[left, top, right,
     /// bottom]`.
     pub fn new(padding: impl Into<Padding>) -> Pad {
         Pad { padding: padding.into(), mode: PaddingMode::default() }
     }
 
-    /// What stands in the frame.
+    /// What fills the padding.
     #[must_use]
     pub fn padding_mode(mut self, mode: PaddingMode) -> Pad {
         self.mode = mode;

@@ -7,15 +7,15 @@ use crate::functional::{self, Fill};
 use crate::{Image, ImageTransform};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// What is painted over a rectangle.
+/// What an erased rectangle is filled with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErasingValue {
-    /// A colour.
+    /// A color.
     Constant(Fill),
-    /// For each value of each pixel a number from 0 to 255, each equally likely. torchvision draws from a normal
-    /// distribution, which is of use behind a normalization only.
+    /// A uniform random number from 0 to 255 for each value of each pixel. torchvision draws from a normal
+    /// distribution, which makes sense only after a normalization.
     Random,
-    /// The image's own mean colour.
+    /// The mean color of the image.
     Mean,
 }
 
@@ -25,10 +25,10 @@ impl<F: Into<Fill>> From<F> for ErasingValue {
     }
 }
 
-/// Paints over a rectangle of an image (torchvision's `RandomErasing`).
+/// Erases a rectangle of an image (torchvision's `RandomErasing`).
 ///
-/// Up to ten rectangles are drawn, until one is smaller than the image in both directions; without one the image
-/// stays.
+/// Draws up to ten rectangles, until one is smaller than the image in both directions; if none is, the image stays the
+/// same.
 ///
 /// ```
 /// use fulmen_images::{ErasingValue, ImageTransform, RandomErasing};
@@ -51,23 +51,23 @@ impl Default for RandomErasing {
 }
 
 impl RandomErasing {
-    /// With the probability 0.5, 0.02 to 0.33 of the image, from 0.3 to 3.3 times as high as wide, in black.
+    /// Erases with the probability 0.5: 0.02 to 0.33 of the image, 0.3 to 3.3 times as high as wide, in black.
     pub fn new() -> RandomErasing {
         RandomErasing::default()
     }
 
     options! {
-        /// Another probability.
+        /// Sets the probability.
         p(p: f64) = p;
-        /// Another range of the part of the image's area that is erased, within 0 to 1.
+        /// The range of the erased fraction of the image's area, within 0 to 1.
         scale(least: f64, most: f64) = (least, most);
-        /// Another range of height divided by width, above 0.
+        /// The range of height divided by width, above 0.
         ratio(least: f64, most: f64) = (least, most);
-        /// What is painted there: a colour, or an [`ErasingValue`].
+        /// The fill: a color, or an [`ErasingValue`].
         value(value: impl Into<ErasingValue>) = value.into();
     }
 
-    /// The rectangle that is erased: its upper left place (row, column), and its height and width.
+    /// The rectangle to erase: its upper left corner (row, column), and its height and width.
     fn rectangle(&self, image: &Image, random: &mut SampleRng) -> Option<((usize, usize), (usize, usize))> {
         let (height, width) = (image.height(), image.width());
         for _ in 0..10 {
@@ -137,7 +137,7 @@ impl ImageTransform for RandomErasing {
     }
 }
 
-/// The mean of each channel, to the nearest level.
+/// The mean of each channel, rounded.
 fn mean(image: &Image) -> [u8; 4] {
     let mut sums = [0u64; 4];
     for pixel in image.pixels().chunks_exact(image.channels().max(1)) {

@@ -1,6 +1,6 @@
-//! Rotating, moving, scaling and shearing.
+//! Rotation, translation, scaling and shear.
 //!
-//! Not here: perspective (`perspective`), and how a value between pixels is found (`warp`).
+//! Not here: perspective (`perspective`), and interpolation (`warp`).
 
 use super::warp::{check_interpolation, fixed, warp};
 use super::{Fill, check_finite};
@@ -9,8 +9,8 @@ use crate::render::oriented;
 use crate::{Image, ImageSize, Interpolation};
 use fulmen_data::{Error, Result};
 
-/// An affine map, made of a shear along x, one along y, a scaling, a rotation and a translation, in this order, about the
-/// centre. Unless said otherwise it leaves all where it is.
+/// An affine map about a center: a shear along x, a shear along y, a scaling, a rotation and a translation, in this
+/// order. The default changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
     /// Degrees, clockwise.
@@ -19,10 +19,9 @@ pub struct Affine {
     pub translate: (f64, f64),
     /// The factor of all lengths.
     pub scale: f64,
-    /// Degrees by which vertical lines lean (along x), and horizontal ones (along y).
+    /// The angles in degrees by which vertical lines (along x) and horizontal lines (along y) lean.
     pub shear: (f64, f64),
-    /// What stays where it is but for the translation: x and y from the upper left corner; the image's middle if not
-    /// given.
+    /// The fixed point before the translation: x and y from the upper left corner; by default the middle of the image.
     pub center: Option<(f64, f64)>,
 }
 
@@ -47,13 +46,13 @@ impl Affine {
         }
     }
 
-    /// Where in an image of `size` a place of the result comes from, both in pixels from the middle of the image:
-    /// `x' = m[0]·x + m[1]·y + m[2]`, `y' = m[3]·x + m[4]·y + m[5]`.
+    /// The inverse map for an image of `size`, in pixels from the middle of the image: `x' = m[0]·x + m[1]·y + m[2]`,
+    /// `y' = m[3]·x + m[4]·y + m[5]`.
     fn inverse(&self, size: (usize, usize)) -> [f64; 6] {
         let (rotation, (lean_x, lean_y)) =
             (self.angle.to_radians(), (self.shear.0.to_radians().tan(), self.shear.1.to_radians().tan()));
         let (sin, cos) = rotation.sin_cos();
-        // The columns of rotation times shear along y times shear along x. Its determinant is 1.
+        // The columns of rotation times shear along y times shear along x. The determinant is 1.
         let (a, c) = (cos + sin * lean_y, sin - cos * lean_y);
         let (b, d) = (-sin - a * lean_x, cos - c * lean_x);
         let inverse = [d, -b, -c, a].map(|entry| entry / self.scale);
@@ -73,12 +72,12 @@ impl Affine {
     }
 }
 
-/// The image under an affine map. What comes from outside has the fill's colour.
+/// Applies an affine map to an image. Points outside of the image have the fill's color.
 ///
-/// As torchvision's, with two differences. Where a place lies in the middle between two pixels, torchvision's f32 goes
-/// one way or the other; here it is the even one. And torchvision counts the outside twice where it mixes image and a
-/// given fill along a slanting edge ([`Bilinear`](Interpolation::Bilinear)); here it is what an image with a frame
-/// of that colour gives, as torchvision does without a fill.
+/// The result is torchvision's, with two differences. At a point exactly between two pixels, torchvision's f32
+/// arithmetic goes either way; here it is the even pixel. And torchvision counts the outside twice where it mixes image
+/// and fill along a slanting edge ([`Bilinear`](Interpolation::Bilinear)); here the result is that of an image padded
+/// with the fill, as torchvision computes it without a fill.
 ///
 /// ```
 /// use fulmen_images::{Interpolation, Image};
@@ -92,18 +91,18 @@ impl Affine {
 /// ```
 ///
 /// # Errors
-/// A scale that is not above 0, numbers that are not finite, a fill of another number of channels, another interpolation
-/// than the nearest and bilinear.
+/// A scale that is not positive, numbers that are not finite, a fill with another number of channels, an interpolation
+/// other than nearest and bilinear.
 pub fn affine(image: &Image, map: &Affine, mode: Interpolation, fill: &Fill) -> Result<Image> {
     map.check()?;
     let size = (image.width(), image.height());
     resample(image, size, map.inverse(size), mode, fill)
 }
 
-/// An image of `size`, about the same middle, whose places come from those that `matrix` says.
+/// Resamples an image of `size` about the same middle, with source points given by `matrix`.
 fn resample(image: &Image, size: (usize, usize), matrix: [f64; 6], mode: Interpolation, fill: &Fill) -> Result<Image> {
     let [a, b, dx, c, d, dy] = matrix;
-    // From the middle of the one image to that of the other; half a pixel since centres count.
+    // From the middle of one image to that of the other; half a pixel because pixels are centered.
     let half = |size: usize| size as f64 / 2.0 - 0.5;
     let (left, top) = (half(size.0), half(size.1));
     let (to_x, to_y) = (half(image.width()) + dx, half(image.height()) + dy);
@@ -118,14 +117,13 @@ fn resample(image: &Image, size: (usize, usize), matrix: [f64; 6], mode: Interpo
     })
 }
 
-/// The image turned counter-clockwise by `angle` degrees about `center` (x and y from the upper left corner; the
-/// middle if not given). With `expand` the result is as large as the whole turned image needs, for a turn about the
-/// middle.
+/// Rotates the image counter-clockwise by `angle` degrees about `center` (x and y from the upper left corner; by
+/// default the middle). With `expand` the result is large enough for the whole image rotated about its middle.
 ///
-/// Turns by 0, 90, 180 and 270 degrees about the middle are exact where the size allows them. Otherwise as [`affine`].
+/// Rotations by 0, 90, 180 and 270 degrees about the middle are exact if the size allows it. Otherwise like [`affine`].
 ///
 /// # Errors
-/// As those of [`affine`].
+/// Those of [`affine`].
 pub fn rotate(
     image: &Image,
     angle: f64,
@@ -150,21 +148,21 @@ pub fn rotate(
     resample(image, result, matrix, mode, fill)
 }
 
-/// The image after so many counter-clockwise turns by 90 degrees.
+/// The image after this number of counter-clockwise rotations by 90 degrees.
 fn quarter_turns(image: &Image, quarters: usize) -> Result<Image> {
     let (transpose, flip_x, flip_y) = (!quarters.is_multiple_of(2), quarters >= 2, matches!(quarters, 1 | 2));
     let size = ImageSize { height: image.height(), width: image.width() };
     oriented(image.pixels(), size, Orientation { transpose, flip_x, flip_y }, image.channels())
 }
 
-/// The size that a turned image needs.
+/// The size of the bounding box of a rotated image.
 fn expanded(matrix: [f64; 6], size: (usize, usize)) -> (usize, usize) {
     let [a, b, dx, c, d, dy] = matrix;
     let (half_width, half_height) = (size.0 as f64 / 2.0, size.1 as f64 / 2.0);
     let corners = [(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)];
     let span = |half: f64, along: &dyn Fn(f64, f64) -> f64| {
         let ends = corners.map(|(x, y)| along(x * half_width, y * half_height) + half);
-        // What rounding adds beyond a whole number must not cost a row.
+        // Rounding errors beyond a whole number must not add a row.
         let cut = |end: f64| (end * 1e4).trunc() / 1e4;
         let (least, most) = ends.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &e| (l.min(e), m.max(e)));
         (cut(most).ceil() - cut(least).floor()) as usize

@@ -1,28 +1,28 @@
-//! Brightness, contrast, saturation, hue, gamma, and grey instead of colours.
+//! Brightness, contrast, saturation, hue, gamma, and conversion to grey.
 //!
-//! Not here: what stretches or cuts the values of each channel by itself (`tone`).
+//! Not here: operations on the values of each channel separately (`tone`).
 
 use super::lut::{apply_lut, colors, table};
 use super::{check_factor, check_finite};
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// The weights of red, green and blue in a grey value (ITU-R BT.601, rounded as torchvision has them: their sum is
-/// 0.9999, so that grey pixels lose a level).
+/// The weights of red, green and blue in a grey value (ITU-R BT.601, rounded like torchvision's: their sum is 0.9999,
+/// so grey pixels lose a level).
 const LUMA: [f32; 3] = [0.2989, 0.587, 0.114];
 
-/// The grey value of a pixel of three colours.
+/// The grey value of an RGB pixel.
 fn luma(pixel: &[u8]) -> u8 {
     let [r, g, b] = [0, 1, 2].map(|channel| f32::from(pixel[channel]) * LUMA[channel]);
     (r + g + b) as u8
 }
 
-/// `ratio` of a value and the rest of another, cut off at 0 and 255.
+/// A blend of two values, with `ratio` of the first, clipped to 0 to 255.
 fn blend(value: u8, other: f32, ratio: f32) -> u8 {
     (f32::from(value) * ratio + other * (1.0 - ratio)).clamp(0.0, 255.0) as u8
 }
 
-/// Every value times `factor`: 0 gives black, 1 the same image.
+/// Multiplies every value by `factor`: 0 gives black, 1 the original.
 ///
 /// # Errors
 /// A negative factor.
@@ -32,7 +32,7 @@ pub fn adjust_brightness(image: Image, factor: f64) -> Result<Image> {
     Ok(apply_lut(image, &lut(|value| (f32::from(value) * factor).clamp(0.0, 255.0) as u8)))
 }
 
-/// A blend with the mean of the image's grey values: 0 gives that grey, 1 the same image.
+/// Blends the image with the mean of its grey values: 0 gives that grey, 1 the original.
 ///
 /// # Errors
 /// A negative factor.
@@ -51,7 +51,7 @@ pub fn adjust_contrast(image: Image, factor: f64) -> Result<Image> {
     Ok(apply_lut(image, &lut(|value| blend(value, mean, factor))))
 }
 
-/// A blend with the grey image: 0 gives that, 1 the same image. A grey image stays as it is.
+/// Blends the image with its grey version: 0 gives the grey version, 1 the original. Grey images stay the same.
 ///
 /// # Errors
 /// A negative factor.
@@ -69,8 +69,8 @@ pub fn adjust_saturation(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Turns the hue by `factor` of the circle of colours: 0.5 and -0.5 give the opposite ones, 0 about the same image. A
-/// grey image stays as it is.
+/// Shifts the hue by `factor` of the color circle: 0.5 and -0.5 give the opposite color, 0 nearly the original. Grey
+/// images stay the same.
 ///
 /// # Errors
 /// A factor outside -0.5 to 0.5.
@@ -85,16 +85,16 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
     let turn = factor as f32;
     for pixel in image.pixels_mut().chunks_exact_mut(channels) {
         let (hue, saturation, value) = to_hsv([pixel[0], pixel[1], pixel[2]]);
-        // Beyond a whole circle it begins again.
+        // The hue is periodic.
         let turned = hue + turn;
         let rgb = from_hsv(turned - turned.floor(), saturation, value);
-        // As 0 to 1 becomes u8 elsewhere in torchvision: 256 equal steps.
+        // torchvision converts 0 to 1 to u8 in 256 equal steps.
         pixel[..3].iter_mut().zip(rgb).for_each(|(place, value)| *place = (value * 255.999) as u8);
     }
     Ok(image)
 }
 
-/// Hue, saturation and value of a pixel, each from 0 to 1. Grey has the hue 0.
+/// Hue, saturation and value of a pixel, each from 0 to 1. The hue of grey is 0.
 fn to_hsv(pixel: [u8; 3]) -> (f32, f32, f32) {
     let [r, g, b] = pixel.map(|value| f32::from(value) / 255.0);
     let (most, least) = (r.max(g).max(b), r.min(g).min(b));
@@ -102,7 +102,7 @@ fn to_hsv(pixel: [u8; 3]) -> (f32, f32, f32) {
     if range == 0.0 {
         return (0.0, 0.0, most);
     }
-    // How far each colour is from the largest, in parts of the range.
+    // The distance of each color from the largest, as a fraction of the range.
     let [to_r, to_g, to_b] = [r, g, b].map(|color| (most - color) / range);
     let sixths = if most == r {
         to_b - to_g
@@ -115,7 +115,7 @@ fn to_hsv(pixel: [u8; 3]) -> (f32, f32, f32) {
     (hue - hue.floor(), range / most, most)
 }
 
-/// The colours of a hue, saturation and value from 0 to 1.
+/// The RGB values of a hue, saturation and value from 0 to 1.
 fn from_hsv(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
     let sixths = hue * 6.0;
     let sector = sixths.floor();
@@ -133,22 +133,22 @@ fn from_hsv(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
     }
 }
 
-/// `255 · gain · (value / 255)^gamma`: above 1 the shadows become darker, below 1 brighter.
+/// `255 · gain · (value / 255)^gamma`: a gamma above 1 darkens the shadows, one below 1 brightens them.
 ///
 /// # Errors
-/// A negative gamma; a gain that is no finite number.
+/// A negative gamma; a gain that is not finite.
 pub fn adjust_gamma(image: Image, gamma: f64, gain: f64) -> Result<Image> {
     check_factor("gamma", gamma)?;
     check_finite("gain", gain)?;
     let curve = |value: u8| {
         let raised = (f64::from(value) / 255.0).powf(gamma) * gain;
-        // A little more than f64 rounds, so that 1 is 255 and powers that are whole levels stay them.
+        // A tolerance above f64 rounding, so that 1 gives 255 and exact levels stay exact.
         (raised.clamp(0.0, 1.0) * 255.999 + 1e-9) as u8
     };
     Ok(apply_lut(image, &lut(curve)))
 }
 
-/// The grey image, in 1 channel, in 3 equal ones, or in as many as the image has; its alpha stays if there are 4.
+/// Converts the image to grey, in 1 or 3 channels, or in as many as it has; with 4 channels, alpha stays.
 ///
 /// # Errors
 /// Another number of channels.

@@ -1,15 +1,15 @@
-//! Painting over a rectangle.
+//! Erasing a rectangle.
 //!
 //! Not here: which rectangle (`RandomErasing`).
 
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// Replaces the pixels of a rectangle, from row `top` and column `left`, by those that `value` gives for each row and
-/// column of it; of the four values of a pixel an image takes as many as it has channels.
+/// Replaces the pixels of a rectangle, whose upper left pixel is at row `top` and column `left`, by those that `value`
+/// returns for each row and column of it. An image uses as many of the four values as it has channels.
 ///
 /// # Errors
-/// A rectangle that is not within the image.
+/// The rectangle is not within the image.
 pub fn erase(
     mut image: Image,
     (top, left): (usize, usize),

@@ -1,4 +1,4 @@
-//! The colour of what lies outside an image.
+//! The color outside of an image.
 //!
 //! Not here: padding that repeats the image (`pad`).
 
@@ -7,7 +7,7 @@ use std::fmt;
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// A colour: one value for all channels, or one for each. Black unless said otherwise.
+/// A color: one value for all channels, or one per channel. Black by default.
 ///
 /// ```
 /// use fulmen_images::functional::Fill;
@@ -19,10 +19,10 @@ use fulmen_data::{Error, Result};
 pub struct Fill(Vec<u8>);
 
 impl Fill {
-    /// The value of each channel of an image; alpha is that of the last.
+    /// The value of each channel of an image; the last one is alpha.
     ///
     /// # Errors
-    /// As many values as the image has no channels.
+    /// The number of values is not the number of channels.
     pub(crate) fn pixel(&self, image: &Image) -> Result<[u8; 4]> {
         let channels = image.channels();
         match self.0.as_slice() {

@@ -1,15 +1,15 @@
-//! What mixes a pixel with its neighbours: sharpness and blur.
+//! Filters that mix a pixel with its neighbors: sharpness and blur.
 //!
-//! Not here: what moves pixels (`warp`).
+//! Not here: resampling (`warp`).
 
 use super::check_factor;
 use super::lut::colors;
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// A blend with a smoothed image, whose pixels are 5 parts of themselves and 1 of each of their 8 neighbours: 0 gives
-/// that, 1 the same image, 2 one that is sharper. The outermost pixels stay, and so does an image of at most 2 rows
-/// or columns.
+/// Blends the image with a smoothed version, in which a pixel has the weight 5 and each of its 8 neighbors the weight
+/// 1: 0 gives the smoothed version, 1 the original, 2 a sharper image. The outermost pixels stay the same, and so do
+/// images of at most 2 rows or columns.
 ///
 /// # Errors
 /// A negative factor.
@@ -32,7 +32,7 @@ pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
             let sum: u32 =
                 rows.iter().flat_map(|row| [row[at - channels], row[at], row[at + channels]]).map(u32::from).sum();
             let own = rows[1][at];
-            // To the nearest: a sum of integers is never half way between multiples of 13.
+            // Rounds to nearest: an integer sum is never halfway between multiples of 13.
             let smooth = (2 * (sum + 4 * u32::from(own)) + 13) / 26;
             let value = f32::from(own) + (smooth as f32 - f32::from(own)) * ratio;
             after[y * stride + at] = value.clamp(0.0, 255.0) as u8;
@@ -41,11 +41,11 @@ pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// A convolution with a Gaussian of standard deviation `sigma` (in pixels, along x and y), cut off to `kernel_size`
-/// (width and height). Beyond the edges the image is mirrored, its edge not repeated.
+/// Convolves with a Gaussian of standard deviation `sigma` (in pixels, along x and y), truncated to `kernel_size`
+/// (width and height). Beyond its edges the image is mirrored, without repeating the edge.
 ///
 /// # Errors
-/// Kernel sizes that are even, or so large that the mirrored image does not reach; deviations that are not above 0.
+/// Kernel sizes that are even or too large for the mirrored image; deviations that are not positive.
 pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64)) -> Result<Image> {
     check_gaussian(kernel_size, sigma)?;
     let (width, height) = (image.width(), image.height());
@@ -63,7 +63,7 @@ pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64
     }
     let channels = image.channels();
     let stride = width * channels;
-    // Along the rows first, kept as f32, then along the columns.
+    // First along the rows, kept as f32, then along the columns.
     let kernel = gaussian(kernel_size.0, sigma.0);
     let reach = kernel_size.0 / 2;
     let mut rows = vec![0f32; height * stride];
@@ -93,7 +93,7 @@ pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64
     Ok(image)
 }
 
-/// Refuses a kernel or a deviation that is none.
+/// Rejects an invalid kernel size or deviation.
 pub(crate) fn check_gaussian(kernel_size: (usize, usize), sigma: (f64, f64)) -> Result<()> {
     if kernel_size.0.is_multiple_of(2) || kernel_size.1.is_multiple_of(2) {
         let (width, height) = kernel_size;
@@ -113,7 +113,7 @@ fn gaussian(size: usize, sigma: f64) -> Vec<f32> {
     (0..size).map(|tap| (weight(tap) / sum) as f32).collect()
 }
 
-/// The place that stands for one up to `size - 1` beyond the ends, mirrored at the first and the last.
+/// The mirrored index of one that is up to `size - 1` beyond the ends.
 fn mirrored(place: isize, size: usize) -> usize {
     let last = size as isize - 1;
     let place = place.abs();

@@ -1,10 +1,10 @@
-//! Changing each value of an image by a table of 256: what depends on one value alone is computed once for each.
+//! Lookup tables of 256 entries: an operation that depends only on a single value is computed once per possible value.
 //!
-//! Not here: what stands in the tables.
+//! Not here: the content of the tables.
 
 use crate::Image;
 
-/// What each value becomes.
+/// The output for each value.
 pub(super) type Lut = [u8; 256];
 
 /// The table of a function.
@@ -12,12 +12,12 @@ pub(super) fn lut(f: impl Fn(u8) -> u8) -> Lut {
     std::array::from_fn(|value| f(value as u8))
 }
 
-/// How many channels of an image are colours: all but alpha.
+/// The number of color channels: all except alpha.
 pub(super) fn colors(image: &Image) -> usize {
     image.channels().min(3)
 }
 
-/// Replaces the values of all colours by those of one table. Alpha stays.
+/// Applies one table to all color channels. Alpha stays the same.
 pub(super) fn apply_lut(mut image: Image, table: &Lut) -> Image {
     match image.channels() {
         4 => {
@@ -30,7 +30,7 @@ pub(super) fn apply_lut(mut image: Image, table: &Lut) -> Image {
     image
 }
 
-/// Replaces the values of each colour by those of a table of its own.
+/// Applies a separate table to each color channel.
 pub(super) fn apply_luts(mut image: Image, tables: &[Lut]) -> Image {
     let channels = image.channels();
     for pixel in image.pixels_mut().chunks_exact_mut(channels.max(1)) {

@@ -1,13 +1,12 @@
-//! What can be done to an image with nothing left to chance: torchvision's `transforms.v2.functional`, on u8 images.
+//! Deterministic image operations: torchvision's `transforms.v2.functional` on u8 images.
 //!
-//! Names, parameters and results are those of torchvision's v2 kernels for `uint8` tensors (not of its PIL ones, which
-//! round elsewhere): the tests compare with them. Where the results differ, the function says it.
+//! Names, parameters and results are those of torchvision's v2 kernels for `uint8` tensors (its PIL kernels round
+//! differently); tests compare with them. Functions document where their results differ.
 //!
-//! Images have 1, 3 or 4 channels. With 4, where torchvision mostly refuses, the colours change and alpha stays; what
-//! moves pixels moves alpha with them.
+//! Images have 1, 3 or 4 channels. With 4 channels, which torchvision mostly rejects, color operations leave alpha
+//! unchanged and geometric operations move it along.
 //!
-//! All arithmetic on pixels is that of integers or of single IEEE operations, so that an image comes out the same on all
-//! machines.
+//! All arithmetic on pixels uses integers or single IEEE operations, so results are the same on all machines.
 //!
 //! ```
 //! use fulmen_images::{Image, functional};
@@ -17,7 +16,7 @@
 //! # Ok::<(), fulmen_data::Error>(())
 //! ```
 //!
-//! Not here: chance ([`ColorJitter`](super::ColorJitter) and its like draw the numbers), decoding, resizing and cropping.
+//! Not here: random parameters ([`ColorJitter`](super::ColorJitter) and others), decoding, resizing and cropping.
 
 mod affine;
 mod color;
@@ -44,7 +43,7 @@ pub(super) use warp::check_interpolation;
 
 use fulmen_data::{Error, Result};
 
-/// Refuses a factor that is negative or no number.
+/// Rejects a factor that is negative or NaN.
 fn check_factor(name: &str, factor: f64) -> Result<()> {
     match factor.is_finite() && factor >= 0.0 {
         true => Ok(()),
@@ -54,7 +53,7 @@ fn check_factor(name: &str, factor: f64) -> Result<()> {
     }
 }
 
-/// Refuses what is no finite number.
+/// Rejects a number that is not finite.
 pub(super) fn check_finite(name: &str, value: f64) -> Result<()> {
     match value.is_finite() {
         true => Ok(()),

@@ -1,23 +1,23 @@
-//! A frame around an image.
+//! Padding an image.
 //!
-//! Not here: making an image larger by resizing.
+//! Not here: enlarging it by resizing.
 
 use super::Fill;
 use super::warp::room;
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// How many pixels come to each side. From a number: that many everywhere; from a pair: left and right, top and bottom;
-/// from an array: left, top, right, bottom, as in torchvision.
+/// The number of pixels on each side. From a number: the same on all sides; from a pair: left and right, top and
+/// bottom; from an array: left, top, right, bottom, as in torchvision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Padding {
-    /// Columns before the first.
+    /// Columns on the left.
     pub left: usize,
-    /// Rows above the first.
+    /// Rows on top.
     pub top: usize,
-    /// Columns after the last.
+    /// Columns on the right.
     pub right: usize,
-    /// Rows below the last.
+    /// Rows at the bottom.
     pub bottom: usize,
 }
 
@@ -39,14 +39,14 @@ impl From<[usize; 4]> for Padding {
     }
 }
 
-/// What stands in the frame.
+/// What fills the padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PaddingMode {
-    /// A colour.
+    /// A color.
     Constant(Fill),
     /// The nearest pixel of the edge: `a a | a b c | c c`.
     Edge,
-    /// The image mirrored at its outermost pixels, which are not repeated: `c b | a b c | b a`.
+    /// The image mirrored at its outermost pixels, without repeating them: `c b | a b c | b a`.
     Reflect,
     /// The image mirrored at its edge: `b a | a b c | c b`.
     Symmetric,
@@ -58,7 +58,7 @@ impl Default for PaddingMode {
     }
 }
 
-/// The image with a frame.
+/// Pads the image.
 ///
 /// ```
 /// use fulmen_images::Image;
@@ -71,7 +71,8 @@ impl Default for PaddingMode {
 /// ```
 ///
 /// # Errors
-/// More to reflect than there is; an image without pixels whose edge is asked for; a fill of another number of channels.
+/// Padding that is larger than its reflection; padding with the edge of an image without pixels; a fill with another
+/// number of channels.
 pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image> {
     let (width, height, channels) = (image.width(), image.height(), image.channels());
     let fill = match mode {
@@ -95,7 +96,7 @@ pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image>
     Image::new(columns.len(), rows.len(), channels, pixels)
 }
 
-/// For each place along an axis of the result the one of the image that stands there, if any does.
+/// For each position along an axis of the result, its position in the image, if any.
 fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Result<Vec<Option<usize>>> {
     let reach = match mode {
         PaddingMode::Constant(_) => usize::MAX,

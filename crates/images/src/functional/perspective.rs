@@ -1,22 +1,23 @@
-//! Looking at an image from the side.
+//! Perspective maps.
 //!
-//! Not here: affine maps (`affine`), and how a value between pixels is found (`warp`).
+//! Not here: affine maps (`affine`), and interpolation (`warp`).
 
 use super::warp::{fixed, warp};
 use super::{Fill, check_finite};
 use crate::{Image, Interpolation};
 use fulmen_data::{Error, Result};
 
-/// Four places, x and y in pixels from the upper left: of the corners upper left, upper right, lower right, lower left.
+/// Four points, x and y in pixels from the upper left: of the upper left, upper right, lower right and lower left
+/// corners.
 pub type Corners = [(f64, f64); 4];
 
-/// The image under the perspective map that brings the places `from` to the places `to`. What comes from outside has
-/// the fill's colour; what lies on the horizon or beyond it is undefined but always the same.
+/// Applies the perspective map that takes the points `from` to the points `to`. Points outside of the image have the
+/// fill's color; those on or beyond the horizon are undefined but deterministic.
 ///
-/// As torchvision's, with the differences that [`affine`](super::affine) names.
+/// The result is torchvision's, with the differences that [`affine`](super::affine) lists.
 ///
 /// # Errors
-/// Places of which three lie on a line, and as those of [`affine`](super::affine).
+/// Three collinear points, and those of [`affine`](super::affine).
 pub fn perspective(image: &Image, from: Corners, to: Corners, mode: Interpolation, fill: &Fill) -> Result<Image> {
     for (x, y) in from.into_iter().chain(to) {
         check_finite("place of a corner", x)?;
@@ -29,7 +30,7 @@ pub fn perspective(image: &Image, from: Corners, to: Corners, mode: Interpolatio
         (0..size.0).map(move |column| {
             let x = column as f64 + 0.5;
             let depth = g * x + h * y + 1.0;
-            // A place that is not a number is outside.
+            // A point that is NaN is outside.
             let place = |numerator: f64| match (numerator / depth).is_finite() {
                 true => fixed(snapped(numerator / depth - 0.5)),
                 false => fixed(-1e9),
@@ -39,18 +40,18 @@ pub fn perspective(image: &Image, from: Corners, to: Corners, mode: Interpolatio
     })
 }
 
-/// Whether there is a perspective map that brings the places `from` to the places `to`.
+/// Whether a perspective map takes the points `from` to the points `to`.
 pub(crate) fn is_possible(from: Corners, to: Corners) -> bool {
     coefficients(to, from).is_ok()
 }
 
-/// To the nearest 2⁻²⁰: less than an interpolation shows, more than the equations' rounding leaves.
+/// Rounds to 2⁻²⁰: below the precision of interpolation, above the rounding errors of the equations.
 fn snapped(pixels: f64) -> f64 {
     (pixels * 1_048_576.0).round() / 1_048_576.0
 }
 
-/// The numbers `a` to `h` for which `x' = (a·x + b·y + c) / (g·x + h·y + 1)` and `y' = (d·x + e·y + f) / (g·x + h·y + 1)`
-/// at all four places: eight linear equations, solved by Gauss's elimination with row pivots.
+/// The numbers `a` to `h` for which `x' = (a·x + b·y + c) / (g·x + h·y + 1)` and `y' = (d·x + e·y + f) / (g·x + h·y +
+/// 1)` at all four points: eight linear equations, solved by Gaussian elimination with row pivots.
 fn coefficients(from: Corners, to: Corners) -> Result<[f64; 8]> {
     let mut rows: Vec<[f64; 9]> = vec![];
     for ((x, y), (to_x, to_y)) in from.into_iter().zip(to) {

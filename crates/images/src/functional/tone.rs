@@ -1,13 +1,13 @@
-//! What changes the values of each channel by themselves: inverting, cutting bits, stretching.
+//! Operations on the values of each channel: inverting, posterizing, stretching.
 //!
-//! Not here: what mixes the colours (`color`) or neighbours (`filter`).
+//! Not here: operations that mix colors (`color`) or neighbors (`filter`).
 
 use super::check_finite;
 use super::lut::{apply_lut, apply_luts, colors, table};
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// The negative: 255 less each value.
+/// Inverts the image: 255 minus each value.
 pub fn invert(image: Image) -> Image {
     apply_lut(image, &lut(|value| !value))
 }
@@ -24,16 +24,16 @@ pub fn posterize(image: Image, bits: u32) -> Result<Image> {
     Ok(apply_lut(image, &lut(|value| value & mask)))
 }
 
-/// Inverts the values from `threshold` up: 0 inverts all, 256 none.
+/// Inverts the values of at least `threshold`: 0 inverts all, 256 none.
 ///
 /// # Errors
-/// A threshold that is not a number.
+/// A threshold that is NaN.
 pub fn solarize(image: Image, threshold: f64) -> Result<Image> {
     check_finite("threshold", threshold)?;
     Ok(apply_lut(image, &lut(|value| if f64::from(value) >= threshold { !value } else { value })))
 }
 
-/// Stretches each channel so that its least value becomes 0 and its largest 255. A channel of one value stays.
+/// Stretches each channel so that its minimum becomes 0 and its maximum 255. A constant channel stays the same.
 pub fn autocontrast(image: Image) -> Image {
     let mut tables = vec![];
     for histogram in histograms(&image) {
@@ -50,12 +50,13 @@ pub fn autocontrast(image: Image) -> Image {
     apply_luts(image, &tables)
 }
 
-/// Spreads the values of each channel so that all are about equally frequent, as PIL does it.
+/// Equalizes the histogram of each channel, as PIL does.
 pub fn equalize(image: Image) -> Image {
     let pixels = image.width() * image.height();
     let mut tables = vec![];
     for histogram in histograms(&image) {
-        // What is not of the largest value, in 255 steps; with fewer pixels than that the channel stays.
+        // The pixels without those of the largest value, in 255 steps; with fewer pixels than that, the channel stays
+        // the same.
         let largest = histogram.iter().rev().find(|&&count| count > 0).copied().unwrap_or(0);
         let step = (pixels - largest) / 255;
         let mut below = step / 2;
@@ -71,7 +72,7 @@ pub fn equalize(image: Image) -> Image {
     apply_luts(image, &tables)
 }
 
-/// How often each value stands in each colour.
+/// The histogram of each color channel.
 fn histograms(image: &Image) -> Vec<[usize; 256]> {
     let mut counts = vec![[0; 256]; colors(image)];
     for pixel in image.pixels().chunks_exact(image.channels().max(1)) {

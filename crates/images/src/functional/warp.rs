@@ -1,22 +1,22 @@
-//! Moving pixels: each one of the result is taken from a place between the pixels of the image.
+//! Resampling: each pixel of the result comes from a point between pixels of the image.
 //!
-//! Places are counted in 2⁻³² of a pixel, as integers: a rotation by 30° meets the middle between two pixels exactly
-//! where it should, on all machines. Not here: which place it is (`affine`, `perspective`).
+//! Coordinates are integers in units of 2⁻³² of a pixel: a rotation by 30° hits the middle between two pixels exactly,
+//! on all machines. Not here: the map (`affine`, `perspective`).
 
 use super::Fill;
 use crate::{Image, Interpolation};
 use fulmen_data::{Error, Result};
 
-/// A place in 2⁻³² of a pixel; the centre of the first pixel is 0.
+/// A point in units of 2⁻³² of a pixel; the center of the first pixel is 0.
 pub(super) type Place = (i64, i64);
 
-/// A coordinate in pixels as a [`Place`] has it. What is too far away stays far away.
+/// Converts a coordinate in pixels. Large values saturate.
 pub(super) fn fixed(pixels: f64) -> i64 {
-    // A quarter of the range, so that a sum of two does not overflow.
+    // A quarter of the range, so that the sum of two does not overflow.
     (pixels * 4_294_967_296.0).round().clamp(-2.3e18, 2.3e18) as i64
 }
 
-/// Refuses what moved pixels cannot be found by.
+/// Rejects interpolations that cannot resample at arbitrary points.
 pub(crate) fn check_interpolation(mode: Interpolation) -> Result<()> {
     match mode {
         Interpolation::Nearest | Interpolation::Bilinear => Ok(()),
@@ -26,9 +26,9 @@ pub(crate) fn check_interpolation(mode: Interpolation) -> Result<()> {
     }
 }
 
-/// An image of `size` (width, height) whose rows `places` are taken from those places of this one: from the nearest
-/// pixel (in the middle between two, from the one with the even index), or from the four around, weighted by nearness,
-/// where those outside have the fill's colour.
+/// Resamples an image of `size` (width, height), whose rows come from `places` in this one: from the nearest pixel (of
+/// two equally near, the one with the even index), or from the four surrounding pixels, weighted by distance, with the
+/// fill's color outside.
 pub(super) fn warp<I: Iterator<Item = Place>>(
     image: &Image,
     size: (usize, usize),
@@ -46,7 +46,7 @@ pub(super) fn warp<I: Iterator<Item = Place>>(
     }
 }
 
-/// [`warp`] for a number of channels that the compiler knows.
+/// [`warp`] for a constant number of channels.
 fn channels<const C: usize, I: Iterator<Item = Place>>(
     image: &Image,
     (width, height): (usize, usize),
@@ -84,17 +84,17 @@ fn channels<const C: usize, I: Iterator<Item = Place>>(
     Image::new(width, height, C, out)
 }
 
-/// The whole number nearest to a coordinate; between two, the even one.
+/// Rounds a coordinate to the nearest integer, ties to even.
 fn nearest(coordinate: i64) -> i64 {
     let (below, fraction) = (coordinate >> 32, coordinate as u32);
     let up = fraction > 0x8000_0000 || (fraction == 0x8000_0000 && below & 1 == 1);
     below + i64::from(up)
 }
 
-/// An empty vector with room for the pixels of an image.
+/// An empty vector with capacity for the pixels of an image.
 ///
 /// # Errors
-/// One that is too large for the memory.
+/// The image does not fit in memory.
 pub(super) fn room(width: usize, height: usize, channels: usize) -> Result<Vec<u8>> {
     let too_large =
         || Error::usage(format!("an image of {width}x{height} with {channels} channels is too large for the memory"));

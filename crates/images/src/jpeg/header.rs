@@ -1,14 +1,14 @@
 //! The markers of a JPEG file, up to its first scan.
 //!
-//! Not here: EXIF data (`exif`), and what comes after the first scan begins (`pure`).
+//! Not here: EXIF data (`exif`), and the data of the scans (`pure`).
 
 use crate::geometry::ImageSize;
 use fulmen_data::{Error, Result};
 
-/// Bytes from Adobe's name to the one that says how colours are stored.
+/// The offset from Adobe's name to the byte that tells the color transform.
 pub(super) const ADOBE: usize = 11;
 
-/// What the frame header and Adobe's segment say.
+/// The frame header and Adobe's segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) size: ImageSize,
@@ -17,23 +17,23 @@ pub(super) struct Header {
     pub(super) is_progressive: bool,
     /// Whether the components are named `R`, `G` and `B`.
     pub(super) is_named_rgb: bool,
-    /// Whether colours have half the rows, and all the columns.
+    /// Whether the chroma has half the rows and all columns.
     pub(super) is_vertical: bool,
-    /// Where Adobe's segment, if there is one, says how colours are stored.
+    /// The position of the color transform in Adobe's segment, if there is one.
     pub(super) transform: Option<usize>,
-    /// Where the data of the first scan begin.
+    /// The start of the data of the first scan.
     pub(super) scan: usize,
 }
 
-/// The next marker from here on, and where its second byte lies. Bytes that are no marker are passed over.
+/// The next marker, and the position of its second byte. Other bytes are skipped.
 pub(super) fn next_marker(file: &[u8], from: usize) -> Option<(u8, usize)> {
     let mut at = from;
     loop {
         at += file.get(at..)?.iter().position(|&byte| byte == 0xff)? + 1;
-        // A marker may have several bytes of 255 before it.
+        // A marker may have several bytes of 255 in front.
         at += file.get(at..)?.iter().position(|&byte| byte != 0xff)?;
         match file[at] {
-            // A 255 among the data of a scan.
+            // A 255 in the data of a scan.
             0 => at += 1,
             marker => return Some((marker, at)),
         }
@@ -50,7 +50,7 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
         let (marker, place) = next_marker(file, at).ok_or_else(cut_short)?;
         at = place + 1;
         match marker {
-            // They have no segment.
+            // These have no segment.
             0x01 | 0xd0..=0xd8 => continue,
             0xd9 => return Err(cut_short()),
             _ => {}
@@ -108,7 +108,7 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
     })
 }
 
-/// A file that cannot be decoded.
+/// The error for a file that cannot be decoded.
 pub(super) fn refuse(why: &str) -> Error {
     Error::content(format!("cannot decode this JPEG: {why}"))
 }

@@ -1,5 +1,5 @@
-//! JPEG files. With the feature `turbojpeg` libjpeg-turbo reads and writes them (`turbo`), and decodes no more than is
-//! needed; otherwise crates in Rust alone do (`pure`), which decode the whole image.
+//! JPEG files. With the feature `turbojpeg`, libjpeg-turbo reads and writes them (`turbo`) and decodes only the needed
+//! part; otherwise pure Rust crates do (`pure`), which decode the whole image.
 //!
 //! Not here: EXIF data (`exif`), and which part of an image is needed (`geometry`).
 
@@ -15,12 +15,12 @@ pub(crate) use pure::{Decoder, Jpeg, encode};
 #[cfg(feature = "turbojpeg")]
 pub(crate) use turbo::{Decoder, Jpeg, encode};
 
-/// Whether images can be decoded at a half, a quarter and an eighth of their size.
+/// Whether images can be decoded at 1/2, 1/4 and 1/8 of their size.
 pub(crate) const HAS_SCALES: bool = cfg!(feature = "turbojpeg");
 
 /// The library that decodes JPEG files: `zune-jpeg`, or `libjpeg-turbo` with the feature `turbojpeg`.
 ///
-/// Some of their pixels differ by a few levels. A fingerprint of decoded images should therefore contain this name, as
+/// Some of their pixels differ by a few levels. A fingerprint of decoded images should therefore include this name, as
 /// that of [`ImageDataset`](crate::ImageDataset) does.
 ///
 /// ```
@@ -30,7 +30,7 @@ pub fn jpeg_decoder() -> &'static str {
     if cfg!(feature = "turbojpeg") { "libjpeg-turbo" } else { "zune-jpeg" }
 }
 
-/// What is said of data that make no sense, after what the decoder says.
+/// The advice after a decoder's message about invalid data.
 fn damaged(why: &str) -> fulmen_data::Error {
     fulmen_data::Error::content(format!(
         "this JPEG is damaged ({why}), so that some pixels are wrong; copy or download it again, or accept it with \
@@ -38,6 +38,6 @@ fn damaged(why: &str) -> fulmen_data::Error {
     ))
 }
 
-/// Libjpeg-turbo and the decoder in Rust, of the same files.
+/// Both decoders on the same files.
 #[cfg(all(test, feature = "turbojpeg"))]
 mod tests;

@@ -1,7 +1,7 @@
-//! JPEG files, by crates in Rust alone: zune-jpeg decodes, jpeg-encoder encodes.
+//! JPEG files in pure Rust: zune-jpeg decodes, jpeg-encoder encodes.
 //!
-//! zune-jpeg decodes whole images, at their full size. It takes data that end too early for zeros, and says nothing;
-//! so it is given a copy of the file in which codes that cannot be come after the data of a scan (`guarded`).
+//! zune-jpeg decodes whole images at full size. It silently treats data that end too early as zeros, so it gets a copy
+//! of the file with invalid codes after the data of each scan (`guarded`).
 //!
 //! Not here: the other decoder (`turbo`).
 
@@ -23,10 +23,10 @@ use fulmen_data::{Error, Result};
 /// The marker at the end of a file.
 const END: [u8; 2] = [0xff, 0xd9];
 
-/// As many scans as libjpeg-turbo is allowed: a small file with more of them could keep a thread busy for minutes.
+/// libjpeg-turbo's limit on scans: a small file with more of them could keep a thread busy for minutes.
 const MOST_SCANS: usize = 500;
 
-/// What a thread keeps from one image to the next: nothing.
+/// State of a thread between images: none.
 pub(crate) enum Decoder {}
 
 pub(crate) struct Jpeg<'a> {
@@ -48,7 +48,7 @@ impl<'a> Jpeg<'a> {
         exif::from_jpeg(self.file)
     }
 
-    /// Decodes the whole image, whichever part of it is wanted.
+    /// Decodes the whole image, even if only a part is needed.
     pub(crate) fn decode<'b>(
         self,
         _: Rect,
@@ -70,7 +70,7 @@ impl<'a> Jpeg<'a> {
                 .jpeg_set_max_scans(usize::MAX)
                 .jpeg_set_out_colorspace(space);
             let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&guarded), options.set_strict_mode(false));
-            // Odd bytes between the markers of a header harm no pixel.
+            // Unknown bytes between the markers of a header do not affect pixels.
             decoder.decode_headers()?;
             decoder.set_options(options.set_strict_mode(is_strict));
             decoder.decode_into(&mut buffers.raw[..bytes])
@@ -89,56 +89,57 @@ impl<'a> Jpeg<'a> {
     }
 }
 
-/// What zune-jpeg says, which quotes some of it.
+/// zune-jpeg's message, shortened because it quotes the data.
 fn words(why: &DecodeErrors) -> String {
     why.to_string().trim().trim_matches('"').to_owned()
 }
 
-/// Pixels as zune-jpeg gives them.
+/// The format of zune-jpeg's pixels.
 struct Stored {
     space: ColorSpace,
     channels: usize,
-    /// Whether only the first of three channels is wanted.
+    /// Whether only the first of three channels is needed.
     is_luma_first: bool,
 }
 
-/// What to ask of the decoder.
+/// The options for the decoder.
 ///
-/// zune-jpeg does not know all that Adobe's segment can say: the copy of the file says it otherwise.
+/// zune-jpeg does not support all values of Adobe's segment, so the copy of the file has another one.
 fn plan(header: &Header, channels: usize, copy: &mut [u8]) -> Stored {
     let transform = header.transform.map(|place| copy[place]);
     if let Some(place) = header.transform {
         match (header.components, transform) {
             // CMYK.
             (4, Some(0)) => {}
-            // YCCK, or unknown, which libjpeg takes for it.
+            // YCCK, or unknown, which libjpeg treats as YCCK.
             (4, _) => copy[place] = 2,
-            // A segment without Adobe's name says nothing.
+            // A segment without Adobe's name is ignored.
             _ => copy[place - ADOBE] = 0,
         }
     }
     let stored = |space, channels| Stored { space, channels, is_luma_first: false };
     match (header.components, header.is_named_rgb, transform, channels) {
         (1, ..) => stored(ColorSpace::Luma, 1),
-        // Red, green and blue, in the guise of luma and colours, which are not converted.
+        // RGB, declared as YCbCr so that it is not converted.
         (3, false, Some(0), _) => stored(ColorSpace::YCbCr, 3),
-        // Of such an image zune-jpeg would read twice the rows that it has, if it were asked for the luma.
+        // Asked for the luma of such an image, zune-jpeg would read twice as many rows as there are.
         (3, false, _, 1) if header.is_vertical => Stored { is_luma_first: true, ..stored(ColorSpace::YCbCr, 3) },
         (3, false, _, 1) => stored(ColorSpace::Luma, 1),
         _ => stored(ColorSpace::RGB, 3),
     }
 }
 
-/// A 255 of a scan's data, 8 times. No Huffman code has 16 ones, so that a decoder that reads on where data are missing
-/// meets a code that cannot be.
+/// Eight escaped bytes of 255. A Huffman code never has 16 ones, so a decoder that reads beyond the data finds an
+/// invalid code.
 const GUARD: [u8; 16] = [0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0];
 
-/// A copy of the file with guards after the data of its scans.
+/// Copies the file with guards after the data of its scans.
 ///
-/// zune-jpeg passes over a guard when it looks for the marker at the end of a restart interval, of a baseline image, or of
-/// a progressive scan; not so after the first progressive scan and between the scans of a baseline image, which have none.
+/// zune-jpeg skips a guard when it looks for the marker at the end of a restart interval, of a baseline image, or of a
+/// progressive scan, but not after the first progressive scan and between the scans of a baseline image, which have
+/// none.
 fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
-    // The marker cannot be among the data; where there is none at all, the file was cut.
+    // The marker cannot occur in the data; if it is missing, the file was cut short.
     if !file[header.scan..].windows(2).rev().any(|pair| pair == END) {
         return Err(refuse("the file is cut short: its data end before its last row; copy or download it again"));
     }
@@ -146,9 +147,9 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
     let mut copied = 0;
     let mut at = header.scan;
     let mut scans = 1;
-    // Between two scans are other segments, of which only the first one ends data.
+    // Between two scans there may be other segments; only the first one ends data.
     let mut is_data = true;
-    // None where damage looks like a segment that reaches beyond the end.
+    // None if damage looks like a segment beyond the end.
     while let Some((marker, place)) = next_marker(file, at) {
         copy.extend_from_slice(&file[copied..place - 1]);
         copied = place - 1;
@@ -179,7 +180,7 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
     Ok(copy)
 }
 
-/// An image as JPEG, with colour at half the resolution. The quality has been checked.
+/// Encodes an image as JPEG, with color at half the resolution. The quality is already validated.
 pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
     let refuse = |why: String| Error::usage(format!("cannot encode {image:?} as JPEG: {why}"));
     let side = |pixels| u16::try_from(pixels).map_err(|_| refuse("a side has more than 65535 pixels".to_owned()));

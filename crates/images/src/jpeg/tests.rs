@@ -1,6 +1,6 @@
 //! Both decoders and both encoders of JPEG, on images of all sizes and samplings.
 //!
-//! Not here: what Pillow makes of files (`tests/it/images.rs`).
+//! Not here: comparisons with Pillow (`tests/it/images.rs`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use turbojpeg::{Colorspace, Compressor, Image, PixelFormat, Subsamp};
@@ -11,14 +11,14 @@ use crate::decode::{Buffers, Limits};
 use crate::geometry::Rect;
 use fulmen_data::Result;
 
-/// How far two values of a pixel may be apart: zune-jpeg's inverse cosine transform rounds otherwise, and its interpolation of
-/// colours rounds once in each direction.
+/// The allowed difference between values: zune-jpeg's inverse cosine transform rounds differently, and its chroma
+/// upsampling rounds once in each direction.
 const MOST: u8 = 4;
 
-/// The same in the last column, where zune-jpeg interpolates with colours from beyond the edge.
+/// The same in the last column, where zune-jpeg interpolates with chroma from beyond the edge.
 const MOST_AT_EDGE: u8 = 8;
 
-/// Waves, which a JPEG keeps nearly as they are.
+/// Waves, which JPEG preserves well.
 fn pixels(width: usize, height: usize, channels: usize) -> Vec<u8> {
     let value = |x: usize, y: usize, channel: usize| {
         let wave = (x as f64 / (4.0 + channel as f64)).sin() * (y as f64 / (9.0 - 2.0 * channel as f64)).cos();
@@ -124,7 +124,7 @@ fn both_encoders_make_nearly_the_same_files() {
     }
 }
 
-/// What a decoder does with a file.
+/// The result of decoding a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {
     Decoded,
@@ -140,8 +140,8 @@ fn outcome(result: Result<Vec<u8>>) -> Outcome {
     }
 }
 
-/// A few bytes of the data are others, and of every fifth file the end is missing. Both decoders are to find the same
-/// files bad; but libjpeg-turbo passes over some surplus data, and counts on the rest of an image after some errors.
+/// Some bytes of the data are changed, and every fifth file is cut short. Both decoders should reject the same files;
+/// but libjpeg-turbo skips some surplus data, and relies on the rest of an image after some errors.
 #[test]
 fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
     let mut state = 7u64;
@@ -168,11 +168,11 @@ fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
             bad += usize::from(turbo != Outcome::Decoded);
             missed += usize::from(turbo != Outcome::Decoded && pure == Outcome::Decoded);
             false_alarms += usize::from(turbo == Outcome::Decoded && pure != Outcome::Decoded);
-            // Whatever is kept has all its pixels.
+            // Accepted images have all their pixels.
             let kept = decode_pure(&file, 1, &Limits { keep_damaged: true, ..Limits::default() });
             assert!(kept.is_err() || kept.is_ok_and(|kept| kept.len() == 101 * 75), "{name}, round {round}");
         }
-        // Of a progressive file, bits that only refine what is known cannot be wrong, only too few.
+        // In a progressive file, refinement bits cannot be wrong, only missing.
         let most = if name == "progressive" { bad / 10 } else { bad / 30 };
         assert!(
             bad > 20 && missed <= most && false_alarms <= 5,

@@ -1,6 +1,6 @@
-//! JPEG files, by libjpeg-turbo, no more of them than is needed.
+//! JPEG files with libjpeg-turbo, decoding only the needed part.
 //!
-//! Not here: libjpeg-turbo's interface (the crate `fulmen-jpeg`), and the other decoder (`pure`).
+//! Not here: the bindings (the crate `fulmen-jpeg`), and the other decoder (`pure`).
 
 pub(crate) use fulmen_jpeg::Decoder;
 use fulmen_jpeg::{Part, Region, Space};
@@ -82,7 +82,7 @@ impl<'a> Jpeg<'a> {
     }
 }
 
-/// Ink as Adobe stores it (255 is none) made light, as Pillow's conversion from CMYK rounds it.
+/// Converts Adobe's inverted CMYK to RGB, rounded like Pillow's conversion.
 fn push_cmyk(cmyk: &[u8], into: &mut Vec<u8>, channels: usize) {
     let black = u32::from(cmyk[3]);
     let light = |ink: u8| {
@@ -93,7 +93,7 @@ fn push_cmyk(cmyk: &[u8], into: &mut Vec<u8>, channels: usize) {
     image::convert(&rgb, 3, into, channels);
 }
 
-/// An image as JPEG, with colour at half the resolution. The quality has been checked.
+/// Encodes an image as JPEG, with color at half the resolution. The quality is already validated.
 pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
     let format = match image.channels() {
         1 => turbojpeg::PixelFormat::GRAY,

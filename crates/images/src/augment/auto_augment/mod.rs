@@ -1,4 +1,4 @@
-//! Policies of augmentation that were found by search, and those that need none.
+//! Augmentation policies: some found by search, some with nothing to search.
 //!
 //! Not here: the operations themselves (`functional`).
 

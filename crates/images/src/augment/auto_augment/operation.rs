@@ -1,4 +1,4 @@
-//! The operations that the policies choose from, and how strong each is at which magnitude.
+//! The operations that the policies choose from, and their magnitudes.
 //!
 //! Not here: the choice.
 
@@ -26,7 +26,7 @@ pub(super) enum Operation {
     Invert,
 }
 
-/// Those that RandAugment and TrivialAugment choose from, in torchvision's order.
+/// The choices of RandAugment and TrivialAugment, in torchvision's order.
 pub(super) const CHOICES: [Operation; 14] = [
     Operation::Identity,
     Operation::ShearX,
@@ -44,7 +44,7 @@ pub(super) const CHOICES: [Operation; 14] = [
     Operation::Equalize,
 ];
 
-/// The largest magnitudes.
+/// The ranges of magnitudes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MagnitudeSpace {
     /// Those of AutoAugment and RandAugment.
@@ -54,10 +54,10 @@ pub(super) enum MagnitudeSpace {
 }
 
 impl Operation {
-    /// What comes of magnitude number `bin` of `bins`, on an image of `size` (width, height): in the operation's own
-    /// unit, from the weakest to the strongest, as torchvision spaces them.
+    /// Magnitude number `bin` of `bins` for an image of `size` (width, height): in the unit of the operation, from the
+    /// weakest to the strongest, spaced like torchvision's.
     pub(super) fn magnitude(self, space: MagnitudeSpace, bin: usize, bins: usize, size: (usize, usize)) -> f64 {
-        // Of one bin only torch's linspace has the first end.
+        // With a single bin, torch's linspace returns only the first end.
         let part = if bins > 1 { bin as f64 / (bins - 1) as f64 } else { 0.0 };
         let (shear, rotate, factor, posterize) = match space {
             MagnitudeSpace::Auto => (0.3, 30.0, 0.9, 4.0),
@@ -79,7 +79,7 @@ impl Operation {
         }
     }
 
-    /// Whether a magnitude goes both ways, by chance.
+    /// Whether the sign of the magnitude is random.
     fn signed(self) -> bool {
         !matches!(
             self,
@@ -92,12 +92,12 @@ impl Operation {
         )
     }
 
-    /// The same magnitude, turned round in one of two cases where it goes both ways.
+    /// The magnitude, with a random sign if the operation has one.
     pub(super) fn with_sign(self, magnitude: f64, random: &mut SampleRng) -> f64 {
         if self.signed() && random.bernoulli(0.5) { -magnitude } else { magnitude }
     }
 
-    /// Does the operation.
+    /// Applies the operation.
     pub(super) fn apply(
         self,
         image: Image,
@@ -106,7 +106,7 @@ impl Operation {
         fill: &Fill,
     ) -> Result<Image> {
         let mapped = |map: Affine| functional::affine(&image, &map, interpolation, fill);
-        // A shear by this much a row, about the upper left corner.
+        // A shear by this much per row, about the upper left corner.
         let lean = magnitude.atan().to_degrees();
         let corner = Some((0.0, 0.0));
         match self {
@@ -142,7 +142,7 @@ mod tests {
         assert!((of(Operation::TranslateY, MagnitudeSpace::Auto, 9) - 13.595_166).abs() < 1e-5);
         assert_eq!(of(Operation::Rotate, MagnitudeSpace::Auto, 9), 9.0);
         assert!((of(Operation::Contrast, MagnitudeSpace::Auto, 9) - 0.27).abs() < 1e-9);
-        // As (8 - (torch.arange(31) / (30 / 4))).round() has them.
+        // The values of (8 - (torch.arange(31) / (30 / 4))).round().
         let bits: Vec<f64> =
             (0..31).step_by(3).map(|bin| of(Operation::Posterize, MagnitudeSpace::Auto, bin)).collect();
         assert_eq!(bits, [8.0, 8.0, 7.0, 7.0, 6.0, 6.0, 6.0, 5.0, 5.0, 4.0, 4.0]);

@@ -1,7 +1,7 @@
-//! AutoAugment (Cubuk, Zoph, Mane, Vasudevan and Le, 2018, <https://arxiv.org/abs/1805.09501>), with the policies that its
-//! authors found.
+//! AutoAugment (Cubuk, Zoph, Mane, Vasudevan and Le, 2018, <https://arxiv.org/abs/1805.09501>), with its authors'
+//! policies.
 //!
-//! Not here: what the operations do (`operation`).
+//! Not here: the operations (`operation`).
 
 use super::operation::MagnitudeSpace;
 use super::operation::Operation::{
@@ -13,7 +13,7 @@ use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Result, SampleRng};
 
-/// For which data set a policy was found.
+/// The data set for which a policy was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AutoAugmentPolicy {
     /// ImageNet.
@@ -25,7 +25,7 @@ pub enum AutoAugmentPolicy {
     Svhn,
 }
 
-/// Two operations, each with its probability and its magnitude of 10 (0 where it has none).
+/// Two operations, each with its probability and its magnitude out of 10 (0 if it has none).
 type SubPolicy = [(Operation, f64, usize); 2];
 
 impl AutoAugmentPolicy {
@@ -38,7 +38,7 @@ impl AutoAugmentPolicy {
     }
 }
 
-/// Draws one of a policy's 25 pairs of operations for each image, and does each of the two with its own probability
+/// Draws one of a policy's 25 pairs of operations for each image, and applies each of the two with its own probability
 /// and magnitude (torchvision's `AutoAugment`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoAugment {
@@ -54,7 +54,7 @@ impl Default for AutoAugment {
 }
 
 impl AutoAugment {
-    /// With a policy; torchvision's default is that of ImageNet.
+    /// Uses this policy; torchvision's default is the one for ImageNet.
     pub fn new(policy: AutoAugmentPolicy) -> AutoAugment {
         AutoAugment { policy, interpolation: Interpolation::Nearest, fill: Fill::default() }
     }

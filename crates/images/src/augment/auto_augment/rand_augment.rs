@@ -1,6 +1,6 @@
 //! RandAugment (Cubuk, Zoph, Shlens and Le, 2019, <https://arxiv.org/abs/1909.13719>).
 //!
-//! Not here: what the operations do (`operation`).
+//! Not here: the operations (`operation`).
 
 use super::operation::{CHOICES, MagnitudeSpace};
 use crate::augment::{named, options, resampling_options};
@@ -8,7 +8,7 @@ use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Does a few operations, drawn from 14 for each image, all of one magnitude (torchvision's `RandAugment`).
+/// Applies a few operations of the same magnitude, drawn from 14 for each image (torchvision's `RandAugment`).
 ///
 /// ```
 /// use fulmen_images::{Image, ImageTransform, RandAugment};
@@ -42,7 +42,7 @@ impl Default for RandAugment {
 }
 
 impl RandAugment {
-    /// 2 operations of magnitude 9 of 31.
+    /// 2 operations of magnitude 9 out of 31.
     pub fn new() -> RandAugment {
         RandAugment::default()
     }
@@ -50,11 +50,11 @@ impl RandAugment {
     resampling_options!();
 
     options! {
-        /// Another number of operations.
+        /// The number of operations.
         num_ops(num_ops: usize) = num_ops;
-        /// Another magnitude, below the number of bins.
+        /// The magnitude, below the number of bins.
         magnitude(magnitude: usize) = magnitude;
-        /// Another number of magnitudes, the last of which is the strongest.
+        /// The number of magnitudes; the last is the strongest.
         num_magnitude_bins(num_magnitude_bins: usize) = num_magnitude_bins;
     }
 }

@@ -1,6 +1,6 @@
 //! TrivialAugment (Müller and Hutter, 2021, <https://arxiv.org/abs/2103.10158>).
 //!
-//! Not here: what the operations do (`operation`).
+//! Not here: the operations (`operation`).
 
 use super::operation::{CHOICES, MagnitudeSpace};
 use crate::augment::{named, options, resampling_options};
@@ -8,8 +8,8 @@ use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Does one operation, drawn from 14 for each image, of a magnitude that is drawn too, up to very strong ones
-/// (torchvision's `TrivialAugmentWide`). There is nothing to tune.
+/// Applies one operation, drawn from 14 for each image, with a random magnitude, up to very strong ones (torchvision's
+/// `TrivialAugmentWide`). It has no parameters to tune.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrivialAugmentWide {
     num_magnitude_bins: usize,
@@ -32,7 +32,7 @@ impl TrivialAugmentWide {
     resampling_options!();
 
     options! {
-        /// Another number of magnitudes.
+        /// The number of magnitudes.
         num_magnitude_bins(num_magnitude_bins: usize) = num_magnitude_bins;
     }
 }
