@@ -231,9 +231,8 @@ fn each_name_of_fulmen_exists() {
     prose.flat_map(code).filter(|text| is_name(text)).for_each(&mut check);
     assert!(checked > 200, "only {checked} names were found");
 
-    for wrong in ["Callback::on_lunch", "Options", "max_epoch", "Trainer::save", "callbacks::never", "--print-configs"]
-    {
-        assert_eq!(exists(wrong, &names), wrong == "Options", "{wrong}");
+    for wrong in ["Callback::on_lunch", "max_epoch", "Trainer::save", "callbacks::never", "--print-configs"] {
+        assert!(!exists(wrong, &names), "{wrong}");
     }
 }
 
