@@ -185,7 +185,7 @@ impl Presize {
             })?;
             for (&index, done) in round.iter().zip(done) {
                 match done {
-                    Ok(Small { extension, bytes, read }) => {
+                    Ok(ResizedImage { extension, bytes, read }) => {
                         write(&mut writer, images, index, extension, &bytes)?;
                         progress.advance(read);
                     }
@@ -282,16 +282,16 @@ impl Presize {
         if side <= self.side {
             // Decoded all the same: what makes no sense is to be known now.
             pipeline.decode(&file, &mut random)?;
-            return Ok(Small { extension, bytes: file, read });
+            return Ok(ResizedImage { extension, bytes: file, read });
         }
         let small = pipeline.resize(self.side).decode(&file, &mut random)?;
         let bytes = encode_image(&small, Encoding::Jpeg { quality: self.quality })?;
-        Ok(Small { extension: "jpg", bytes, read })
+        Ok(ResizedImage { extension: "jpg", bytes, read })
     }
 }
 
 /// An image that is small enough.
-struct Small {
+struct ResizedImage {
     extension: &'static str,
     bytes: Vec<u8>,
     /// Bytes of the file that it came from.

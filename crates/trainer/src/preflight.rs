@@ -203,7 +203,7 @@ fn record<M: TrainingModule>(
     let (_, plan) = setting.plan(epoch);
     let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
     let shapes = (&[batch][..], steps_per_epoch);
-    let (layout, program) = prepare::training_step(module, &setting, &plan, shapes, setting.options.seed)?;
+    let (layout, program) = trace_fit::training_step(module, &setting, &plan, shapes, setting.options.seed)?;
     let function = program.largest().functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
     Ok(Step {
         is_internal,

@@ -90,12 +90,12 @@ impl Pictures {
                 return Ok(Box::new(fake.integers("label", [], classes)));
             }
         };
-        let pipeline = match (splits.picture_size(), split) {
+        let pipeline = match (splits.image_size(), split) {
             // Digits get a border, within which they are shifted.
-            (Some(_), Split::Train) if splits.is_gray() => Pipeline::gray().random_crop(size, 4),
-            (Some(_), _) if splits.is_gray() => Pipeline::gray().center_crop(size),
-            (Some(_), Split::Train) => Pipeline::rgb().random_crop(size, 4).horizontal_flip(0.5),
-            (Some(_), _) => Pipeline::rgb(),
+            (Some(_), Split::Train) if splits.is_gray() => ImagePipeline::gray().random_crop(size, 4),
+            (Some(_), _) if splits.is_gray() => ImagePipeline::gray().center_crop(size),
+            (Some(_), Split::Train) => ImagePipeline::rgb().random_crop(size, 4).horizontal_flip(0.5),
+            (Some(_), _) => ImagePipeline::rgb(),
             (None, _) => any_size,
         };
         Ok(match split {

@@ -45,12 +45,12 @@ fn entries(path: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn images_become_smaller_and_small_ones_stay_as_they_are() {
+fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
-    let images = folder(&images);
+    let dataset = folder(&images);
     let presize = || Presize::new(&out).shorter_side(32).max_samples(10);
-    let shards = presize().threads(3).run(&images, &()).unwrap();
+    let shards = presize().threads(3).run(&dataset, &()).unwrap();
     assert_eq!(shards.iter().map(|shard| shard.samples).collect::<Vec<_>>(), [10, 10, 3]);
     let info = shards_info(&[&out]).unwrap();
     assert_eq!((info.samples(), info.extensions["jpg"].0, info.extensions["png"].0), (23, 22, 1));
@@ -68,9 +68,9 @@ fn images_become_smaller_and_small_ones_stay_as_they_are() {
         let index: usize = name.trim_end_matches(".jpg").parse().unwrap();
         let about = &all.iter().find(|(other, _)| *other == name.replace(".jpg", ".json")).unwrap().1;
         let about: serde_json::Value = serde_json::from_slice(about).unwrap();
-        assert_eq!(images.join(about["path"].as_str().unwrap()), images.path(index));
+        assert_eq!(images.join(about["path"].as_str().unwrap()), dataset.path(index));
         // The JPEG is near to the image that was resized.
-        let file = fs::read(images.path(index)).unwrap();
+        let file = fs::read(dataset.path(index)).unwrap();
         let expected = ImagePipeline::rgb().resize(32).decode(&file, &mut random).unwrap();
         let distance: i64 =
             found.pixels().iter().zip(expected.pixels()).map(|(a, b)| (i64::from(*a) - i64::from(*b)).abs()).sum();
@@ -81,16 +81,16 @@ fn images_become_smaller_and_small_ones_stay_as_they_are() {
     let sound = files(&out);
     fs::remove_file(&shards[1].path).unwrap();
     fs::remove_file(&shards[2].path).unwrap();
-    assert_eq!(presize().threads(1).run(&images, &()).unwrap(), shards);
+    assert_eq!(presize().threads(1).run(&dataset, &()).unwrap(), shards);
     assert!(files(&out) == sound);
 
     // The images are the same wherever their folder is, and shards that are made once are not read again.
     let moved = temporary.path().join("moved");
     fs::rename(&images, &moved).unwrap();
-    let images = ImageFolder::open(&moved).unwrap();
-    assert_eq!(presize().run(&images, &()).unwrap(), shards);
+    let dataset = ImageFolder::open(&moved).unwrap();
+    assert_eq!(presize().run(&dataset, &()).unwrap(), shards);
 
-    let error = presize().quality(50).run(&images, &()).unwrap_err().to_string();
+    let error = presize().quality(50).run(&dataset, &()).unwrap_err().to_string();
     assert!(error.contains("quality 95") && error.contains("now it is") && error.contains("quality 50"), "{error}");
 }
 
@@ -124,7 +124,7 @@ fn what_cannot_be_decoded_is_named_or_left_out() {
 }
 
 #[test]
-fn limits_are_those_of_images() {
+fn limits_are_those_of_pictures() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     folder(&images);
@@ -133,8 +133,8 @@ fn limits_are_those_of_images() {
     let middle = damaged.len() / 2;
     damaged[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
     fs::write(images.join("dog/99.jpg"), damaged).unwrap();
-    let images = ImageFolder::open(&images).unwrap();
-    let error = Presize::new(&out).shorter_side(32).run(&images, &()).unwrap_err().to_string();
+    let dataset = ImageFolder::open(&images).unwrap();
+    let error = Presize::new(&out).shorter_side(32).run(&dataset, &()).unwrap_err().to_string();
     assert!(error.contains("99.jpg") && error.contains("keep_damaged"), "{error}");
     let run = |out: &Path, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
@@ -160,11 +160,11 @@ fn limits_are_those_of_images() {
 fn a_file_that_cannot_be_read_ends_the_run_and_is_not_left_out() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
-    let images = folder(&images);
+    let dataset = folder(&images);
     let path = images.join("dog/03.png");
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    let error = Presize::new(&out).shorter_side(32).allow_bad(9).run(&images, &()).unwrap_err();
+    let error = Presize::new(&out).shorter_side(32).allow_bad(9).run(&dataset, &()).unwrap_err();
     assert!(error.to_string().contains("03.png") && !error.is_usage(), "{error}");
     let made_of: serde_json::Value = serde_json::from_slice(&fs::read(out.join("presize.json")).unwrap()).unwrap();
     assert_eq!(made_of["left_out"].as_array().unwrap().len(), 0);
@@ -174,8 +174,8 @@ fn a_file_that_cannot_be_read_ends_the_run_and_is_not_left_out() {
 fn shards_of_others_and_a_second_run_are_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
-    let images = folder(&images);
-    let run = || Presize::new(&out).shorter_side(32).max_samples(10).run(&images, &());
+    let dataset = folder(&images);
+    let run = || Presize::new(&out).shorter_side(32).max_samples(10).run(&dataset, &());
     fs::create_dir(&out).unwrap();
     fs::write(out.join("shard-000000.tar"), "mine").unwrap();
     let error = run().unwrap_err();
@@ -189,7 +189,7 @@ fn shards_of_others_and_a_second_run_are_refused() {
     assert!(error.is_usage() && error.to_string().contains("is being written by"), "{error}");
     drop(lock);
     assert_eq!(run().unwrap().len(), 3);
-    let error = Presize::new(&out).threads(usize::MAX).run(&images, &()).unwrap_err();
+    let error = Presize::new(&out).threads(usize::MAX).run(&dataset, &()).unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("more than 1024"), "{error}");
 }
 
@@ -197,13 +197,13 @@ fn shards_of_others_and_a_second_run_are_refused() {
 fn what_others_write_into_the_folder_stays() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
-    let images = folder(&images);
+    let dataset = folder(&images);
     let mut others = TarShardWriter::builder(&out).prefix("others").build().unwrap();
     others.write("a", &[("txt", b"still open")]).unwrap();
     fs::write(out.join(".part-list"), "mine").unwrap();
     fs::create_dir(out.join(".part-folder")).unwrap();
     fs::write(out.join(".part-AbCdEf"), "left over").unwrap();
-    Presize::new(&out).shorter_side(32).run(&images, &()).unwrap();
+    Presize::new(&out).shorter_side(32).run(&dataset, &()).unwrap();
     let shards = others.finish().unwrap();
     assert_eq!(entries(&shards[0].path), [("a.txt".to_owned(), b"still open".to_vec())]);
     assert!(

@@ -188,11 +188,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_the_same_token_is_let_in() {
         for (here, there) in [(token("a"), token("a")), (None, None)] {
-            let (admitted, presented) = meet(here, there).await;
+            let (admitted, presented) = wait_at_barrier(here, there).await;
             assert!(admitted.is_ok() && presented.is_ok(), "{admitted:?} {presented:?}");
         }
         for (here, there) in [(token("a"), token("b")), (token("a"), None), (None, token("b"))] {
-            let (admitted, presented) = meet(here, there).await;
+            let (admitted, presented) = wait_at_barrier(here, there).await;
             assert_eq!(admitted, Err(Refusal::WrongProof));
             assert!(matches!(presented, Err(HandshakeError::Refused)), "{presented:?}");
         }

@@ -58,7 +58,7 @@ impl FakeDataset {
     /// assert_eq!((data.len(), fields), (10, vec!["digit i32[]".into(), "noise f32[64]".into()]));
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
-    pub fn beside(dataset: impl Dataset) -> FakeDataset {
+    pub fn extending(dataset: impl Dataset) -> FakeDataset {
         let (others, len) = (dataset.fields(), dataset.len());
         FakeDataset { beside: Some(Arc::new(dataset)), others, ..FakeDataset::new(len) }
     }

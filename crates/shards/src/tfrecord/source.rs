@@ -63,8 +63,8 @@ impl TfRecordSource {
         }
         let numbered: Vec<(usize, Location)> = files.into_iter().enumerate().collect();
         let files = in_parallel(&numbered, cores(), |(number, location)| Indexed::open(*number, location))?;
-        let starts = Offsets::new(files.iter().map(|file| file.offsets.len() - 1));
-        Ok(TfRecordSource { files, starts })
+        let offsets = Offsets::new(files.iter().map(|file| file.offsets.len() - 1));
+        Ok(TfRecordSource { files, offsets })
     }
 
     /// The records as `tf.train.Example` messages.

@@ -105,7 +105,7 @@ impl Named<'_> {
 /// Options that contradict each other; a file that cannot be read.
 pub fn load_arguments(options: &Options) -> Result<Option<(PathBuf, Map<String, Json>)>> {
     let Some(named) = Named::to_resume(options)? else { return Ok(None) };
-    let read = named.read(options, checkpoint::run_config)?;
+    let read = named.read(options, checkpoint::told)?;
     Ok(read.map(|(path, told)| (path, told.arguments)))
 }
 

@@ -15,7 +15,6 @@ use fulmen_tensor::{Argument, Block, Compiled, DeviceArray, Literal, Runtime, Te
 
 use super::{OpenStore, place};
 use crate::console::note;
-use crate::console::note;
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::process_group::ProcessGroup;
 use crate::state::names::is_training_state;

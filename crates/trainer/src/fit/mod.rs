@@ -282,7 +282,7 @@ impl Fit<'_> {
         let pending = if last.is_empty() { None } else { Some(self.session.runtime.read(&last)?) };
         self.finish_reads()?;
         let hosts = self.step.executor.hosts();
-        let literals = pending.map(|values| hosts::arrive(hosts, values)).transpose()?.unwrap_or_default();
+        let literals = pending.map(|values| process_group::arrive(hosts, values)).transpose()?.unwrap_or_default();
         let (of_training, of_validation) = literals.split_at(usize::from(trained.is_some()));
         self.take_in(of_training)?;
         let sums = std::mem::take(&mut self.step.position.epoch_sums);

@@ -22,7 +22,7 @@ use crate::checkpoint::resume::ResumePoint;
 use crate::console::note;
 use crate::hooks::actions::Actions;
 use crate::hooks::{CheckpointFile, FitStart};
-use crate::program::trace_fit::{TracedFit, prepare};
+use crate::program::trace_fit::{TracedFit, trace_fit};
 use crate::run::evaluate::Evaluation;
 use crate::run::session::Session;
 use crate::stage::Stage;
@@ -73,7 +73,8 @@ fn open<'a>(
     let setting = session.setting()?;
     let (start, prepared) = ResumePoint::find(&setting.options, session.hosts.as_ref(), |start| {
         let reloaded = reloading::reloaded(module, &setting, start.position.epoch)?;
-        let prepared = prepare(module, &setting, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
+        let prepared =
+            trace_fit(module, &setting, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
         reloading::check(module, &setting, &prepared.train, prepared.limits.epochs)?;
         let TracedFit { train, layout, program, limits, .. } = &prepared;
         start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;

@@ -68,7 +68,7 @@ impl Fit<'_> {
         let mut logs = vec![];
         if let Some(sums) = &self.step.sums {
             let pending = self.session.runtime.read(&[sums])?;
-            for literal in hosts::arrive(self.step.executor.hosts(), pending)? {
+            for literal in process_group::arrive(self.step.executor.hosts(), pending)? {
                 self.check_finite(&self.step.program().logs().read(&literal)?)?;
                 logs.push((names::LOGS.to_owned(), literal));
             }

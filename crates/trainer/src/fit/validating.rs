@@ -8,7 +8,7 @@ use crate::goodput::TimeBucket;
 use crate::hooks::Progress;
 use crate::program::evaluation_set::Cadence;
 use crate::run::evaluate::{Evaluated, Evaluation, point};
-use crate::{BatchLimit, LogPoint, Result, Signal, hosts};
+use crate::{BatchLimit, LogPoint, Result, Signal, process_group};
 
 /// A validation set that is ready to run.
 pub(super) struct Validation {
@@ -51,7 +51,7 @@ impl Fit<'_> {
         };
         let pending = self.session.runtime.read(&validated.iter().collect::<Vec<_>>())?;
         self.finish_reads()?;
-        let literals = hosts::arrive(self.step.executor.hosts(), pending)?;
+        let literals = process_group::arrive(self.step.executor.hosts(), pending)?;
         let point = self.validation_point(&due, &literals)?;
         self.step.position.validation.clear();
         self.session.log(&point);

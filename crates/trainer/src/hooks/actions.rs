@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::{Error, Result, hosts};
+use crate::{Error, Result, process_group};
 
 /// Which role a checkpoint has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +194,7 @@ impl Asked {
 }
 
 /// What process 0 asks for. Why a process stops stays with it.
-impl hosts::Shared for Asked {
+impl process_group::Shared for Asked {
     fn to_text(&self) -> Option<String> {
         let role = |save: &Save| ROLES.iter().find(|role| role.0 == save.role).map(|role| role.1);
         let saves = self.saves.iter().map(|save| {

@@ -22,7 +22,7 @@ use crate::{Error, Result};
 pub enum BatchLimit {
     /// This share of an epoch, from 0.0 to 1.0.
     Share(f64),
-
+    /// This number of batches.
     Count(u64),
 }
 

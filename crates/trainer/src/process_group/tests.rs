@@ -139,7 +139,7 @@ fn a_process_that_hangs_in_a_device_ends_when_another_is_gone() {
         let process = Process::new(0, 2, "127.0.0.1:0").unwrap();
         join(process, LONG, move |address| tell.send(address.to_owned()).unwrap())
     });
-    let name = "hosts::tests::a_process_that_hangs_in_a_device_ends_when_another_is_gone";
+    let name = "process_group::tests::a_process_that_hangs_in_a_device_ends_when_another_is_gone";
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", name, "--nocapture"]).env(JOIN, told.recv().unwrap());
     let child = thread::spawn(move || child.output().unwrap());
@@ -324,7 +324,7 @@ fn a_signal_ends_all_after_the_same_step() {
         // What the shell that runs the tests ignores, SIGINT in a background job say, is not ignored there.
         let mut child = Command::new("env");
         child.arg("--default-signal=INT,TERM,HUP").arg(std::env::current_exe().unwrap()).env(ALONE, "1");
-        child.args(["--exact", "hosts::tests::a_signal_ends_all_after_the_same_step", "--nocapture"]);
+        child.args(["--exact", "process_group::tests::a_signal_ends_all_after_the_same_step", "--nocapture"]);
         let output = child.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.contains("1 passed"), "{said}");

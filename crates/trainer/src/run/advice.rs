@@ -71,7 +71,7 @@ fn losses(fit: &Measured<'_>, reads: &HostReads) -> Vec<String> {
     let mut advice = vec![];
     let (share, wait) = fit.input_wait;
     if share > INPUT_BOUND.0 && wait > INPUT_BOUND.1 {
-        advice.push(fit.loader.verdict());
+        advice.push(fit.loader.bottleneck());
     }
     for (line, reads) in reads {
         let reads = reads - fit.reads_before.get(line).copied().unwrap_or_default();
@@ -153,7 +153,7 @@ mod tests {
     use fulmen_tensor::{Mesh, Tensor};
 
     use super::*;
-    use crate::program::trace_fit::prepare;
+    use crate::program::trace_fit::trace_fit;
     use crate::step_config::Choices;
     use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule};
 
@@ -216,7 +216,7 @@ mod tests {
         let options = Trainer::builder().precision(precision).options().unwrap();
         let mesh = Mesh::new([("data", devices)]).unwrap();
         let setting = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
-        let prepared = prepare(module, &setting, 0, &loader, &None.into()).unwrap();
+        let prepared = trace_fit(module, &setting, 0, &loader, &None.into()).unwrap();
         let recorded = prepared.program.largest().functions()[0].recorded().unwrap();
         of_a_tpu("TPU v5 lite", &setting, prepared.train.per_device_batch_size(), &recorded)
     }
@@ -271,7 +271,7 @@ mod tests {
         let trainer = Trainer::builder().accelerator("cpu").build().unwrap();
         let mesh = trainer.runtime().mesh().clone();
         let setting = Choices::from(trainer.options().clone()).on(mesh.clone(), Strategy::replicas(&mesh));
-        let prepared = prepare(&linear(8, 8), &setting, 0, &loader, &None.into()).unwrap();
+        let prepared = trace_fit(&linear(8, 8), &setting, 0, &loader, &None.into()).unwrap();
         let hints = hints(trainer.runtime(), &setting, &loader, prepared.program.largest().functions()).unwrap();
         assert!(hints.is_empty(), "{hints:?}");
     }

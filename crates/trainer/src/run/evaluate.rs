@@ -58,7 +58,7 @@ impl Evaluation {
         session.agree(stage.verb(), |facts| {
             for (dataset, loader, program) in &recorded {
                 let title = if dataset.is_empty() { stage.verb().into() } else { stage.title(dataset) };
-                hosts::add_program(facts, &title, program.functions(), loader, &session.runtime)?;
+                process_group::add_program(facts, &title, program.functions(), loader, &session.runtime)?;
             }
             facts.insert("weights".into(), state::to_compute(&entries).fingerprint(session.runtime.mesh())?);
             Ok(())
@@ -193,7 +193,7 @@ pub(crate) fn evaluate(
             Evaluated::Interrupted(signal) => return Err(Error::interrupted("evaluating", signal)),
         }
     }
-    let literals = hosts::arrive(hosts, session.runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
+    let literals = process_group::arrive(hosts, session.runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
     let point = point(&evaluations, &literals, at)?;
     session.log(&point);
     match stage {

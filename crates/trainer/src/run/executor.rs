@@ -141,7 +141,7 @@ impl<T> Executor<T> {
     /// The oldest read; waits for it if it has not arrived.
     pub(crate) fn arrived(&mut self) -> Result<Option<(T, Vec<Literal>)>> {
         let Some(Read { what, values, _arrays }) = self.reads.pop_front() else { return Ok(None) };
-        Ok(Some((what, hosts::arrive(self.hosts.as_ref(), values)?)))
+        Ok(Some((what, process_group::arrive(self.hosts.as_ref(), values)?)))
     }
 
     /// Lets go what has not arrived.

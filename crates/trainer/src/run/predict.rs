@@ -45,7 +45,7 @@ pub struct PredictedBatches {
     /// Samples that are still to come, of all processes together, and how many a batch holds.
     left: usize,
     batch_size: usize,
-    _guard: Option<hosts::Guard>,
+    _guard: Option<process_group::Guard>,
     /// How many batches were launched.
     launched: usize,
     callbacks: Callbacks,

@@ -209,8 +209,12 @@ impl Session {
     }
 
     /// Compares with the other processes what each is about to run, before any of them waits for another on a device.
-    pub(crate) fn agree(&self, what: &str, facts: impl FnOnce(&mut hosts::RunFingerprint) -> Result<()>) -> Result<()> {
-        hosts::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, what, facts)
+    pub(crate) fn agree(
+        &self,
+        what: &str,
+        facts: impl FnOnce(&mut process_group::RunFingerprint) -> Result<()>,
+    ) -> Result<()> {
+        process_group::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, what, facts)
     }
 
     /// Gives a module the weights that were chosen.

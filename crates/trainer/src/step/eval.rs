@@ -55,7 +55,9 @@ impl EvalStep {
         if program.logs().is_empty() {
             return Err(Error::nothing_logged(stage.step()));
         }
-        step.agree("eval_step", |facts| hosts::add_program(facts, "eval_step", program.functions(), &loader, runtime))?;
+        step.agree("eval_step", |facts| {
+            process_group::add_program(facts, "eval_step", program.functions(), &loader, runtime)
+        })?;
         let compiled = program.compile("validation step", &loader, |_, function| runtime.compile(function))?;
         let averages = step.state.layout().to_validate_with();
         let averages = averages.map(|(f, entries)| runtime.compile(&f).map(|it| (it, entries))).transpose()?;
@@ -82,7 +84,7 @@ impl EvalStep {
         let Evaluated::Logged(logged) = step.with_weights(self.averages.as_ref(), pass)? else {
             return Err(Error::data("the evaluation ended before its last batch"));
         };
-        let literals = hosts::arrive(hosts, runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
+        let literals = process_group::arrive(hosts, runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
         let Progress { epoch, global_step, .. } = step.progress();
         point([evaluation], &literals, (epoch, global_step))
     }

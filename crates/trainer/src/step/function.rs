@@ -77,7 +77,7 @@ impl StepFunction<'_> {
         let weights = weights.map(|id| step.state.array(id)).collect::<Result<Vec<_>>>()?;
         let arrays: Vec<&DeviceArray> = inputs.iter().chain(weights).collect();
         let outputs = self.jit.run(&arrays)?.arrays;
-        hosts::arrive(step.executor.hosts(), step.runtime.read(&outputs.iter().collect::<Vec<_>>())?)
+        process_group::arrive(step.executor.hosts(), step.runtime.read(&outputs.iter().collect::<Vec<_>>())?)
     }
 
     /// How many combinations of types the function was compiled for.

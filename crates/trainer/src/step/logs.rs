@@ -47,7 +47,7 @@ impl StepLogs {
             return Ok(LogPoint { epoch, global_step, ..LogPoint::default() });
         };
         let asked = Instant::now();
-        let literals = hosts::arrive(hosts.as_ref(), values)?;
+        let literals = process_group::arrive(hosts.as_ref(), values)?;
         shared.waited.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
         let (sums, media) = literals.split_first().ok_or_else(|| Error::data("the device gave no values"))?;
         let sums = layout.read(sums)?;

@@ -19,7 +19,7 @@ use crate::console::note;
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::plan::NO_LIMIT;
 use crate::process_group::{self, RunFingerprint};
-use crate::program::trace_fit::{TracedFit, prepare};
+use crate::program::trace_fit::{TracedFit, trace_fit};
 use crate::program::{CompiledStep, StepProgram};
 use crate::run::advice::hints;
 use crate::run::bad_samples::BadCount;
@@ -100,7 +100,7 @@ pub struct TrainStep<'m> {
     pub(crate) bad: BadCount,
     /// What is made for this step is told by it from what is made for another.
     pub(super) identity: Arc<()>,
-    guard: Option<hosts::Guard>,
+    guard: Option<process_group::Guard>,
 }
 
 /// What converts averages of weights to the module's dtypes, and which those are.
@@ -116,7 +116,7 @@ impl<'m> TrainStep<'m> {
         check_options(session)?;
         let setting = session.setting()?;
         let (start, prepared) = ResumePoint::find(&setting.options, session.hosts.as_ref(), |start| {
-            let prepared = prepare(module, &setting, start.position.seed, loader, &EvaluationSets::from(None))?;
+            let prepared = trace_fit(module, &setting, start.position.seed, loader, &EvaluationSets::from(None))?;
             let TracedFit { train, layout, program, limits, .. } = &prepared;
             start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
             Ok(prepared)
@@ -387,7 +387,7 @@ impl<'m> TrainStep<'m> {
         let mut tensors = self.take_state(None)?;
         if let Some(sums) = &self.sums {
             let pending = self.runtime.read(&[sums])?;
-            for literal in hosts::arrive(self.executor.hosts(), pending)? {
+            for literal in process_group::arrive(self.executor.hosts(), pending)? {
                 tensors.push(Saved::whole(names::LOGS, &literal, self.executor.hosts())?);
             }
             self.position.log_names = self.program().logs().keys();
@@ -458,7 +458,7 @@ impl<'m> TrainStep<'m> {
 
     /// Compares with the other processes, if there are any, what each is about to do.
     pub(super) fn agree(&self, what: &str, facts: impl FnOnce(&mut RunFingerprint) -> Result<()>) -> Result<()> {
-        hosts::agree(self.executor.hosts(), &self.setting.options, &self.runtime, what, facts)
+        process_group::agree(self.executor.hosts(), &self.setting.options, &self.runtime, what, facts)
     }
 
     /// Does something with the weights of now, averages where there are some.
@@ -498,10 +498,10 @@ pub(crate) fn agree(
     session.agree(what, |facts| {
         for (phase, step) in prepared.program.steps.iter().enumerate() {
             let name = if phase == 0 { "training".into() } else { prepared.layout.phases.title(phase) };
-            hosts::add_program(facts, &name, step.functions(), &prepared.train, runtime)?;
+            process_group::add_program(facts, &name, step.functions(), &prepared.train, runtime)?;
         }
         for set in &prepared.validation {
-            hosts::add_program(
+            process_group::add_program(
                 facts,
                 &Stage::Validation.title(&set.name),
                 set.program.functions(),

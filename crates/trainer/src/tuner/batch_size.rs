@@ -6,7 +6,7 @@ use fulmen_pjrt::Executable;
 use fulmen_tensor::Runtime;
 
 use super::{attempt, short};
-use crate::program::trace_fit::prepare;
+use crate::program::trace_fit::trace_fit;
 use crate::step_config::Choices;
 use crate::{Error, Result, Trainer, TrainingModule, host_memory};
 
@@ -221,7 +221,7 @@ impl Trainer {
     ) -> Result<Trial> {
         let session = &self.session;
         let setting = choices.on(session.runtime.mesh().clone(), session.setting()?.replicas);
-        let prepared = prepare(module, &setting, choices.options.seed, loader, &None.into())?;
+        let prepared = trace_fit(module, &setting, choices.options.seed, loader, &None.into())?;
         let available = finder.memory_limit.or_else(|| available(&session.runtime));
         let (mut needs, mut refused) = (None, false);
         // A fit over all phases comes to the one that trains the most.

@@ -57,9 +57,9 @@ fn archives_of_coco_that_do_not_fit_together_are_named_with_the_entry() {
         assert!(error.contains(name) && error.contains(says), "{error}");
         fs::write(&path, before).unwrap();
     };
-    let image = |image: usize| (format!("train2017/{image:012}.jpg"), archives::jpeg(image));
+    let entry = |image: usize| (format!("train2017/{image:012}.jpg"), archives::jpeg(image));
     let stored = |numbers: &[usize]| {
-        let files: Vec<_> = numbers.iter().map(|&image| image(image)).collect();
+        let files: Vec<_> = numbers.iter().map(|&image| entry(image)).collect();
         coco::zip_of(&files, zip::CompressionMethod::Stored)
     };
     check("train2017.zip", &stored(&[9, 25]), &expected, "the train split has 2 samples, expected 4");
