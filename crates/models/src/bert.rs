@@ -32,7 +32,7 @@ pub struct Config {
     pub intermediate_size: usize,
     /// The activation of the feed-forward network of a layer.
     pub hidden_act: Activation,
-    /// Dropout of embeddings and of what a layer adds.
+    /// The dropout of embeddings and of the output of each part of a layer.
     pub hidden_dropout_prob: f64,
     /// The dropout of attention weights.
     pub attention_probs_dropout_prob: f64,
@@ -46,8 +46,8 @@ pub struct Config {
     pub layer_norm_eps: f64,
     /// The standard deviation of initial values.
     pub initializer_range: f64,
-    /// The token that stands for padding; without it, 0 for BERT and 1 for RoBERTa. Looking it up gives its embedding no
-    /// gradient, and RoBERTa counts no positions for it.
+    /// The padding token; by default 0 for BERT and 1 for RoBERTa. Looking it up gives its
+    /// embedding no gradient, and RoBERTa counts no positions for it.
     pub pad_token_id: Option<usize>,
     /// Whether the head of the masked language model is the token embedding.
     pub tie_word_embeddings: bool,
@@ -111,7 +111,7 @@ impl Config {
         self.model_type == "roberta"
     }
 
-    /// The token that stands for padding.
+    /// The padding token.
     fn padding(&self) -> usize {
         self.pad_token_id.unwrap_or(usize::from(self.is_roberta()))
     }
@@ -136,10 +136,10 @@ impl Config {
     }
 }
 
-/// Embeddings and layers, without a head: what transformers calls `bert` or `roberta` in its models.
+/// Embeddings and layers without a head: `bert` or `roberta` in transformers' models.
 #[derive(Module)]
 pub struct Encoder {
-    /// What goes into the first layer.
+    /// The input of the first layer.
     pub embeddings: Embeddings,
     /// The layers.
     pub encoder: Layers,
@@ -189,7 +189,7 @@ pub struct Layer {
     activation: Activation,
 }
 
-/// Attention and what adds its result.
+/// Attention and its output layer.
 #[derive(Module)]
 pub struct SelfAttention {
     /// Queries, keys and values.
@@ -219,7 +219,7 @@ pub struct Dense {
     pub dense: Linear,
 }
 
-/// A linear layer whose result is added and normalized.
+/// A linear layer followed by a residual sum and a normalization.
 #[derive(Module)]
 pub struct Output {
     /// `[out, in]`.
@@ -306,12 +306,12 @@ impl Encoder {
         }
         for (what, other) in [("segments", token_type_ids), ("mask", attention_mask)] {
             if let Some(other) = other.filter(|other| other.shape() != ids.shape()) {
-                return Err(format!("the {what} {} have not the shape of the ids, {}", other.ty(), ids.ty()).into());
+                return Err(format!("the {what} {} do not have the shape of the ids, {}", other.ty(), ids.ty()).into());
             }
         }
         let positions = match self.first_position {
             None => Tensor::arange(DType::I32, ids.size(1)),
-            // Counted over the tokens that are not padding, whose own is the one before the first.
+            // Counted over the tokens that are not padding, starting after the padding's id.
             Some(first) => {
                 let is_token = ids.ne((first - 1) as f64).to_dtype(DType::I32);
                 is_token.cumsum(1) * is_token + (first - 1) as f64
@@ -517,7 +517,7 @@ impl Pretrained for BertForSequenceClassification {
     }
 }
 
-/// What would make a BERT or a RoBERTa another model.
+/// Settings that would make another model.
 pub(crate) const FIXED: &[(&str, &str)] =
     &[("is_decoder", "false"), ("add_cross_attention", "false"), ("position_embedding_type", "\"absolute\"")];
 

@@ -1,8 +1,9 @@
 //! The decoder of today's language models: Llama 3, Mistral, Qwen 2 and 3, Gemma 1 to 3 (text), which differ in a few
 //! settings. transformers' `LlamaForCausalLM` and its variants.
 //!
-//! Each layer adds to the features of a token what attention finds in earlier tokens, and then what a gated network makes
-//! of them. Positions are rotations of queries and keys; several heads of queries share one of keys and values.
+//! Each layer consists of attention to earlier tokens and a gated feed-forward network, with
+//! residual connections. Positions are rotations of queries and keys; several query heads share one
+//! head of keys and values.
 
 use fulmen_nn::attention::{Attention, KeyValueCache, RotaryEmbedding, RotaryScaling};
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
@@ -40,7 +41,7 @@ pub enum ModelType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerType {
-    /// All earlier ones.
+    /// All earlier tokens.
     FullAttention,
     /// The last `sliding_window`.
     SlidingAttention,
@@ -62,7 +63,8 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// Heads of queries.
     pub num_attention_heads: usize,
-    /// Heads of keys and values, which divide those of queries; as many if not given.
+    /// The number of heads of keys and values, which must divide that of queries; by default the
+    /// same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_key_value_heads: Option<usize>,
     /// The number of features of a head; `hidden_size/num_attention_heads` if not given.
@@ -75,7 +77,7 @@ pub struct Config {
     /// The function of the gate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_act: Option<Activation>,
-    /// The same; Gemma's name, which comes first.
+    /// The same; Gemma's name, which takes precedence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_activation: Option<Activation>,
     /// Whether the projections of attention have biases.
@@ -105,7 +107,7 @@ pub struct Config {
     /// Whether Qwen has a sliding window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_sliding_window: Option<bool>,
-    /// From which layer on Qwen has it.
+    /// The first layer with Qwen's sliding window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_window_layers: Option<usize>,
     /// Which tokens each layer sees.
@@ -323,11 +325,11 @@ pub struct Layer {
     pub mlp: Mlp,
     /// Before attention.
     pub input_layernorm: Norm,
-    /// Before the network; in Gemma 2 and 3, of what attention adds.
+    /// Before the network; in Gemma 2 and 3, after attention.
     pub post_attention_layernorm: Norm,
     /// Gemma 2 and 3: before the network.
     pub pre_feedforward_layernorm: Option<Norm>,
-    /// Gemma 2 and 3: of what the network adds.
+    /// Gemma 2 and 3: after the network.
     pub post_feedforward_layernorm: Option<Norm>,
 }
 

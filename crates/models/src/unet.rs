@@ -207,7 +207,8 @@ impl UNet {
     /// The prediction `[batch, out_channels, height, width]` for noisy pictures `[batch, in_channels, height, width]` at
     /// integer time steps `[batch]`, and for classes `[batch]` if the config says how many there are.
     ///
-    /// Height and width are multiples of `2^(blocks - 1)`. Poisoned for others, and for classes where there are none.
+    /// Height and width must be multiples of `2^(blocks - 1)`. Poisoned otherwise, and if classes
+    /// are given to a model without them.
     #[track_caller]
     pub fn forward(&self, sample: impl AsTensor, timesteps: impl AsTensor, class_labels: Option<&Tensor>) -> Tensor {
         MODELS.record("UNet", || self.predict(sample.as_tensor(), timesteps.as_tensor(), class_labels))
@@ -368,7 +369,7 @@ impl Pretrained for UNet {
     ];
     const HEAD: &'static [&'static str] = &["conv_out.", "class_embedding."];
 
-    /// Attention was another class in the first published models.
+    /// The first published models used another attention class.
     fn current_name(name: &str) -> String {
         let renamed = [("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0")];
         renamed.into_iter().fold(name.into(), |name, (old, new)| name.replace(&format!(".{old}."), &format!(".{new}.")))
