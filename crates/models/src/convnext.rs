@@ -1,7 +1,7 @@
 //! ConvNeXt: transformers' `ConvNextForImageClassification`, Liu et al. 2022, "A ConvNet for the 2020s".
 //!
-//! Four stages of blocks. A block lets each channel look at 7 × 7 places by itself, and then passes all channels of a place
-//! through a network of two layers.
+//! Four stages of blocks. A block is a 7 × 7 depthwise convolution, followed by a feed-forward
+//! network over the channels of each position.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ use crate::{Activation, Labels, MODELS, Pretrained, Result, init};
 pub struct Config {
     /// The number of channels of an image.
     pub num_channels: usize,
-    /// Height and width of the patches that the first convolution makes of a picture.
+    /// The height and width of the patches of the first convolution.
     pub patch_size: usize,
     /// Channels of each stage; each stage but the first halves height and width.
     pub hidden_sizes: [usize; 4],
