@@ -16,9 +16,9 @@
 //! generator.initialize(0);
 //! discriminator.initialize(1);
 //! let (z, classes) = (Tensor::zeros(DType::F32, [16, config.dim_z]), Tensor::zeros(DType::I32, [16]));
-//! let pictures = generator.forward(z, &classes);
-//! assert_eq!(pictures.ty().to_string(), "f32[16, 3, 32, 32]");
-//! assert_eq!(discriminator.forward(&pictures, &classes).ty().to_string(), "f32[16]");
+//! let images = generator.forward(z, &classes);
+//! assert_eq!(images.ty().to_string(), "f32[16, 3, 32, 32]");
+//! assert_eq!(discriminator.forward(&images, &classes).ty().to_string(), "f32[16]");
 //! # Ok::<(), fulmen_models::Error>(())
 //! ```
 

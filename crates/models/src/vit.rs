@@ -39,7 +39,7 @@ pub struct Config {
     pub initializer_range: f64,
     /// The constant that normalizations add to the variance.
     pub layer_norm_eps: f64,
-    /// Height and width of the pictures that the position embeddings are for.
+    /// Height and width of the images that the position embeddings are for.
     pub image_size: usize,
     /// Height and width of a patch.
     pub patch_size: usize,
@@ -77,7 +77,7 @@ impl Default for Config {
     }
 }
 
-/// A Vision Transformer with its head: pictures `[batch, channels, height, width]` to logits `[batch, classes]`.
+/// A Vision Transformer with its head: images `[batch, channels, height, width]` to logits `[batch, classes]`.
 ///
 /// ```
 /// use fulmen_models::vit::{Config, ViT};
@@ -118,14 +118,14 @@ pub struct ViT {
 /// Everything except the head: transformers' `ViTModel`.
 #[derive(Module)]
 pub struct Backbone {
-    /// From pictures to tokens.
+    /// From images to tokens.
     pub embeddings: Embeddings,
     encoder: Encoder,
     /// The last normalization.
     pub layernorm: LayerNorm,
 }
 
-/// From pictures to tokens.
+/// From images to tokens.
 #[derive(Module)]
 pub struct Embeddings {
     /// The token in front, `[1, 1, features]`.
@@ -182,7 +182,7 @@ struct Dense {
 }
 
 impl ViT {
-    /// Logits `[batch, classes]` of pictures `[batch, channels, height, width]`.
+    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
     ///
     /// For images of other sizes than the config's, position embeddings are interpolated, as with
     /// transformers' `interpolate_pos_encoding`.
