@@ -1,8 +1,8 @@
-//! TPU VMs on Google Cloud through the program `gcloud`: created with a limit on hours or cost, listed with prices,
-//! deleted for certain. The command `fulmen tpu`.
+//! Manages TPU VMs on Google Cloud through the program `gcloud`: creates them with a limit on hours
+//! or cost, lists them with prices, and deletes them reliably. Implements the command `fulmen tpu`.
 //!
-//! Every command of gcloud is printed before it runs. A command that ends names each machine that is left, or that may be
-//! left because gcloud could not be asked.
+//! Every gcloud command is printed before it runs. When a command ends, it names each machine that
+//! is left over, or that may be because gcloud could not be queried.
 //!
 //! ```no_run
 //! use clap::Parser;
@@ -19,7 +19,7 @@
 //! # Ok::<(), fulmen_gcloud::Error>(())
 //! ```
 //!
-//! Not here: running programs on the machines, which is `fulmen-pods`.
+//! Not here: running programs on the machines (`fulmen-pods`).
 
 mod arguments;
 mod calls;
@@ -48,11 +48,11 @@ use fulmen_signals::Signal;
 
 use program::{Gcloud, PollPolicy, Tool, spell};
 
-/// Does what a command says, and returns the exit code. Results go to `out`; commands and progress go to `log`. A signal
-/// ends what waits.
+/// Runs the command and returns the exit code. Results go to `out`; commands and progress go to
+/// `log`. A signal ends waits.
 ///
 /// # Errors
-/// Arguments that do not fit together, and what gcloud says. What is left is named.
+/// The arguments are inconsistent, or gcloud fails. The message names leftovers.
 pub fn run(command: &Command, out: &mut dyn Write, log: &mut dyn Write, signals: &Receiver<Signal>) -> Result<u8> {
     let gcloud = Gcloud::default();
     run_with(command, Tool::new(&gcloud, out, log, signals, PollPolicy::default()))
@@ -79,11 +79,11 @@ fn run_with(command: &Command, mut tool: Tool<'_>) -> Result<u8> {
     }
 }
 
-/// The hosts of a TPU VM in the order of its workers: their external addresses, or internal ones where there are no
-/// others. Without a zone or a project, those of gcloud's configuration.
+/// The hosts of a TPU VM in the order of its workers: their external addresses, or internal ones if
+/// there are no others. Zone and project default to those of gcloud's configuration.
 ///
 /// # Errors
-/// The name could be taken for an option, gcloud fails, or the TPU is not ready.
+/// The name could be mistaken for an option, gcloud fails, or the TPU is not ready.
 pub fn hosts(name: &str, zone: Option<&str>, project: Option<&str>) -> Result<Vec<String>> {
     arguments::name(name).map_err(|why| Error::usage(format!("--tpu: {why}")))?;
     let (_send, signals) = channel();

@@ -1,8 +1,8 @@
 //! A limit on hours or cost that needs no supervision: the hosts delete their TPU.
 //!
-//! A start-up script installs a systemd timer, which compares a deadline in a file with the clock every minute, and asks
-//! the TPU service to delete the TPU, again and again until it is gone. Shutting the hosts down instead is not known to
-//! end the costs.
+//! A start-up script installs a systemd timer. Every minute it compares the clock with a deadline
+//! in a file; after the deadline it asks the TPU service to delete the TPU, repeatedly until it is
+//! gone. It does not shut the hosts down instead, because that may not end the costs.
 
 use std::path::Path;
 
@@ -10,34 +10,35 @@ use crate::arguments::Machine;
 use crate::cost::Rates;
 use crate::{Error, Result};
 
-/// What a host runs.
+/// The program on a host.
 pub(crate) const PROGRAM: &str = "/usr/local/sbin/fulmen-limit";
-/// What its `status` says where waiting does not help.
+/// Part of its `status` output if waiting does not help.
 pub(crate) const FORBIDDEN: &str = "lacks the permission";
-/// The longest that Google gives flex-start.
+/// Google's limit for flex-start, in hours.
 const FLEX_START: f64 = 7.0 * 24.0;
-/// What ends the files within the start-up script.
+/// The end marker of files embedded in the start-up script.
 const END: &str = "END_OF_FULMEN_FILE";
 
-/// When a TPU is to be deleted.
+/// The time at which a TPU is deleted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Limit {
-    /// After its first start.
+    /// In seconds after its first start.
     pub(crate) seconds: u64,
 }
 
 impl Limit {
-    /// The limit of a machine, the smaller one of hours and cost.
+    /// The limit of a machine: the smaller of hours and cost.
     ///
     /// # Errors
-    /// A limit on cost where the price is unknown; flex-start without a limit, or with a longer one than Google allows.
+    /// A limit on cost without a known price; flex-start without a limit, or with one beyond
+    /// Google's.
     pub(crate) fn new(machine: &Machine, rates: &Rates) -> Result<Option<Limit>> {
         let by_cost = match machine.max_cost {
             None => None,
             Some(dollars) => Some(match rates.of_slice(&machine.slice) {
                 Some(hour) if hour > 0.0 => dollars / hour,
                 _ => {
-                    let text = format!("--max-cost: no price is known for {}; give --price FILE", machine.slice);
+                    let text = format!("--max-cost: the price of {} is unknown; give --price FILE", machine.slice);
                     return Err(Error::usage(text + " or --max-hours"));
                 }
             }),
@@ -52,7 +53,7 @@ impl Limit {
         Ok(hours.map(|hours| Limit { seconds: (hours * 3600.0).ceil() as u64 }))
     }
 
-    /// The script that a host runs when it starts: this limit and the user's own script.
+    /// The start-up script of a host: this limit and the user's own script.
     ///
     /// # Errors
     /// The user's script cannot be read or embedded.

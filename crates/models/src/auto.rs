@@ -1,4 +1,5 @@
-//! [`AutoModelForSequenceClassification`]: a classifier of texts, of the family that `config.json` names.
+//! [`AutoModelForSequenceClassification`]: a text classifier of the family that `config.json`
+//! names.
 
 use std::path::Path;
 
@@ -9,7 +10,8 @@ use crate::bert::{BertForSequenceClassification, Config, FIXED};
 use crate::roberta::RobertaForSequenceClassification;
 use crate::{Error, Pretrained, Result};
 
-/// A classifier of texts: of `model_type` `bert` or `roberta`, with the parameter names of that family.
+/// A text classifier with `model_type` `bert` or `roberta`, with the parameter names of that
+/// family.
 ///
 /// ```
 /// use fulmen_models::bert::Config;
@@ -43,8 +45,9 @@ pub enum AutoModelForSequenceClassification {
 use AutoModelForSequenceClassification::{Bert, Roberta};
 
 impl AutoModelForSequenceClassification {
-    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same shape, says which
-    /// segment a token is of, all 0 without, and is not used by RoBERTa; `attention_mask`, the same shape, is 0 at padding.
+    /// The logits `[batch, classes]`. `ids` are integers `[batch, length]`; `token_type_ids`, with
+    /// the same shape, is the segment of each token, by default 0, and RoBERTa ignores it;
+    /// `attention_mask`, with the same shape, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -127,7 +130,7 @@ mod tests {
         assert!(model.head_parameters().iter().all(|(name, _)| name.starts_with("classifier.")));
         assert_eq!(model.head_parameters().len(), 4);
 
-        // The files of a masked language model have no such head: it is new.
+        // The files of a masked language model do not have this head, so it is new.
         let model = AutoModelForSequenceClassification::from_folder_with(folder("bert"), |_| ());
         let model = model.unwrap_or_else(|e| panic!("{e}"));
         assert!(model.head_parameters().iter().all(|(_, parameter)| !parameter.is_set()));

@@ -1,5 +1,5 @@
-//! BERT: transformers' `BertForMaskedLM` and `BertForSequenceClassification`, Devlin et al. 2018. RoBERTa has the same
-//! encoder, and heads of its own ([`roberta`](crate::roberta)).
+//! BERT: transformers' `BertForMaskedLM` and `BertForSequenceClassification`, Devlin et al. 2018.
+//! RoBERTa has the same encoder and different heads ([`roberta`](crate::roberta)).
 //!
 //! Adds embeddings of tokens, positions and segments. Each layer consists of attention to all
 //! tokens and a feed-forward network, each followed by a residual sum and a normalization.
@@ -32,24 +32,24 @@ pub struct Config {
     pub intermediate_size: usize,
     /// The activation of the feed-forward network of a layer.
     pub hidden_act: Activation,
-    /// Dropout of embeddings and of what a layer adds.
+    /// The dropout of embeddings and of the output of each part of a layer.
     pub hidden_dropout_prob: f64,
     /// The dropout of attention weights.
     pub attention_probs_dropout_prob: f64,
-    /// Dropout before the classifier; `hidden_dropout_prob` if not given.
+    /// The dropout before the classifier; `hidden_dropout_prob` if not given.
     pub classifier_dropout: Option<f64>,
     /// Rows of the table of positions. RoBERTa's first rows, up to the padding's, are unused.
     pub max_position_embeddings: usize,
-    /// Kinds of segments.
+    /// The number of segment types.
     pub type_vocab_size: usize,
     /// The constant that normalizations add to the variance.
     pub layer_norm_eps: f64,
     /// The standard deviation of initial values.
     pub initializer_range: f64,
-    /// The token that stands for padding; without it, 0 for BERT and 1 for RoBERTa. Looking it up gives its embedding no
-    /// gradient, and RoBERTa counts no positions for it.
+    /// The padding token; by default 0 for BERT and 1 for RoBERTa. Looking it up gives its
+    /// embedding no gradient, and RoBERTa counts no positions for it.
     pub pad_token_id: Option<usize>,
-    /// Whether the head of the masked language model is the token embedding.
+    /// Whether the head of the masked language model shares the weight of the token embedding.
     pub tie_word_embeddings: bool,
     /// The classes.
     #[serde(flatten)]
@@ -97,7 +97,7 @@ impl Config {
         }
     }
 
-    /// How many tokens a text can have.
+    /// The most tokens of a text.
     pub fn max_length(&self) -> usize {
         self.max_position_embeddings.saturating_sub(self.first_position().unwrap_or(0))
     }
@@ -111,7 +111,7 @@ impl Config {
         self.model_type == "roberta"
     }
 
-    /// The token that stands for padding.
+    /// The padding token.
     fn padding(&self) -> usize {
         self.pad_token_id.unwrap_or(usize::from(self.is_roberta()))
     }
@@ -125,7 +125,8 @@ impl Config {
         LayerNorm::new([self.hidden_size]).eps(self.layer_norm_eps)
     }
 
-    /// From features to the vocabulary: its weight is that of the embedding where they are tied, its bias is `bias`.
+    /// The output projection to the vocabulary. Its weight is that of the embedding if they are
+    /// tied; its bias is `bias`.
     pub(crate) fn decoder(&self, embedding: &Embedding, bias: &Parameter) -> Linear {
         let mut decoder = Linear::new(self.hidden_size, self.vocab_size);
         if self.tie_word_embeddings {
@@ -136,10 +137,10 @@ impl Config {
     }
 }
 
-/// Embeddings and layers, without a head: what transformers calls `bert` or `roberta` in its models.
+/// Embeddings and layers without a head: `bert` or `roberta` in transformers' models.
 #[derive(Module)]
 pub struct Encoder {
-    /// What goes into the first layer.
+    /// The input of the first layer.
     pub embeddings: Embeddings,
     /// The layers.
     pub encoder: Layers,
@@ -163,7 +164,7 @@ pub struct Embeddings {
     max_positions: usize,
 }
 
-/// The row of layers.
+/// The stack of layers.
 #[derive(Module)]
 pub struct Layers {
     /// The layers.
@@ -189,7 +190,7 @@ pub struct Layer {
     activation: Activation,
 }
 
-/// Attention and what adds its result.
+/// Attention and its output layer.
 #[derive(Module)]
 pub struct SelfAttention {
     /// Queries, keys and values.
@@ -219,7 +220,7 @@ pub struct Dense {
     pub dense: Linear,
 }
 
-/// A linear layer whose result is added and normalized.
+/// A linear layer followed by a residual sum and a normalization.
 #[derive(Module)]
 pub struct Output {
     /// `[out, in]`.
@@ -290,8 +291,8 @@ impl Encoder {
         })
     }
 
-    /// The features `[batch, length, features]` of the ids, integers `[batch, length]`; the segments of the tokens are all
-    /// 0 if they are not given, and without a mask no token is padding.
+    /// The features `[batch, length, features]` of the ids, integers `[batch, length]`. By default,
+    /// all tokens are in segment 0, and no token is padding.
     pub(crate) fn forward(
         &self,
         ids: &Tensor,
@@ -306,12 +307,12 @@ impl Encoder {
         }
         for (what, other) in [("segments", token_type_ids), ("mask", attention_mask)] {
             if let Some(other) = other.filter(|other| other.shape() != ids.shape()) {
-                return Err(format!("the {what} {} have not the shape of the ids, {}", other.ty(), ids.ty()).into());
+                return Err(format!("the {what} {} do not have the shape of the ids, {}", other.ty(), ids.ty()).into());
             }
         }
         let positions = match self.first_position {
             None => Tensor::arange(DType::I32, ids.size(1)),
-            // Counted over the tokens that are not padding, whose own is the one before the first.
+            // Counted over the tokens that are not padding, starting after the padding's id.
             Some(first) => {
                 let is_token = ids.ne((first - 1) as f64).to_dtype(DType::I32);
                 is_token.cumsum(1) * is_token + (first - 1) as f64
@@ -328,7 +329,7 @@ impl Encoder {
     }
 }
 
-/// BERT that finds masked tokens.
+/// BERT for masked tokens.
 ///
 /// ```
 /// use fulmen_models::Pretrained;
@@ -362,7 +363,7 @@ pub struct MaskedLmHead {
     pub predictions: Predictions,
 }
 
-/// A linear layer, a normalization, and the token embedding again with a bias.
+/// A linear layer, a normalization, and the token embedding with a bias as the output.
 #[derive(Module)]
 pub struct Predictions {
     /// `[vocabulary]`.
@@ -373,7 +374,7 @@ pub struct Predictions {
     pub decoder: Linear,
 }
 
-/// A linear layer and a normalization, with a function between.
+/// A linear layer and a normalization, with an activation in between.
 #[derive(Module)]
 pub struct Transform {
     /// `[features, features]`.
@@ -517,7 +518,7 @@ impl Pretrained for BertForSequenceClassification {
     }
 }
 
-/// What would make a BERT or a RoBERTa another model.
+/// Settings that would make another model.
 pub(crate) const FIXED: &[(&str, &str)] =
     &[("is_decoder", "false"), ("add_cross_attention", "false"), ("position_embedding_type", "\"absolute\"")];
 

@@ -1,9 +1,10 @@
 //! BigGAN: a generator and a discriminator conditioned on the class. Brock et al. 2018, "Large Scale GAN Training for High
 //! Fidelity Natural Image Synthesis".
 //!
-//! Both are residual blocks with spectral normalization, and attention over places at one size. In the generator, scales
-//! and shifts of each normalization come from the class's embedding and a part of the random numbers. Train with
-//! [`loss::GanLoss::Hinge`](fulmen_nn::loss::GanLoss), and draw samples with a moving average of the generator.
+//! Both consist of residual blocks with spectral normalization, and attention over positions at one
+//! size. In the generator, the scales and shifts of normalizations come from the class's embedding
+//! and a part of the random input. Train with [`loss::GanLoss::Hinge`](fulmen_nn::loss::GanLoss),
+//! and draw samples with a moving average of the generator.
 //!
 //! ```
 //! use fulmen_models::biggan::{Config, Discriminator, Generator};
@@ -15,9 +16,9 @@
 //! generator.initialize(0);
 //! discriminator.initialize(1);
 //! let (z, classes) = (Tensor::zeros(DType::F32, [16, config.dim_z]), Tensor::zeros(DType::I32, [16]));
-//! let pictures = generator.forward(z, &classes);
-//! assert_eq!(pictures.ty().to_string(), "f32[16, 3, 32, 32]");
-//! assert_eq!(discriminator.forward(&pictures, &classes).ty().to_string(), "f32[16]");
+//! let images = generator.forward(z, &classes);
+//! assert_eq!(images.ty().to_string(), "f32[16, 3, 32, 32]");
+//! assert_eq!(discriminator.forward(&images, &classes).ty().to_string(), "f32[16]");
 //! # Ok::<(), fulmen_models::Error>(())
 //! ```
 
@@ -34,7 +35,7 @@ use crate::{Error, MODELS, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Height and width of the pictures: 32, 64, 128 or 256.
+    /// The height and width of images: 32, 64, 128 or 256.
     pub resolution: usize,
     /// The number of channels of an image.
     pub channels: usize,
@@ -42,15 +43,15 @@ pub struct Config {
     pub ch: usize,
     /// The classes.
     pub n_classes: usize,
-    /// Random numbers of a picture, an equal part for the first layer and each block.
+    /// The number of random inputs of an image; the first layer and each block get equal parts.
     pub dim_z: usize,
-    /// Features of the class's embedding in the generator.
+    /// The number of features of the class embedding in the generator.
     pub shared_dim: usize,
-    /// The height and width at which there is attention, if there is any.
+    /// The height and width at which attention is applied, if any.
     pub attention: Option<usize>,
     /// The constant that normalizations add to the variance.
     pub bn_eps: f64,
-    /// The least length that spectral normalization divides by.
+    /// The lower bound of norms in spectral normalization.
     pub sn_eps: f64,
 }
 
@@ -83,8 +84,8 @@ impl Config {
         }
     }
 
-    /// The channels of the discriminator, what goes into each block and what comes out of the last; and how many of the blocks,
-    /// the first ones, halve height and width.
+    /// The channels of the discriminator: the inputs of the blocks and the output of the last; and
+    /// how many of the first blocks halve height and width.
     fn discriminator_widths(&self) -> Result<(Vec<usize>, usize)> {
         let widths: &[usize] = match self.resolution {
             32 => return Ok(([&[self.channels][..], &[4 * self.ch; 4]].concat(), 2)),
@@ -103,16 +104,17 @@ impl Config {
         SpectralNorm::new(Conv2d::new(inputs, outputs, kernel).padding(kernel / 2)).eps(self.sn_eps)
     }
 
-    /// A convolution that looks at single places, without a bias.
+    /// A 1 × 1 convolution without a bias.
     fn projection(&self, inputs: usize, outputs: usize) -> SpectralNorm<Conv2d> {
         SpectralNorm::new(Conv2d::new(inputs, outputs, 1).bias(false)).eps(self.sn_eps)
     }
 }
 
-/// Random numbers `[batch, dim_z]` and classes `[batch]` to pictures `[batch, channels, resolution, resolution]` from -1 to 1.
+/// From random inputs `[batch, dim_z]` and classes `[batch]` to images `[batch, channels,
+/// resolution, resolution]` with values from -1 to 1.
 #[derive(Debug, Module)]
 pub struct Generator {
-    /// The classes' embedding, `[classes, shared_dim]`.
+    /// The class embedding, `[classes, shared_dim]`.
     pub shared: Embedding,
     linear: SpectralNorm<Linear>,
     blocks: Vec<(GeneratorBlock, Option<SelfAttention>)>,
@@ -150,7 +152,8 @@ struct SelfAttention {
     gamma: Parameter,
 }
 
-/// Pictures `[batch, channels, resolution, resolution]` and classes `[batch]` to logits `[batch]`, positive for real ones.
+/// From images `[batch, channels, resolution, resolution]` and classes `[batch]` to logits
+/// `[batch]`, positive for real images.
 #[derive(Debug, Module)]
 pub struct Discriminator {
     blocks: Vec<(DiscriminatorBlock, Option<SelfAttention>)>,
@@ -205,7 +208,8 @@ impl Generator {
         Ok(generator)
     }
 
-    /// The pictures of random numbers `[batch, dim_z]`, usually normal ones, and integer classes `[batch]`.
+    /// Images from random inputs `[batch, dim_z]`, usually normal numbers, and integer classes
+    /// `[batch]`.
     #[track_caller]
     pub fn forward(&self, z: impl AsTensor, classes: impl AsTensor) -> Tensor {
         MODELS.record("Generator", || {
@@ -301,7 +305,8 @@ impl Discriminator {
         Ok(discriminator)
     }
 
-    /// The logits of pictures `[batch, channels, resolution, resolution]` of integer classes `[batch]`.
+    /// The logits of images `[batch, channels, resolution, resolution]` with integer classes
+    /// `[batch]`.
     #[track_caller]
     pub fn forward(&self, pictures: impl AsTensor, classes: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();

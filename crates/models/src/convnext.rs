@@ -1,7 +1,7 @@
 //! ConvNeXt: transformers' `ConvNextForImageClassification`, Liu et al. 2022, "A ConvNet for the 2020s".
 //!
-//! Four stages of blocks. A block lets each channel look at 7 × 7 places by itself, and then passes all channels of a place
-//! through a network of two layers.
+//! Four stages of blocks. A block is a 7 × 7 depthwise convolution, followed by a feed-forward
+//! network over the channels of each position.
 
 #[cfg(test)]
 mod tests;
@@ -19,13 +19,13 @@ use crate::{Activation, Labels, MODELS, Pretrained, Result, init};
 pub struct Config {
     /// The number of channels of an image.
     pub num_channels: usize,
-    /// Height and width of the patches that the first convolution makes of a picture.
+    /// The height and width of the patches of the first convolution.
     pub patch_size: usize,
-    /// Channels of each stage; each stage but the first halves height and width.
+    /// The channels of each stage. Each stage except the first halves height and width.
     pub hidden_sizes: [usize; 4],
-    /// Blocks of each stage.
+    /// The number of blocks in each stage.
     pub depths: [usize; 4],
-    /// The function within a block.
+    /// The activation within a block.
     pub hidden_act: Activation,
     /// The standard deviation of initial values.
     pub initializer_range: f64,
@@ -33,7 +33,8 @@ pub struct Config {
     pub layer_norm_eps: f64,
     /// The initial layer scale, which multiplies the output of a block; 0 for no such parameter.
     pub layer_scale_init_value: f64,
-    /// With which probability the last block is left out while training; those before it less, in equal steps from 0.
+    /// The probability of dropping the last block in training; those before it have lower ones, in
+    /// equal steps from 0.
     pub drop_path_rate: f64,
     /// The classes.
     #[serde(flatten)]
@@ -61,7 +62,7 @@ impl Default for Config {
     }
 }
 
-/// A ConvNeXt with its head: pictures `[batch, channels, height, width]` to logits `[batch, classes]`.
+/// A ConvNeXt with its head: images `[batch, channels, height, width]` to logits `[batch, classes]`.
 ///
 /// ```
 /// use fulmen_models::convnext::{Config, ConvNext};
@@ -81,7 +82,7 @@ impl Default for Config {
 pub struct ConvNext {
     /// The stages.
     pub convnext: Backbone,
-    /// From the mean over all places to logits.
+    /// From the mean over all positions to logits.
     pub classifier: Linear,
     /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
@@ -94,7 +95,7 @@ pub struct ConvNext {
 pub struct Backbone {
     embeddings: Embeddings,
     encoder: Encoder,
-    /// The last normalization, behind the mean over all places.
+    /// The last normalization, after the mean over all positions.
     pub layernorm: LayerNorm,
 }
 
@@ -117,10 +118,10 @@ struct Stage {
 
 #[derive(Module)]
 struct Block {
-    /// Each channel by itself.
+    /// The depthwise convolution.
     dwconv: Conv2d,
     layernorm: LayerNorm,
-    /// `pwconv1` and `pwconv2`: each place by itself.
+    /// `pwconv1` and `pwconv2`: the feed-forward network of each position.
     pwconv1: Linear,
     pwconv2: Linear,
     /// `[channels]`.
@@ -131,7 +132,7 @@ struct Block {
 }
 
 impl ConvNext {
-    /// Logits `[batch, classes]` of pictures `[batch, channels, height, width]`.
+    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
     #[track_caller]
     pub fn forward(&self, pixel_values: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();

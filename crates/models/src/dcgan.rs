@@ -13,9 +13,9 @@
 //! let (generator, discriminator) = (Generator::new(&config)?, Discriminator::new(&config)?);
 //! generator.initialize(0);
 //! discriminator.initialize(1);
-//! let pictures = generator.forward(Tensor::zeros(DType::F32, [16, 100]));
-//! assert_eq!(pictures.ty().to_string(), "f32[16, 3, 32, 32]");
-//! assert_eq!(discriminator.forward(&pictures).ty().to_string(), "f32[16]");
+//! let images = generator.forward(Tensor::zeros(DType::F32, [16, 100]));
+//! assert_eq!(images.ty().to_string(), "f32[16, 3, 32, 32]");
+//! assert_eq!(discriminator.forward(&images).ty().to_string(), "f32[16]");
 //! # Ok::<(), fulmen_models::Error>(())
 //! ```
 
@@ -32,15 +32,15 @@ use crate::{Error, MODELS, Result};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Height and width of the pictures: a power of 2 from 8 to 4096.
+    /// The height and width of images: a power of 2 from 8 to 4096.
     pub image_size: usize,
     /// The number of channels of an image.
     pub nc: usize,
     /// The number of random inputs for an image.
     pub nz: usize,
-    /// Channels of the generator's last layer but one; each layer before has twice as many.
+    /// The channels of the generator's last hidden layer; each layer before it has twice as many.
     pub ngf: usize,
-    /// Channels of the discriminator's first layer; each layer behind has twice as many.
+    /// The channels of the discriminator's first layer; each layer after it has twice as many.
     pub ndf: usize,
 }
 
@@ -51,7 +51,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How often 4 × 4 places are doubled before the last layer doubles them to the whole picture.
+    /// How often 4 × 4 positions are doubled before the last layer doubles them to the whole image.
     fn doublings(&self) -> Result<u32> {
         match self.image_size.is_power_of_two() && (8..=4096).contains(&self.image_size) {
             true => Ok(self.image_size.trailing_zeros() - 3),
@@ -63,13 +63,14 @@ impl Config {
     }
 }
 
-/// Random numbers `[batch, nz]` to pictures `[batch, nc, image_size, image_size]` from -1 to 1.
+/// From random inputs `[batch, nz]` to images `[batch, nc, image_size, image_size]` with values
+/// from -1 to 1.
 #[derive(Debug, Module)]
 pub struct Generator {
     main: Sequential,
 }
 
-/// Pictures `[batch, nc, image_size, image_size]` to logits `[batch]`, positive for real ones.
+/// From images `[batch, nc, image_size, image_size]` to logits `[batch]`, positive for real images.
 #[derive(Debug, Module)]
 pub struct Discriminator {
     main: Sequential,
@@ -95,7 +96,7 @@ impl Generator {
         Ok(Generator { main: first_values(main.add(last).add(Tanh::new())) })
     }
 
-    /// The pictures of random numbers `[batch, nz]`, usually normal ones.
+    /// Images from random inputs `[batch, nz]`, usually normal numbers.
     #[track_caller]
     pub fn forward(&self, z: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
@@ -119,7 +120,8 @@ impl Discriminator {
         Ok(Discriminator { main: first_values(main.add(Conv2d::new(channels, 1, 4).bias(false))) })
     }
 
-    /// The logits of pictures. PyTorch's example ends with their sigmoid; `binary_cross_entropy_with_logits` has it in it.
+    /// The logits of images. PyTorch's example returns their sigmoid, which
+    /// `binary_cross_entropy_with_logits` includes.
     #[track_caller]
     pub fn forward(&self, pictures: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();

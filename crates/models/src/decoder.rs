@@ -1,8 +1,9 @@
 //! The decoder of today's language models: Llama 3, Mistral, Qwen 2 and 3, Gemma 1 to 3 (text), which differ in a few
 //! settings. transformers' `LlamaForCausalLM` and its variants.
 //!
-//! Each layer adds to the features of a token what attention finds in earlier tokens, and then what a gated network makes
-//! of them. Positions are rotations of queries and keys; several heads of queries share one of keys and values.
+//! Each layer consists of attention to earlier tokens and a gated feed-forward network, with
+//! residual connections. Positions are rotations of queries and keys; several query heads share one
+//! head of keys and values.
 
 use fulmen_nn::attention::{Attention, KeyValueCache, RotaryEmbedding, RotaryScaling};
 use fulmen_nn::{Dropout, Embedding, Init, Linear, Module, Parameter, RmsNorm};
@@ -29,9 +30,10 @@ pub enum ModelType {
     Qwen3,
     /// Gemma: normalizations multiply by `1 + weight`, and embeddings are scaled.
     Gemma,
-    /// Gemma 2: four normalizations a layer; logits stay within bounds.
+    /// Gemma 2: four normalizations in each layer; logits are bounded.
     Gemma2,
-    /// Gemma 3, the text alone: queries and keys are normalized; layers with a sliding window have angles of their own.
+    /// Gemma 3, text only: queries and keys are normalized; layers with a sliding window use
+    /// different angles.
     #[serde(rename = "gemma3_text")]
     Gemma3,
 }
@@ -40,7 +42,7 @@ pub enum ModelType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerType {
-    /// All earlier ones.
+    /// All earlier tokens.
     FullAttention,
     /// The last `sliding_window`.
     SlidingAttention,
@@ -50,7 +52,7 @@ pub enum LayerType {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Which of the models it is.
+    /// The kind of model.
     pub model_type: ModelType,
     /// The size of the vocabulary.
     pub vocab_size: usize,
@@ -60,63 +62,64 @@ pub struct Config {
     pub intermediate_size: usize,
     /// The number of layers.
     pub num_hidden_layers: usize,
-    /// Heads of queries.
+    /// The number of query heads.
     pub num_attention_heads: usize,
-    /// Heads of keys and values, which divide those of queries; as many if not given.
+    /// The number of heads of keys and values, which must divide that of queries; by default the
+    /// same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_key_value_heads: Option<usize>,
     /// The number of features of a head; `hidden_size/num_attention_heads` if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
-    /// How many tokens the model was trained on.
+    /// The number of tokens that the model was trained on.
     pub max_position_embeddings: usize,
     /// The constant that normalizations add to the mean square.
     pub rms_norm_eps: f64,
-    /// The function of the gate.
+    /// The activation of the gate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_act: Option<Activation>,
-    /// The same; Gemma's name, which comes first.
+    /// The same; Gemma's name, which takes precedence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_activation: Option<Activation>,
     /// Whether the projections of attention have biases.
     pub attention_bias: bool,
-    /// Whether the layers of the network have biases.
+    /// Whether the layers of the feed-forward network have biases.
     pub mlp_bias: bool,
     /// The dropout of attention weights.
     pub attention_dropout: f64,
     /// Whether the head shares the weight of the token embedding; Gemma's is if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tie_word_embeddings: Option<bool>,
-    /// The rotations as transformers 5 has them: `rope_theta`, `rope_type` and what belongs to that; or such a table for
-    /// each type of layer.
+    /// The rotations as in transformers 5: `rope_theta`, `rope_type` and its settings; or such a
+    /// table for each type of layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_parameters: Option<Map<String, Value>>,
     /// The base of the angles, in older files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_theta: Option<f64>,
-    /// How angles are changed for long sequences, in older files.
+    /// How angles are scaled for long sequences, in older files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<Map<String, Value>>,
     /// The base of the angles of layers with a sliding window, in older files of Gemma 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_local_base_freq: Option<f64>,
-    /// How many tokens a layer with a sliding window sees, itself among them.
+    /// The number of tokens that a layer with a sliding window sees, including its own.
     pub sliding_window: Option<usize>,
     /// Whether Qwen has a sliding window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_sliding_window: Option<bool>,
-    /// From which layer on Qwen has it.
+    /// The first layer with Qwen's sliding window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_window_layers: Option<usize>,
     /// Which tokens each layer sees.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer_types: Option<Vec<LayerType>>,
-    /// Gemma: the products of queries and keys are divided by the root of this and not of `head_dim`.
+    /// Gemma: queries times keys are divided by the square root of this instead of `head_dim`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query_pre_attn_scalar: Option<usize>,
-    /// Gemma 2: the bound `c` of the scores of attention, `c·tanh(x/c)`.
+    /// Gemma 2: the bound `c` of attention scores, `c·tanh(x/c)`.
     pub attn_logit_softcapping: Option<f64>,
-    /// Gemma 2: the same of the logits.
+    /// Gemma 2: the same for the logits.
     pub final_logit_softcapping: Option<f64>,
     /// The standard deviation of initial values.
     pub initializer_range: f64,
@@ -323,11 +326,11 @@ pub struct Layer {
     pub mlp: Mlp,
     /// Before attention.
     pub input_layernorm: Norm,
-    /// Before the network; in Gemma 2 and 3, of what attention adds.
+    /// Before the network; in Gemma 2 and 3, after attention.
     pub post_attention_layernorm: Norm,
     /// Gemma 2 and 3: before the network.
     pub pre_feedforward_layernorm: Option<Norm>,
-    /// Gemma 2 and 3: of what the network adds.
+    /// Gemma 2 and 3: after the network.
     pub post_feedforward_layernorm: Option<Norm>,
 }
 
@@ -491,7 +494,7 @@ impl Decoder {
         self.config.final_logit_softcapping.map_or(logits.clone(), |cap| (logits / cap).tanh() * cap)
     }
 
-    /// The features `[batch, length, features]` that the head takes.
+    /// The features `[batch, length, features]`, the input of the head.
     fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
         let ids = ids.live()?;
         if ids.rank() != 2 {
@@ -529,7 +532,7 @@ impl CausalLm for Decoder {
         })
     }
 
-    /// Rotations have no end.
+    /// Rotations have no limit.
     fn max_positions(&self) -> Option<usize> {
         None
     }
@@ -543,7 +546,7 @@ impl Pretrained for Decoder {
         &[("use_bidirectional_attention", "false"), ("pretraining_tp", "1")];
     const BASE_MODEL_PREFIX: &'static str = "model";
     const HEAD: &'static [&'static str] = &["lm_head"];
-    /// Tables of old files.
+    /// Tables in old files.
     const IGNORED: &'static [&'static str] = &["rotary_emb.inv_freq"];
 
     fn new(config: Config) -> Result<Decoder> {

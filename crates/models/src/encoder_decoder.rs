@@ -14,19 +14,20 @@ pub(crate) trait EncoderDecoder {
     /// The first token of the decoder.
     fn start_token(&self) -> i32;
 
-    /// The features of ids `[batch, length]`, and their keys and values for each layer of the decoder.
+    /// Encodes ids `[batch, length]`: the features, and their keys and values for each layer of the
+    /// decoder.
     fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal>;
 
     /// The features of the decoder's ids. Each sees those before it and the encoder's output.
     fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>);
 
-    /// From the decoder's features to logits.
+    /// The output projection of the decoder.
     fn head(&self, x: Tensor) -> Tensor;
 
     /// A cache for `batch` sequences.
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache;
 
-    /// How many tokens the decoder may write.
+    /// The most tokens of the decoder.
     fn max_positions(&self) -> Option<usize>;
 }
 
@@ -40,8 +41,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Keys and values for a layer. `of` computes them anew where there is no cache: a scan over layers is recorded for its
-    /// first layer alone, and each has its own.
+    /// Keys and values for a layer. Without a cache, `of` computes them, because a scan over layers
+    /// is recorded for its first layer only, while each layer has its own.
     pub(crate) fn keys_values(
         &self,
         layer: usize,
@@ -54,9 +55,10 @@ impl Memory {
         }
     }
 
-    /// Attention of queries `[rows, heads, count, width]` to keys and values of the encoder's tokens: `[rows, count,
-    /// heads·width]`. There may be several rows, one after the other, for each text: the beams of a search. They attend as
-    /// if they were tokens of one row, so that no key is copied.
+    /// Attention of queries `[rows, heads, count, width]` to keys and values of the encoder's
+    /// tokens: `[rows, count, heads·width]`. Each text may have several consecutive rows, the beams
+    /// of a search. They attend as if they were tokens of a single row, so that keys are not
+    /// copied.
     pub(crate) fn attend(&self, how: Attention, q: &Tensor, [k, v]: &[Tensor; 2]) -> Tensor {
         let [rows, heads, count, width] = [0, 1, 2, 3].map(|axis| q.size(axis));
         let batch = k.size(0).max(1);
@@ -81,7 +83,8 @@ pub struct Decoding<'m> {
 }
 
 impl<'m> Decoding<'m> {
-    /// Encodes ids; `attention_mask`, of the same shape, is 0 at padding. Poisoned for other shapes.
+    /// Encodes ids; `attention_mask`, of the same shape, is 0 at padding. Poisoned if the shapes do
+    /// not fit.
     pub(crate) fn new(model: &'m dyn EncoderDecoder, ids: &Tensor, attention_mask: Option<&Tensor>) -> Decoding<'m> {
         let encode = || {
             let ids = ids.live()?;
@@ -111,9 +114,10 @@ impl<'m> Decoding<'m> {
         MODELS.record(self.model.name(), || Ok(self.model.head(self.features(ids.as_tensor(), None)?.0)))
     }
 
-    /// The decoder's ids for labels, integers `[batch, length]`: each label moved one place to the right, behind the token that
-    /// decoders begin with. So `decoding.forward(decoding.shift_right(&labels))` are the logits of the labels. Labels that a
-    /// loss leaves out, below 0, become token 0.
+    /// The decoder's ids for labels, integers `[batch, length]`: each label shifted one position to
+    /// the right, after the decoder's first token. So
+    /// `decoding.forward(decoding.shift_right(&labels))` gives the logits of the labels. Negative
+    /// labels, which the loss ignores, become token 0.
     #[track_caller]
     pub fn shift_right(&self, labels: impl AsTensor) -> Tensor {
         MODELS.record("shift_right", || {

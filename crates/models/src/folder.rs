@@ -1,7 +1,7 @@
-//! [`Pretrained`]: Hugging Face model folders, a `config.json` and weights: loads them, and saves models so that
-//! transformers loads them in turn.
+//! [`Pretrained`]: loads Hugging Face model folders, a `config.json` and weights, and saves models
+//! in a form that transformers loads.
 //!
-//! Not here: the weight files themselves, `fulmen_nn::weights`; tokenizers, `fulmen-text`.
+//! Not here: weight files (`fulmen_nn::weights`) and tokenizers (`fulmen-text`).
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -20,7 +20,7 @@ const CONFIG: &str = "config.json";
 /// The size limit of a weight file, transformers' default.
 const MAX_SHARD_BYTES: u64 = 5_000_000_000;
 
-/// A model that Hugging Face's transformers knows, with its names of parameters and settings.
+/// A model that Hugging Face's transformers supports, with its names of parameters and settings.
 ///
 /// ```
 /// use fulmen_models::Pretrained;
@@ -44,16 +44,16 @@ pub trait Pretrained: Module + Sized {
     /// The key of `config.json` with the kind of the model: `model_type` in transformers.
     const MODEL_TYPE_KEY: &'static str = "model_type";
 
-    /// The values of that key that this is the model for.
+    /// The values of that key for this model.
     const MODEL_TYPES: &'static [&'static str];
 
     /// The file that the weights are saved in.
     const WEIGHTS: &'static str = "model.safetensors";
 
-    /// Settings that would make it another model, with the only supported value, in JSON.
+    /// Keys that only one value is supported for, with that value in JSON.
     const FIXED: &'static [(&'static str, &'static str)] = &[];
 
-    /// The first part of most names: files of the model without a head leave it out.
+    /// The first part of most names, which files of the model without a head omit.
     const BASE_MODEL_PREFIX: &'static str = "";
 
     /// Prefixes of the names of the head. A model trained for another task reinitializes it.
@@ -87,24 +87,26 @@ pub trait Pretrained: Module + Sized {
         self.parameters().into_iter().filter(|(name, _)| is_of_head::<Self>(name)).collect()
     }
 
-    /// The settings of a folder as it is downloaded from Hugging Face.
+    /// The settings of a folder downloaded from Hugging Face.
     ///
     /// # Errors
-    /// The config is missing, is of another model, or asks for an unsupported feature: the message names the key.
+    /// The config is missing, belongs to another model, or asks for an unsupported feature: the
+    /// message names the key.
     fn config_from_folder(folder: impl AsRef<Path>) -> Result<Self::Config> {
         read_config::<Self>(folder.as_ref())
     }
 
-    /// Loads a folder as it is downloaded from Hugging Face: `config.json`, and the weights as `model.safetensors`,
-    /// `pytorch_model.bin`, or an index of several such files.
+    /// Loads a folder downloaded from Hugging Face: `config.json`, and the weights as
+    /// `model.safetensors`, `pytorch_model.bin`, or an index of several such files.
     ///
-    /// Parameters are f32, whatever the files have; [`Module::to_dtype`] changes that. The model comes in evaluation
-    /// mode, as in transformers; the Trainer switches it. The names may begin with `module.` (DistributedDataParallel)
-    /// or `_orig_mod.` (`torch.compile`).
+    /// Parameters are f32, whatever the files have; [`Module::to_dtype`] changes that. The model is
+    /// in evaluation mode, as in transformers; the Trainer switches it. Names may have the prefix
+    /// `module.` (DistributedDataParallel) or `_orig_mod.` (`torch.compile`).
     ///
     /// # Errors
-    /// A file is missing or damaged. The config is of another model, or asks for an unsupported feature: the message
-    /// names the key. A parameter is missing in the files, unexpected there, or of another shape: the message lists all.
+    /// A file is missing or damaged. The config belongs to another model, or asks for an
+    /// unsupported feature: the message names the key. A parameter is missing in the files,
+    /// unexpected, or has another shape: the message lists all of them.
     #[track_caller]
     fn from_folder(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
@@ -114,8 +116,9 @@ pub trait Pretrained: Module + Sized {
         Ok(model)
     }
 
-    /// [`from_folder`](Pretrained::from_folder) for another task: `change` sets, say, the number of labels. A head that
-    /// the files do not have, or have in another shape, gets its first values from `initialize`, which the Trainer calls.
+    /// Like [`from_folder`](Pretrained::from_folder), for another task: `change` sets the number of
+    /// labels, for example. A head that the files do not have, or have in another shape, gets its
+    /// initial values from `initialize`, which the Trainer calls.
     ///
     /// # Errors
     /// Those of [`from_folder`](Pretrained::from_folder), except for the head's parameters.
@@ -136,11 +139,13 @@ pub trait Pretrained: Module + Sized {
         Ok(model)
     }
 
-    /// Writes `config.json` and the weights into a folder, which is made if it is not there: `model.safetensors`, or
-    /// several files of at most 5 GB with an index. transformers' `from_pretrained` loads it.
+    /// Writes `config.json` and the weights into a folder, which is created if needed:
+    /// `model.safetensors`, or several files of at most 5 GB with an index. transformers'
+    /// `from_pretrained` can load it.
     ///
     /// # Errors
-    /// The folder cannot be written to, or has weights of another form already; a parameter has no value.
+    /// The folder cannot be written or already has weights in another form; a parameter has no
+    /// value.
     #[track_caller]
     fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
@@ -201,7 +206,7 @@ pub(crate) fn read_object(file: &Path) -> Result<Map<String, Value>> {
     serde_json::from_str(&text).map_err(|e| Error::config(format!("not a valid config: {e}")).in_file(file))
 }
 
-/// Settings that all have defaults. Of those that are `fixed`, a key and JSON, no other value is allowed.
+/// Settings with defaults for all keys. For keys in `fixed`, only the given JSON value is allowed.
 pub(crate) fn read_json<C: DeserializeOwned>(json: &Map<String, Value>, fixed: &[(&str, &str)]) -> Result<C> {
     for (key, expected) in fixed {
         let found = json.get(*key).map(Value::to_string);
@@ -210,7 +215,7 @@ pub(crate) fn read_json<C: DeserializeOwned>(json: &Map<String, Value>, fixed: &
         }
     }
     serde_json::from_value(Value::Object(json.clone())).map_err(|error| {
-        // serde's error does not name the key: it is the one that fails by itself.
+        // serde's error does not name the key, so each key is tried separately.
         let alone = |(key, value): (&String, &Value)| {
             serde_json::from_value::<C>(json!({ key: value })).err().map(|error| format!("`{key}`: {error}"))
         };
@@ -226,7 +231,7 @@ fn json_of(config: &impl Serialize) -> Result<Map<String, Value>> {
     }
 }
 
-/// Gives the model the values of the folder's files.
+/// Loads the values of the folder's files into the model.
 #[track_caller]
 fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Result<LoadReport> {
     let names: Vec<String> = all_names(model);
@@ -255,7 +260,7 @@ fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Resu
     Ok(values.load_into(model, strictness)?)
 }
 
-/// The names of all parameters and buffers, each of those that a tied one has.
+/// The names of all parameters and buffers, including all names of tied ones.
 fn all_names(module: &impl Module) -> Vec<String> {
     struct Names(Vec<String>);
     impl fulmen_nn::Visitor for Names {
@@ -300,7 +305,7 @@ mod tests {
     use crate::roberta::RobertaForMaskedLm;
     use crate::t5::T5;
 
-    /// A copy of a reference folder, whose config is changed.
+    /// A copy of a reference folder with a changed config.
     fn changed(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> tempfile::TempDir {
         let copy = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
         for entry in std::fs::read_dir(folder(name)).into_iter().flatten().flatten() {
@@ -374,7 +379,7 @@ mod tests {
         }
     }
 
-    /// A model with new values, what it gives, and its folder.
+    /// A model with new values, its output, and its folder.
     fn save<M: Pretrained>(name: &str, to: &Path, forward: impl Fn(&M, &Expected) -> (Tensor, Vec<&'static str>)) {
         let config = read_config::<M>(&folder(name)).unwrap_or_else(|e| panic!("{e}"));
         let (model, expected) = (M::new(config).unwrap_or_else(|e| panic!("{e}")), Expected::read(name));

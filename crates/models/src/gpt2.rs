@@ -1,8 +1,8 @@
 //! GPT-2: transformers' `GPT2LMHeadModel`, Radford et al. 2019.
 //!
-//! Token and position embeddings are added; each block adds to them what attention finds in earlier tokens, and then what
-//! a network of two layers makes of each token; the head, which is the token embedding again, turns the last
-//! normalization into logits.
+//! Token and position embeddings are added. Each block consists of attention to earlier tokens and
+//! a feed-forward network, with residual connections. The head, which shares the weight of the
+//! token embedding, turns the last normalization into logits.
 
 use fulmen_nn::attention::{Attention, KeyValueCache};
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};

@@ -1,4 +1,4 @@
-//! How the layers of a deep model run: one after the other, as scans, computed again in the backward pass.
+//! Runs the layers of a deep model: in sequence, as scans, or recomputed in the backward pass.
 
 use fulmen_nn::attention::KeyValueCache;
 use fulmen_nn::{Module, scan_layers};
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(repetition(&gemma3), (6, 4));
         assert_eq!(repetition(&gemma3[24..]), (1, 2));
         assert_eq!(repetition(&[true; 5]), (1, 5));
-        // T5: the first block is another.
+        // T5: the first block differs.
         assert_eq!(repetition(&[true, false, false, false]), (1, 1));
         assert_eq!(repetition(&[false, false, true, true]), (1, 2));
         assert_eq!(repetition(&[true]), (1, 1));

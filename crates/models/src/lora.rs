@@ -1,5 +1,5 @@
-//! [`Lora`]: low-rank updates of a frozen model's weights, picked by the names of parameters (Hu et al. 2021), in files as
-//! peft has them.
+//! [`Lora`]: low-rank updates of a frozen model's weights, selected by parameter names (Hu et al.
+//! 2021), in peft's file format.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -20,7 +20,7 @@ use crate::{Error, MODELS, Result};
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Settings that would make it another adapter, with the only supported value.
+/// Keys that only one value is supported for.
 const FIXED: [(&str, &str); 7] = [
     ("peft_type", "\"LORA\""),
     ("bias", "\"none\""),
@@ -136,7 +136,7 @@ impl Adapter {
     }
 }
 
-/// Puts the weights back, after a panic too.
+/// Restores the weights, also after a panic.
 struct Restore(Vec<(Parameter, Tensor)>);
 
 impl Drop for Restore {
@@ -147,8 +147,7 @@ impl Drop for Restore {
 
 impl<M: Module> Lora<M> {
     /// Freezes the model, and adds updates to the weights whose names match one of the patterns, in
-    /// which `*` matches any text:
-    /// `*.q_proj.weight`.
+    /// which `*` matches any text: `*.q_proj.weight`.
     ///
     /// # Errors
     /// A pattern matches no parameter, or one that is not a matrix; `r` is 0.
@@ -178,8 +177,8 @@ impl<M: Module> Lora<M> {
     }
 
     /// Trains parts of the model as a whole, such as a new classifier, and saves them next to the
-    /// updates: peft's
-    /// `modules_to_save`. Each is named by the name of a module, or the last parts of it.
+    /// updates: peft's `modules_to_save`. Each name is that of a module, or the last components of
+    /// it.
     ///
     /// ```
     /// use fulmen_models::bert::Config;
@@ -211,10 +210,12 @@ impl<M: Module> Lora<M> {
         Saved { adapters: &self.adapters, whole }
     }
 
-    /// An adapter that peft or [`save_pretrained`](Lora::save_pretrained) wrote, for its model.
+    /// Loads an adapter that peft or [`save_pretrained`](Lora::save_pretrained) wrote, for its
+    /// model.
     ///
     /// # Errors
-    /// A file is missing or damaged, or asks for an unsupported feature; the adapter is of another model.
+    /// A file is missing or damaged, or asks for an unsupported feature; the adapter belongs to
+    /// another model.
     #[track_caller]
     pub fn from_folder(model: M, folder: impl AsRef<Path>) -> Result<Lora<M>> {
         let file = folder.as_ref().join(CONFIG);
@@ -234,11 +235,11 @@ impl<M: Module> Lora<M> {
         Ok(lora)
     }
 
-    /// Writes the updates, and what is trained whole, into a folder, which is made if it is not there, as peft's `PeftModel.from_pretrained`
-    /// reads it.
+    /// Writes the updates, and the parts that are trained whole, into a folder, which is created if
+    /// needed. peft's `PeftModel.from_pretrained` can load it.
     ///
     /// # Errors
-    /// The folder cannot be written to; an update has no value.
+    /// The folder cannot be written; an update has no value.
     #[track_caller]
     pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
@@ -277,7 +278,7 @@ impl<M: Module> Lora<M> {
         &self.model
     }
 
-    /// The model with the updates added to its weights for good. Its parameters stay frozen.
+    /// The model with the updates permanently added to its weights. Its parameters stay frozen.
     #[track_caller]
     pub fn merge_and_unload(self) -> M {
         let scale = self.alpha / self.r as f64;
@@ -288,7 +289,7 @@ impl<M: Module> Lora<M> {
     }
 }
 
-/// Whether a parameter is in the module of this name, or of these last parts of its name.
+/// Whether a parameter is in the module with this name, or with these last components of its name.
 fn is_in(parameter: &str, module: &str) -> bool {
     format!(".{parameter}").contains(&format!(".{module}."))
 }
@@ -332,7 +333,7 @@ mod tests {
         let again = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
         lora.save_pretrained(again.path()).unwrap_or_else(|e| panic!("{e}"));
         let again = Lora::from_folder(gpt2(), again.path()).unwrap_or_else(|e| panic!("{e}"));
-        // All that is trained, and the gradient of nothing else.
+        // Everything that is trained, and no other gradient.
         let trained: Vec<Tensor> =
             lora.parameters().into_iter().filter(|(_, p)| p.requires_grad()).map(|(_, p)| p.get()).collect();
         assert_eq!(trained.len(), 4);

@@ -1,5 +1,5 @@
-//! The encoder-decoder Transformer, Vaswani et al. 2017, as transformers' `MarianMTModel` has it: also the translators of
-//! the University of Helsinki, `opus-mt-…`.
+//! The encoder-decoder Transformer, Vaswani et al. 2017, in the form of transformers'
+//! `MarianMTModel`, including the translation models of the University of Helsinki, `opus-mt-…`.
 //!
 //! An encoder reads a text; a decoder writes another, with attention to its own tokens and to the
 //! encoder's output. Each part of a layer is followed by a residual sum and a normalization.
@@ -23,25 +23,25 @@ use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache, init};
 pub struct Config {
     /// `marian`.
     pub model_type: String,
-    /// How many tokens there are; of the encoder, where the decoder has others.
+    /// The size of the vocabulary, or of the encoder's, if the decoder's differs.
     pub vocab_size: usize,
-    /// How many tokens the decoder has; `vocab_size` if not given.
+    /// The size of the decoder's vocabulary; `vocab_size` if not given.
     pub decoder_vocab_size: Option<usize>,
-    /// Whether encoder and decoder have one embedding.
+    /// Whether encoder and decoder share the embedding.
     pub share_encoder_decoder_embeddings: bool,
-    /// Whether the head is the decoder's token embedding.
+    /// Whether the head shares the weight of the decoder's token embedding.
     pub tie_word_embeddings: bool,
     /// The most tokens of a text.
     pub max_position_embeddings: usize,
     /// The number of features of a token.
     pub d_model: usize,
-    /// Layers of the encoder.
+    /// The number of layers of the encoder.
     pub encoder_layers: usize,
     /// The number of features in the feed-forward network of its layers.
     pub encoder_ffn_dim: usize,
     /// The number of its attention heads, which must divide the number of features.
     pub encoder_attention_heads: usize,
-    /// Layers of the decoder.
+    /// The number of layers of the decoder.
     pub decoder_layers: usize,
     /// The number of features in the feed-forward network of its layers.
     pub decoder_ffn_dim: usize,
@@ -53,11 +53,11 @@ pub struct Config {
     pub dropout: f64,
     /// The dropout of attention weights.
     pub attention_dropout: f64,
-    /// Dropout within the networks.
+    /// The dropout within the feed-forward networks.
     pub activation_dropout: f64,
     /// The standard deviation of initial values.
     pub init_std: f64,
-    /// Whether embeddings are multiplied by the root of `d_model`.
+    /// Whether embeddings are multiplied by the square root of `d_model`.
     pub scale_embedding: bool,
     /// The first token of the decoder.
     pub decoder_start_token_id: i32,
@@ -98,8 +98,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The base Transformer of the paper for so many tokens, of which the last is the one that a decoder begins with: 44
-    /// million parameters and 512 for each token.
+    /// The base Transformer of the paper for this vocabulary, whose last token is the first one of
+    /// the decoder: 44 million parameters and 512 for each token.
     pub fn base(vocab_size: usize) -> Config {
         Config {
             vocab_size,
@@ -195,13 +195,13 @@ pub struct Marian {
 pub struct Model {
     /// The tokens' embedding where both have one, `[vocabulary, features]`.
     pub shared: Option<Embedding>,
-    /// Reads.
+    /// The encoder.
     pub encoder: Encoder,
-    /// Writes.
+    /// The decoder.
     pub decoder: Decoder,
 }
 
-/// Reads a text.
+/// The encoder.
 #[derive(Module)]
 pub struct Encoder {
     /// `[vocabulary, features]`.
@@ -211,7 +211,7 @@ pub struct Encoder {
     dropout: Dropout,
 }
 
-/// Writes a text.
+/// The decoder.
 #[derive(Module)]
 pub struct Decoder {
     /// `[vocabulary, features]`.
@@ -232,14 +232,15 @@ pub struct EncoderLayer {
     network: Network,
 }
 
-/// A layer of the decoder: as one of the encoder, with attention to the encoder's tokens in between.
+/// A layer of the decoder: like one of the encoder, with attention to the encoder's output in
+/// between.
 #[derive(Module)]
 pub struct DecoderLayer {
     /// Attention to earlier tokens.
     pub self_attn: MultiHeadAttention,
     /// After it.
     pub self_attn_layer_norm: LayerNorm,
-    /// Attention to the encoder's tokens.
+    /// Attention to the encoder's output.
     pub encoder_attn: MultiHeadAttention,
     /// After it.
     pub encoder_attn_layer_norm: LayerNorm,
@@ -247,7 +248,8 @@ pub struct DecoderLayer {
     network: Network,
 }
 
-/// The network of a layer, the normalization after it, and the dropout of all that the layer adds.
+/// The feed-forward network of a layer, the normalization after it, and the dropout of the layer's
+/// outputs.
 #[derive(Module)]
 struct Network {
     fc1: Linear,
@@ -259,7 +261,7 @@ struct Network {
     activation: Activation,
 }
 
-/// Attention in several heads.
+/// Multi-head attention.
 #[derive(Module)]
 pub struct MultiHeadAttention {
     /// `[features, features]`.
@@ -290,7 +292,7 @@ impl MultiHeadAttention {
         [&self.k_proj, &self.v_proj].map(|layer| split_heads(&layer.forward(x), self.heads))
     }
 
-    /// Attention of the tokens to each other.
+    /// Self-attention.
     fn forward(&self, x: &Tensor, how: &Attention, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
         let (q, [k, v]) = (self.queries(x), self.keys_values(x));
         let (found, cache) = attend(how.clone().dropout(&self.dropout), [&q, &k, &v], cache);
@@ -335,7 +337,8 @@ impl Marian {
 
     /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same shape, is 0 at padding.
     ///
-    /// All that comes of it is poisoned for other shapes, and for more tokens than there are positions.
+    /// Everything computed from it is poisoned if the shapes do not fit, or if there are more
+    /// tokens than positions.
     #[track_caller]
     pub fn decoding(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>) -> Decoding<'_> {
         let _scope = MODELS.open();
@@ -347,7 +350,7 @@ impl Marian {
         LayerOptions { gradient_checkpointing, scan_layers }
     }
 
-    /// Embeddings of tokens and of where they stand.
+    /// Embeddings of tokens and positions.
     fn embed(&self, embedding: &Embedding, ids: &Tensor, span: &Span) -> Tensor {
         let (tokens, width) = (embedding.forward(ids), self.config.d_model);
         let tokens = if self.config.scale_embedding { tokens * (width as f64).sqrt() } else { tokens };

@@ -1,8 +1,8 @@
 //! ResNet: convolutions with residual connections. He et al. 2015, "Deep Residual Learning for
 //! Image Recognition".
 //!
-//! Modules and parameters have the names that torchvision and timm give them, so `resnet50-….pth` and timm's folders load
-//! as they are. A bottleneck has its stride in the 3 × 3 convolution (v1.5), as there.
+//! Modules and parameters have torchvision's and timm's names, so `resnet50-….pth` and timm's
+//! folders can be loaded. As there, a bottleneck has its stride in the 3 × 3 convolution (v1.5).
 //!
 //! ```
 //! use fulmen_models::Pretrained;
@@ -37,20 +37,21 @@ use crate::{Error, MODELS, Pretrained, Result};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(from = "TimmConfig", into = "TimmConfig")]
 pub struct Config {
-    /// Which ResNet.
+    /// The ResNet.
     pub architecture: Architecture,
-    /// Classes of the head.
+    /// The number of classes of the head.
     pub num_classes: usize,
     /// The number of channels of an image.
     pub in_chans: usize,
-    /// Channels of the first convolution, 64. timm and torchvision have no other number.
+    /// The channels of the first convolution: 64, the only value in timm and torchvision.
     pub stem_channels: usize,
-    /// Channels of the four stages, `[64, 128, 256, 512]`. A bottleneck gives four times as many.
+    /// The channels of the four stages, `[64, 128, 256, 512]`. A bottleneck outputs four times as
+    /// many.
     pub channels: [usize; 4],
-    /// Blocks in each of the four stages, which the architecture says.
+    /// The number of blocks in each of the four stages, as the architecture defines it.
     pub layers: [usize; 4],
-    /// For pictures of about 32 × 32: a 3 × 3 convolution of stride 1 comes first, and no pooling behind it. Neither
-    /// torchvision nor timm has such a form.
+    /// For images of about 32 × 32: the first convolution is 3 × 3 with stride 1, without pooling
+    /// after it. Neither torchvision nor timm has this form.
     pub small_pictures: bool,
     /// Whether the last normalization of each block is initialized with zeros, so that the block
     /// initially passes its input through.
@@ -214,7 +215,8 @@ impl From<Config> for TimmConfig {
     }
 }
 
-/// A classifier of pictures: `[batch, channels, height, width]` to logits `[batch, classes]`, for any height and width.
+/// An image classifier: `[batch, channels, height, width]` to logits `[batch, classes]`, for any
+/// height and width.
 #[derive(Clone, Debug, Module)]
 pub struct ResNet {
     conv1: Conv2d,
@@ -231,8 +233,9 @@ pub struct ResNet {
 }
 
 impl ResNet {
-    /// The model of weights without a `config.json`: torchvision's `resnet50-….pth`, or a checkpoint of the Trainer. Their names
-    /// and shapes tell which ResNet it is. What is under other names, such as a training state, is left out.
+    /// The model for weights without a `config.json`: torchvision's `resnet50-….pth`, or a
+    /// checkpoint of the Trainer. Names and shapes determine which ResNet it is. Other values, such
+    /// as training state, are ignored.
     ///
     /// ```
     /// use fulmen_models::Pretrained;
@@ -264,15 +267,15 @@ impl ResNet {
         Ok(model)
     }
 
-    /// Pictures `[batch, channels, height, width]` to logits `[batch, classes]`.
+    /// Images `[batch, channels, height, width]` to logits `[batch, classes]`.
     #[track_caller]
     pub fn forward(&self, pictures: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
         self.fc.forward(AdaptiveAvgPool2d::new(1).forward(self.forward_features(pictures)).flatten(1, -1))
     }
 
-    /// Pictures `[batch, channels, height, width]` to what the last stage makes of them, `[batch, features, height / 32,
-    /// width / 32]`; for small pictures `/ 8`.
+    /// The output of the last stage for images `[batch, channels, height, width]`: `[batch,
+    /// features, height / 32, width / 32]`; for small images `/ 8`.
     #[track_caller]
     pub fn forward_features(&self, pictures: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
@@ -287,18 +290,18 @@ impl ResNet {
     }
 }
 
-/// Two or three convolutions and the way past them. torchvision has a `BasicBlock` and a `Bottleneck`; they have the same
-/// names, so one struct is both.
+/// Two or three convolutions with a residual connection. torchvision's `BasicBlock` and
+/// `Bottleneck` have the same parameter names, so one struct implements both.
 #[derive(Clone, Debug, Module)]
 struct Block {
     conv1: Conv2d,
     bn1: BatchNorm2d,
     conv2: Conv2d,
     bn2: BatchNorm2d,
-    /// In a bottleneck.
+    /// Only in a bottleneck.
     conv3: Option<Conv2d>,
     bn3: Option<BatchNorm2d>,
-    /// Where the block changes the shape.
+    /// Only if the block changes the shape.
     downsample: Option<(Conv2d, BatchNorm2d)>,
     outputs: usize,
 }

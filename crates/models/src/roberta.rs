@@ -1,5 +1,6 @@
-//! RoBERTa: transformers' `RobertaForMaskedLM` and `RobertaForSequenceClassification`, Liu et al. 2019. The encoder is
-//! [BERT's](crate::bert); positions are counted from behind the padding's id, and the heads are others.
+//! RoBERTa: transformers' `RobertaForMaskedLM` and `RobertaForSequenceClassification`, Liu et al.
+//! 2019. The encoder is [BERT's](crate::bert); positions are counted after the padding's id, and
+//! the heads differ.
 
 use fulmen_nn::{Dropout, Init, LayerNorm, Linear, Module, Parameter, activation};
 use fulmen_tensor::{AsTensor, Tensor};
@@ -7,7 +8,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 use crate::bert::{Config, Encoder, FIXED};
 use crate::{MODELS, Pretrained, Result, init};
 
-/// RoBERTa that finds masked tokens.
+/// RoBERTa for masked tokens.
 ///
 /// ```
 /// use fulmen_models::Pretrained;
@@ -34,7 +35,7 @@ pub struct RobertaForMaskedLm {
     config: Config,
 }
 
-/// A linear layer, a normalization, and the token embedding again with a bias.
+/// A linear layer, a normalization, and the token embedding with a bias as the output.
 #[derive(Module)]
 pub struct LmHead {
     /// `[vocabulary]`.
@@ -90,13 +91,13 @@ impl Pretrained for RobertaForMaskedLm {
     }
 }
 
-/// RoBERTa that tells the class of a text by its first token.
+/// RoBERTa that classifies a text by its first token.
 ///
 /// ```no_run
 /// use fulmen_models::roberta::RobertaForSequenceClassification;
 /// use fulmen_models::{Labels, Pretrained};
 ///
-/// // The classifier is new. The Trainer gives it its first values.
+/// // The classifier is new. The Trainer initializes it.
 /// let model = RobertaForSequenceClassification::from_folder_with("roberta-base", |config| {
 ///     config.labels = Labels::new(["negative", "positive"]);
 /// })?;
@@ -112,7 +113,7 @@ pub struct RobertaForSequenceClassification {
     config: Config,
 }
 
-/// Two layers with a `tanh` between.
+/// Two layers with a `tanh` in between.
 #[derive(Module)]
 pub struct ClassificationHead {
     /// `[features, features]`.

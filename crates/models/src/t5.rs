@@ -37,7 +37,7 @@ pub struct Config {
     pub num_heads: usize,
     /// Ranges of distances that have a bias of their own.
     pub relative_attention_num_buckets: usize,
-    /// The distance from which on all are in the last range.
+    /// The distance from which on all share the last range.
     pub relative_attention_max_distance: usize,
     /// All dropouts.
     pub dropout_rate: f64,
@@ -180,7 +180,7 @@ struct Distances {
 /// Attention of its tokens to each other, in a decoder to what the encoder made, and a network. transformers calls these
 /// `layer.0`, `layer.1` and so on.
 pub struct Block {
-    /// To each other.
+    /// Self-attention.
     pub self_attention: SelfAttention,
     /// Before it.
     pub self_norm: RmsNorm,
@@ -364,7 +364,8 @@ impl Stack {
         })
     }
 
-    /// The features of tokens, of which each sees those where `seen` is true, and with `memory` what the encoder made.
+    /// The features of tokens. Each token sees those where `seen` is true, and the encoder's output
+    /// in `memory`.
     fn forward(
         &self,
         ids: &Tensor,
@@ -404,7 +405,7 @@ impl T5 {
     /// `[batch, decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
     /// padding.
     ///
-    /// Poisoned for other shapes.
+    /// Poisoned if the shapes do not fit.
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>, decoder_ids: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
@@ -413,7 +414,7 @@ impl T5 {
 
     /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same shape, is 0 at padding.
     ///
-    /// All that comes of it is poisoned for other shapes.
+    /// Everything computed from it is poisoned if the shapes do not fit.
     #[track_caller]
     pub fn decoding(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>) -> Decoding<'_> {
         let _scope = MODELS.open();

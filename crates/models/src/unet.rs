@@ -1,7 +1,8 @@
 //! UNet for diffusion: diffusers' `UNet2DModel`, after Ho et al. 2020, "Denoising Diffusion Probabilistic Models".
 //!
-//! On the way down, blocks make pictures smaller and their channels more; on the way up, the same in reverse, and each block
-//! there also gets the output of its counterpart on the way down. Each block is conditioned on the noise level.
+//! On the way down, blocks halve the size of images and add channels; on the way up, the reverse,
+//! where each block also gets the output of its counterpart on the way down. Each block is
+//! conditioned on the noise level.
 
 #[cfg(test)]
 mod tests;
@@ -19,31 +20,33 @@ use crate::{Activation, Error, MODELS, Pretrained, Result};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Channels of the noisy picture.
+    /// The number of channels of the noisy image.
     pub in_channels: usize,
-    /// Channels of the prediction.
+    /// The number of channels of the prediction.
     pub out_channels: usize,
     /// Whether the cosines of a time step's embedding come before the sines.
     pub flip_sin_to_cos: bool,
-    /// How many frequencies fewer than there are the highest and the lowest of the embedding are apart.
+    /// Reduces the number of intervals between the highest and the lowest frequency of the
+    /// embedding.
     pub freq_shift: f64,
-    /// The blocks on the way down. All but the last halve height and width.
+    /// The blocks on the way down. All except the last halve height and width.
     pub down_block_types: Vec<DownBlockType>,
-    /// The blocks on the way up, as many. All but the last double height and width.
+    /// The blocks on the way up, equally many. All except the last double height and width.
     pub up_block_types: Vec<UpBlockType>,
-    /// Channels of each block on the way down; those on the way up have them in reverse.
+    /// The channels of each block on the way down; the way up uses them in reverse.
     pub block_out_channels: Vec<usize>,
-    /// Residual blocks in each block on the way down; on the way up it is one more.
+    /// The number of residual blocks in each block on the way down; on the way up there is one
+    /// more.
     pub layers_per_block: usize,
     /// The padding of the halving convolutions on each side; with 0, only on the right and below.
     pub downsample_padding: usize,
-    /// Dropout within the residual blocks.
+    /// The dropout within residual blocks.
     pub dropout: f64,
-    /// The function before the convolutions.
+    /// The activation before the convolutions.
     pub act_fn: Activation,
     /// The number of features of a head of attention; none for one head of all features.
     pub attention_head_dim: Option<usize>,
-    /// Groups of channels that are normalized together.
+    /// The number of channel groups of normalizations.
     pub norm_num_groups: usize,
     /// The constant that normalizations add to the variance.
     pub norm_eps: f64,
@@ -60,7 +63,7 @@ pub enum DownBlockType {
     /// Residual blocks.
     #[serde(rename = "DownBlock2D")]
     Down,
-    /// Residual blocks with attention behind each.
+    /// Residual blocks, each followed by attention.
     #[serde(rename = "AttnDownBlock2D")]
     AttnDown,
 }
@@ -71,7 +74,7 @@ pub enum UpBlockType {
     /// Residual blocks.
     #[serde(rename = "UpBlock2D")]
     Up,
-    /// Residual blocks with attention behind each.
+    /// Residual blocks, each followed by attention.
     #[serde(rename = "AttnUpBlock2D")]
     AttnUp,
 }
@@ -100,7 +103,8 @@ impl Default for Config {
     }
 }
 
-/// A UNet: noisy pictures `[batch, channels, height, width]` and time steps `[batch]` to a prediction, usually of the noise.
+/// A UNet: from noisy images `[batch, channels, height, width]` and time steps `[batch]` to a
+/// prediction, usually of the noise.
 ///
 /// ```
 /// use fulmen_models::Pretrained;
@@ -133,7 +137,8 @@ pub struct UNet {
     up_blocks: Vec<UpBlock>,
     conv_norm_out: GroupNorm,
     conv_out: Conv2d,
-    /// Whether the backward pass computes each residual block again, for a fraction of the memory; false at first.
+    /// Whether the backward pass recomputes each residual block, for a fraction of the memory;
+    /// initially false.
     pub gradient_checkpointing: bool,
     #[module(skip)]
     config: Config,
@@ -148,7 +153,7 @@ struct TimestepEmbedding {
 #[derive(Module)]
 struct DownBlock {
     resnets: Vec<ResnetBlock>,
-    /// One a residual block, or none.
+    /// One for each residual block, or none.
     attentions: Vec<SpatialAttention>,
     downsamplers: Option<(Downsample,)>,
 }
@@ -162,7 +167,7 @@ struct MidBlock {
 #[derive(Module)]
 struct UpBlock {
     resnets: Vec<ResnetBlock>,
-    /// One a residual block, or none.
+    /// One for each residual block, or none.
     attentions: Vec<SpatialAttention>,
     upsamplers: Option<(Upsample,)>,
 }
@@ -204,10 +209,12 @@ struct Upsample {
 }
 
 impl UNet {
-    /// The prediction `[batch, out_channels, height, width]` for noisy pictures `[batch, in_channels, height, width]` at
-    /// integer time steps `[batch]`, and for classes `[batch]` if the config says how many there are.
+    /// The prediction `[batch, out_channels, height, width]` for noisy images `[batch, in_channels,
+    /// height, width]` at integer time steps `[batch]`, and for classes `[batch]` if the config has
+    /// a number of classes.
     ///
-    /// Height and width are multiples of `2^(blocks - 1)`. Poisoned for others, and for classes where there are none.
+    /// Height and width must be multiples of `2^(blocks - 1)`. Poisoned otherwise, and if classes
+    /// are given to a model without them.
     #[track_caller]
     pub fn forward(&self, sample: impl AsTensor, timesteps: impl AsTensor, class_labels: Option<&Tensor>) -> Tensor {
         MODELS.record("UNet", || self.predict(sample.as_tensor(), timesteps.as_tensor(), class_labels))
@@ -262,7 +269,7 @@ impl UNet {
         Ok(self.conv_out.forward(self.config.act_fn.forward(&self.conv_norm_out.forward(x))))
     }
 
-    /// A residual block, and attention behind it.
+    /// A residual block followed by attention.
     fn residual(&self, resnet: &ResnetBlock, attention: Option<&SpatialAttention>, x: &Tensor, emb: &Tensor) -> Tensor {
         let forward = |x: &Tensor| {
             let x = resnet.forward(x, emb);
@@ -368,7 +375,7 @@ impl Pretrained for UNet {
     ];
     const HEAD: &'static [&'static str] = &["conv_out.", "class_embedding."];
 
-    /// Attention was another class in the first published models.
+    /// The first published models used another attention class.
     fn current_name(name: &str) -> String {
         let renamed = [("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0")];
         renamed.into_iter().fold(name.into(), |name, (old, new)| name.replace(&format!(".{old}."), &format!(".{new}.")))
@@ -397,7 +404,7 @@ impl Pretrained for UNet {
             |count: usize, channels| (0..count).map(|_| SpatialAttention::new(&config, channels)).collect();
         let layers = config.layers_per_block;
 
-        // How many channels there are of each that the way up will see.
+        // The numbers of channels that the way up will concatenate.
         let (mut inputs, mut seen, mut down_blocks) = (first, vec![first], vec![]);
         for (i, (&outputs, kind)) in channels.iter().zip(&config.down_block_types).enumerate() {
             let halves = i + 1 < channels.len();

@@ -1,8 +1,8 @@
 //! Vision Transformer: transformers' `ViTForImageClassification`, Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words".
 //!
-//! A picture is cut into patches, and each patch is a token. Position embeddings are added, and a token in front of the
-//! others, `[CLS]`, gathers what the head needs. A block adds to the tokens what attention finds in all of them, and then
-//! what a network of two layers makes of each.
+//! An image is cut into patches, and each patch is a token. Position embeddings are added, and a
+//! token in front of the others, `[CLS]`, collects the input of the head. A block consists of
+//! attention to all tokens and a feed-forward network, with residual connections.
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +39,7 @@ pub struct Config {
     pub initializer_range: f64,
     /// The constant that normalizations add to the variance.
     pub layer_norm_eps: f64,
-    /// Height and width of the pictures that the position embeddings are for.
+    /// Height and width of the images that the position embeddings are for.
     pub image_size: usize,
     /// Height and width of a patch.
     pub patch_size: usize,
@@ -77,7 +77,7 @@ impl Default for Config {
     }
 }
 
-/// A Vision Transformer with its head: pictures `[batch, channels, height, width]` to logits `[batch, classes]`.
+/// A Vision Transformer with its head: images `[batch, channels, height, width]` to logits `[batch, classes]`.
 ///
 /// ```
 /// use fulmen_models::vit::{Config, ViT};
@@ -108,8 +108,8 @@ pub struct ViT {
     pub classifier: Linear,
     /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
-    /// Whether equal blocks run as one scan, which a program has once: it compiles in the time of one block, and takes the
-    /// memory of their parameters once more; false at first.
+    /// Whether equal blocks run as one scan. The program then compiles in the time of a single one, but
+    /// needs the memory of their parameters twice. Initially false.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,
@@ -118,14 +118,14 @@ pub struct ViT {
 /// Everything except the head: transformers' `ViTModel`.
 #[derive(Module)]
 pub struct Backbone {
-    /// From pictures to tokens.
+    /// From images to tokens.
     pub embeddings: Embeddings,
     encoder: Encoder,
     /// The last normalization.
     pub layernorm: LayerNorm,
 }
 
-/// From pictures to tokens.
+/// From images to tokens.
 #[derive(Module)]
 pub struct Embeddings {
     /// The token in front, `[1, 1, features]`.
@@ -136,7 +136,7 @@ pub struct Embeddings {
     dropout: Dropout,
 }
 
-/// The patches are the places of a convolution whose stride is its size.
+/// The patches are the positions of a convolution whose stride equals its size.
 #[derive(Module)]
 struct PatchEmbeddings {
     projection: Conv2d,
@@ -182,9 +182,9 @@ struct Dense {
 }
 
 impl ViT {
-    /// Logits `[batch, classes]` of pictures `[batch, channels, height, width]`.
+    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
     ///
-    /// Pictures of another size than the config's get position embeddings that lie between those of the patches, as with
+    /// For images of other sizes than the config's, position embeddings are interpolated, as with
     /// transformers' `interpolate_pos_encoding`.
     #[track_caller]
     pub fn forward(&self, pixel_values: impl AsTensor) -> Tensor {

@@ -18,8 +18,8 @@ pub(crate) enum Treatment {
 /// Parses a field's attributes.
 ///
 /// # Errors
-/// An unknown word, a name that would break dotted paths, or two wishes that exclude each other; the error points at
-/// the attribute.
+/// An unknown word, a name that would break dotted paths, or two contradictory attributes; the
+/// error points at the attribute.
 pub(crate) fn treatment(field: &syn::Field) -> syn::Result<Treatment> {
     let mut found = Treatment::Named;
     for attribute in field.attrs.iter().filter(|a| a.path().is_ident("module")) {
@@ -31,7 +31,8 @@ pub(crate) fn treatment(field: &syn::Field) -> syn::Result<Treatment> {
             } else if meta.path.is_ident("rename") {
                 let name: syn::LitStr = meta.value()?.parse()?;
                 if name.value().is_empty() || name.value().contains('.') {
-                    let message = "a name is not empty and has no dot: dots separate the names of nested modules";
+                    let message =
+                        "a name must not be empty or contain a dot: dots separate the names of nested modules";
                     return Err(syn::Error::new(name.span(), message));
                 }
                 Treatment::Renamed(name.value())
@@ -66,7 +67,7 @@ mod tests {
     fn what_is_not_understood_is_an_error() {
         let message = |field: syn::Field| treatment(&field).unwrap_err().to_string();
         assert!(message(parse_quote!(#[module(ignore)] a: A)).contains("expected `skip`"));
-        assert!(message(parse_quote!(#[module(rename = "a.b")] a: A)).contains("no dot"));
+        assert!(message(parse_quote!(#[module(rename = "a.b")] a: A)).contains("contain a dot"));
         assert!(message(parse_quote!(#[module(skip, flatten)] a: A)).contains("one of"));
     }
 }

@@ -1,4 +1,4 @@
-//! The implementation that the macro writes.
+//! The implementation that the macro generates.
 
 use std::collections::HashSet;
 
@@ -67,8 +67,8 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
     })
 }
 
-/// The statements that visit `fields`, each of which `members` gives a reference to. Notes which type parameters
-/// the visited fields may mention.
+/// The statements that visit `fields`; `members` gives a reference to each. Records which type
+/// parameters the visited fields may mention.
 fn visits(
     fields: &Fields,
     members: Vec<TokenStream>,
@@ -112,7 +112,7 @@ fn note_identifiers(tokens: TokenStream, into: &mut HashSet<String>) {
     }
 }
 
-/// Where the deriving crate finds `fulmen-nn`: as its own dependency, or through `fulmen`.
+/// The path of `fulmen-nn` in the deriving crate: its own dependency, or through `fulmen`.
 fn path_of_nn() -> TokenStream {
     let named = |name: &str| Ident::new(name, Span::call_site());
     // Both crates name themselves (`extern crate self`), so that their own tests and examples find the same path.

@@ -21,8 +21,7 @@ use proc_macro::TokenStream;
 /// | --- | --- |
 /// | `#[module(skip)]` | the field is not visited; its type need not be a `Module` |
 /// | `#[module(rename = "fc")]` | the field is visited under this name |
-/// | `#[module(flatten)]` | the contents of the field are visited as if they were in the struct
-/// itself |
+/// | `#[module(flatten)]` | the contents of the field are visited as if they were in the struct itself |
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);

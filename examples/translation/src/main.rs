@@ -19,41 +19,42 @@ use fulmen::trainer::{self, PredictionWriter};
 use model::{Recipe, Translator};
 use pairs::{Pair, Split, Vocabulary};
 
-/// Trains the Transformer on pairs of texts; `predict --input texts.txt --output translations.txt` translates others
+/// Trains the Transformer on pairs of texts; `predict --input texts.txt --output translations.txt`
+/// translates others
 #[derive(clap::Args)]
 struct Args {
     /// Texts and translations: two files line by line, a .tsv, or a .jsonl with the keys source and target.
     #[arg(long, num_args = 1..=2, value_name = "FILE")]
     pairs: Vec<PathBuf>,
-    /// Those to validate on; without them a twentieth of --pairs, at most 2000.
+    /// Validation pairs; by default a twentieth of --pairs, at most 2000.
     #[arg(long, num_args = 1..=2, value_name = "FILE")]
     validation_pairs: Vec<PathBuf>,
-    /// Those to test on; likewise.
+    /// Test pairs; by default likewise.
     #[arg(long, num_args = 1..=2, value_name = "FILE")]
     test_pairs: Vec<PathBuf>,
-    /// Dates as people write them and as 1987-10-03, in place of --pairs.
+    /// Use dates as people write them and as 1987-10-03 instead of --pairs.
     #[arg(long)]
     dates: bool,
-    /// Random tokens in place of --pairs.
+    /// Use random tokens instead of --pairs.
     #[arg(long)]
     fake_data: bool,
-    /// The texts that `predict` translates, one a line; without them those that are tested on.
+    /// The texts that `predict` translates, one per line; by default the test texts.
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// Hugging Face's tokenizer.json for both languages. If there is none, it is trained and written; without the flag it is
-    /// trained at each start.
+    /// Hugging Face's tokenizer.json for both languages. If the file does not exist, a trained
+    /// tokenizer is written there; without the flag it is trained at each start.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// The tokenizer's token for the end of a text.
+    /// The tokenizer's end-of-text token.
     #[arg(long, default_value = "</s>")]
     end_token: String,
-    /// Tokens of a tokenizer that is trained, at most.
+    /// The vocabulary limit of a trained tokenizer.
     #[arg(long, default_value_t = 8000)]
     vocab_size: usize,
-    /// Tokens of a text; longer ones are cut.
+    /// The most tokens of a text; longer ones are truncated.
     #[arg(long, default_value_t = 128)]
     length: usize,
-    /// Lengths that batches are padded to, at most.
+    /// The most lengths that batches are padded to.
     #[arg(long, default_value_t = 4)]
     buckets: usize,
     /// The batch size.
@@ -75,22 +76,22 @@ struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Network")]
 struct Network {
-    /// The Transformer of the paper that the other flags change.
+    /// The Transformer of the paper, which the other flags change.
     #[arg(long, value_enum, default_value_t = Size::Base)]
     size: Size,
-    /// Layers of the encoder, and of the decoder.
+    /// The number of layers of the encoder and of the decoder.
     #[arg(long)]
     layers: Option<usize>,
-    /// Heads of attention.
+    /// The number of attention heads.
     #[arg(long)]
     heads: Option<usize>,
-    /// Features of a token; within the networks of the layers there are four times as many.
+    /// The number of features of a token; the feed-forward networks have four times as many.
     #[arg(long)]
     width: Option<usize>,
-    /// Dropout.
+    /// The dropout probability.
     #[arg(long)]
     dropout: Option<f64>,
-    /// Compute each layer again in the backward pass, which keeps less in memory.
+    /// Recompute each layer in the backward pass, which needs less memory.
     #[arg(long)]
     gradient_checkpointing: bool,
     /// Compile one layer for all, which takes less time.
@@ -107,10 +108,10 @@ enum Size {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Generation")]
 struct Generation {
-    /// Translations that a beam search keeps.
+    /// The number of beams of the search.
     #[arg(long, default_value_t = 4)]
     num_beams: usize,
-    /// Above 0 longer translations are preferred.
+    /// Values above 0 prefer longer translations.
     #[arg(long, default_value_t = 0.6)]
     length_penalty: f64,
 }
@@ -151,7 +152,7 @@ impl Args {
             return pairs::read(own);
         }
         let mut pairs = pairs::read(&self.pairs)?;
-        // The last are to test with, those before them to validate with.
+        // The last ones are for testing, those before them for validation.
         let part = pairs.len().div_ceil(20).min(2000);
         let held_back = |files: &[PathBuf]| if files.is_empty() { part } else { 0 };
         let test = pairs.split_off(pairs.len() - held_back(&self.test_pairs));
@@ -175,7 +176,7 @@ impl Args {
         Ok(self.vocabulary.get_or_init(|| vocabulary))
     }
 
-    /// How many tokens there are, and which of them pad and end a text.
+    /// The size of the vocabulary, and the padding and end tokens.
     fn tokens(&self) -> cli::Result<(usize, u32, u32)> {
         if self.fake_data {
             return Ok((self.vocab_size, 0, 1));
@@ -184,7 +185,7 @@ impl Args {
         Ok((vocabulary.len(), vocabulary.pad, vocabulary.end))
     }
 
-    /// The longest length that a batch is padded to.
+    /// The longest length to which a batch is padded.
     fn longest(&self) -> usize {
         self.length.next_multiple_of(8)
     }
@@ -241,12 +242,12 @@ impl Program for Args {
                 texts.lines().map(|text| (text.to_owned(), String::new())).collect()
             }
         };
-        // In their order: one length.
+        // In order, with a single length.
         let loader = pairs::loader(pairs, self.vocabulary()?.clone(), 1)?;
         Ok(Some(loader.batch_size(self.batch_size).num_workers(self.num_workers).build()?))
     }
 
-    /// A `.txt` has a translation a line.
+    /// A `.txt` has one translation per line.
     fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
         let vocabulary = self.vocabulary().cloned();
         PredictionWriter::with_format(output, "txt", move |file, batch| {
@@ -295,7 +296,7 @@ mod tests {
         let args = [&own[..], &["--tokenizer", &tokenizer, "--fast-dev-run"], &SMALL].concat();
         assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
         assert_eq!(fs::read_to_string(output).unwrap().lines().count(), 3);
-        // The tokenizer was trained and kept.
+        // The tokenizer was trained and saved.
         let kept = Vocabulary::open(Path::new(&tokenizer), "</s>").unwrap();
         assert_eq!((kept.pad, kept.end), (0, 1));
         assert!(kept.len() > 258 && kept.len() < 300, "{}", kept.len());

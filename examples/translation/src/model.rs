@@ -11,13 +11,13 @@ use fulmen::prelude::*;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// The highest learning rate, from which it falls with the root of the step.
+    /// The highest learning rate, which then decreases with the inverse square root of the step.
     #[arg(long, default_value_t = 7e-4)]
     learning_rate: f64,
-    /// Steps until the learning rate is there.
+    /// The number of steps with an increasing learning rate.
     #[arg(long, default_value_t = 4000)]
     warmup_steps: u64,
-    /// The share of a target that is spread over all tokens.
+    /// The label smoothing.
     #[arg(long, default_value_t = 0.1)]
     label_smoothing: f64,
 }
@@ -47,13 +47,13 @@ impl Translator {
         f64::from(self.answers.pad_token_id.unwrap_or(0))
     }
 
-    /// What the encoder makes of the texts.
+    /// The encoder's output for the texts.
     fn read(&self, batch: &Batch) -> Decoding<'_> {
         let ids = batch.get("input_ids");
         self.marian.decoding(&ids, Some(&ids.ne(self.pad())))
     }
 
-    /// The tokens of the translations, `i32[batch, length]`, with padding behind their ends.
+    /// The tokens of the translations, `i32[batch, length]`, padded after their ends.
     fn translate(&self, texts: &Decoding<'_>) -> Tensor {
         generate(texts, &texts.start(), &self.answers)
     }

@@ -29,7 +29,7 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Pair>> {
                 let ([source, target], [s, t]) =
                     ([source, target].map(|file| file.display()), [sources.len(), targets.len()]);
                 let message = format!(
-                    "{source} has {s} lines and {target} has {t}; each line of one is translated by the other's"
+                    "{source} has {s} lines and {target} has {t}; each line of one must be the translation of the other's"
                 );
                 return Err(message.into());
             }
@@ -61,7 +61,7 @@ fn from_tsv(line: &str) -> Option<Pair> {
     Some((columns.next()?.to_owned(), columns.next()?.to_owned()))
 }
 
-/// A tokenizer, and the tokens that pad and end a text.
+/// A tokenizer, with its padding and end tokens.
 #[derive(Clone)]
 pub(crate) struct Vocabulary {
     tokenizer: Tokenizer,
@@ -70,7 +70,7 @@ pub(crate) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// The tokenizer of a file.
+    /// The tokenizer in a file.
     pub(crate) fn open(file: &Path, end_token: &str) -> Result<Vocabulary> {
         Vocabulary::new(Tokenizer::from_file(file)?, end_token)
     }
@@ -96,7 +96,7 @@ impl Vocabulary {
         self.tokenizer.vocab_size()
     }
 
-    /// The same for texts of at most this many tokens. The end token counts.
+    /// The same for texts with at most this many tokens, including the end token.
     pub(crate) fn max_length(self, length: usize) -> Result<Vocabulary> {
         Ok(Vocabulary { tokenizer: self.tokenizer.max_length(length.saturating_sub(1))?, ..self })
     }
@@ -140,7 +140,7 @@ pub(crate) fn loader(pairs: Vec<Pair>, vocabulary: Vocabulary, buckets: usize) -
     Ok(if buckets == 1 { loader } else { loader.buckets(Buckets::new(&lengths, boundaries.lengths())?) })
 }
 
-/// Pairs as tokens, which end with the token for it.
+/// Pairs as tokens, with the end token appended.
 struct Tokens {
     pairs: Vec<Pair>,
     vocabulary: Vocabulary,

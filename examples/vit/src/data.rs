@@ -1,4 +1,4 @@
-//! The pictures, and how those to train on are changed in each epoch.
+//! The images, and the augmentation of those used for training.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use fulmen::data::images::{ImagePipeline, ImageSplits, RandAugment};
 use fulmen::data::{Dataset, FakeDataset};
 use fulmen::models::Labels;
 
-/// Where pictures come from.
+/// The source of images.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct Data {
@@ -21,10 +21,10 @@ pub(crate) struct Data {
     /// Classes of --fake-data.
     #[arg(long, default_value_t = 10)]
     fake_classes: usize,
-    /// The least share of a picture that is cropped to train on.
+    /// The smallest fraction of an image that a training crop keeps.
     #[arg(long, default_value_t = 0.25)]
     min_crop: f64,
-    /// The probability that a picture to train on is mirrored; 0 where left and right mean something, as in digits.
+    /// The probability of flipping a training image; use 0 if left and right matter, as for digits.
     #[arg(long, default_value_t = 0.5)]
     flip: f64,
     /// The magnitude of RandAugment, up to 30; 0 for none.

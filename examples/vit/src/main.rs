@@ -1,4 +1,4 @@
-//! Trains a Vision Transformer on folders of pictures, from nothing or from a model that was downloaded.
+//! Trains a Vision Transformer on folders of images, from scratch or from a downloaded model.
 
 mod data;
 mod model;
@@ -19,19 +19,20 @@ use model::{Classifier, Recipe};
 /// Trains a Vision Transformer on folders of pictures
 #[derive(clap::Args)]
 struct Args {
-    /// A folder that was downloaded from Hugging Face (config.json, model.safetensors) to begin with, with a new head.
+    /// A folder downloaded from Hugging Face (config.json, model.safetensors) to start from, with a
+    /// new head.
     #[arg(long)]
     from: Option<PathBuf>,
-    /// Height and width that pictures get; without it 224 with --from, and else 64.
+    /// The height and width to which images are resized; by default 224 with --from, and else 64.
     #[arg(long)]
     size: Option<usize>,
-    /// Samples a step.
+    /// The batch size.
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
-    /// Worker threads that read data.
+    /// The number of worker threads that read data.
     #[arg(long, default_value_t = 2)]
     num_workers: usize,
-    /// Compute each block again in the backward pass, which keeps less in memory.
+    /// Recompute each block in the backward pass, which needs less memory.
     #[arg(long)]
     gradient_checkpointing: bool,
     #[command(flatten)]
@@ -42,23 +43,23 @@ struct Args {
     recipe: Recipe,
 }
 
-/// The model without --from.
+/// The model, if --from is not given.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Network")]
 struct Network {
-    /// Height and width of a patch. --from, where it is given, says this and what follows.
+    /// The height and width of a patch. With --from, the folder determines this and the following.
     #[arg(long, default_value_t = 8)]
     patch_size: usize,
-    /// Features of a patch.
+    /// The number of features of a patch.
     #[arg(long, default_value_t = 192)]
     hidden_size: usize,
-    /// Blocks.
+    /// The number of blocks.
     #[arg(long, default_value_t = 6)]
     layers: usize,
-    /// Heads of attention.
+    /// The number of attention heads.
     #[arg(long, default_value_t = 3)]
     heads: usize,
-    /// Dropout.
+    /// The dropout probability.
     #[arg(long, default_value_t = 0.0)]
     dropout: f64,
 }
@@ -140,7 +141,7 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Fits, validates and tests in one run, from a folder as Hugging Face has them, and leaves nothing behind.
+    /// Fits, validates and tests in one run, from a Hugging Face folder, and leaves nothing behind.
     #[test]
     fn the_program_runs_on_fake_data() {
         let folder = tempfile::tempdir().unwrap();

@@ -13,25 +13,27 @@ use fulmen::prelude::*;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// The highest learning rate, which a cosine brings down to 0. For --from, 5e-5 is a good one.
+    /// The highest learning rate, which decreases along a cosine to 0. For --from, 5e-5 is a good
+    /// value.
     #[arg(long, default_value_t = 1e-3)]
     learning_rate: f64,
-    /// The share of the steps in which the learning rate rises.
+    /// The fraction of the steps with an increasing learning rate.
     #[arg(long, default_value_t = 0.1)]
     warmup: f64,
-    /// Decay of matrices; biases and norms have none.
+    /// The weight decay of matrices; biases and norms have none.
     #[arg(long, default_value_t = 0.05)]
     weight_decay: f64,
-    /// The share of a target that is spread over all classes.
+    /// The label smoothing.
     #[arg(long, default_value_t = 0.1)]
     label_smoothing: f64,
-    /// How much pictures of a batch are mixed, by MixUp or CutMix: the alpha of their Beta distribution; 0 for not at all.
+    /// The strength of MixUp or CutMix: the alpha of their Beta distribution; 0 disables them.
     #[arg(long, default_value_t = 0.2)]
     mixup: f64,
-    /// What is subtracted from pixels and what they are divided by: 0.5 as in Google's models, or ImageNet's mean and deviation.
+    /// The mean and standard deviation for normalizing pixels: 0.5 as in Google's models, or
+    /// ImageNet's.
     #[arg(long, value_enum, default_value_t = Normalization::Half)]
     normalization: Normalization,
-    /// Epochs in which the head alone is trained.
+    /// The number of epochs in which only the head is trained.
     #[arg(long, default_value_t = 0)]
     pub(crate) freeze_epochs: u64,
 }
@@ -57,7 +59,8 @@ impl Classifier {
         Classifier { vit, random: RandomStream::new(), recipe }
     }
 
-    /// Pictures `u8[batch, 3, height, width]` as numbers. Bytes cross the link to the device, a quarter of what floats take.
+    /// Images `u8[batch, 3, height, width]` as numbers. They are transferred to the device as
+    /// bytes, a quarter of the size of floats.
     fn pictures(&self, batch: &Batch) -> Tensor {
         match self.recipe.normalization {
             Normalization::Half => normalize(batch.get("image"), &[0.5; 3], &[0.5; 3]),

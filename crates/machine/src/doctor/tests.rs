@@ -127,15 +127,15 @@ fn a_bare_machine() {
         ok       Lock file: there is none
         ok       Memory: 12.3 GB of 16.4 GB are free
         ok       Huge pages: transparent huge pages: madvise
-        ok       Limits of a process: they are high enough
+        ok       Limits of a process: all limits are high enough
         ok       Cores: 8
         ok       Variables of other frameworks: none are set
         ok       Variables that are read: no variable needs a change
-        ok       Metadata server: this machine has none, or it is not asked
+        ok       Metadata server: this machine has none, or it is not queried
         ok       Zone and bucket: no bucket is named (`--bucket gs://NAME`, FULMEN_CHECKPOINT_DIR)
-        ok       Clock: it says Sun, 01 Nov 2026 00:00:00 GMT; there is nothing to compare it with
+        ok       Clock: it says Sun, 01 Nov 2026 00:00:00 GMT; there is no other clock to compare it with
         ok       Ports: 8431, 8471, 8476, 8482 are free
-        ok       Colab, Kaggle, Kubernetes and Google Cloud: none of them
+        ok       Colab, Kaggle, Kubernetes and Google Cloud: this machine is not one of them
         ok       Compile cache: ROOT/cache/fulmen/compile holds 0 MB of 4.1 GB
         ok       Disk: 100.0 GB are free at ROOT, for runs
         0 errors, 0 warnings
@@ -165,23 +165,23 @@ fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
         ERROR    Plugins: tpu: the plugin libtpu.so speaks PJRT API 0.54; this program speaks 0.81 and later 0.x: use a newer plugin
                    do: `fulmen plugin install tpu`, or `pip install --upgrade libtpu`
         warning  Age of libtpu: libtpu 0.0.7 at ROOT/site/libtpu/libtpu.so is older than 0.0.51, which this version of Fulmen was tested with
-                   do: `pip install --upgrade libtpu`, or `fulmen plugin install tpu`, which fetches the version that was tested
-        warning  Memory: 1.0 GB of 409.6 GB are free; where memory ends, the kernel kills the program (exit code 137)
+                   do: `pip install --upgrade libtpu`, or `fulmen plugin install tpu`, which installs the tested version
+        warning  Memory: 1.0 GB of 409.6 GB are free; when memory runs out, the kernel kills the program (exit code 137)
                    do: end other programs (`ps aux --sort=-rss | head` shows the largest), lower `--num-workers`, or take a machine or container with more
-        warning  Huge pages: transparent huge pages: madvise; with `always`, libtpu starts and ends faster from v5e on
+        warning  Huge pages: transparent huge pages: madvise; with `always`, libtpu starts and stops faster on v5e and later
                    do: `sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'`, on each host and after each start of the machine
         warning  Limits of a process: max open files: 1024; many shards, workers and connections need more
                    do: raise the hard limit: in /etc/security/limits.conf, by systemd's Limit… or docker's `--ulimit`; then `ulimit -n 65536`
-        warning  Limits of a process: max processes: 2048; threads count too, and plugins start some for each core
+        warning  Limits of a process: max processes: 2048; threads count too, and plugins start several for each core
                    do: `ulimit -u 65536` before the program starts
-        warning  Limits of a process: max locked memory: 8388608; the kernel counts what a TPU reads and writes by VFIO as locked
+        warning  Limits of a process: max locked memory: 8388608; the kernel counts memory that a TPU accesses through VFIO as locked
                    do: `ulimit -l unlimited` before the program starts
         note     Cores: the container may use 2.0 of 24 cores, but plugins start threads for all 24
-                   do: `taskset -c 0-1 ./train …`, so that there are as many threads as may run
-        warning  Cores: 2 cores for 1 TPU chips; decoding and augmenting may take longer than the steps
+                   do: `taskset -c 0-1 ./train …` limits the threads to the cores that the container may use
+        warning  Cores: 2 cores for 1 TPU chips; decoding and augmentation may take longer than the steps
                    do: keep samples decoded (`.cache(…)`, `fulmen data presize`), or augment on the device; the book's chapter “When data is slow” says how to find out
-        warning  Ports: a program listens on 8471 (for libtpu, to find the other hosts of a slice)
-                   do: `sudo ss -ltnp 'sport = :8471'` shows which; end it, or give it another port
+        warning  Ports: a program listens on 8471 (for libtpu, to discover the other hosts of a slice)
+                   do: `sudo ss -ltnp 'sport = :8471'` shows which program; end it, or give it another port
         1 error, 8 warnings
     "#]]);
 }
@@ -227,23 +227,23 @@ fn old_and_new_variables() {
     ];
     let made = made.into_iter().fold(Made::new(), |made, (name, value)| made.with(name, value));
     made.check(expect![[r#"
-        ERROR    TPU devices: there is no /dev/accel* and no /dev/vfio/* of a TPU, though TPU_WORKER_ID is set
+        ERROR    TPU devices: there is no TPU in /dev/accel* or /dev/vfio/*, though TPU_WORKER_ID is set
                    do: in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource `google.com/tpu`); on the TPU VM itself, restart it
-        warning  Variables of other frameworks: XRT_TPU_CONFIG is set, and nothing reads it any more
+        warning  Variables of other frameworks: XRT_TPU_CONFIG is set, but it is obsolete
                    do: it gave the address of a TPU to XRT, which PJRT has replaced; run this program on the TPU VM itself, where libtpu opens the TPU, and unset it. For several hosts, see TPU_WORKER_HOSTNAMES and FULMEN_COORDINATOR
-        note     Variables of other frameworks: PJRT_DEVICE is set, and Fulmen does not read it
+        note     Variables of other frameworks: PJRT_DEVICE is set, but Fulmen does not read it
                    do: use FULMEN_ACCELERATOR or `--accelerator`
-        note     Variables of other frameworks: XLA_USE_BF16 is set, and Fulmen does not read it
+        note     Variables of other frameworks: XLA_USE_BF16 is set, but Fulmen does not read it
                    do: use FULMEN_PRECISION=bf16-true or `--precision`
-        ERROR    Variables that are read: XLA_FLAGS is "--xla_dump_to=/tmp"; Fulmen refuses it, as a flag that the plugin does not know ends the process
+        ERROR    Variables that are read: XLA_FLAGS is "--xla_dump_to=/tmp"; Fulmen rejects it, because an unknown flag ends the process
                    do: unset it; `CompileOptions::override_flag` sets a flag for one program
-        note     Variables that are read: TPU_VISIBLE_CHIPS is "0,1"; libtpu sees no other chips
+        note     Variables that are read: TPU_VISIBLE_CHIPS is "0,1"; libtpu sees only these chips
                    do: unset it to train on all chips
         ERROR    Variables that are read: the environment variable FULMEN_PROCESS_ID is not set though FULMEN_COORDINATOR is; expected the index of this process, from 0 (or none of FULMEN_COORDINATOR, FULMEN_PROCESS_ID and FULMEN_NUM_PROCESSES for a single process)
                    do: correct it; the book's chapter “Many hosts” lists the variables that go together
         note     Colab, Kaggle, Kubernetes and Google Cloud: Kaggle: a session with a TPU lasts 9 hours, 20 a week; /kaggle/working keeps 20 GB, other folders nothing
-                   do: write checkpoints to what outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`; `--default-root-dir /kaggle/working/runs` will do
-        note     Compile cache: FULMEN_COMPILE_CACHE is `off`: each start compiles again
+                   do: write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`; `--default-root-dir /kaggle/working/runs` works too
+        note     Compile cache: FULMEN_COMPILE_CACHE is `off`: every start recompiles
                    do: unset it, or set it to a folder
         3 errors, 1 warning
     "#]]);
@@ -272,14 +272,14 @@ fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
     let mut far = cloud("gs://far/runs");
     far.machine.now += Duration::from_secs(400);
     far.check(expect![[r#"
-        ERROR    TPU devices: there is no /dev/accel* and no /dev/vfio/* of a TPU, though the metadata server calls this machine a v5litepod-8
+        ERROR    TPU devices: there is no TPU in /dev/accel* or /dev/vfio/*, though the metadata server says that this machine is a v5litepod-8
                    do: in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource `google.com/tpu`); on the TPU VM itself, restart it
-        warning  Zone and bucket: gs://far is in EUROPE-WEST4, and this machine in us-central1-a: reading is slower, and each byte may cost
+        warning  Zone and bucket: gs://far is in EUROPE-WEST4, and this machine is in us-central1-a: reads are slower, and traffic may cost money
                    do: keep data and checkpoints in us-central1: `gcloud storage buckets create gs://NAME --location=us-central1`
-        ERROR    Clock: it says Sun, 01 Nov 2026 00:06:40 GMT, and is 400 s off the metadata server's
+        ERROR    Clock: it says Sun, 01 Nov 2026 00:06:40 GMT, 400 s off from the metadata server
                    do: `sudo systemctl restart chrony` or `systemd-timesyncd` sets it; stores refuse requests of machines whose clocks are wrong
         note     Colab, Kaggle, Kubernetes and Google Cloud: Google Cloud, preemptible: this machine may be taken away at any time, with 30 s to save
-                   do: write checkpoints to what outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`; a program that exits with 75 is to be started again
+                   do: write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`; restart a program that exits with code 75
         2 errors, 1 warning
     "#]]);
     for (bucket, expected) in [

@@ -26,8 +26,8 @@ pub const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 /// use fulmen_nn::augment::normalize;
 /// use fulmen_tensor::Tensor;
 ///
-/// let pictures = Tensor::from_slice(&[0u8, 51, 255, 102], [1, 1, 2, 2]);
-/// let numbers = normalize(&pictures, &[0.2], &[0.4]).eval()?.to_vec::<f32>()?;
+/// let images = Tensor::from_slice(&[0u8, 51, 255, 102], [1, 1, 2, 2]);
+/// let numbers = normalize(&images, &[0.2], &[0.4]).eval()?.to_vec::<f32>()?;
 /// assert!(numbers.iter().zip([-0.5f32, 0.0, 2.0, 0.5]).all(|(a, b)| (a - b).abs() < 1e-6));
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```

@@ -30,15 +30,32 @@ impl Common {
     }
 }
 
+/// An optimizer in messages: its name, and the line that made it.
+#[derive(Clone, Copy)]
+struct Origin {
+    name: &'static str,
+    location: &'static Location<'static>,
+}
+
+impl Origin {
+    fn new<R: Rule>(rule: &R) -> Origin {
+        Origin { name: R::NAME, location: rule.common().location }
+    }
+
+    /// Poison for an invalid setting.
+    fn poison(self, message: String) -> Tensor {
+        let _scope = NN.at(self.location);
+        Tensor::poison(self.name, message)
+    }
+}
+
 /// The inputs of an update, in f32, or in f64 for f64 parameters.
 pub(super) struct UpdateArgs<'a> {
     pub(super) step: &'a Step,
     /// The learning rate, a scalar.
     pub(super) lr: Tensor,
     pub(super) weight_decay: f64,
-    /// The name and the line of the optimizer.
-    name: &'static str,
-    location: &'static Location<'static>,
+    origin: Origin,
     pub(super) p: Tensor,
     pub(super) g: Tensor,
     pub(super) state: &'a [Tensor],
@@ -62,7 +79,7 @@ impl UpdateArgs<'_> {
 
     /// The value of a schedule in this step. Messages call it `what`.
     pub(super) fn value(&self, what: &str, schedule: &dyn Schedule) -> Tensor {
-        value((self.name, self.location), what, self.step, schedule).to_dtype(self.p.dtype())
+        value(self.origin, what, self.step, schedule).to_dtype(self.p.dtype())
     }
 
     /// The parameter and its gradient, after weight decay of the former (decoupled, as in AdamW) or
@@ -145,40 +162,34 @@ pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
     }
 }
 
-/// Poison for invalid settings of the optimizer with this name, created on this line.
-fn poison((name, location): (&str, &'static Location<'static>), message: String) -> Tensor {
-    let _scope = NN.at(location);
-    Tensor::poison(name, message)
-}
-
 /// The value of a schedule, or poison with the optimizer's line if the schedule is invalid.
-fn scheduled(of: (&str, &'static Location<'static>), what: &str, step: &Step, number: Tensor) -> Tensor {
+fn scheduled(origin: Origin, what: &str, step: &Step, number: Tensor) -> Tensor {
     let expected = TensorType::new(DType::F32, []);
     match number.fault() {
         Some(fault) if fault.location() == step.location => {
-            poison(of, format!("{what}: {}: {}", fault.operation(), fault.message()))
+            origin.poison(format!("{what}: {}: {}", fault.operation(), fault.message()))
         }
         None if *number.ty() != expected => {
-            poison(of, format!("{what} must be a scalar, {expected}, and its schedule gives {}", number.ty()))
+            origin.poison(format!("{what} must be a scalar, {expected}, and its schedule gives {}", number.ty()))
         }
         _ => number,
     }
 }
 
 /// The value of a schedule in a step. Messages call it `what`.
-fn value(of: (&str, &'static Location<'static>), what: &str, step: &Step, schedule: &dyn Schedule) -> Tensor {
+fn value(origin: Origin, what: &str, step: &Step, schedule: &dyn Schedule) -> Tensor {
     let number = {
         let _user = Scope::leave();
         schedule.value(step.finished())
     };
-    scheduled(of, what, step, number)
+    scheduled(origin, what, step, number)
 }
 
 /// The settings that apply to all parameters in a step.
 pub(super) fn group<R: Rule>(rule: &R, step: &Step) -> GroupStep {
     let learning_rate = learning_rate(rule, step);
     let _scope = NN.at(step.location);
-    let momentum = rule.momentum().map(|momentum| value((R::NAME, rule.common().location), "momentum", step, momentum));
+    let momentum = rule.momentum().map(|momentum| value(Origin::new(rule), "momentum", step, momentum));
     GroupStep { name: String::new(), learning_rate, momentum }
 }
 
@@ -186,7 +197,7 @@ pub(super) fn group<R: Rule>(rule: &R, step: &Step) -> GroupStep {
 pub(super) fn learning_rate<R: Rule>(rule: &R, step: &Step) -> Tensor {
     let _scope = NN.at(step.location);
     let rate = step.learning_rate(&*rule.common().lr);
-    scheduled((R::NAME, rule.common().location), "the learning rate", step, rate)
+    scheduled(Origin::new(rule), "the learning rate", step, rate)
 }
 
 pub(super) fn update<R: Rule>(
@@ -200,7 +211,7 @@ pub(super) fn update<R: Rule>(
     let lr = learning_rate(rule, step);
     let wrong = |poison: Tensor| (poison.clone(), vec![poison; slots]);
     if let Some(message) = validate(rule) {
-        return wrong(poison((R::NAME, rule.common().location), message));
+        return wrong(Origin::new(rule).poison(message));
     }
     if let Err(fault) = lr.live() {
         return wrong(Tensor::from_fault(fault));
@@ -215,8 +226,7 @@ pub(super) fn update<R: Rule>(
         step,
         lr: lr.to_dtype(dtype),
         weight_decay: step.weight_decay(rule.common().weight_decay),
-        name: R::NAME,
-        location: rule.common().location,
+        origin: Origin::new(rule),
         p: parameter.to_dtype(dtype),
         g: if rule.common().maximize { -g } else { g },
         state,

@@ -232,7 +232,7 @@ fn a_cache_refuses_what_does_not_fit() {
         let text = fault(cache.append(&zeros(&shape), &zeros(&shape)).keys());
         assert!(text.contains("does not fit into a cache of f32[2, 2, 4, 3]"), "{text}");
     }
-    assert!(fault(cache.append(&zeros(&[3]), &zeros(&[3])).values()).contains("does not go"));
+    assert!(fault(cache.append(&zeros(&[3]), &zeros(&[3])).values()).contains("does not fit"));
     let layer = MultiheadAttention::new(8, 2);
     layer.initialize(0);
     let (y, cache) = layer.forward_cached(&zeros(&[2, 1, 6]), &cache);

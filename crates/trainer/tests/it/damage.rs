@@ -216,7 +216,7 @@ fn what_is_not_a_checkpoint_is_refused_before_it_is_read() {
     // A terabyte of which nothing is on the disk.
     std::fs::create_dir(path("sparse")).unwrap();
     std::fs::File::create(path("sparse/manifest.json")).unwrap().set_len(1 << 40).unwrap();
-    refused(&path("sparse"), "1099511627776 bytes are too many");
+    refused(&path("sparse"), "1099511627776 bytes is too large");
     std::fs::write(path("weights.safetensors"), "").unwrap();
     refused(&path("weights.safetensors"), "load_weights");
 }

@@ -65,7 +65,7 @@ fn a_process_that_does_not_belong_is_refused() {
     refuses(
         join(1, 3),
         expect![
-            "process 1 (host-1, pid 1001) was not let into the run: it was told of 3 processes and the coordinator of 2; give all the same number"
+            "process 1 (host-1, pid 1001) was not let into the run: it expects 3 processes and the coordinator 2; give all of them the same number"
         ],
     );
     refuses(
@@ -218,7 +218,7 @@ fn after_the_shutdown_all_may_leave() {
 fn who_is_at_the_end_is_not_waited_for_elsewhere() {
     let (end, agreement) = (key(Purpose::Shutdown, ""), key(Purpose::Agreement, "fit"));
     let message = expect![
-        "process 1 (host-1, pid 1001) has come to the end of the program, and will not come to `fit`, where others wait; see the last output there"
+        "process 1 (host-1, pid 1001) has reached the end of the program and will not arrive at `fit`, where others wait; see the last output there"
     ];
     for order in [[(1, &end), (0, &agreement)], [(0, &agreement), (1, &end)]] {
         let mut coordinator = full(3, Instant::now());
@@ -286,6 +286,6 @@ fn who_waits_at_different_places_is_told() {
     coordinator.arrive(&key(Purpose::Barrier, "saved"), 2, &BTreeMap::new());
     let failure = coordinator.failure().unwrap();
     assert_eq!((failure.kind(), failure.processes.as_slice()), (FailureKind::Disagreement, [0, 1, 2].as_slice()));
-    expect!["the processes wait for each other at different places: process 2 (host-2, pid 1002) at `saved`; process 0 (host-0, pid 1000) at `fit`; process 1 (host-1, pid 1001) at `test`. Start all of them from one build, with the same configuration and data"]
+    expect!["the processes wait for each other at different barriers: process 2 (host-2, pid 1002) at `saved`; process 0 (host-0, pid 1000) at `fit`; process 1 (host-1, pid 1001) at `test`. Start all of them from one build, with the same configuration and data"]
         .assert_eq(&failure.message);
 }
