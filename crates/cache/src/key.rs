@@ -1,6 +1,6 @@
-//! What decides whether a cache is of this dataset: its fingerprint, its fields, and the options of caching.
+//! The key that identifies the cache of a dataset: its fingerprint, its fields, and the options of caching.
 //!
-//! Not here: what a dataset's own fingerprint is made of.
+//! Not here: a dataset's own fingerprint.
 
 use super::manifest::{FOLDER_DIGITS, FORMAT};
 use fulmen_data::internal::KeyPart;
@@ -14,7 +14,7 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
 }
 
-/// A hash, and what it was made of.
+/// A hash, and the values it was made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) hash: String,

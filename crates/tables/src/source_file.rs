@@ -163,7 +163,6 @@ impl SourceFile {
     }
 }
 
-/// Adds all files.
 pub(crate) fn fingerprint_inputs<'a>(
     inputs: impl IntoIterator<Item = &'a SourceFile>,
     fingerprint: &mut Fingerprint,
