@@ -351,7 +351,7 @@ fn check_batch(message: &[u8], fields: &[Field], rows: usize, body: Range<u64>) 
     if !batch.buffers().is_some_and(|buffers| buffers.iter().eq(&expected.buffers))
         || body.end - body.start < expected.end
     {
-        return Err(format!("its columns do not lie where {rows} rows of these fields do"));
+        return Err(format!("its columns are not at the offsets for {rows} rows of these fields"));
     }
     Ok(expected.columns.into_iter().map(|column| body.start + column.start..body.start + column.end).collect())
 }

@@ -76,7 +76,7 @@ impl NewFile {
         let doing = |what: &'static str| move |source| Error::io(path, what, source);
         let hash = checksum::<Sha256>(file, |_| {}).map_err(doing("cannot read the file"))?;
         let permissions = file.metadata().map(|metadata| metadata.permissions());
-        let mut permissions = permissions.map_err(doing("cannot look at the file"))?;
+        let mut permissions = permissions.map_err(doing("cannot read the file's metadata"))?;
         permissions.set_readonly(true);
         file.set_permissions(permissions).map_err(doing("cannot make the file read-only"))?;
         self.file.keep().map_err(|source| refused(path, self.bytes, source))?;
@@ -94,8 +94,7 @@ fn refused(path: &Path, bytes: u64, source: io::Error) -> Error {
         _ => String::new(),
     };
     let message = format!(
-        "there is no room for this file of {}{free}; free some room, or put the cache on another disk, and run it again: \
-         it goes on after the last whole part",
+        "not enough disk space for this file of {}{free}; free some space, or put the cache on another disk, and run it again: it continues after the last complete part",
         size(bytes)
     );
     Error::io(path, &message, source)

@@ -171,8 +171,7 @@ impl CacheBuilder {
             if after.hash != key.hash {
                 maintenance::remove_files(&dir)?;
                 return Err(Error::usage(format!(
-                    "what the samples depend on changed while the cache was made, so some of it is of the old and some of \
-                     the new: {}; it was removed; make it again",
+                    "what the samples depend on changed while the cache was made, so it mixes old and new samples: {}; it was removed; make it again",
                     differences(&key.key_parts, &after.key_parts).join("; ")
                 )));
             }
@@ -197,14 +196,14 @@ impl CacheBuilder {
     /// The fields, if they and the options can be cached.
     fn check(&self) -> Result<Vec<Field>> {
         if self.options.variants == 0 {
-            return Err(Error::usage("a cache with 0 variants keeps nothing; keep at least 1"));
+            return Err(Error::usage("a cache needs at least 1 variant"));
         }
         if self.dataset.is_empty() {
             return Err(Error::usage("the dataset is empty; there is nothing to cache"));
         }
         match self.workers {
             Some(workers) if workers > MOST_WORKERS => Err(Error::usage(format!(
-                "workers is {workers}; more than {MOST_WORKERS} threads cannot help, the number of CPU cores is a good choice"
+                "workers is {workers}; more than {MOST_WORKERS} threads cannot help; use about one per CPU core"
             ))),
             _ => Ok(self.dataset.fields()),
         }
@@ -213,8 +212,7 @@ impl CacheBuilder {
     /// The plan of a new cache.
     fn plan(&self, fields: &[Field], key: &Key) -> Result<Plan> {
         let (samples, variants) = (self.dataset.len(), self.options.variants);
-        let too_large =
-            || Error::usage(format!("{samples} samples in {variants} variants are more than can be counted"));
+        let too_large = || Error::usage(format!("{samples} samples in {variants} variants are too many to count"));
         let rows = samples.checked_mul(variants).ok_or_else(too_large)?;
         let sample_bytes = sample_bytes(fields)?;
         let total = sample_bytes.checked_mul(rows as u64).ok_or_else(too_large)?;
@@ -254,8 +252,7 @@ impl CacheBuilder {
         }
         match nearest {
             Some((folder, lines)) if self.refuse_others => Err(Error::usage(format!(
-                "{} is a cache of something else: {}; clear it, choose another path, or let a new cache be made beside it \
-                 (refuse_others(false))",
+                "{} is a cache of something else: {}; clear it, choose another path, or let a new cache be made next to it (refuse_others(false))",
                 folder.display(),
                 lines.join("; ")
             ))),
@@ -269,14 +266,13 @@ impl CacheBuilder {
 
     fn check_room(&self, dir: &Path, expected: &CacheEstimate) -> Result<()> {
         let free = self.disk.available(dir);
-        let free = free.map_err(|source| Error::io(dir, "cannot ask how much room the disk has", source))?;
+        let free = free.map_err(|source| Error::io(dir, "cannot query the free disk space", source))?;
         let needed = expected.missing_bytes.saturating_add(RESERVE.min(expected.missing_bytes / 8));
         if needed <= free {
             return Ok(());
         }
         let message = format!(
-            "there is no room for the cache: {expected}, but the disk has {} free; {} more are needed. Free some room, \
-             put the cache on another disk, keep fewer variants, or make the samples smaller",
+            "not enough disk space for the cache: {expected}, but the disk has {} free; {} more are needed. Free some space, put the cache on another disk, keep fewer variants, or make the samples smaller",
             size(free),
             size(needed - free)
         );

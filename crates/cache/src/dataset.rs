@@ -122,7 +122,7 @@ impl CachedDataset {
             return Err(Error::file(
                 dir,
                 format!(
-                    "the cache has {} of {} parts; make it again with the same dataset, and it goes on from there",
+                    "the cache has {} of {} parts; make it again with the same dataset, and it continues from there",
                     plan.manifest.parts.len(),
                     plan.num_parts()
                 ),
@@ -188,7 +188,8 @@ impl Part {
     fn open(dir: &Path, plan: &Plan, part: usize) -> Result<Part> {
         let path = dir.join(part_name(part));
         let file = File::open(&path).map_err(|source| Error::io(&path, "cannot open a part of the cache", source))?;
-        let bytes = file.metadata().map_err(|source| Error::io(&path, "cannot look at the file", source))?.len();
+        let bytes =
+            file.metadata().map_err(|source| Error::io(&path, "cannot read the file's metadata", source))?.len();
         let columns = maintenance::locate(&path, &file, bytes, plan, part)?;
         let length = usize::try_from(bytes)
             .map_err(|_| Error::file(&path, format!("it has {bytes} bytes, more than this machine can address")))?;

@@ -37,7 +37,7 @@ impl fmt::Display for CacheEstimate {
         match missing_parts {
             _ if missing_parts == parts => Ok(()),
             0 => write!(f, ", all there"),
-            _ => write!(f, ", of which {missing_parts} files ({}) are still to be written", size(missing_bytes)),
+            _ => write!(f, ", {missing_parts} of the files ({}) still to be written", size(missing_bytes)),
         }
     }
 }

@@ -168,8 +168,8 @@ impl FieldEntry {
 
     fn field(&self) -> Result<Field, String> {
         let dtype = DType::all().find(|dtype| dtype.name() == self.dtype);
-        let dtype =
-            dtype.ok_or_else(|| format!("its field `{}` has the dtype `{}`, which is none", self.name, self.dtype))?;
+        let dtype = dtype
+            .ok_or_else(|| format!("its field `{}` has the dtype `{}`, which does not exist", self.name, self.dtype))?;
         let field = Field::new(&self.name, dtype, self.shape.clone());
         field.sample_bytes().map_err(|error| error.to_string())?;
         Ok(field)
@@ -209,7 +209,7 @@ struct AnyFormat {
 /// Parses a manifest.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, String> {
     let manifest: Manifest =
-        serde_json::from_slice(bytes).map_err(|why| format!("it is no manifest of a cache: {why}"))?;
+        serde_json::from_slice(bytes).map_err(|why| format!("it is not a manifest of a cache: {why}"))?;
     Plan::new(manifest)
 }
 

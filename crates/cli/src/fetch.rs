@@ -128,7 +128,7 @@ fn download(addresses: &[&str], file: &Path, name: &str, sha256: &str, progress:
             Err(error) => failed = Some(error),
         }
     }
-    Err(failed.unwrap_or_else(|| Error::usage(format!("there is no address to fetch {name} from"))))
+    Err(failed.unwrap_or_else(|| Error::usage(format!("{name} has no download address"))))
 }
 
 fn download_from(from: &Location, to: &Path, name: &str, sha256: &str, progress: &dyn Progress) -> Result<()> {
@@ -141,7 +141,7 @@ fn download_from(from: &Location, to: &Path, name: &str, sha256: &str, progress:
     let mut file = OpenOptions::new().create(true).append(true).open(&part).map_err(io("cannot write the file"))?;
     let mut done = file.metadata().map_err(io("cannot read the file's size"))?.len();
     if done > size {
-        file.set_len(0).map_err(io("cannot begin the file again"))?;
+        file.set_len(0).map_err(io("cannot start the file again"))?;
         done = 0;
     }
     progress.begin(&format!("fetching {from}"), size);
@@ -154,12 +154,11 @@ fn download_from(from: &Location, to: &Path, name: &str, sha256: &str, progress:
     }
     if !is_published(&part, sha256, progress)? {
         fs::remove_file(&part).map_err(io("cannot remove the file"))?;
-        let message =
-            format!("what was sent is not the published file, whose SHA-256 is {sha256}; nothing of it is kept");
+        let message = format!("the download is not the published file, whose SHA-256 is {sha256}; it was deleted");
         return Err(from.error(message));
     }
     file.sync_all().map_err(io("cannot write the file"))?;
-    fs::rename(&part, to).map_err(io("cannot give the file its name"))?;
+    fs::rename(&part, to).map_err(io("cannot rename the file"))?;
     fulmen_durable::sync_folder(to).map_err(io("cannot write the folder"))
 }
 

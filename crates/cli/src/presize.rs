@@ -236,7 +236,7 @@ impl Presize {
                     };
                     return Err(Error::file(
                         &path,
-                        format!("there are shards of other images here: {what}; choose another folder"),
+                        format!("the folder has shards of other images: {what}; choose another folder"),
                     ));
                 }
                 inputs.left_out = earlier.left_out;
@@ -246,9 +246,7 @@ impl Presize {
                 if first.exists() {
                     return Err(Error::file(
                         &first,
-                        format!(
-                            "there is a shard already, and no {MADE_OF} that says what it is of; choose another folder"
-                        ),
+                        format!("a shard exists, but no {MADE_OF} that describes it; choose another folder"),
                     ));
                 }
                 self.save(inputs)?;

@@ -24,7 +24,7 @@ pub struct Snapshot {
     pub run: Option<Result<RunMetrics, String>>,
     /// The processes that hold the TPU.
     pub processes: Vec<Watched>,
-    /// How many processes could not be looked into.
+    /// How many processes could not be inspected.
     pub unseen: usize,
 }
 
@@ -142,7 +142,7 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Snapshot) {
     });
     let title = match look.unseen {
         0 => "Processes that hold the TPU".to_owned(),
-        unseen => format!("Processes that hold the TPU; {unseen} could not be looked into"),
+        unseen => format!("Processes that hold the TPU; {unseen} could not be inspected"),
     };
     let widths = [Constraint::Length(8), Constraint::Length(10), Constraint::Fill(1), Constraint::Fill(1)];
     let table = Table::new(rows, widths).header(Row::new(["process", "user", "progress", "command"]).dim());

@@ -40,7 +40,7 @@ impl FileList {
     pub(crate) fn new(files: impl IntoIterator<Item = impl Into<Location>>, none: &str) -> Result<FileList> {
         let files: Arc<[Location]> = files.into_iter().map(Into::into).collect();
         if files.is_empty() {
-            return Err(Error::usage(format!("there are no {none} at least")));
+            return Err(Error::usage(format!("there are no {none}")));
         }
         Ok(FileList { files, seed: None, len: None })
     }
@@ -82,7 +82,7 @@ impl FileList {
 /// Opens a local file of `what` for random access, and returns its size. `instead` names the reader for other files.
 pub(crate) fn open_local(location: &Location, what: &str, instead: &str) -> Result<(File, u64)> {
     let Some(path) = location.local() else {
-        return Err(location.error(format!("{what} are read by index on a local disk only; read it with {instead}")));
+        return Err(location.error(format!("{what} can be read by index only from a local disk; use {instead}")));
     };
     let size = location.size()?;
     let file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
@@ -98,8 +98,8 @@ pub(crate) fn read_part(
 ) -> Result<Vec<u8>> {
     let refused = |what: &str| location.error(format!("{}: {what}", place()));
     let mut bytes = Vec::new();
-    let size = usize::try_from(part.end - part.start).map_err(|_| refused("it is larger than the memory"))?;
-    bytes.try_reserve_exact(size).map_err(|_| refused(&format!("there is no memory for its {size} bytes")))?;
+    let size = usize::try_from(part.end - part.start).map_err(|_| refused("it does not fit in memory"))?;
+    bytes.try_reserve_exact(size).map_err(|_| refused(&format!("not enough memory for its {size} bytes")))?;
     bytes.resize(size, 0);
     file.read_exact_at(&mut bytes, part.start).map_err(|source| match (source.kind(), location.local()) {
         (ErrorKind::UnexpectedEof, _) => refused("the file is shorter than when it was opened"),

@@ -193,7 +193,9 @@ impl State {
 fn install() {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
-        let fails = |e| say(&format!("warning: no handler can be set for signals, which end the program unsaved: {e}"));
+        let fails = |e| {
+            say(&format!("warning: cannot install signal handlers; signals will end the program without saving: {e}"))
+        };
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mut signals = match Signals::new::<_, i32>([]) {
             Ok(signals) => signals,
@@ -244,16 +246,15 @@ fn receive(signal: Signal) {
     drop(state);
     listeners.iter().for_each(|listener| listener(signal));
     if signal == Signal::Interrupt {
-        return say("\nInterrupted: ending after this step. Press Ctrl-C again to end at once.");
+        return say("\nInterrupted: ending after this step. Press Ctrl-C again to end immediately.");
     }
-    say(&format!("{signal}: saving and ending after this step, within {grace:?}. A second one ends at once."));
+    say(&format!("{signal}: saving and ending after this step, within {grace:?}. A second one ends immediately."));
     let wait = move || {
         thread::sleep(grace);
         let state = STATE.lock();
         if state.running > 0 && state.guards == guards && state.requested.is_some() {
             say(&format!(
-                "error: {grace:?} after {signal} (the option `grace`) not all is saved, and the program ends. The last \
-                 whole checkpoint is there to go on from"
+                "error: {grace:?} after {signal} (the option `grace`) saving is not complete, and the program ends. Resume from the last complete checkpoint"
             ));
             end(signal);
         }

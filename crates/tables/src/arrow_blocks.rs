@@ -40,7 +40,7 @@ fn read(input: &SourceFile, block: &IpcBlock) -> Result<Buffer> {
     };
     if block.metaDataLength() < 8 || offset.checked_add(size as u64).is_none_or(|end| end > input.size()) {
         return Err(input.error(format!(
-            "a batch of {size} bytes should stand at byte {offset}, but the file has {} bytes; it is damaged or cut \
+            "a batch of {size} bytes should be at byte {offset}, but the file has {} bytes; it is damaged or cut \
              short: copy or download it again",
             input.size()
         )));
@@ -66,7 +66,7 @@ fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()>
     for buffer in batch.buffers().iter().flatten().filter(|buffer| buffer.length() > 0) {
         let start = usize::try_from(buffer.offset()).ok().and_then(|start| body.get(start..));
         let Some(claim) = start.and_then(|rest| rest.first_chunk()) else {
-            return Err(damaged(input, "a buffer lies outside its batch"));
+            return Err(damaged(input, "a buffer is outside of its batch"));
         };
         let (claim, length) = (i64::from_le_bytes(*claim), buffer.length().min(body.len() as i64));
         if claim > length.saturating_mul(most) {
@@ -124,7 +124,7 @@ impl ArrowFile {
         let mut batches = Vec::new();
         for block in footer.recordBatches().iter().flatten() {
             let metadata = u64::try_from(block.offset()).ok().zip(usize::try_from(block.metaDataLength()).ok());
-            let (offset, len) = metadata.ok_or_else(|| damaged(input, "a batch has a negative place"))?;
+            let (offset, len) = metadata.ok_or_else(|| damaged(input, "a batch has a negative offset"))?;
             let metadata = input.read_range(offset, len)?;
             batches.push((*block, batch_rows(input, &schema, message(input, &metadata)?)?));
         }
@@ -136,7 +136,7 @@ impl ArrowFile {
         let length = u32::from_le_bytes([start[0], start[1], start[2], start[3]]);
         if length != u32::MAX && u64::from(length) > input.size() || input.size() < 8 {
             return Err(input.error(format!(
-                "this is no Arrow IPC file: it starts with the bytes {start:02x?}, expected `ARROW1` (file format) or \
+                "not an Arrow IPC file: it starts with the bytes {start:02x?}, expected `ARROW1` (file format) or \
                  ff ff ff ff (stream format)"
             )));
         }
@@ -152,7 +152,7 @@ impl ArrowFile {
             let next = u64::try_from(body).ok().and_then(|body| (offset + header as u64).checked_add(body));
             let Some(next) = next.filter(|&next| next <= input.size()) else {
                 return Err(input.error(format!(
-                    "the file is cut short: a batch of {body} bytes stands at byte {offset}, but the file ends after \
+                    "the file is cut short: a batch of {body} bytes is at byte {offset}, but the file ends after \
                      {} bytes; copy or download it again",
                     input.size()
                 )));
@@ -167,13 +167,12 @@ impl ArrowFile {
                 MessageHeader::DictionaryBatch if batches.is_empty() => dictionaries.push(block),
                 MessageHeader::DictionaryBatch => {
                     return Err(input.error(
-                        "the dictionaries of this stream change from batch to batch, so that its rows cannot be read by \
-                         index; write it again in the file format",
+                        "the dictionaries of this stream change between batches, so its rows cannot be read by index; write it in the file format",
                     ));
                 }
                 _ => match &schema {
                     Some((schema, _)) => batches.push((block, batch_rows(input, schema, message)?)),
-                    None => return Err(damaged(input, "a batch stands before the schema")),
+                    None => return Err(damaged(input, "a batch precedes the schema")),
                 },
             }
             offset = next;

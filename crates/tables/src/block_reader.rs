@@ -210,7 +210,7 @@ impl BlockReader {
         match self.place(index) {
             Ok((place, row)) => place.origin(row),
             Err(_) if index < self.len() => format!("{}, item {index}", self.name),
-            Err(_) => format!("item {index}, which is not there"),
+            Err(_) => format!("item {index}, which does not exist"),
         }
     }
 

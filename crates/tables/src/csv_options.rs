@@ -104,9 +104,7 @@ impl CsvOptions {
         let clash = (0..3).any(|one| special[one].is_some() && special[one + 1..].contains(&special[one]));
         match clash || special.iter().flatten().any(|byte| matches!(byte, b'\n' | b'\r')) {
             false => Ok(()),
-            true => Err(Error::usage(
-                "delimiter, quote and comment of CSV must differ from each other, and be no line ends",
-            )),
+            true => Err(Error::usage("delimiter, quote and comment of CSV must differ, and must not be line ends")),
         }
     }
 

@@ -332,7 +332,7 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
     let mut start = 0;
     for &end in ends {
         let name = std::str::from_utf8(&bytes[start..end])
-            .map_err(|_| input.error(format!("the name of column {} is no UTF-8; convert the file", names.len())))?;
+            .map_err(|_| input.error(format!("the name of column {} is not UTF-8; convert the file", names.len())))?;
         let name = name.trim();
         if !name.is_empty() && !taken.insert(name) {
             return Err(input.error(format!("the header names two columns `{name}`")));

@@ -159,8 +159,7 @@ impl HfFolder {
             let info = folder.join("dataset_info.json");
             if info.exists()? {
                 let text = String::from_utf8_lossy(&read_small(&info, LARGEST_TEXT)?).into_owned();
-                rows.features =
-                    HfFeatures::parse(&text).map_err(|error| info.error(format!("this is no JSON: {error}")))?;
+                rows.features = HfFeatures::parse(&text).map_err(|error| info.error(format!("not JSON: {error}")))?;
                 for column in &mut rows.columns {
                     column.classes = rows.features.classes(&column.name);
                 }
@@ -218,14 +217,13 @@ fn state(folder: &Location) -> Result<Vec<Location>> {
         names.ok_or_else(|| path.error("the file should have a list of `_data_files` with a `filename` each"))?;
     // `save_to_disk` never writes a name outside of the folder.
     match names.iter().find(|name| name.split('/').any(|part| part == "..")) {
-        Some(name) => Err(path.error(format!("the data file `{name}` does not lie in the folder"))),
+        Some(name) => Err(path.error(format!("the data file `{name}` is not in the folder"))),
         None => Ok(names.into_iter().map(|name| folder.join(name)).collect()),
     }
 }
 
 fn json(file: &Location) -> Result<Value> {
-    serde_json::from_slice(&read_small(file, LARGEST_TEXT)?)
-        .map_err(|error| file.error(format!("this is no JSON: {error}")))
+    serde_json::from_slice(&read_small(file, LARGEST_TEXT)?).map_err(|error| file.error(format!("not JSON: {error}")))
 }
 
 /// The files of a split, all in one format.

@@ -112,7 +112,7 @@ fn by_name(folder: &Location) -> Result<Splits> {
     let named = files_below(folder, &EXTENSIONS)?;
     if named.is_empty() {
         return Err(Error::missing(format!(
-            "{folder}: this is no folder of Hugging Face's `datasets`: it has no `dataset_dict.json`, no `state.json`, and \
+            "{folder}: not a folder of Hugging Face's `datasets`: it has no `dataset_dict.json`, no `state.json`, and \
              no file whose name ends in {}",
             EXTENSIONS.map(|extension| format!("`{extension}`")).join(" or ")
         )));

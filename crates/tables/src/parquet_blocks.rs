@@ -117,7 +117,7 @@ impl ParquetFile {
         input.read_at(0, &mut start)?;
         if &start != b"PAR1" {
             return Err(
-                input.error(format!("this is no Parquet file: it starts with the bytes {start:02x?}, expected `PAR1`"))
+                input.error(format!("not a Parquet file: it starts with the bytes {start:02x?}, expected `PAR1`"))
             );
         }
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
@@ -285,7 +285,7 @@ impl BlockSource for ParquetBlocks {
         let mut reader = guard(&file.input, || file.reader(part.group, mask, part.rows.clone(), rows))?;
         match self.next(part, &mut reader)? {
             Some(batch) => Ok(self.block(part, batch)),
-            None => Err(damaged(&file.input, format!("row group {} has fewer rows than it says", part.group))),
+            None => Err(damaged(&file.input, format!("row group {} has fewer rows than it declares", part.group))),
         }
     }
 
@@ -319,7 +319,7 @@ impl Parts {
         }
         match self.reader.as_mut().map(|reader| self.blocks.next(part, reader)).transpose()?.flatten() {
             Some(batch) if batch.num_rows() == part.rows.len() => Ok(batch),
-            _ => Err(damaged(&file.input, format!("row group {} has not the rows that it says", part.group))),
+            _ => Err(damaged(&file.input, format!("row group {} does not have the rows that it declares", part.group))),
         }
     }
 }

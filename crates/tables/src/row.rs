@@ -216,7 +216,7 @@ impl Row {
 fn cell<'a>(array: &'a dyn Array, row: usize, position: Option<usize>, place: &RowOrigin) -> ScalarRef<'a> {
     match (arrow_scalar::cell(array, row), position) {
         (ScalarRef::Missing, Some(position)) if place.not_utf8.contains(&(row, position)) => {
-            ScalarRef::Other("bytes that are no UTF-8 (convert the file)")
+            ScalarRef::Other("bytes that are not UTF-8 (convert the file)")
         }
         (cell, _) => cell,
     }

@@ -44,7 +44,8 @@ impl Mismatch {
     pub(crate) fn message(&self) -> String {
         match self {
             Mismatch::Missing => {
-                "has no value here; fill it with `.fill(..)`, read it as an Option, or leave the row out".to_owned()
+                "has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"
+                    .to_owned()
             }
             Mismatch::Kind(found, expected) => format!("holds {found}, expected {expected}"),
         }

@@ -152,8 +152,7 @@ impl SourceFile {
             _ => return Ok(()),
         };
         Err(self.error(format!(
-            "the file is compressed by {kind}, so that its items can only be read in order; read it with {instead}, or \
-             decompress it"
+            "the file is compressed with {kind}, so its items can only be read in sequence; use {instead}, or decompress it"
         )))
     }
 

@@ -57,7 +57,7 @@ fn utf8(bytes: &[u8], failed: &dyn Fn(String) -> Error) -> Result<String> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
         Err(error) => Err(failed(format!(
-            "the text is no UTF-8 from byte {} on; convert the file, for instance with `iconv -t utf-8`",
+            "the text is not UTF-8 from byte {} on; convert the file, for instance with `iconv -t utf-8`",
             error.valid_up_to()
         ))),
     }
@@ -140,7 +140,7 @@ impl Source for TextFolder {
     fn origin(&self, index: usize) -> String {
         match self.file(index) {
             Ok(file) => file.to_string(),
-            Err(_) => format!("document {index}, which is not there"),
+            Err(_) => format!("document {index}, which does not exist"),
         }
     }
 

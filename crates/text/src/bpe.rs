@@ -79,7 +79,7 @@ impl ByteLevelBpe {
         let least = 256 + self.special_tokens.len();
         if self.vocab_size < least {
             return Err(Error::usage(format!(
-                "a vocabulary of {} tokens has no room for 256 bytes and {} special tokens; take {least} or more",
+                "a vocabulary of {} tokens is too small for 256 bytes and {} special tokens; use at least {least}",
                 self.vocab_size,
                 self.special_tokens.len()
             )));

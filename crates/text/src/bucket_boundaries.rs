@@ -34,15 +34,14 @@ impl BucketBoundaries {
     /// Boundaries that do not ascend from at least 1; a sample longer than the last boundary.
     pub fn new(lengths: &[usize], boundaries: &[usize]) -> Result<BucketBoundaries> {
         if boundaries.is_empty() || boundaries[0] == 0 || boundaries.windows(2).any(|pair| pair[0] >= pair[1]) {
-            return Err(Error::usage(format!("the boundaries {boundaries:?} do not ascend from 1 on")));
+            return Err(Error::usage(format!("the boundaries {boundaries:?} do not ascend, starting from at least 1")));
         }
         let mut counts = vec![(0u64, 0u64); boundaries.len()];
         for (index, &length) in lengths.iter().enumerate() {
             let bucket = boundaries.partition_point(|&boundary| boundary < length);
             let Some((samples, tokens)) = counts.get_mut(bucket) else {
                 return Err(Error::usage(format!(
-                    "sample {index} has {length} tokens, more than the last boundary, {}; add a longer one, or cut the \
-                     texts",
+                    "sample {index} has {length} tokens, more than the last boundary, {}; add a longer one, or truncate the texts",
                     boundaries[boundaries.len() - 1]
                 )));
             };

@@ -50,7 +50,7 @@ pub(super) fn in_order<S: Source, T: Send>(
         for chunk in 0..chunks {
             let items = receivers[chunk % threads]
                 .recv()
-                .map_err(|_| Error::panic("a thread that reads the source ended before its work was done"))?;
+                .map_err(|_| Error::panic("a thread that reads the source ended early"))?;
             for item in items {
                 take(index, item?)?;
                 index += 1;

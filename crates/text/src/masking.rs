@@ -61,8 +61,7 @@ impl MaskedLanguageModel {
     pub fn for_tokenizer(tokenizer: &super::Tokenizer) -> Result<MaskedLanguageModel> {
         let mask_id = tokenizer.mask_id().ok_or_else(|| {
             Error::usage(format!(
-                "{tokenizer:?} has neither [MASK] nor <mask>; give the token that hides others to \
-                 MaskedLanguageModel::new"
+                "{tokenizer:?} has neither [MASK] nor <mask>; give the mask token to MaskedLanguageModel::new"
             ))
         })?;
         let special = tokenizer.special_ids().iter().copied();
@@ -104,7 +103,7 @@ impl MaskedLanguageModel {
         match (self.mask_id as usize) < self.vocab_size {
             true => Ok(()),
             false => Err(Error::usage(format!(
-                "the mask token {} is none of a vocabulary of {}",
+                "the mask token {} is not in the vocabulary of {}",
                 self.mask_id, self.vocab_size
             ))),
         }
@@ -119,8 +118,7 @@ impl MaskedLanguageModel {
         encoding.check()?;
         if self.whole_words && encoding.words.is_empty() && !encoding.is_empty() {
             return Err(Error::usage(
-                "whole words are to be masked, but the encoding does not say which tokens are a word; ask the tokenizer \
-                 for them (Tokenizer::words)",
+                "masking whole words needs the words of the encoding; turn them on in the tokenizer (Tokenizer::words)",
             ));
         }
         let mut labels = vec![IGNORE_INDEX; encoding.len()];
@@ -160,5 +158,5 @@ impl MaskedLanguageModel {
 
 /// A token id as an `i32`.
 pub(super) fn token_label(id: u32) -> Result<i32> {
-    i32::try_from(id).map_err(|_| Error::usage(format!("the token {id} is too large a number for an i32")))
+    i32::try_from(id).map_err(|_| Error::usage(format!("the token id {id} does not fit in an i32")))
 }

@@ -82,7 +82,7 @@ impl<S> PackedStream<S> {
     /// A length of 0; no open blocks.
     pub fn first_fit(documents: S, length: usize, open_blocks: usize) -> Result<PackedStream<S>> {
         if open_blocks == 0 {
-            return Err(Error::usage("0 blocks open at once; take at least 1"));
+            return Err(Error::usage("0 open blocks; use at least 1"));
         }
         let mut packed = PackedStream::new(documents, length)?;
         packed.options.open_blocks = Some(open_blocks);

@@ -43,7 +43,7 @@ impl<T: TokenStore> TokenBlocks<T> {
         check_length(length)?;
         if tokens.num_tokens() < length as u64 {
             return Err(Error::usage(format!(
-                "there are {} tokens in all, which fill no block of {length}; take shorter blocks or more documents",
+                "there are only {} tokens, too few for a block of {length}; use shorter blocks or more documents",
                 tokens.num_tokens()
             )));
         }
@@ -60,7 +60,7 @@ impl<T: TokenStore> TokenBlocks<T> {
 /// Checks the length of blocks.
 pub(super) fn check_length(length: usize) -> Result<()> {
     match length {
-        0 => Err(Error::usage("blocks of 0 tokens; take at least 1")),
+        0 => Err(Error::usage("blocks of 0 tokens; use at least 1")),
         _ if i32::try_from(length).is_err() => Err(Error::usage(format!("blocks of {length} tokens are too long"))),
         _ => Ok(()),
     }

@@ -178,8 +178,7 @@ impl TokenCollator {
             other => {
                 let found = other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
                 return Err(Error::field(format!(
-                    "field {first} was to hold the tokens as {}, but {found}; give TokenCollator::fields to the dataset \
-                     and say where they begin",
+                    "field {first} should hold the tokens as {}, but {found}; give TokenCollator::fields to the dataset, and their position to `write`",
                     self.field("input_ids")
                 )));
             }
@@ -267,7 +266,7 @@ impl TokenCollator {
 
     fn check(&self) -> Result<()> {
         if self.length == 0 || i32::try_from(self.length).is_err() {
-            let message = format!("samples of {} tokens; take at least 1 and at most {}", self.length, i32::MAX);
+            let message = format!("samples of {} tokens; use from 1 to {}", self.length, i32::MAX);
             return Err(Error::usage(message));
         }
         match &self.labels {

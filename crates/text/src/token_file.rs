@@ -66,7 +66,7 @@ impl TokenFileWriter {
         let documents = Documents::new(vocab_size)?;
         let mut file = temporary_file(&path)?;
         let begun = file.write_all(&[0; DATA]);
-        begun.map_err(|source| Error::io(&path, "cannot begin the token file", source))?;
+        begun.map_err(|source| Error::io(&path, "cannot create the token file", source))?;
         let file = BufWriter::with_capacity(1 << 20, file);
         Ok(TokenFileWriter { path, file, documents, crc: 0, bytes: Vec::new(), failed: false })
     }
@@ -134,7 +134,7 @@ impl TokenFileWriter {
 
     fn write(&mut self) -> Result<()> {
         if self.failed {
-            return Err(Error::file(&self.path, "writing failed before; begin again with a new writer"));
+            return Err(Error::file(&self.path, "an earlier write failed; start again with a new writer"));
         }
         let written = self.file.write_all(&self.bytes);
         self.failed = written.is_err();
@@ -256,7 +256,7 @@ impl TokenStore for TokenFile {
             Some(place) => Err(Error::file(
                 path,
                 format!(
-                    "token {} is {}, outside its vocabulary of {}: the file is damaged; make it anew",
+                    "token {} is {}, outside its vocabulary of {}: the file is damaged; create it again",
                     start + place as u64,
                     tokens[place],
                     head.vocab_size

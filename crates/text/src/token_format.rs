@@ -65,7 +65,7 @@ impl Documents {
         let mut all = document.iter().copied().chain(self.separator);
         if let Some(token) = all.find(|&token| token as usize >= self.vocab_size) {
             return Err(Error::usage(format!(
-                "the token {token} is none of a vocabulary of {}; give the vocabulary of the tokenizer that made it \
+                "the token {token} is not in the vocabulary of {}; give the vocabulary of the tokenizer that made it \
                  (Tokenizer::vocab_size)",
                 self.vocab_size
             )));
@@ -178,7 +178,7 @@ impl Head {
         }
         let length = u64::from_le_bytes(length);
         if size < 8 || length > MOST_HEADER.min(size - 8) {
-            let message = format!("this is no token file: its {size} bytes do not hold the header of one");
+            let message = format!("not a token file: its {size} bytes do not hold the header of one");
             return Err(Error::file(path, message));
         }
         let mut text = vec![0; length as usize];
@@ -188,7 +188,7 @@ impl Head {
 
     fn parse(text: Vec<u8>, size: u64) -> Result<Head, String> {
         let header: Metadata = serde_json::from_slice(&text)
-            .map_err(|error| format!("this is no token file, or its header is damaged: {error}"))?;
+            .map_err(|error| format!("not a token file, or its header is damaged: {error}"))?;
         let data = 8 + text.len() as u64;
         let tensor = |name: &str| {
             let info = header.info(name)?;
@@ -200,24 +200,24 @@ impl Head {
             (Some((Dtype::U32, tokens, start)), Some((Dtype::U64, ends, at))) => (4, tokens, start, ends, at),
             _ => {
                 let expected = "the tensors `tokens` of u16[n] or u32[n] and `ends` of u64[m]";
-                return Err(format!("this is no token file: it should have {expected}"));
+                return Err(format!("not a token file: it should have {expected}"));
             }
         };
         let expected = data.saturating_add(header.data_len() as u64);
         if expected != size {
             return Err(format!(
                 "the file has {size} bytes, but its header promises {num_tokens} tokens and {documents} documents, which \
-                 take {expected}; it was cut off or written over: make it anew"
+                 take {expected}; it was cut short or overwritten: create it again"
             ));
         }
         let metadata = |key: &str| header.metadata().as_ref().and_then(|texts| texts.get(key));
-        let vocabulary = metadata(VOCAB_SIZE).ok_or("this is no token file: its metadata has no `vocab_size`")?;
+        let vocabulary = metadata(VOCAB_SIZE).ok_or("not a token file: its metadata has no `vocab_size`")?;
         let fits = vocabulary.parse().ok().and_then(|size| Documents::new(size).ok());
         let Some(Documents { vocab_size, .. }) = fits.filter(|documents| documents.width == width) else {
             return Err(format!("it has {width} bytes a token, which do not fit its vocabulary of {vocabulary}"));
         };
         let damaged =
-            |what: &str| format!("the checksum of {what} is missing or wrong: the file is damaged; make it anew");
+            |what: &str| format!("the checksum of {what} is missing or wrong: the file is damaged; create it again");
         let sums = metadata(CHECKSUMS).and_then(|sums| serde_json::from_str::<Checksums>(sums).ok());
         let sums = sums.ok_or_else(|| damaged("all of it"))?;
         if sums.metadata.get(VOCAB_SIZE) != Some(&crc32c(vocabulary.as_bytes())) {
@@ -250,7 +250,7 @@ impl Head {
             }
             if crc != *checksum {
                 let message = format!(
-                    "the checksum of `{name}` is {crc:08x}, not {checksum:08x}: the file is damaged; make it anew"
+                    "the checksum of `{name}` is {crc:08x}, not {checksum:08x}: the file is damaged; create it again"
                 );
                 return Err(Error::file(path, message));
             }

@@ -90,14 +90,13 @@ impl Tokenizer {
         let inner = catch_quietly(|| tokenizers::Tokenizer::from_bytes(bytes))
             .unwrap_or_else(|message| Err(format!("the tokenizers crate panicked: {message}").into()));
         let mut inner = inner.map_err(|why| {
-            format!("this is no tokenizer.json of Hugging Face's tokenizers, version 0.22 or before: {why}")
+            format!("not a tokenizer.json of Hugging Face's tokenizers, version 0.22 or before: {why}")
         })?;
         if let ModelWrapper::BPE(model) = inner.get_model()
             && let Some(dropout) = model.dropout.filter(|&dropout| dropout > 0.0)
         {
             return Err(format!(
-                "the BPE model has a dropout of {dropout}, whose random numbers cannot be seeded, so that a run could \
-                 not be repeated; set \"dropout\" to null in the file"
+                "the BPE model has a dropout of {dropout}, whose random numbers cannot be seeded, so a run could not be reproduced; set \"dropout\" to null in the file"
             ));
         }
         inner.with_padding(None);
@@ -160,8 +159,7 @@ impl Tokenizer {
         let special = self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
         if length <= special {
             return Err(Error::usage(format!(
-                "{self:?}: a maximal length of {length} tokens leaves no room for a text: {special} special tokens are \
-                 added to a pair; choose {} or more",
+                "{self:?}: the maximum length of {length} tokens leaves no space for a text: {special} special tokens are added to a pair; choose at least {}",
                 special + 1
             )));
         }

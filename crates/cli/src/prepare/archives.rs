@@ -48,7 +48,7 @@ impl Verified {
 pub(crate) fn find_archives(folder: &Path, names: &[&str], expected: &Expected) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Err(Error::missing(format!(
-            "{}: there is no such folder; expected one with the archives {}",
+            "{}: the folder does not exist; expected one with the archives {}",
             folder.display(),
             names.join(", ")
         )));
@@ -112,8 +112,7 @@ fn verify_archive(
             return Err(Error::file(
                 path,
                 format!(
-                    "its MD5 checksum is {found}, expected {md5} ({bytes} bytes): it is damaged or another edition; \
-                     download it again, or turn verifying off to use it as it is"
+                    "its MD5 checksum is {found}, expected {md5} ({bytes} bytes): it is damaged or another edition; download it again, or turn off verification to use it as it is"
                 ),
             ));
         }

@@ -128,8 +128,7 @@ impl Expected {
             Some(&expected) if expected != found as u64 => Err(Error::file(
                 archive,
                 format!(
-                    "the {split} split has {found} samples, expected {expected}: this is not the official archive; for a \
-                     part of the dataset, say what to expect"
+                    "the {split} split has {found} samples, expected {expected}: this is not the official archive; for a part of the dataset, set the expected counts"
                 ),
             )),
             _ => Ok(()),

@@ -84,7 +84,7 @@ impl Coco {
         }
         expected.check_classes(splits[0].annotations.classes.len(), &paths[2])?;
         if splits[0].annotations.classes != splits[1].annotations.classes {
-            return Err(Error::file(&paths[2], "the two splits have other categories"));
+            return Err(Error::file(&paths[2], "the two splits have different categories"));
         }
         Ok(Coco { splits })
     }

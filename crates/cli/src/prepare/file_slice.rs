@@ -155,6 +155,6 @@ mod tests {
 
     #[test]
     fn what_is_no_tar_file_is_refused() {
-        assert!(index(&[b'x'; 2048]).unwrap_err().to_string().contains("this is no tar file"));
+        assert!(index(&[b'x'; 2048]).unwrap_err().to_string().contains("not a tar file"));
     }
 }

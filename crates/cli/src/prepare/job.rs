@@ -59,11 +59,11 @@ impl Job<'_> {
         store::remove_leftovers(output)?;
         let Some(to) = upload else { return Ok(()) };
         let Some(local) = to.local() else { return to.join(MANIFEST).exists().map(drop) };
-        std::fs::create_dir_all(local).map_err(|source| Error::io(local, "making the folder to upload to", source))?;
+        std::fs::create_dir_all(local).map_err(|source| Error::io(local, "creating the upload folder", source))?;
         let identity = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
         if identity(local) == identity(output) {
             return Err(Error::usage(format!(
-                "{to}: the place to upload to is the folder that the shards are written into; give another, or none"
+                "{to}: the upload target is the folder that the shards are written to; give another, or none"
             )));
         }
         Ok(())
@@ -95,8 +95,7 @@ impl Job<'_> {
                 let found = sha256_of(&path, |bytes| self.progress.advance(bytes))
                     .map_err(|source| Error::io(&path, "reading the shard", source))?;
                 if found != record.sha256 {
-                    self.progress
-                        .note(&format!("{}: its checksum is not what it was; it is written again", record.name));
+                    self.progress.note(&format!("{}: its checksum has changed; writing it again", record.name));
                     return Ok(State::Missing);
                 }
             }
@@ -148,15 +147,14 @@ impl Job<'_> {
 /// Refuses to begin what the disk has no room for.
 pub(crate) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
     let room =
-        fs4::available_space(folder).map_err(|source| Error::io(folder, "asking for room on the disk", source))?;
+        fs4::available_space(folder).map_err(|source| Error::io(folder, "querying the free disk space", source))?;
     let needed = bytes.saturating_add(if bytes == 0 { 0 } else { SPARE });
     if needed <= room {
         return Ok(());
     }
     let gigabytes = |bytes: u64| bytes as f64 / 1e9;
     let message = format!(
-        "the shards still to be written need {:.1} GB and the disk has room for {:.1} GB: {:.1} GB are missing; make room, \
-         or give a folder on another disk",
+        "the remaining shards need {:.1} GB, but the disk has {:.1} GB free: {:.1} GB are missing; free some space, or use a folder on another disk",
         gigabytes(needed),
         gigabytes(room),
         gigabytes(needed - room)

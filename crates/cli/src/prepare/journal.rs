@@ -81,7 +81,7 @@ impl Journal {
             .create(true)
             .truncate(false)
             .open(&path)
-            .map_err(io("opening the list of what is done"))?;
+            .map_err(io("opening the journal"))?;
         match lock_soon(|| fs4::FileExt::try_lock(&file)) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -90,10 +90,10 @@ impl Journal {
                     "another run is preparing data into this folder; wait for it, or give another folder",
                 ));
             }
-            Err(TryLockError::Error(source)) => return Err(io("locking the list of what is done")(source)),
+            Err(TryLockError::Error(source)) => return Err(io("locking the journal")(source)),
         }
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(io("reading the list of what is done"))?;
+        file.read_to_end(&mut bytes).map_err(io("reading the journal"))?;
         let mut inside = Inside {
             file,
             plan: None,
@@ -110,8 +110,8 @@ impl Journal {
             inside.take(line);
             whole += text.len() as u64 + 1;
         }
-        inside.file.set_len(whole).map_err(io("mending the list of what is done"))?;
-        inside.file.seek(SeekFrom::End(0)).map_err(io("mending the list of what is done"))?;
+        inside.file.set_len(whole).map_err(io("repairing the journal"))?;
+        inside.file.seek(SeekFrom::End(0)).map_err(io("repairing the journal"))?;
         Ok(Journal { folder: folder.to_owned(), path, inside: Mutex::new(inside) })
     }
 
@@ -121,7 +121,7 @@ impl Journal {
         text.push(b'\n');
         let mut inside = self.lock();
         let written = inside.file.write_all(&text).and_then(|()| inside.file.sync_data());
-        written.map_err(|source| Error::io(&self.path, "writing down what is done", source))?;
+        written.map_err(|source| Error::io(&self.path, "writing the journal", source))?;
         inside.take(line);
         Ok(())
     }
@@ -136,8 +136,7 @@ impl Journal {
             let Some(name) = other else { return Ok(()) };
             let word = |value: Option<&String>| value.map_or("nothing", String::as_str).to_owned();
             return Err(Error::usage(format!(
-                "{}: this folder was begun with other options or archives: {name} was {} and is now {}; go on with the \
-                 same, or give another folder",
+                "{}: this folder was started with other options or archives: {name} was {} and is now {}; continue with the same ones, or use another folder",
                 self.folder.display(),
                 word(earlier.get(name)),
                 word(plan.get(name))
@@ -145,8 +144,7 @@ impl Journal {
         }
         if let Some(file) = files.iter().find(|file| self.folder.join(file).symlink_metadata().is_ok()) {
             return Err(Error::usage(format!(
-                "{}: there is a file {file} that no run of this program has written; it would be replaced: give an empty \
-                 folder",
+                "{}: this program did not write the file {file} and would replace it; use an empty folder",
                 self.folder.display()
             )));
         }

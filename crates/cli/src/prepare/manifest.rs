@@ -121,7 +121,7 @@ impl Manifest {
         let path = folder.join(MANIFEST);
         let bytes = std::fs::read(&path).map_err(|source| Error::io(&path, "reading the manifest", source))?;
         let manifest: Manifest = serde_json::from_slice(&bytes)
-            .map_err(|source| Error::file(&path, format!("this is no manifest of shards: {source}")))?;
+            .map_err(|source| Error::file(&path, format!("not a manifest of shards: {source}")))?;
         match manifest.version {
             1 => Ok(manifest),
             version => Err(Error::file(&path, format!("version {version} of the manifest, expected 1"))),

@@ -58,7 +58,7 @@ pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
     let big = match &header[126..] {
         b"IM" => false,
         b"MI" => true,
-        _ => return Err("this is no MAT file of version 5 (a file of version 7.3 begins with MATLAB 7.3)".to_owned()),
+        _ => return Err("not a MAT file of version 5 (a file of version 7.3 begins with MATLAB 7.3)".to_owned()),
     };
     let mut cursor = Cursor { bytes: &bytes[HEADER..], big };
     let mut variables = Vec::new();

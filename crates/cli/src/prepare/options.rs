@@ -111,9 +111,7 @@ impl PrepareOptions {
             }
         }
         if self.delete_uploaded && self.upload.is_none() {
-            return Err(Error::usage(
-                "shards are to be deleted once they are uploaded, but no place to upload to was given",
-            ));
+            return Err(Error::usage("deleting uploaded shards needs an upload target"));
         }
         Ok(())
     }

@@ -45,7 +45,7 @@ impl Plan {
                 hash.add(key, set.tar_bytes(split, index).to_le_bytes());
                 if !keys.insert(key) {
                     return Err(Error::new(format!(
-                        "two samples of the {name} split have the name {key}; they would be taken for one"
+                        "two samples of the {name} split have the name {key}; readers would merge them"
                     )));
                 }
             }

@@ -117,7 +117,10 @@ fn write_shard(
     if record.bytes != planned.bytes {
         return Err(Error::file(
             &folder.join(&planned.name),
-            format!("it has {} bytes, expected {}: an archive has changed meanwhile", record.bytes, planned.bytes),
+            format!(
+                "it has {} bytes, expected {}: an archive has changed in the meantime",
+                record.bytes, planned.bytes
+            ),
         ));
     }
     Ok(record)
@@ -141,7 +144,7 @@ fn manifest_of(
         let split = SplitManifest::new(name, of);
         if split.samples != set.len(number) as u64 {
             return Err(Error::new(format!(
-                "the {name} split's shards have {} samples and not {}; remove the folder and begin again",
+                "the {name} split's shards have {} samples and not {}; remove the folder and start again",
                 split.samples,
                 set.len(number)
             )));

@@ -45,7 +45,7 @@ pub(crate) fn jpeg_remark(bytes: &[u8]) -> Option<String> {
     // Some programs write more behind the image; the mark of its end stands somewhere near.
     let tail = &bytes[bytes.len().saturating_sub(4096)..];
     if !tail.windows(2).any(|pair| pair == [0xff, 0xd9]) {
-        return Some("a JPEG file without the mark of its end: probably cut off".to_owned());
+        return Some("a JPEG file without an end marker: probably cut short".to_owned());
     }
     None
 }

@@ -33,7 +33,7 @@ const AROUND: usize = 64;
 ///
 /// `files` are files, patterns and folders, local or in a store: `.txt` (a document each, or a document a line), `.jsonl`
 /// (a document a line) and both compressed by gzip or zstd, and `.parquet` (a document a row). Documents keep the order of
-/// the files; shuffle blocks of tokens when they are read. Documents of nothing but white space are left out, and those of
+/// the files; shuffle blocks of tokens when they are read. Documents with only whitespace are left out, and those of
 /// which the tokenizer makes no token.
 ///
 /// A run that was ended goes on with the next one: it reads the files again up to where it was, which is quick beside
@@ -49,7 +49,7 @@ const AROUND: usize = 64;
 /// let options = PrepareOptions::new(folder.path().join("shards"));
 /// let manifest = prepare::text(&[file.into()], &TextOptions::new(), &options, &())?;
 /// assert_eq!(manifest.splits[0].samples, 2);
-/// assert_eq!(manifest.remarks[0].what, "1 document of nothing but white space was left out");
+/// assert_eq!(manifest.remarks[0].what, "1 document with only whitespace was left out");
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 ///
@@ -137,7 +137,7 @@ pub fn text(
         };
         Some(Warning { sample: String::new(), what })
     };
-    let remarks = [left_out(blank, "of nothing but white space"), left_out(empty, "without a token")];
+    let remarks = [left_out(blank, "with only whitespace"), left_out(empty, "without a token")];
     let manifest = Manifest {
         version: 1,
         dataset: "text".to_owned(),
@@ -300,9 +300,7 @@ impl Run<'_> {
                 let record = open.finish()?;
                 self.work.journal.add(Line::Shard(record.clone()))?;
                 if known.is_some_and(|(known, _)| known.sha256 != record.sha256) {
-                    self.work
-                        .progress
-                        .note(&format!("{}: it is not what it was when it was first written", record.name));
+                    self.work.progress.note(&format!("{}: it has changed since it was first written", record.name));
                 }
                 (record, false)
             }
@@ -311,8 +309,7 @@ impl Run<'_> {
                     return Err(Error::file(
                         &self.work.options.output.join(&record.name),
                         format!(
-                            "it was made of {} documents, and now there are {} for it: the files have changed; give \
-                             another folder",
+                            "it was made from {} documents, and now there are {}: the files have changed; use another folder",
                             record.documents(),
                             split.inside
                         ),
@@ -348,7 +345,7 @@ impl Run<'_> {
             if let Some((record, _)) = split.known.get(split.next) {
                 return Err(Error::file(
                     &self.work.options.output.join(&record.name),
-                    "the files have no documents for it any more: they have changed; give another folder",
+                    "the files no longer have documents for it: they have changed; use another folder",
                 ));
             }
         }

@@ -56,11 +56,11 @@ impl TextInput {
                 match kind_of(&location) {
                     Some(kind) => inputs.push(TextInput { bytes: location.size()?, location, kind }),
                     None if whole_folder => {}
-                    None => return Err(unknown(&location, "its name does not say what it is")),
+                    None => return Err(unknown(&location, "its name has no known extension")),
                 }
             }
             if inputs.len() == before {
-                return Err(unknown(place, "there are no files of texts in it"));
+                return Err(unknown(place, "it has no text files"));
             }
         }
         Ok(inputs)
@@ -75,14 +75,14 @@ impl TextInput {
             Kind::CompressedText if options.lines => TextFile::stream(location)?.items(0),
             Kind::CompressedText => Err(unknown(
                 &self.location,
-                "a compressed text file is read by lines only; say that each line is a document, or decompress it",
+                "a compressed text file can only be read by lines; set lines as documents, or decompress it",
             )),
             Kind::JsonLines => {
                 let field = options.field.clone();
                 let lines = JsonLines::stream(location)?.typed::<Map<String, Value>>().items(0)?;
                 Ok(taken(lines, move |mut line| match line.remove(&field) {
                     Some(Value::String(text)) => Ok(text),
-                    Some(_) => Err(format!("the field {field:?} is no text")),
+                    Some(_) => Err(format!("the field {field:?} is not text")),
                     None => {
                         let names: Vec<&str> = line.keys().map(String::as_str).collect();
                         Err(format!("there is no field {field:?}; the line has {names:?}"))
@@ -127,5 +127,5 @@ fn kind_of(location: &Location) -> Option<Kind> {
 
 fn unknown(location: &Location, what: &str) -> Error {
     let ends: Vec<&str> = KINDS.iter().map(|(end, _)| *end).collect();
-    Error::usage(format!("{location}: {what}; files of texts are {}", ends.join(", ")))
+    Error::usage(format!("{location}: {what}; text files are {}", ends.join(", ")))
 }

@@ -82,7 +82,7 @@ impl TextOptions {
             )));
         }
         if self.separator.is_some() && !self.has_tokenizer() {
-            return Err(Error::usage("a token between documents was given, but no tokenizer"));
+            return Err(Error::usage("a token between documents needs a tokenizer"));
         }
         Ok(())
     }

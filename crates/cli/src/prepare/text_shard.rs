@@ -126,7 +126,7 @@ impl TextShard {
                 tar.add(&key(number), SampleFiles { files, remark: None })?;
             }
             (Writer::Tokens { writer, .. }, Document::Tokens(ids)) => writer.push(ids)?,
-            _ => return Err(Error::new("a document of another form than its shard's")),
+            _ => return Err(Error::new("a document in another format than its shard")),
         }
         self.documents += 1;
         self.bytes = self.bytes.saturating_add(bytes);

@@ -59,8 +59,7 @@ impl Destination<'_> {
                     return self.journal.add(Line::Uploaded(line));
                 }
                 return Err(Error::usage(format!(
-                    "{to}: something else is there under this name, which would be replaced; remove it or upload to another \
-                     folder"
+                    "{to}: another file with this name exists and would be replaced; remove it, or upload to another folder"
                 )));
             }
             self.journal.add(Line::Uploading { name: line.name.clone(), to: line.to.clone() })?;
@@ -74,7 +73,7 @@ impl Destination<'_> {
         if size != bytes {
             return Err(Error::runtime(
                 format!("uploading {}", from.display()),
-                format!("{to} has {size} bytes afterwards, expected {bytes}; run it again"),
+                format!("{to} has {size} bytes after the upload, expected {bytes}; run it again"),
             ));
         }
         self.journal.add(Line::Uploaded(line))

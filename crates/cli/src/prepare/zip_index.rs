@@ -36,7 +36,7 @@ impl ZipIndex {
         let refused = |what: String| Error::file(section.path(), what);
         let mut archive = ZipArchive::new(section.clone()).map_err(|source| {
             refused(format!(
-                "{source}: the zip file's list of files, at its end, cannot be read; is the file cut off? Download it again"
+                "{source}: the zip file's list of files, at its end, cannot be read; is the file cut short? Download it again"
             ))
         })?;
         let mut entries = Vec::with_capacity(archive.len());
@@ -49,9 +49,7 @@ impl ZipIndex {
             }
             let method = entry.compression();
             if !matches!(method, CompressionMethod::Stored | CompressionMethod::Deflated) {
-                return Err(refused(format!(
-                    "entry {name}: it is compressed by {method}, expected deflate or nothing"
-                )));
+                return Err(refused(format!("entry {name}: it is compressed with {method}, expected deflate or none")));
             }
             if entry.encrypted() {
                 return Err(refused(format!("entry {name}: it is encrypted")));

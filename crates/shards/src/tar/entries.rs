@@ -225,8 +225,7 @@ impl<R: Read> TarEntries<R> {
             }
             if rest[..count].iter().any(|&byte| byte != 0) {
                 return Err(self.error(format!(
-                    "after the zeros at byte {ended} that end the tar there are more bytes, as when tars are written one \
-                     after the other into a file; make one tar of them"
+                    "there are more bytes after the zeros at byte {ended} that end the tar; were several tars concatenated? Make one tar of them"
                 )));
             }
             self.at += count as u64;
@@ -251,10 +250,10 @@ impl<R: Read> TarEntries<R> {
         let hint = match block {
             [b'<', ..] => " (it looks like a web page: did the download fail?)",
             [b'P', b'K', ..] => " (it looks like a zip file)",
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => " (it is compressed with zstd; gzip is what is read)",
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => " (it is compressed with zstd; only gzip is supported)",
             _ => "",
         };
-        self.location.error(format!("this is no tar file, plain or gzip: {why}{hint}"))
+        self.location.error(format!("not a tar file, plain or gzip: {why}{hint}"))
     }
 
     fn cut_off(&self, place: String) -> Error {

@@ -52,7 +52,7 @@ impl TarSample {
         let bytes = self.files.get(extension).ok_or_else(|| self.lacks(extension))?;
         let text = std::str::from_utf8(bytes);
         text.map(str::trim)
-            .map_err(|why| Error::new(format!("the file .{extension} of `{}` is no text: {why}", self.key)))
+            .map_err(|why| Error::new(format!("the file .{extension} of `{}` is not text: {why}", self.key)))
     }
 
     fn lacks(&self, extension: &str) -> Error {

@@ -96,7 +96,7 @@ impl TarSource {
             source.add(location, found, &mut known)?;
         }
         if source.len() == 0 {
-            return Err(Error::usage("there are no shards to read; expected one tar file at least"));
+            return Err(Error::usage("there are no shards to read; expected at least one tar file"));
         }
         Ok(source)
     }
@@ -153,7 +153,9 @@ fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<IndexedS
         file.read_exact_at(&mut start, 0).map_err(|source| location.read_error(source))?;
     }
     if start == [0x1f, 0x8b] {
-        return Err(location.error("samples behind gzip cannot be read by index; unpack it, or read it with TarShards"));
+        return Err(
+            location.error("compressed samples cannot be read by index; decompress it, or read it with TarShards")
+        );
     }
     let mut groups = Groups::new(location, TarEntries::of_part(location.clone(), &file, 0..size), selection);
     let mut found = Vec::new();

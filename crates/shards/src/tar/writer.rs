@@ -109,7 +109,7 @@ impl TarShardWriterBuilder {
         }
         if self.prefix.is_empty() || self.prefix.contains(['/', '\0']) {
             return Err(Error::usage(format!(
-                "the prefix {:?} is no beginning of a file name; expected one like `train`",
+                "the prefix {:?} cannot start a file name; expected one like `train`",
                 self.prefix
             )));
         }
@@ -183,7 +183,7 @@ impl TarShardWriter {
         let refuse = |why: &str| Err(Error::usage(format!("the sample `{key}` cannot go into a tar: {why}")));
         let last = key.rsplit('/').next().unwrap_or_default();
         if last.contains('.') {
-            return refuse("its key has a dot after the last slash, where a reader would begin the extension");
+            return refuse("its key has a dot after the last slash, where a reader would start the extension");
         }
         if key.split('/').any(|part| matches!(part, "" | "." | "..")) || key.contains('\0') {
             return refuse("between slashes a key has names, not nothing, `.` or `..`, and no zero byte");
@@ -192,7 +192,7 @@ impl TarShardWriter {
             return refuse("readers skip names that begin with `__`");
         }
         if self.last_key.as_deref() == Some(key) {
-            return refuse("the sample before has the same key, and a reader would take the two for one");
+            return refuse("the previous sample has the same key, and a reader would merge the two");
         }
         if files.is_empty() {
             return refuse("it has no files");
@@ -222,8 +222,7 @@ impl TarShardWriter {
         }
         Err(Error::file(
             path,
-            "there is such a file already; write to another folder or with another prefix, go on after it with \
-             first_shard, or allow to replace it with overwrite(true)",
+            "the file already exists; use another folder or prefix, continue after it with first_shard, or replace it with overwrite(true)",
         ))
     }
 
@@ -242,8 +241,7 @@ impl TarShardWriter {
         if self.failed {
             Err(Error::file(
                 &self.next_path(),
-                "writing failed before, so that samples are missing from this shard; begin again with a new writer, after \
-                 the shards that are complete with first_shard",
+                "an earlier write failed, so samples are missing from this shard; start again with a new writer, after the complete shards with first_shard",
             ))
         } else {
             Ok(())

@@ -45,7 +45,7 @@ impl Feature {
     fn kind(&self) -> String {
         match self {
             Feature::Missing => "no list".to_owned(),
-            Feature::Bytes(values) => format!("a list of {} strings of bytes", values.len()),
+            Feature::Bytes(values) => format!("a list of {} byte strings", values.len()),
             Feature::Floats(values) => format!("a list of {} floats", values.len()),
             Feature::Ints(values) => format!("a list of {} integers", values.len()),
         }
@@ -69,7 +69,7 @@ impl Example {
     /// protocol buffers.
     pub fn parse(bytes: &[u8]) -> Result<Example> {
         let message = proto::Example::decode(bytes);
-        let message = message.map_err(|why| Error::new(format!("this is no tf.train.Example: {why}")))?;
+        let message = message.map_err(|why| Error::new(format!("not a tf.train.Example: {why}")))?;
         let features = message.features.unwrap_or_default().feature.into_iter();
         Ok(Example { features: features.map(|(name, feature)| (name, feature.into())).collect() })
     }
@@ -98,7 +98,7 @@ impl Example {
     pub fn text(&self, name: &str) -> Result<&str> {
         match self.feature(name)? {
             Feature::Bytes(values) if values.len() == 1 => std::str::from_utf8(&values[0])
-                .map_err(|why| Error::new(format!("the feature `{name}` is no text: {why}"))),
+                .map_err(|why| Error::new(format!("the feature `{name}` is not text: {why}"))),
             other => Err(wrong(name, "one string of bytes", other)),
         }
     }

@@ -119,10 +119,10 @@ pub(super) fn bad_header(location: &Location, number: u64, at: u64, header: &[u8
     }
     let hint = match header {
         [b'<', ..] => " (it looks like a web page: did the download fail?)",
-        [0x78, ..] => " (it looks like zlib's format; gzip is what is read)",
+        [0x78, ..] => " (it looks like zlib's format; only gzip is supported)",
         _ => "",
     };
-    location.error(format!("this is no TFRecord file, plain or gzip: the checksum of the first length is wrong{hint}"))
+    location.error(format!("not a TFRecord file, plain or gzip: the checksum of the first length is wrong{hint}"))
 }
 
 /// Compares a record with the checksum after it.

@@ -60,7 +60,7 @@ impl TfRecordSource {
     pub fn from_list(files: impl IntoIterator<Item = impl Into<Location>>) -> Result<TfRecordSource> {
         let files: Vec<Location> = files.into_iter().map(Into::into).collect();
         if files.is_empty() {
-            return Err(Error::usage("there are no files to read; expected one TFRecord file at least"));
+            return Err(Error::usage("there are no files to read; expected at least one TFRecord file"));
         }
         let numbered: Vec<(usize, Location)> = files.into_iter().enumerate().collect();
         let files = in_parallel(&numbered, cores(), |(number, location)| Indexed::open(*number, location))?;
@@ -88,9 +88,8 @@ impl Indexed {
             }
             file.read_exact_at(&mut header, at).map_err(|source| location.read_error(source))?;
             if at == 0 && header.starts_with(&[0x1f, 0x8b]) && length(&header).is_none() {
-                return Err(
-                    location.error("records behind gzip cannot be read by index; unpack it, or read it with TfRecords")
-                );
+                return Err(location
+                    .error("compressed records cannot be read by index; decompress it, or read it with TfRecords"));
             }
             let length = length(&header).ok_or_else(|| bad_header(location, record, at, &header))?;
             let end = length.checked_add((HEADER + FOOTER) as u64).and_then(|length| length.checked_add(at));

@@ -61,7 +61,7 @@ impl TfRecordWriter {
 
     fn refuse_after_failure(&self) -> Result<()> {
         if self.failed {
-            Err(Error::file(&self.path, "writing failed before; begin again with a new writer"))
+            Err(Error::file(&self.path, "an earlier write failed; start again with a new writer"))
         } else {
             Ok(())
         }

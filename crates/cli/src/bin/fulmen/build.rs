@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { machine, install, dry_run, cargo } = arguments;
     if let Some(word) = cargo.iter().find(|word| word.to_string_lossy().starts_with("--target=") || *word == "--target")
     {
-        return Err(Error::usage(format!("{}: --for says what the target is", word.display())));
+        return Err(Error::usage(format!("{}: --for sets the target", word.display())));
     }
     let folder = cache_folder().map_err(|e| Error::new(e.to_string()))?.join(install_name());
     let tool = match Tool::find(&folder) {
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         None if *dry_run => Tool { cargo_zigbuild: "cargo-zigbuild".into(), zig: None },
         None => {
             return Err(Error::usage(
-                "cargo-zigbuild and zig are not there; --install installs them into the cache folder, or run `pip install \
+                "cargo-zigbuild and zig were not found; --install installs them into the cache folder, or run `pip install \
                  cargo-zigbuild ziglang` and put both on the PATH",
             ));
         }
@@ -139,8 +139,7 @@ fn check(program: &Path, machine: Machine) -> Result<()> {
     let needs = glibc_of(program).map_err(|e| Error::new(e.to_string()))?;
     match needs {
         Some((needed, symbol)) if Some(needed) > Glibc::parse(there) => Err(Error::new(format!(
-            "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {there}; a library that was built for this \
-             machine is linked into it: build that from its source"
+            "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {there}; it links a library that was built for this machine: build that library from source"
         ))),
         Some((needed, symbol)) => {
             say!("{path}: needs glibc {needed} ({symbol}); TPU VMs have {there} or newer");

@@ -141,12 +141,12 @@ impl EventPrinter {
     fn tell(&mut self, event: CacheEvent) {
         match event {
             CacheEvent::Differs { differences } => {
-                self.reporter.note("there is a cache of something else; a new one is made beside it:");
+                self.reporter.note("there is a cache of something else; a new one is made next to it:");
                 differences.iter().for_each(|line| self.reporter.note(&format!("  {line}")));
             }
             CacheEvent::Waiting { holder } if !self.waiting => {
                 self.waiting = true;
-                self.reporter.begin(&format!("waiting for {holder}, which makes this cache"), 0);
+                self.reporter.begin(&format!("waiting for {holder}, which is making this cache"), 0);
             }
             CacheEvent::Started(estimate) => {
                 self.reporter.note(&estimate.to_string());
@@ -183,14 +183,14 @@ pub(crate) fn run(command: Command) -> Result<()> {
                 say!("removed {}", file.display());
             }
             match removed.len() {
-                0 => say!("all is as it was written"),
-                count => say!("{count} files removed; make the cache again, and it writes what is missing"),
+                0 => say!("everything is intact"),
+                count => say!("removed {count} files; make the cache again to write what is missing"),
             }
             Ok(())
         }
         Command::Verify { place: CachePath { path }, repair: false } => verify(path),
         Command::Clear(CachePath { path }) => {
-            say!("{} bytes are free again", clear_cache(path)?);
+            say!("freed {} bytes", clear_cache(path)?);
             Ok(())
         }
         Command::Compile(arguments) => compile_cache::run(arguments),
@@ -226,7 +226,7 @@ fn show(info: &CacheInfo) {
     }
     match (&info.writer, info.is_complete()) {
         (Some(writer), _) => say!("  being written by {writer}"),
-        (None, false) => say!("  not finished; make it again, and it goes on from there"),
+        (None, false) => say!("  not finished; make it again to continue"),
         (None, true) => {}
     }
 }

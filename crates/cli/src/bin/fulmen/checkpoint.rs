@@ -52,12 +52,9 @@ pub(crate) fn run(command: Command) -> Result<()> {
             let damaged = verify(&open(&path)?);
             damaged.iter().for_each(|error| say!("{error}"));
             if !damaged.is_empty() {
-                return Err(Error::file(
-                    &path,
-                    format!("{} places are damaged; use another checkpoint", damaged.len()),
-                ));
+                return Err(Error::file(&path, format!("{} parts are damaged; use another checkpoint", damaged.len())));
             }
-            say!("{}: every byte is as it was written", path.display());
+            say!("{}: every byte is intact", path.display());
             Ok(())
         }
         Command::Merge { path, output, weights_only, max_shard_size } => {
@@ -74,7 +71,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
                     say!("no differences");
                     Ok(())
                 }
-                count => Err(Error::new(format!("the checkpoints differ in {count} points"))),
+                count => Err(Error::new(format!("the checkpoints have {count} differences"))),
             }
         }
     }

@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
             say!("{} programs, {:.1} MB, in {folder}", entries.len(), bytes as f64 / 1e6);
         }
-        Command::Clear => say!("{} bytes are free again", cache.clear().map_err(failed)?),
+        Command::Clear => say!("freed {} bytes", cache.clear().map_err(failed)?),
         Command::Verify => {
             let damaged = cache.verify().map_err(failed)?;
             damaged.iter().for_each(|error| say!("{error}"));
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
                     "{count} programs in {folder} are damaged; they are never run, and replaced when they are needed"
                 )));
             }
-            say!("all programs in {folder} are as they were written");
+            say!("all programs in {folder} are intact");
         }
     }
     Ok(())

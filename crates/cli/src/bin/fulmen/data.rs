@@ -226,7 +226,7 @@ fn tell(manifest: &Manifest) {
         say!("remark: {of}{}", remark.what);
     }
     if manifest.remarks.len() > 20 {
-        say!("{} more remarks stand in manifest.json", manifest.remarks.len() - 20);
+        say!("{} more warnings are in manifest.json", manifest.remarks.len() - 20);
     }
 }
 

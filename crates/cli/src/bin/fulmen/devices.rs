@@ -82,7 +82,7 @@ fn failed(error: fulmen_pjrt::Error) -> Error {
 
 fn wrong(device: &Device) -> Error {
     let (id, kind) = (device.id(), device.kind());
-    Error::new(format!("device {id} ({kind}) gives a wrong product of two matrices of ones; do not train on it"))
+    Error::new(format!("device {id} ({kind}) computes a wrong product of two matrices of ones; do not train on it"))
 }
 
 /// Nothing, if the product is wrong.

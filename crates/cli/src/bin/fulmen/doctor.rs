@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     }
     match report.count(Severity::Error) {
         0 => Ok(()),
-        1 => Err(Error::new("one finding keeps a training from starting here")),
-        count => Err(Error::new(format!("{count} findings keep a training from starting here"))),
+        1 => Err(Error::new("one problem prevents training here")),
+        count => Err(Error::new(format!("{count} problems prevent training here"))),
     }
 }

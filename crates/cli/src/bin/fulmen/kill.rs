@@ -98,7 +98,7 @@ fn show(plan: &Plan) {
 
 fn confirmed(json: bool) -> Result<bool> {
     if json || !stdin().is_terminal() {
-        return Err(Error::usage("there is nobody to ask; --yes goes on without"));
+        return Err(Error::usage("cannot ask for confirmation without a terminal; use --yes to skip it"));
     }
     let mut out = stdout();
     let _ = write!(out, "Go on? [y/N] ").and_then(|()| out.flush());

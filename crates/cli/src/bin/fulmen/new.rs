@@ -61,10 +61,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Refuses what Cargo would refuse, or what would make a crate that cannot be used.
 fn check_name(name: &str) -> Result<()> {
-    let refuse = |why: &str| Err(Error::usage(format!("a project cannot be called {name:?}: {why}")));
+    let refuse = |why: &str| Err(Error::usage(format!("{name:?} cannot be a project's name: {why}")));
     let is_allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-_".contains(letter);
     if !name.starts_with(|letter: char| letter.is_ascii_lowercase()) || !name.chars().all(is_allowed) {
-        return refuse("expected small letters, digits, `-` and `_`, a letter first");
+        return refuse("expected lower-case letters, digits, `-` and `_`, starting with a letter");
     }
     const TAKEN: [&str; 12] = [
         "core",

@@ -92,7 +92,7 @@ fn ask(run: &Path, request: &Value) -> Result<()> {
     let (path, text) = (run.join("profile.request"), request.to_string());
     if path.exists() {
         return Err(Error::usage(format!(
-            "another trace is asked for: {} is there. If nobody waits for it, remove the file",
+            "another trace has been requested: {} exists. If no command is waiting for it, remove the file",
             path.display()
         )));
     }
@@ -104,8 +104,7 @@ fn ask(run: &Path, request: &Value) -> Result<()> {
     // If it was taken just now, the training answers nobody.
     let _ = fs::remove_file(&path);
     Err(Error::new(format!(
-        "no training answers in {}: it has ended or hangs outside of the Trainer, it records another trace, or it was built \
-         with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
+        "no training answers in {}: it has ended or hangs outside of the Trainer, it is recording another trace, or it was built with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
         run.display()
     )))
 }
@@ -114,10 +113,10 @@ fn ask(run: &Path, request: &Value) -> Result<()> {
 fn read_answer(folder: &Path, within: Duration) -> Result<Value> {
     let path = folder.join("profile.json");
     if !wait_until(within, || path.exists()) {
-        return Err(Error::new(format!("the training has taken the request, but {} did not come", path.display())));
+        return Err(Error::new(format!("the training accepted the request, but {} did not appear", path.display())));
     }
     let text = fulmen_durable::read_text(&path).map_err(|e| Error::io(&path, "cannot read it", e))?;
-    serde_json::from_str(&text).map_err(|e| Error::file(&path, format!("it is no answer of a training: {e}")))
+    serde_json::from_str(&text).map_err(|e| Error::file(&path, format!("it is not a training's answer: {e}")))
 }
 
 fn wait_until(within: Duration, mut is_there: impl FnMut() -> bool) -> bool {

@@ -50,10 +50,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// What is to be said of all of them.
 pub(crate) fn footer(holders: &Holders) {
     if holders.processes.is_empty() {
-        say!("No process that can be seen holds the TPU.");
+        say!("No visible process holds the TPU.");
     }
     if holders.unseen > 0 {
-        say!("Processes that could not be looked into: {}. Root sees those of other users.", holders.unseen);
+        say!("Processes that could not be inspected: {}. Root can see those of other users.", holders.unseen);
     }
     if let Some(lock) = &holders.lock {
         let (path, owner) = (lock.path.display(), lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string()));
