@@ -1,6 +1,6 @@
-//! What runs of all datasets share: which shards are there, room on the disk, threads, uploads, the end.
+//! The common parts of preparing any dataset: existing shards, disk space, threads, uploads, the manifest.
 //!
-//! Not here: what the shards are made of (`run`, `text`).
+//! Not here: the content of the shards (`run`, `text`).
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -17,16 +17,16 @@ use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
 use fulmen_files as store;
 
-/// What a disk should have left when all is written.
+/// The disk space to leave free.
 const SPARE: u64 = 64 << 20;
 
-/// How far a shard is.
+/// The state of a shard.
 pub(crate) enum State {
-    /// Not written, or not what it was.
+    /// Missing, or changed.
     Missing,
-    /// In the output's folder, but not where it is to be uploaded to.
+    /// In the output folder, but not uploaded yet.
     Written(ShardRecord),
-    /// Where it should be.
+    /// Complete.
     Done(ShardRecord),
 }
 
@@ -39,7 +39,7 @@ impl State {
     }
 }
 
-/// A run under way.
+/// A running job.
 pub(crate) struct Job<'a> {
     pub(crate) options: &'a PrepareOptions,
     pub(crate) journal: &'a Journal,
@@ -52,8 +52,8 @@ impl Job<'_> {
         Some(Destination { folder, journal: self.journal, progress: self.progress })
     }
 
-    /// Before any work: takes away what an ended run had begun to write, and looks at the place to upload to, whose faults
-    /// are better known now than after hours.
+    /// Preparations: removes unfinished files of an interrupted run, and checks the upload target, whose errors are
+    /// better reported now than after hours.
     pub(crate) fn begin(&self) -> Result<()> {
         let PrepareOptions { output, upload, .. } = self.options;
         store::remove_leftovers(output)?;
@@ -69,14 +69,14 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// How far these shards are.
+    /// The states of these shards.
     pub(crate) fn states(&self, shards: &[PlannedShard]) -> Result<Vec<State>> {
         let written = |shard: &PlannedShard| self.journal.shard(&shard.name).filter(|it| it.bytes == shard.bytes);
         let records: Vec<Option<ShardRecord>> = shards.iter().map(written).collect();
         self.states_of(&records)
     }
 
-    /// How far the shards are that earlier runs wrote down.
+    /// The states of the shards that earlier runs recorded.
     pub(crate) fn states_of(&self, records: &[Option<ShardRecord>]) -> Result<Vec<State>> {
         let here = |record: &ShardRecord| {
             let size = self.options.output.join(&record.name).metadata().map(|metadata| metadata.len());
@@ -105,7 +105,7 @@ impl Job<'_> {
             };
             Ok(match (here, uploaded) {
                 (true, true) => {
-                    // A run may have ended between the two.
+                    // A run may have ended between the two steps.
                     self.delete(record)?;
                     State::Done(record.clone())
                 }
@@ -117,7 +117,7 @@ impl Job<'_> {
         })
     }
 
-    /// Brings a shard to where it is to be uploaded to, if it is.
+    /// Uploads a shard, if there is an upload target.
     pub(crate) fn upload(&self, record: &ShardRecord) -> Result<()> {
         let Some(destination) = self.destination() else { return Ok(()) };
         destination.upload_shard(&self.options.output, record)?;
@@ -144,7 +144,7 @@ impl Job<'_> {
     }
 }
 
-/// Refuses to begin what the disk has no room for.
+/// Stops early if the disk does not have enough space.
 pub(crate) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
     let room =
         fs4::available_space(folder).map_err(|source| Error::io(folder, "querying the free disk space", source))?;

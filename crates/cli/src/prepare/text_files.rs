@@ -1,6 +1,6 @@
-//! Files of texts, of several kinds, as documents one after the other.
+//! Text files of several kinds, as a sequence of documents.
 //!
-//! Not here: reading those kinds (`tables`).
+//! Not here: reading the kinds of files (`fulmen-tables`).
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use fulmen_data::{Error, Items, Result, Source, Stream, StreamItem};
 use fulmen_files::Location;
 use fulmen_tables::{JsonLines, TextFile, TextFolder};
 
-/// What a file is, by its name.
+/// The kind of a file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -18,7 +18,7 @@ enum Kind {
     Parquet,
 }
 
-/// Kinds by the ends of names. A longer end stands before one that it ends with.
+/// Kinds by file extension. A longer extension comes before one that it ends with.
 const KINDS: &[(&str, Kind)] = &[
     (".txt.gz", Kind::CompressedText),
     (".txt.zst", Kind::CompressedText),
@@ -40,13 +40,13 @@ pub(crate) struct TextInput {
 }
 
 impl TextInput {
-    /// Files, patterns of files, and folders, from which all files of a known kind are taken, in the order of their names.
+    /// Expands files, patterns and folders. Of a folder, all files of a known kind are used, sorted by name.
     pub(crate) fn find(places: &[Location]) -> Result<Vec<TextInput>> {
         let mut inputs = Vec::new();
         for place in places {
             let whole_folder = place.local().is_some_and(|path| path.is_dir());
             let locations = if whole_folder { place.list()? } else { place.expand()? };
-            // What is no file in a store may be the beginning of names.
+            // In a store, a name that is not a file may be a prefix.
             let locations = match locations.as_slice() {
                 [one] if one.local().is_none() && kind_of(one).is_none() => one.list()?,
                 _ => locations,
@@ -66,7 +66,7 @@ impl TextInput {
         Ok(inputs)
     }
 
-    /// The documents in it, in order.
+    /// The documents in the file, in order.
     pub(crate) fn documents(&self, options: &TextOptions) -> Result<Items<String>> {
         let location = self.location.clone();
         match self.kind {
@@ -106,7 +106,7 @@ fn whole(files: TextFolder) -> Items<String> {
     Box::new((0..1).map(document))
 }
 
-/// What is taken out of each item; where that fails, the message says where the item stood.
+/// Extracts the text of each item; on an error, the message includes the item's origin.
 fn taken<T: 'static>(
     items: Items<T>,
     mut take: impl FnMut(T) -> Result<String, String> + Send + 'static,
