@@ -1,12 +1,12 @@
-//! One part of a cache as an Arrow IPC file: a schema, one record batch of all rows, a footer.
+//! One part of a cache as an Arrow IPC file: a schema, one record batch with all rows, a footer.
 //!
-//! The rows have one size, so where every byte will lie is known before the first sample is read. That is why this does
-//! not use `arrow-ipc`'s writer, which wants a batch in memory, but writes what goes around the columns; and why a part
-//! can be filled from many threads in any order. What is read back is checked by flatbuffers' verifier and then compared
-//! with the layout that it must have. `arrow-ipc`'s `FileDecoder` is not used: it panics where a damaged file points outside
-//! itself, so all offsets would have to be checked before it is asked, and then it has nothing more to tell.
+//! All rows have the same size, so the position of every byte is known before the first sample is read. This module
+//! therefore does not use `arrow-ipc`'s writer, which needs a batch in memory. It writes only what surrounds the
+//! columns, and many threads can fill a part in any order. When a part is read, flatbuffers' verifier checks it, and
+//! the result is compared with the expected layout. `arrow-ipc`'s `FileDecoder` is not used: it panics if a damaged
+//! file points outside itself, so all offsets would have to be checked first, and then it would add nothing.
 //!
-//! Not here: the files (`atomic_file`), and what the samples are.
+//! Not here: the files (`atomic_file`), and the samples.
 
 use std::ops::Range;
 
@@ -22,9 +22,9 @@ use fulmen_tensor::DType;
 use fulmen_data::{Error, Field, Result};
 
 const MAGIC: &[u8] = b"ARROW1";
-/// Columns start at multiples of this, as Arrow recommends and as SIMD likes.
+/// The alignment of columns, as Arrow recommends and as suits SIMD.
 const ALIGNMENT: u64 = 64;
-/// What is around the columns is some kilobytes; a file that claims more is damaged.
+/// The data around the columns takes some kilobytes; a file that claims more is damaged.
 const MOST_METADATA: u64 = 64 << 20;
 /// The metadata keys of a part's schema.
 const KEY: &str = "fulmen.cache.key";
@@ -36,7 +36,7 @@ const VERSION: &str = "fulmen.cache.version";
 /// The metadata key of a field.
 const FIELD: &str = "fulmen.field";
 
-/// What a part is of, as its schema says.
+/// The identity of a part, as stored in its schema.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) key: String,
@@ -47,13 +47,13 @@ pub(crate) struct Identity {
     pub(crate) version: String,
 }
 
-/// How the elements of a field lie in Arrow.
+/// The Arrow type of a field's elements.
 enum Kind {
-    /// A single value.
+    /// A scalar.
     Scalar(DataType),
     /// An array of a fixed shape.
     Tensor(DataType, i32),
-    /// A type that Arrow has not.
+    /// A type that Arrow does not support.
     Binary(i32),
 }
 
@@ -94,7 +94,7 @@ fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
             Kind::Scalar(element) => element,
             Kind::Binary(size) => DataType::FixedSizeBinary(size),
             Kind::Tensor(element, size) => {
-                // Arrow's canonical extension type: pyarrow gives the shape back.
+                // Arrow's canonical extension type, from which pyarrow restores the shape.
                 metadata.push(("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()));
                 metadata.push(("ARROW:extension:metadata".to_owned(), format!("{{\"shape\":{:?}}}", field.shape)));
                 DataType::FixedSizeList(ArrowField::new("item", element, false).into(), size)
@@ -117,16 +117,16 @@ fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
 
 type Pairs = std::collections::HashMap<String, String>;
 
-/// A part before its rows: what comes around the columns, and where each column lies.
+/// The frame of a part: what surrounds the columns, and the position of each column.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    /// All that comes before the first column.
+    /// The bytes before the first column.
     pub(crate) head: Vec<u8>,
-    /// All that comes after the last one, padding included.
+    /// The bytes after the last column, including padding.
     pub(crate) tail: Vec<u8>,
-    /// Where the tail starts.
+    /// The offset of the tail.
     pub(crate) tail_start: u64,
-    /// Where each column's rows lie.
+    /// The position of each column's rows.
     pub(crate) columns: Vec<Range<u64>>,
 }
 
@@ -145,7 +145,7 @@ impl Frame {
         let block = Block::new(batch_start as i64, (head.len() - batch_start) as i32, padded as i64);
 
         let mut tail = vec![0; (padded - end) as usize];
-        // The end of the stream, which a reader of files does not need and a reader of streams does.
+        // The end marker, which readers of streams need and readers of files do not.
         tail.extend_from_slice(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
         let footer = footer(&schema, block);
         tail.extend_from_slice(&footer);
@@ -155,24 +155,24 @@ impl Frame {
         Ok(Frame { head, tail, tail_start: body + end, columns })
     }
 
-    /// Bytes of the whole file.
+    /// The size of the whole file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.tail_start + self.tail.len() as u64
     }
 }
 
-/// The layout of a record batch's body: the columns follow one another, each aligned, without bitmaps of missing values.
+/// The layout of a record batch's body: consecutive aligned columns without validity bitmaps.
 struct Columns {
     nodes: Vec<FieldNode>,
     buffers: Vec<Buffer>,
     columns: Vec<Range<u64>>,
-    /// Where the last column ends, and the body.
+    /// The ends of the last column and of the body.
     end: u64,
     padded: u64,
 }
 
 impl Columns {
-    /// `None` where they are too large for a file.
+    /// `None` if they are too large for a file.
     fn new(fields: &[Field], rows: usize) -> Option<Columns> {
         let (mut nodes, mut buffers, mut columns) = (Vec::new(), Vec::new(), Vec::new());
         let (mut end, mut padded) = (0u64, 0u64);
@@ -194,7 +194,7 @@ impl Columns {
     }
 }
 
-/// Appends a message with its length, padded so that what follows it is aligned.
+/// Appends a message with its length, padded to the alignment.
 fn encapsulate(file: &mut Vec<u8>, message: &[u8]) {
     let end = (file.len() + 8 + message.len()).next_multiple_of(ALIGNMENT as usize);
     file.extend_from_slice(&[0xff; 4]);
@@ -249,8 +249,8 @@ fn footer(schema: &Schema, block: Block) -> Vec<u8> {
     builder.finished_data().to_vec()
 }
 
-/// Where the columns lie in a part's file, or why it is not the part that it should be. `read` gives bytes of the file,
-/// which has `file_bytes` of them; it is never asked for others.
+/// The positions of the columns in a part's file, or why the file is not the expected part. `read` reads bytes of the
+/// file, which has `file_bytes` bytes; it is never called for others.
 pub(crate) fn locate(
     read: &dyn Fn(u64, usize) -> Result<Vec<u8>>,
     file_bytes: u64,
@@ -259,7 +259,7 @@ pub(crate) fn locate(
     key: &str,
     part: usize,
 ) -> Result<Result<Vec<Range<u64>>, String>> {
-    // Two kinds of errors: those of the disk, and those of the content, which become messages.
+    // Read errors are returned; invalid content becomes a message.
     let trailer = 4 + MAGIC.len() as u64;
     let Some(footer_end) = file_bytes.checked_sub(trailer).filter(|&end| end >= 8) else {
         return Ok(Err(format!("it has {file_bytes} bytes, too few for an Arrow file")));
@@ -329,7 +329,7 @@ fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Resu
     }
 }
 
-/// Where the columns lie, of a message whose body lies at `body`.
+/// The positions of the columns in a message whose body starts at `body`.
 fn check_batch(message: &[u8], fields: &[Field], rows: usize, body: Range<u64>) -> Result<Vec<Range<u64>>, String> {
     let length = match message {
         [0xff, 0xff, 0xff, 0xff, a, b, c, d, ..] => u32::from_le_bytes([*a, *b, *c, *d]) as usize,
@@ -351,7 +351,7 @@ fn check_batch(message: &[u8], fields: &[Field], rows: usize, body: Range<u64>) 
     if !batch.buffers().is_some_and(|buffers| buffers.iter().eq(&expected.buffers))
         || body.end - body.start < expected.end
     {
-        return Err(format!("its columns do not lie where {rows} rows of these fields do"));
+        return Err(format!("its columns are not at the offsets for {rows} rows of these fields"));
     }
     Ok(expected.columns.into_iter().map(|column| body.start + column.start..body.start + column.end).collect())
 }

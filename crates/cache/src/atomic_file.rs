@@ -1,6 +1,6 @@
-//! Writing so that a kill at any time leaves a whole file or none; sizes in words; the disk that can be full.
+//! Atomic writes; sizes as text; disks that can be full.
 //!
-//! Not here: what is written.
+//! Not here: the content.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use fulmen_data::internal::checksum;
 use fulmen_data::{Error, Result};
 use fulmen_files as store;
 
-/// Where the bytes go. A test can give it less room than the disk has.
+/// A disk. Tests can give it less space than the real one has.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
     room: Option<AtomicU64>,
@@ -26,7 +26,7 @@ impl Disk {
         Disk { room: Some(AtomicU64::new(bytes)) }
     }
 
-    /// Bytes that may still be written, as the system says before it begins.
+    /// The free bytes before writing.
     pub(crate) fn available(&self, dir: &Path) -> io::Result<u64> {
         fs4::available_space(dir)
     }
@@ -40,8 +40,8 @@ impl Disk {
     }
 }
 
-/// A file of a known size that is filled in any order, under a temporary name until it is whole. Dropped before, it is
-/// removed.
+/// A file of known size that is filled in any order, under a temporary name until it is complete. If it is dropped
+/// earlier, it is removed.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     file: fulmen_durable::NewFile,
@@ -50,7 +50,7 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Makes the file and asks the disk for all its room at once, so that a full disk is noticed before any work.
+    /// Creates the file and allocates all its disk space, so that a full disk is noticed before any work.
     pub(crate) fn create(path: &Path, bytes: u64, disk: &Disk) -> Result<NewFile> {
         let file = fulmen_durable::NewFile::create(path);
         let file = file.map_err(|source| Error::io(path, "cannot make the file", source))?;
@@ -58,25 +58,25 @@ impl NewFile {
         match disk.take(bytes).and_then(|()| new.file.reserve(bytes)) {
             Ok(()) => Ok(new),
             Err(source) => {
-                // The room that it took is free again.
+                // The space that it took is free again.
                 drop(new);
                 Err(refused(path, bytes, source))
             }
         }
     }
 
-    /// Writes at a place in the file.
+    /// Writes at a position in the file.
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.file.file().write_all_at(bytes, offset).map_err(|source| refused(&self.path, self.bytes, source))
     }
 
-    /// Brings the file to the disk, gives it its name, and says the SHA-256 of what stands in it.
+    /// Syncs the file, gives it its name, and returns the SHA-256 of its content.
     pub(crate) fn finish(&self) -> Result<String> {
         let (path, file) = (&self.path, self.file.file());
         let doing = |what: &'static str| move |source| Error::io(path, what, source);
         let hash = checksum::<Sha256>(file, |_| {}).map_err(doing("cannot read the file"))?;
         let permissions = file.metadata().map(|metadata| metadata.permissions());
-        let mut permissions = permissions.map_err(doing("cannot look at the file"))?;
+        let mut permissions = permissions.map_err(doing("cannot read the file's metadata"))?;
         permissions.set_readonly(true);
         file.set_permissions(permissions).map_err(doing("cannot make the file read-only"))?;
         self.file.keep().map_err(|source| refused(path, self.bytes, source))?;
@@ -84,7 +84,7 @@ impl NewFile {
     }
 }
 
-/// The error for a write that the system refused, with numbers where the disk is full.
+/// The error for a failed write, with numbers if the disk is full.
 fn refused(path: &Path, bytes: u64, source: io::Error) -> Error {
     if !fulmen_durable::is_full(&source) {
         return Error::io(path, "cannot write the file", source);
@@ -94,25 +94,24 @@ fn refused(path: &Path, bytes: u64, source: io::Error) -> Error {
         _ => String::new(),
     };
     let message = format!(
-        "there is no room for this file of {}{free}; free some room, or put the cache on another disk, and run it again: \
-         it goes on after the last whole part",
+        "not enough disk space for this file of {}{free}; free some space, or put the cache on another disk, and run it again: it continues after the last complete part",
         size(bytes)
     );
     Error::io(path, &message, source)
 }
 
-/// Writes a small file, whole or not at all.
+/// Writes a small file atomically.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     store::write_whole(path, bytes).map_err(|source| refused(path, bytes.len() as u64, source))
 }
 
-/// The SHA-256 of a file. `read` is told of each piece's bytes.
+/// The SHA-256 of a file. Calls `read` with the size of each chunk.
 pub(crate) fn sha256(path: &Path, read: impl FnMut(u64)) -> Result<String> {
     let hash = File::open(path).and_then(|file| checksum::<Sha256>(file, read));
     hash.map_err(|source| Error::io(path, "cannot read the file", source))
 }
 
-/// A number of bytes in words, as disks are sold: 1 GB is 10⁹ bytes.
+/// A number of bytes as text, with the decimal units of disks: 1 GB is 10⁹ bytes.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.iter().find(|(unit, _)| bytes as f64 >= *unit) {

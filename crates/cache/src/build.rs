@@ -1,10 +1,10 @@
-//! Filling the parts of a cache that are not there yet, with threads that read samples.
+//! Filling the missing parts of a cache, with threads that read samples.
 //!
-//! Every sample has its place in the files before it is read, so threads write where they like and the files come out the
-//! same for any number of them. At most two parts are being filled at a time; a part that is full is hashed, brought to
-//! the disk and named while the threads go on with the next.
+//! Every sample has a fixed position in the files, so threads write in any order and the files are the same for any
+//! number of threads. At most two parts are filled at a time; a full part is hashed, synced and renamed while the
+//! threads continue with the next.
 //!
-//! Not here: who may write (`lock`), and whether there is room (`builder`).
+//! Not here: locking (`lock`), and checking the free space (`builder`).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,12 +24,12 @@ use fulmen_data::internal::SampleKey;
 use fulmen_data::internal::panicked;
 use fulmen_data::{Dataset, Error, Result, Sample};
 
-/// Parts that are filled or finished at the same time.
+/// The number of parts that are filled or finished at the same time.
 const MOST_OPEN: usize = 2;
 /// A thread reads about this many bytes of samples before it writes them.
 const PIECE_BYTES: usize = 1 << 20;
 const MOST_PIECE_ROWS: usize = 4096;
-/// How often someone is told how far it is.
+/// The minimum time between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What is to be done.
@@ -38,7 +38,7 @@ pub(crate) struct Build<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) disk: &'a Disk,
     pub(crate) workers: usize,
-    /// How many samples may fail.
+    /// The number of samples that may fail.
     pub(crate) allowed_bad: usize,
 }
 
@@ -57,17 +57,17 @@ struct Chunk {
     rows: usize,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct State {
-    /// Parts that have not been begun.
+    /// Parts that have not been started.
     todo: VecDeque<usize>,
-    /// The part whose rows are being given out, and the next of them.
+    /// The part whose rows are handed out, and its next row.
     current: Option<(Arc<Open>, usize)>,
-    /// Parts with rows that are not written yet, and how many.
+    /// Parts with unwritten rows, and the number of these rows.
     missing: Vec<(usize, usize)>,
     /// Parts with all their rows.
     full: VecDeque<Arc<Open>>,
-    /// Parts that are begun and not named.
+    /// Parts that are started but not renamed.
     open: usize,
     done: usize,
     bad: Vec<BadRow>,
@@ -83,8 +83,8 @@ struct Shared<'a> {
 }
 
 impl Build<'_> {
-    /// Fills the parts that the plan has not, and writes the plan's manifest after each. After an error those that were
-    /// finished stay.
+    /// Fills the parts that are missing in the plan, and writes the plan's manifest after each. After an error, the
+    /// finished ones stay.
     pub(crate) fn run(&self, plan: &mut Plan, tell: &mut dyn FnMut(CacheEvent)) -> Result<()> {
         let todo: VecDeque<usize> = (0..plan.num_parts()).filter(|&part| !plan.is_finished(part)).collect();
         let there = (0..plan.num_parts()).filter(|&part| plan.is_finished(part));
@@ -120,12 +120,12 @@ impl Build<'_> {
         });
         let state = shared.state.into_inner();
         teller.now(state.done);
-        // What is half filled is removed with its file.
+        // A partly filled file is removed when it is dropped.
         state.error.map_or(Ok(()), Err)
     }
 }
 
-/// Tells how far it is, not too often.
+/// Reports progress, but not too often.
 struct ProgressReporter<'a> {
     tell: &'a mut dyn FnMut(CacheEvent),
     total: usize,
@@ -146,7 +146,7 @@ impl ProgressReporter<'_> {
     }
 }
 
-/// Ends the work of all threads where one panics, which would wait for it else.
+/// Stops all threads if one panics; otherwise they would wait for it.
 struct FailIfPanicking<'a>(&'a Shared<'a>);
 
 impl Drop for FailIfPanicking<'_> {
@@ -160,12 +160,12 @@ impl Drop for FailIfPanicking<'_> {
 impl Shared<'_> {
     fn fail(&self, error: Error) {
         let mut state = self.state.lock();
-        // The first error is the cause; later ones may be its effects.
+        // The first error is the cause; later ones may be consequences.
         state.error.get_or_insert(error);
         self.changed.notify_all();
     }
 
-    /// The first thread: it renames full parts, reports progress, and reads where there are no workers.
+    /// The main thread: it finishes full parts, reports progress, and reads if there are no workers.
     fn coordinate(&self, plan: &mut Plan, teller: &mut ProgressReporter<'_>) {
         let _failing = FailIfPanicking(self);
         let mut reader = match self.build.workers {
@@ -176,7 +176,7 @@ impl Shared<'_> {
             _ => None,
         };
         loop {
-            // Told without the lock: what it does is not ours, and may take its time.
+            // Without the lock, because the callback is user code and may take long.
             let done = self.state.lock().done;
             teller.maybe(done);
             let mut state = self.state.lock();
@@ -208,7 +208,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Finishes a full part and notes it in the manifest.
+    /// Finishes a full part and adds it to the manifest.
     fn name(&self, full: &Open, mut bad: Vec<BadRow>, plan: &mut Plan) -> Result<()> {
         let &Open { part, ref frame, ref file, .. } = full;
         file.write_at(&frame.tail, frame.tail_start)?;
@@ -216,14 +216,14 @@ impl Shared<'_> {
         let parts = &mut plan.manifest.parts;
         let at = parts.partition_point(|entry| entry.number < part);
         parts.insert(at, entry);
-        // Those of parts that are not finished will be found again.
+        // Those of unfinished parts will be found again.
         bad.retain(|row| plan.is_finished(row.row / plan.manifest.rows_per_part));
         bad.sort_by_key(|row| row.row);
         plan.manifest.bad = bad;
         manifest::save(self.build.dir, &plan.manifest)
     }
 
-    /// The life of a thread that reads.
+    /// The loop of a worker thread.
     fn work(&self) {
         let _failing = FailIfPanicking(self);
         let mut reader = match Reader::new(self) {
@@ -235,7 +235,7 @@ impl Shared<'_> {
         }
     }
 
-    /// The next rows to read; `None` when there are none left, after an error, and, without `wait`, when none are free now.
+    /// The next rows to read. `None` at the end, after an error, and, without `wait`, if none are available now.
     fn next_piece(&self, wait: bool) -> Option<Chunk> {
         let mut state = self.state.lock();
         loop {
@@ -281,7 +281,7 @@ impl Shared<'_> {
     }
 }
 
-/// What a thread reads samples into.
+/// A thread's buffer for samples.
 struct Reader {
     layout: Layout,
     memory: HostBuffer,
@@ -296,7 +296,7 @@ impl Reader {
         Ok(Reader { written: vec![false; layout.fields().len()], layout, memory })
     }
 
-    /// Reads some rows and writes them to their places.
+    /// Reads some rows and writes them to their positions.
     fn fill(&mut self, shared: &Shared<'_>, piece: Chunk) {
         let result = self.read(shared, &piece).and_then(|bad| self.write(shared, &piece).map(|()| bad));
         let Chunk { open, rows, .. } = piece;
@@ -334,12 +334,12 @@ impl Reader {
             let key = SampleKey { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
             let mut sample = Sample::new(&self.layout, &mut self.memory, at, &mut self.written, key);
             let dataset = shared.build.dataset;
-            // A panic leaves at most a half-written row behind, which is emptied or thrown away.
+            // A panic leaves at most a half-written row, which is cleared or dropped.
             let read = catch_unwind(AssertUnwindSafe(|| dataset.read(index, &mut sample)))
                 .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)))
                 .and_then(|()| sample.check_complete());
             let Err(error) = read else { continue };
-            // It is only for the message, and the error of the sample is the one that counts.
+            // The origin is only for the message; the error of the sample counts.
             let origin = catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or_default();
             let error = error.at_sample(number, origin);
             if shared.build.allowed_bad == 0 {
@@ -360,7 +360,7 @@ impl Reader {
             let rows = &self.memory[start..start + piece.rows * bytes];
             piece.open.file.write_at(rows, column.start + (piece.first * bytes) as u64)?;
         }
-        // Nothing of a plan changes but its list of finished parts.
+        // Only the list of finished parts of a plan changes.
         debug_assert!(piece.first + piece.rows <= shared.plan.rows_of(piece.open.part));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The choices that make a cache, and the way from them to a finished one.
+//! The options of a cache, and the steps from them to a finished cache.
 //!
 //! Not here: reading it (`dataset`), and filling its parts (`build`).
 
@@ -16,17 +16,19 @@ use fulmen_data::internal::differences;
 use fulmen_data::{Dataset, Error, Field, Result};
 use fulmen_files::{self as store, Lock};
 
-/// Threads beyond this are a mistake, not a wish.
+/// More threads than this are certainly a mistake.
 const MOST_WORKERS: usize = 1024;
-/// Bytes of a file, about: an eighth of the cache within these bounds, so that a kill loses little and files are few.
+/// The approximate size of a file: an eighth of the cache within these bounds, so that a kill loses little and files
+/// are few.
 const SMALL_PART: u64 = 64 << 20;
 const LARGE_PART: u64 = 1 << 30;
-/// What is left free of a disk beside the cache.
+/// The disk space to leave free.
 const RESERVE: u64 = 16 << 20;
 
 type OnEvent = Box<dyn FnMut(CacheEvent) + Send>;
 
-/// The choices that make a [`CachedDataset`]. Made by [`CacheExt::cache`](crate::CacheExt::cache) and [`CachedDataset::builder`].
+/// The options of a [`CachedDataset`]. Made by [`CacheExt::cache`](crate::CacheExt::cache) and
+/// [`CachedDataset::builder`].
 pub struct CacheBuilder {
     dataset: Arc<dyn Dataset>,
     path: PathBuf,
@@ -54,67 +56,67 @@ impl CacheBuilder {
         }
     }
 
-    /// A name for what the fingerprint cannot see, as what a closure does; a new one makes a new cache. Empty unless set,
-    /// which is refused where the samples depend on a function ([`Source::map`](fulmen_data::Source::map),
-    /// [`Source::into_dataset`](fulmen_data::Source::into_dataset), a `TextInput` of your own): without a
-    /// version a change of it would go unnoticed.
+    /// A version for what the fingerprint cannot see, such as the code of a closure; a new version makes a new cache.
+    /// Required if the samples depend on a function ([`Source::map`](fulmen_data::Source::map),
+    /// [`Source::into_dataset`](fulmen_data::Source::into_dataset), your own `TextInput`): without it, a change of the
+    /// function would go unnoticed.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.options.version = version.into();
         self
     }
 
-    /// How often each sample is kept; once unless set. Variant `v` is the sample as epoch `v` reads it, with that epoch's
-    /// augmentation; epoch `e` of a training then reads variant `e mod variants`.
+    /// How many variants of each sample are cached; one unless set. Variant `v` is the sample as epoch `v` reads it,
+    /// with that epoch's augmentation; epoch `e` of a training then reads variant `e mod variants`.
     pub fn variants(mut self, variants: usize) -> Self {
         self.options.variants = variants;
         self
     }
 
-    /// The seed of the augmentation that is kept; 0 unless set. With a loader's seed the variants are what that loader
-    /// would have read in its first epochs without a cache.
+    /// The seed of the cached augmentation; 0 unless set. With a loader's seed, the variants are what that loader would
+    /// have read in its first epochs without a cache.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.seed = seed;
         self
     }
 
-    /// Threads that read samples while the cache is made; as many as there are cores unless set. With 0 the calling
-    /// thread reads. The files come out the same.
+    /// Threads that read samples while the cache is made; one per core unless set. With 0 the calling thread reads. The
+    /// files do not depend on it.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = Some(threads);
         self
     }
 
-    /// How many samples may fail to be read, counting each variant; none unless set. Their errors are kept: to read
-    /// such a sample from the cache fails as it failed here, so that the loader can skip it.
+    /// How many samples may fail to be read, counting each variant; none unless set. Their errors are stored: reading
+    /// such a sample from the cache returns the same error, so that the loader can skip it.
     pub fn allow_bad_samples(mut self, most: usize) -> Self {
         self.allowed_bad = most;
         self
     }
 
-    /// Whether a cache of something else at the same path is an error that says what differs; unless set, a new cache
-    /// is made beside it.
+    /// Whether it is an error if the path has a cache of something else; the error lists the differences. If off, the
+    /// default, a new cache is made next to it.
     pub fn refuse_others(mut self, refuse: bool) -> Self {
         self.refuse_others = refuse;
         self
     }
 
-    /// About how many bytes a file has; an eighth of the cache, but 64 MiB to 1 GiB, unless set. A cache that was begun
-    /// keeps the size that it has.
+    /// The approximate size of a file in bytes; unless set, an eighth of the cache, between 64 MiB and 1 GiB. A partly
+    /// made cache keeps its size.
     pub fn part_bytes(mut self, bytes: u64) -> Self {
         self.part_bytes = Some(bytes);
         self
     }
 
-    /// A function that is told what happens ([`CacheEvent`]), on the calling thread.
+    /// A callback for progress and other events ([`CacheEvent`]), called on the calling thread.
     pub fn on_event(mut self, tell: impl FnMut(CacheEvent) + Send + 'static) -> Self {
         self.on_event = Box::new(tell);
         self
     }
 
-    /// How large the cache is, and how much of it is there already. Nothing is written.
+    /// The size of the cache, and how much of it already exists. Nothing is written.
     ///
     /// # Errors
-    /// Those of [`open`](CacheBuilder::open) that are known before anything is written.
+    /// Those errors of [`open`](CacheBuilder::open) that are known before anything is written.
     pub fn estimate(&self) -> Result<CacheEstimate> {
         let fields = self.check()?;
         let key = Key::new(&*self.dataset, &fields, &self.options)?;
@@ -125,14 +127,14 @@ impl CacheBuilder {
         estimate(&plan)
     }
 
-    /// Opens the cache, and makes it first where it is not there or not finished.
+    /// Opens the cache. If it does not exist or is not finished, makes it first.
     ///
-    /// Where another process makes it, this one waits, and goes on with what is left if the other dies.
+    /// If another process is making it, this one waits, and continues if the other one dies.
     ///
     /// # Errors
-    /// A dataset without a fingerprint, or of a function without a [`version`](CacheBuilder::version); files that changed
-    /// while the cache was made; a disk without room, before anything is written, with numbers; a sample that cannot be
-    /// read. What was finished stays, and the next run goes on from there.
+    /// A dataset without a fingerprint, or with a function but without a [`version`](CacheBuilder::version); files that
+    /// changed while the cache was made; a full disk, before anything is written, with numbers; a sample that cannot be
+    /// read. Finished parts stay, and the next run continues from there.
     pub fn open(mut self) -> Result<CachedDataset> {
         let fields = self.check()?;
         let key = Key::new(&*self.dataset, &fields, &self.options)?;
@@ -169,8 +171,7 @@ impl CacheBuilder {
             if after.hash != key.hash {
                 maintenance::remove_files(&dir)?;
                 return Err(Error::usage(format!(
-                    "what the samples depend on changed while the cache was made, so some of it is of the old and some of \
-                     the new: {}; it was removed; make it again",
+                    "what the samples depend on changed while the cache was made, so it mixes old and new samples: {}; it was removed; make it again",
                     differences(&key.key_parts, &after.key_parts).join("; ")
                 )));
             }
@@ -192,27 +193,26 @@ impl CacheBuilder {
         Ok(())
     }
 
-    /// The fields, if the choices and they can be cached.
+    /// The fields, if they and the options can be cached.
     fn check(&self) -> Result<Vec<Field>> {
         if self.options.variants == 0 {
-            return Err(Error::usage("a cache with 0 variants keeps nothing; keep at least 1"));
+            return Err(Error::usage("a cache needs at least 1 variant"));
         }
         if self.dataset.is_empty() {
             return Err(Error::usage("the dataset is empty; there is nothing to cache"));
         }
         match self.workers {
             Some(workers) if workers > MOST_WORKERS => Err(Error::usage(format!(
-                "workers is {workers}; more than {MOST_WORKERS} threads cannot help, the number of CPU cores is a good choice"
+                "workers is {workers}; more than {MOST_WORKERS} threads cannot help; use about one per CPU core"
             ))),
             _ => Ok(self.dataset.fields()),
         }
     }
 
-    /// What a new cache will be.
+    /// The plan of a new cache.
     fn plan(&self, fields: &[Field], key: &Key) -> Result<Plan> {
         let (samples, variants) = (self.dataset.len(), self.options.variants);
-        let too_large =
-            || Error::usage(format!("{samples} samples in {variants} variants are more than can be counted"));
+        let too_large = || Error::usage(format!("{samples} samples in {variants} variants are too many to count"));
         let rows = samples.checked_mul(variants).ok_or_else(too_large)?;
         let sample_bytes = sample_bytes(fields)?;
         let total = sample_bytes.checked_mul(rows as u64).ok_or_else(too_large)?;
@@ -235,15 +235,15 @@ impl CacheBuilder {
         Plan::new(manifest).map_err(|message| Error::usage(format!("this dataset cannot be cached: {message}")))
     }
 
-    /// Says in what the caches at this path are others, if there are any and none is this one.
+    /// The differences to the caches at this path, if there are any and none has this key.
     fn tell_differences(&mut self, key: &Key, dir: &Path) -> Result<()> {
         if dir.join(manifest::MANIFEST).exists() {
             return Ok(());
         }
         let mut nearest: Option<(PathBuf, Vec<String>)> = None;
-        // Other files at the path do no harm.
+        // Other files at the path do not matter.
         for CacheEntry { dir, plan } in manifest::find(&self.path).unwrap_or_default() {
-            // A cache that cannot be read is passed over here: `verify` reports it.
+            // An unreadable cache is skipped here: `verify` reports it.
             let Ok(Some(other)) = plan else { continue };
             let lines = differences(&other.manifest.key_parts, &key.key_parts);
             if nearest.as_ref().is_none_or(|(_, fewest)| lines.len() < fewest.len()) {
@@ -252,8 +252,7 @@ impl CacheBuilder {
         }
         match nearest {
             Some((folder, lines)) if self.refuse_others => Err(Error::usage(format!(
-                "{} is a cache of something else: {}; clear it, choose another path, or let a new cache be made beside it \
-                 (refuse_others(false))",
+                "{} is a cache of something else: {}; clear it, choose another path, or let a new cache be made next to it (refuse_others(false))",
                 folder.display(),
                 lines.join("; ")
             ))),
@@ -267,14 +266,13 @@ impl CacheBuilder {
 
     fn check_room(&self, dir: &Path, expected: &CacheEstimate) -> Result<()> {
         let free = self.disk.available(dir);
-        let free = free.map_err(|source| Error::io(dir, "cannot ask how much room the disk has", source))?;
+        let free = free.map_err(|source| Error::io(dir, "cannot query the free disk space", source))?;
         let needed = expected.missing_bytes.saturating_add(RESERVE.min(expected.missing_bytes / 8));
         if needed <= free {
             return Ok(());
         }
         let message = format!(
-            "there is no room for the cache: {expected}, but the disk has {} free; {} more are needed. Free some room, \
-             put the cache on another disk, keep fewer variants, or make the samples smaller",
+            "not enough disk space for the cache: {expected}, but the disk has {} free; {} more are needed. Free some space, put the cache on another disk, keep fewer variants, or make the samples smaller",
             size(free),
             size(needed - free)
         );

@@ -1,6 +1,6 @@
-//! A finished cache as a dataset: each field of a sample is one copy out of a mapped file.
+//! A finished cache as a dataset: each field of a sample is copied from a memory-mapped file.
 //!
-//! Not here: making the cache (`builder`, `build`), and what can be said and done about one without reading it (`maintenance`).
+//! Not here: making the cache (`builder`, `build`), and maintenance without reading samples (`maintenance`).
 
 use std::fs::File;
 use std::io;
@@ -14,16 +14,15 @@ use super::manifest::{self, BadRow, CacheEntry, Plan, part_name};
 use super::mmap::{Access, Mapped};
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample};
 
-/// Samples that were read once and are kept as they were, decoded and resized, in a few large files that are mapped into
-/// memory.
+/// Samples that were read once and stored decoded and resized, in a few large memory-mapped files.
 ///
-/// The files are Arrow IPC files, a column a field, that other programs can read as well (`pyarrow.ipc.open_file`). The
-/// cache belongs to what its samples depend on: the dataset's [fingerprint](Dataset::fingerprint), its fields, the
-/// [version](CacheBuilder::version), the [variants](CacheBuilder::variants) and their seed. `path` is a folder that may
-/// hold caches of several such things, each in a folder of its own.
+/// The files are Arrow IPC files with a column per field, which other programs can read too (`pyarrow.ipc.open_file`).
+/// The cache is identified by what its samples depend on: the dataset's [fingerprint](Dataset::fingerprint), its
+/// fields, the [version](CacheBuilder::version), the [variants](CacheBuilder::variants) and their seed. `path` is a
+/// folder for any number of caches, each in a subfolder.
 ///
-/// The files are mapped, not read: do not cut or overwrite one that is in use, since the system ends a process that looks
-/// at what is gone (SIGBUS). [`clear_cache`](crate::clear_cache) is safe: a mapped file stays until it is no longer used.
+/// The files are mapped: do not truncate or overwrite one that is in use, because accessing removed bytes ends the
+/// process (SIGBUS). [`clear_cache`](crate::clear_cache) is safe: a mapped file stays until it is no longer used.
 ///
 /// ```
 /// use fulmen_cache::CacheExt;
@@ -87,22 +86,22 @@ struct Column {
 }
 
 impl CachedDataset {
-    /// Starts to describe a cache of a dataset, in a folder. The same as [`CacheExt::cache`](crate::CacheExt::cache).
+    /// Starts a cache of a dataset in a folder. The same as [`CacheExt::cache`](crate::CacheExt::cache).
     pub fn builder(dataset: impl Dataset, path: impl AsRef<Path>) -> CacheBuilder {
         CacheBuilder::new(Arc::new(dataset), path.as_ref().to_owned())
     }
 
-    /// Opens a finished cache without the dataset that it was made of, which need not be there any more. `path` is the
-    /// one that the cache was made with or, where that has several, the folder of one of them in it.
+    /// Opens a finished cache without its original dataset, which may no longer exist. `path` is the folder given when
+    /// the cache was made or, if that has several caches, the subfolder of one.
     ///
-    /// Nothing of the samples is read: neither now nor the time it takes depends on how many there are.
+    /// Samples are not read, so the time does not depend on their number.
     ///
     /// # Errors
-    /// No cache, several, or one that is not finished; files that are not what the manifest says.
+    /// No cache, several caches, or an unfinished one; files that do not match the manifest.
     pub fn open(path: impl AsRef<Path>) -> Result<CachedDataset> {
         let path = path.as_ref();
         let mut found = manifest::find(path)?;
-        // A folder without a manifest has nothing to open.
+        // A folder without a manifest cannot be opened.
         found.retain(|found| !matches!(found.plan, Ok(None)));
         match <[CacheEntry; 1]>::try_from(found) {
             Ok([CacheEntry { dir, plan }]) => {
@@ -123,7 +122,7 @@ impl CachedDataset {
             return Err(Error::file(
                 dir,
                 format!(
-                    "the cache has {} of {} parts; make it again with the same dataset, and it goes on from there",
+                    "the cache has {} of {} parts; make it again with the same dataset, and it continues from there",
                     plan.manifest.parts.len(),
                     plan.num_parts()
                 ),
@@ -148,22 +147,22 @@ impl CachedDataset {
         &self.0.dir
     }
 
-    /// How often each sample is kept; epoch `e` reads variant `e mod variants`.
+    /// How many variants of each sample are cached; epoch `e` reads variant `e mod variants`.
     pub fn variants(&self) -> usize {
         self.0.variants
     }
 
-    /// Samples that could not be read when the cache was made, and why, counting each variant.
+    /// The samples that could not be read when the cache was made, and why, counting each variant.
     pub fn bad_samples(&self) -> impl ExactSizeIterator<Item = &str> {
         self.0.bad.iter().map(|row| row.message.as_str())
     }
 
-    /// Tells the system in which order the samples will be read. It matters only while they are not in memory.
+    /// Advises the system on the order in which samples will be read. It matters only while they are not in memory.
     pub fn advise(&self, access: Access) -> Result<()> {
         self.each_part("cannot advise the system", |part| part.map.advise(access))
     }
 
-    /// Reads the whole cache into memory ahead of the first epoch, as far as there is memory.
+    /// Reads the whole cache into memory before the first epoch, as far as it fits.
     pub fn populate(&self) -> Result<()> {
         self.each_part("cannot read the cache ahead", |part| part.map.populate())
     }
@@ -189,14 +188,15 @@ impl Part {
     fn open(dir: &Path, plan: &Plan, part: usize) -> Result<Part> {
         let path = dir.join(part_name(part));
         let file = File::open(&path).map_err(|source| Error::io(&path, "cannot open a part of the cache", source))?;
-        let bytes = file.metadata().map_err(|source| Error::io(&path, "cannot look at the file", source))?.len();
+        let bytes =
+            file.metadata().map_err(|source| Error::io(&path, "cannot read the file's metadata", source))?.len();
         let columns = maintenance::locate(&path, &file, bytes, plan, part)?;
         let length = usize::try_from(bytes)
             .map_err(|_| Error::file(&path, format!("it has {bytes} bytes, more than this machine can address")))?;
         let map =
             Mapped::new(&file, length).map_err(|source| Error::io(&path, "cannot map the file into memory", source))?;
         let column = |(range, field): (std::ops::Range<u64>, &Field)| {
-            // Both fit, as the whole file does.
+            // Both fit in a usize, because the whole file does.
             Ok(Column { start: range.start as usize, sample_bytes: field.sample_bytes()? })
         };
         let columns = columns.into_iter().zip(&plan.fields).map(column).collect::<Result<_>>()?;
@@ -204,7 +204,7 @@ impl Part {
     }
 }
 
-/// Reads some bytes of a part.
+/// Reads bytes of a part.
 pub(crate) fn read_at(path: &Path, file: &File, at: u64, length: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length];
     file.read_exact_at(&mut bytes, at).map_err(|source| Error::io(path, "cannot read the file", source))?;

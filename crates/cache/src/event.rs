@@ -1,27 +1,27 @@
-//! What someone who waits for a cache may want to know, and how it is told.
+//! Progress and other events while a cache is made.
 //!
-//! Not here: showing it. Binaries do that.
+//! Not here: displaying them.
 
 use std::fmt;
 
 use super::atomic_file::size;
 
-/// How large a cache is, exactly, before anything of it is written.
+/// The exact size of a cache, before it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheEstimate {
-    /// Samples of the dataset.
+    /// The number of samples in the dataset.
     pub samples: usize,
-    /// How often each sample is kept.
+    /// The number of variants per sample.
     pub variants: usize,
-    /// Bytes of one sample, all fields together.
+    /// Bytes per sample, over all fields.
     pub sample_bytes: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// How many files that is.
+    /// The number of files.
     pub parts: usize,
-    /// Bytes of the files that are not there yet.
+    /// Bytes of the missing files.
     pub missing_bytes: u64,
-    /// How many files that is.
+    /// The number of missing files.
     pub missing_parts: usize,
 }
 
@@ -37,36 +37,37 @@ impl fmt::Display for CacheEstimate {
         match missing_parts {
             _ if missing_parts == parts => Ok(()),
             0 => write!(f, ", all there"),
-            _ => write!(f, ", of which {missing_parts} files ({}) are still to be written", size(missing_bytes)),
+            _ => write!(f, ", {missing_parts} of the files ({}) still to be written", size(missing_bytes)),
         }
     }
 }
 
-/// What happens while a cache is made, told to [`CacheBuilder::on_event`](crate::CacheBuilder::on_event).
+/// An event while a cache is made, passed to [`CacheBuilder::on_event`](crate::CacheBuilder::on_event).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CacheEvent {
-    /// There is a cache of something else. A new one is made beside it.
+    /// There is a cache of something else. A new one is made next to it.
     Differs {
-        /// What differs from it, a line each: `resize: was 224, is 256`.
+        /// The differences, one per line: `resize: was 224, is 256`.
         differences: Vec<String>,
     },
-    /// Another process makes this cache. This one waits, and goes on if the other dies. Told several times a second.
+    /// Another process is making this cache. This one waits, and continues if the other dies. Sent several times a
+    /// second.
     Waiting {
-        /// Who that is.
+        /// The other process.
         holder: String,
     },
-    /// Reading begins.
+    /// Reading starts.
     Started(CacheEstimate),
-    /// How far it is; told some times a second, and once at the end.
+    /// Progress; sent several times a second, and once at the end.
     Progress {
-        /// Samples that are in the files, counting each variant, and those of an earlier run.
+        /// Samples in the files, counting each variant, including those of an earlier run.
         done: usize,
-        /// Samples that there will be.
+        /// The total number of samples.
         total: usize,
-        /// Bytes of a sample.
+        /// Bytes per sample.
         sample_bytes: u64,
     },
-    /// All files are there.
+    /// All files exist.
     Finished(CacheEstimate),
 }

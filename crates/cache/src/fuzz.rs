@@ -1,16 +1,16 @@
-//! What opening a cache does with the bytes of its files, for the fuzzer.
+//! Opening a cache from arbitrary bytes, for the fuzzer.
 //!
-//! Not here: the bytes (`fuzz/fuzz_targets/cache.rs`).
+//! Not here: the fuzz target (`fuzz/fuzz_targets/cache.rs`).
 
 use super::{arrow, manifest};
 
-/// Looks for the columns of a part: those that are found lie in it, and have the sizes that the manifest says.
+/// Parses a part; the columns it finds must be within it and have the sizes of the manifest.
 pub fn fuzz(manifest: &[u8], part: usize, bytes: &[u8]) {
     let Ok(plan) = manifest::parse(manifest) else { return };
     if part >= plan.num_parts() {
         return;
     }
-    // Those of the finished parts are asked for again when a cache goes on.
+    // The finished parts are checked again when making a cache continues.
     let Ok(frame) = plan.frame(part) else { return };
     let read = |at: u64, length: usize| Ok(bytes[at as usize..][..length].to_vec());
     let rows = plan.rows_of(part);

@@ -1,6 +1,6 @@
-//! What decides whether a cache is of this dataset: its fingerprint, its fields, and the options of caching.
+//! The key that identifies the cache of a dataset: its fingerprint, its fields, and the options of caching.
 //!
-//! Not here: what a dataset's own fingerprint is made of.
+//! Not here: a dataset's own fingerprint.
 
 use super::manifest::{FOLDER_DIGITS, FORMAT};
 use fulmen_data::internal::KeyPart;
@@ -14,7 +14,7 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
 }
 
-/// A hash, and what it was made of.
+/// A hash, and the values it was made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) hash: String,
@@ -38,8 +38,7 @@ impl Key {
             && let Some(function) = fingerprint.function()
         {
             return Err(Error::usage(format!(
-                "the samples depend on a function ({function}), and whether that changes cannot be seen: give the cache a \
-                 version, .version(\"1\"), and another when the function changes"
+                "the samples depend on a function ({function}), and a cache cannot see changes of its code: give the cache a version, .version(\"1\"), and another when the function changes"
             )));
         }
         let hash = fingerprint.to_string();

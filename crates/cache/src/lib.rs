@@ -3,10 +3,10 @@
 //! A cache is a folder named by its key (`key`) with `cache.json` (`manifest`), `part-00000.arrow` and so on
 //! (`arrow`, `atomic_file`) and `cache.lock` (`lock`). Making one: `builder`, then `build`. Reading it: `dataset`, over `mmap`.
 //!
-//! Invariants: a part appears whole, under its name, and is never changed; what the manifest does not name is not there;
-//! the bytes of a part depend on the dataset and the options alone.
+//! Invariants: a part appears complete, under its name, and never changes; a file that the manifest does not list does
+//! not exist for the cache; the bytes of a part depend only on the dataset and the options.
 //!
-//! Not here: where datasets come from, and a cache on a remote store.
+//! Not here: the datasets, and caches in a remote store.
 
 mod arrow;
 mod atomic_file;
@@ -38,7 +38,7 @@ use fulmen_data::Dataset;
 
 /// Adds [`cache`](CacheExt::cache) to every dataset.
 pub trait CacheExt: Dataset + Sized {
-    /// A cache of these samples in the folder `path`: read once, kept as they are then, mapped into memory afterwards.
+    /// A cache of these samples in the folder `path`: they are read and stored once, then memory-mapped.
     fn cache(self, path: impl AsRef<Path>) -> CacheBuilder {
         CachedDataset::builder(self, path)
     }

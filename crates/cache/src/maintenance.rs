@@ -1,6 +1,6 @@
-//! What can be said and done about caches without reading samples: listing, verifying, clearing.
+//! Maintenance of caches without reading samples: listing, verifying, repairing, clearing.
 //!
-//! Not here: showing it, which the binary does.
+//! Not here: displaying the results.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -16,42 +16,42 @@ use super::manifest::{self, CacheEntry, MANIFEST, PartEntry, Plan, Unusable, par
 use fulmen_data::{Error, Field, Result};
 use fulmen_files::{LOCK, Lock};
 
-/// What a cache is of, and how much of it is there.
+/// The content of a cache, and how much of it is finished.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CacheInfo {
     /// The folder of this cache.
     pub path: PathBuf,
-    /// The hash over all that its samples depend on.
+    /// The hash of everything its samples depend on.
     pub key: String,
-    /// The version that its maker gave it.
+    /// The version that the user gave it.
     pub version: String,
     /// The seed of its augmentation.
     pub seed: u64,
-    /// The parts of a sample.
+    /// The fields.
     pub fields: Vec<Field>,
-    /// Its size, and what is missing of it.
+    /// Its size, and how much of it is missing.
     pub estimate: CacheEstimate,
-    /// How many samples could not be read, counting each variant.
+    /// The number of samples that could not be read, counting each variant.
     pub bad_samples: usize,
-    /// What its samples depend on, a line a name.
+    /// What its samples depend on, one line per name.
     pub depends_on: Vec<String>,
-    /// Who is writing it at this moment.
+    /// The process that is writing it now, if any.
     pub writer: Option<String>,
 }
 
 impl CacheInfo {
-    /// Whether all parts are there.
+    /// Whether all parts exist.
     pub fn is_complete(&self) -> bool {
         self.estimate.missing_parts == 0
     }
 }
 
-/// The caches at `path`: the one whose folder it is, or those in it. One whose manifest is damaged is left out where there
-/// are others; [`verify_cache`] names it.
+/// The caches at `path`: the one in this folder, or those in its subfolders. A cache with a damaged manifest is left
+/// out if there are others; [`verify_cache`] reports it.
 ///
 /// # Errors
-/// No cache there; the only one is damaged.
+/// No cache at this path; the only one is damaged.
 pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
     let (mut infos, mut failed) = (Vec::new(), None);
     for CacheEntry { dir, plan } in find(path.as_ref())? {
@@ -87,13 +87,13 @@ fn info(path: PathBuf, plan: &Plan) -> Result<CacheInfo> {
     })
 }
 
-/// The caches at a path, of which there is at least one.
+/// The caches at a path; at least one.
 fn find(path: &Path) -> Result<Vec<CacheEntry>> {
     let found = manifest::find(path)?;
     if found.is_empty() { Err(none(path)) } else { Ok(found) }
 }
 
-/// Those of them that this release made; where there are only others, an error.
+/// The caches of this release; an error if there are only others.
 fn find_own(path: &Path) -> Result<Vec<CacheEntry>> {
     let is_other = |found: &CacheEntry| matches!(found.plan, Err(Unusable::OtherFormat(_)));
     let (others, own): (Vec<_>, Vec<_>) = find(path)?.into_iter().partition(is_other);
@@ -107,13 +107,12 @@ pub(crate) fn none(path: &Path) -> Error {
     Error::missing(format!("{}: there is no cache here", path.display()))
 }
 
-/// Reads the finished parts of the caches at `path` and compares them with the checksums that were kept when they were
-/// written. `progress` is told how many bytes are read, and of how many. Gives the bytes that are as they were. Caches that
-/// another release made are left out.
+/// Reads the finished parts of the caches at `path` and verifies their checksums. `progress` is called with the bytes
+/// read so far and the total. Returns the number of verified bytes. Caches of other releases are left out.
 ///
 /// # Errors
-/// The parts that are missing, of another size or of other content, each by its name, and what to do; a file that cannot be
-/// read; no cache there that this release made.
+/// The names of the parts that are missing, have another size or other content, and what to do; a file that cannot be
+/// read; no cache of this release at this path.
 pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
     let (mut plans, mut wrong) = (Vec::new(), Vec::new());
     for CacheEntry { dir, plan } in find_own(path.as_ref())? {
@@ -149,18 +148,18 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
     }
 }
 
-/// Removes the parts of the caches at `path` that are missing or not what was written, and manifests that are not either, so
-/// that making the caches again writes just that. Gives their files. Caches that another release made are left out.
+/// Removes missing or changed parts from the caches at `path`, and damaged manifests, so that making the caches again
+/// writes only those. Returns the removed files. Caches of other releases are left out.
 ///
 /// # Errors
-/// No cache there that this release made; one that is being written; a file that cannot be read, which is not known to be
-/// damaged: nothing is removed then. A file that cannot be removed.
+/// No cache of this release at this path; one that is being written; a file that cannot be read, so that its state is
+/// unknown: then nothing is removed. A file that cannot be removed.
 pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-    // First all is looked at, then something is removed.
+    // Everything is checked before anything is removed.
     let mut damaged = Vec::new();
     for CacheEntry { dir, .. } in find_own(path.as_ref())? {
         let lock = Lock::take(&dir, LOCK)?;
-        // What was found before the lock was taken may have changed.
+        // The cache may have changed before the lock was taken.
         match manifest::load(&dir) {
             Ok(Some(plan)) => {
                 let mut wrong = Vec::new();
@@ -187,7 +186,7 @@ pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         };
         manifest.bad.retain(|bad| !wrong.contains(&(bad.row / manifest.rows_per_part)));
         manifest.parts.retain(|entry| !wrong.contains(&entry.number));
-        // The manifest first: what it does not name is written anew, whether it is there or not.
+        // The manifest first: parts that it does not list are written again in any case.
         manifest::save(&dir, &manifest)?;
         for path in wrong.into_iter().map(|part| dir.join(part_name(part))) {
             remove(&path)?;
@@ -197,11 +196,11 @@ pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     Ok(removed)
 }
 
-/// Removes the caches at `path`, finished or not, and nothing else that may lie there. Gives the bytes that became free.
-/// A process that reads one of them goes on undisturbed.
+/// Removes the caches at `path`, finished or not, and no other files. Returns the number of freed bytes. Processes that
+/// are reading them are not disturbed.
 ///
 /// # Errors
-/// No cache there; one that is being written; a file that cannot be removed.
+/// No cache at this path; one that is being written; a file that cannot be removed.
 pub fn clear_cache(path: impl AsRef<Path>) -> Result<u64> {
     let path = path.as_ref();
     let mut freed = 0;
@@ -209,21 +208,21 @@ pub fn clear_cache(path: impl AsRef<Path>) -> Result<u64> {
         let lock = Lock::take(&dir, LOCK)?;
         freed += remove_files(&dir)?;
         drop(lock);
-        // A folder with something else in it stays.
+        // A folder with other files stays.
         let _ = fs::remove_dir(dir);
     }
     let _ = fs::remove_dir(path);
     Ok(freed)
 }
 
-/// Removes all files of a cache, whose lock is held. Gives the bytes that became free.
+/// Removes all files of a locked cache. Returns the number of freed bytes.
 pub(crate) fn remove_files(dir: &Path) -> Result<u64> {
     let entries = fs::read_dir(dir).map_err(|source| Error::io(dir, "cannot list the cache", source))?;
     let names = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
     let mut ours: Vec<PathBuf> = names.map_err(|source| Error::io(dir, "cannot list the cache", source))?;
     ours.retain(|path| is_cache_file(path));
-    // The manifest goes first: a kill leaves a folder without one, which the next cache of its name fills anew. By the
-    // lock, which goes last, it is still known for a cache's.
+    // The manifest first: a kill then leaves a folder without one, which the next cache with this name fills again. The
+    // lock last: it still marks the folder as a cache.
     ours.sort_by_key(|path| (!path.ends_with(MANIFEST), path.ends_with(LOCK)));
     let mut freed = 0;
     for path in ours {
@@ -248,10 +247,10 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// What is wrong with a finished part, if anything is. `read` is told of its bytes.
+/// What is wrong with a finished part, if anything. Calls `read` with the number of bytes read.
 ///
 /// # Errors
-/// A part that is there and cannot be read.
+/// An existing part that cannot be read.
 fn damage(dir: &Path, plan: &Plan, entry: &PartEntry, read: impl FnMut(u64)) -> Result<Option<String>> {
     let path = dir.join(part_name(entry.number));
     let refused = |source| Error::io(&path, "cannot open a part of the cache", source);
@@ -282,7 +281,7 @@ pub(crate) fn locate(path: &Path, file: &File, bytes: u64, plan: &Plan, part: us
     })
 }
 
-/// The same, with a message about what is damaged apart from the errors of reading.
+/// The same, with damage returned as a message, separately from read errors.
 fn columns(path: &Path, file: &File, bytes: u64, plan: &Plan, part: usize) -> Result<Result<Vec<Range<u64>>, String>> {
     let parts = &plan.manifest.parts;
     let expected = parts.iter().find(|entry| entry.number == part).map(|entry| entry.bytes);

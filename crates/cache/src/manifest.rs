@@ -1,4 +1,4 @@
-//! What a cache is of and which of its parts are finished: the JSON file beside the parts.
+//! The identity of a cache and its finished parts: the JSON file next to the parts.
 //!
 //! Not here: the parts (`arrow`, `atomic_file`), and making the key (`key`).
 
@@ -13,18 +13,18 @@ use fulmen_data::internal::KeyPart;
 use fulmen_data::{Error, Field, Result};
 use fulmen_files::LOCK;
 
-/// The file's name.
+/// The name of the file.
 pub(crate) const MANIFEST: &str = "cache.json";
-/// How many digits of the key are the name of the cache's folder.
+/// How many digits of the key form the name of the cache's folder.
 pub(crate) const FOLDER_DIGITS: usize = 16;
-/// Of the layout of files that this describes. It goes into the key, so that another layout is another cache.
+/// The version of the files' layout. It is part of the key, so another layout is another cache.
 pub(crate) const FORMAT: u32 = 2;
-/// More files than this are no few files, and a manifest that claims them is damaged.
+/// A manifest that claims more files is damaged.
 pub(crate) const MOST_PARTS: usize = 10_000;
-/// A manifest of a cache of a thousand terabytes is smaller.
+/// The manifest of a cache of a thousand terabytes is smaller.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// All that is known of a cache without looking at its parts.
+/// Everything known about a cache without looking at its parts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Manifest {
@@ -38,9 +38,9 @@ pub(crate) struct Manifest {
     pub(crate) rows_per_part: usize,
     /// The finished parts, by their number.
     pub(crate) parts: Vec<PartEntry>,
-    /// Samples that could not be read and were allowed to fail, by their row.
+    /// Samples that could not be read and were allowed to fail, by row.
     pub(crate) bad: Vec<BadRow>,
-    /// What the key was made of.
+    /// The values that made up the key.
     pub(crate) key_parts: Vec<KeyPart>,
 }
 
@@ -59,11 +59,11 @@ pub(crate) struct FieldEntry {
 pub(crate) struct PartEntry {
     pub(crate) number: usize,
     pub(crate) bytes: u64,
-    /// Of the whole file, as `sha256sum` says it.
+    /// The SHA-256 of the whole file.
     pub(crate) sha256: String,
 }
 
-/// A row with nothing in it.
+/// An empty row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BadRow {
@@ -71,7 +71,7 @@ pub(crate) struct BadRow {
     pub(crate) message: String,
 }
 
-/// A manifest whose numbers fit together.
+/// A manifest with consistent numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) manifest: Manifest,
@@ -81,7 +81,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Checks what a manifest says, or says what is wrong with it.
+    /// Validates a manifest, or reports what is wrong with it.
     pub(crate) fn new(manifest: Manifest) -> Result<Plan, String> {
         let fields = manifest.fields.iter().map(FieldEntry::field).collect::<Result<Vec<_>, _>>()?;
         let row_bytes = fields.iter().try_fold(0usize, |sum, field| sum.checked_add(field.sample_bytes().ok()?));
@@ -89,7 +89,7 @@ impl Plan {
         let (Some(rows), Some(row_bytes)) = (rows, row_bytes) else {
             return Err(format!("{} samples in {} variants cannot be counted", manifest.samples, manifest.variants));
         };
-        // Room for what is around the columns is left.
+        // This leaves space for the frame.
         if row_bytes.checked_mul(rows).is_none_or(|bytes| bytes > 1 << 60) {
             return Err(format!("{rows} rows of {row_bytes} bytes are more than a disk can hold"));
         }
@@ -116,7 +116,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Parts of the whole cache.
+    /// The number of parts of the whole cache.
     pub(crate) fn num_parts(&self) -> usize {
         self.rows.div_ceil(self.manifest.rows_per_part)
     }
@@ -126,7 +126,7 @@ impl Plan {
         (self.rows - first).min(self.manifest.rows_per_part)
     }
 
-    /// What a part looks like around its rows.
+    /// The frame of a part.
     pub(crate) fn frame(&self, part: usize) -> Result<Frame> {
         let Manifest { key, samples, variants, version, rows_per_part, .. } = &self.manifest;
         let identity = Identity {
@@ -148,10 +148,10 @@ impl Plan {
         self.manifest.parts.binary_search_by_key(&part, |entry| entry.number).is_ok()
     }
 
-    /// Bytes of all parts, and of those that are not finished.
+    /// The bytes of all parts, and of those that are not finished.
     pub(crate) fn bytes(&self) -> Result<(u64, u64)> {
         let (mut total, mut missing) = (0u64, 0u64);
-        // Parts of the same number of rows have nearly the same size, but the numbers in their metadata differ in length.
+        // Parts with the same number of rows have nearly the same size; the numbers in their metadata differ in length.
         for part in 0..self.num_parts() {
             let bytes = self.frame(part)?.file_bytes();
             total = total.saturating_add(bytes);
@@ -168,8 +168,8 @@ impl FieldEntry {
 
     fn field(&self) -> Result<Field, String> {
         let dtype = DType::all().find(|dtype| dtype.name() == self.dtype);
-        let dtype =
-            dtype.ok_or_else(|| format!("its field `{}` has the dtype `{}`, which is none", self.name, self.dtype))?;
+        let dtype = dtype
+            .ok_or_else(|| format!("its field `{}` has the dtype `{}`, which does not exist", self.name, self.dtype))?;
         let field = Field::new(&self.name, dtype, self.shape.clone());
         field.sample_bytes().map_err(|error| error.to_string())?;
         Ok(field)
@@ -184,11 +184,11 @@ pub(crate) fn part_name(part: usize) -> String {
 /// Why a manifest cannot be used.
 #[derive(Debug)]
 pub(crate) enum Unusable {
-    /// The system does not give it.
+    /// It cannot be read.
     Unread(Error),
     /// Another release made it, and may still read it.
     OtherFormat(Error),
-    /// It is not what was written.
+    /// Its content is invalid.
     Damaged(Error),
 }
 
@@ -200,20 +200,20 @@ impl From<Unusable> for Error {
     }
 }
 
-/// What stands in a manifest of any format.
+/// The format number, in a manifest of any format.
 #[derive(Deserialize)]
 struct AnyFormat {
     format: u32,
 }
 
-/// What a manifest's bytes say.
+/// Parses a manifest.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, String> {
     let manifest: Manifest =
-        serde_json::from_slice(bytes).map_err(|why| format!("it is no manifest of a cache: {why}"))?;
+        serde_json::from_slice(bytes).map_err(|why| format!("it is not a manifest of a cache: {why}"))?;
     Plan::new(manifest)
 }
 
-/// The manifest in the folder of a cache; `None` where there is none.
+/// The manifest in the folder of a cache; `None` if there is none.
 pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
     let path = dir.join(MANIFEST);
     let unread = |source| Unusable::Unread(Error::io(&path, "cannot read the cache's manifest", source));
@@ -241,7 +241,7 @@ pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
     }
 }
 
-/// Writes the manifest of the cache in a folder, whole or not at all.
+/// Writes the manifest of the cache in a folder atomically.
 pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
     let path = dir.join(MANIFEST);
     let text =
@@ -249,15 +249,15 @@ pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
     write_whole(&path, &text)
 }
 
-/// A folder of a cache, and what its manifest says; no plan where the cache is only begun, or its removal was ended.
+/// The folder of a cache, and its manifest; no plan if the cache has just been started, or its removal was interrupted.
 pub(crate) struct CacheEntry {
     pub(crate) dir: PathBuf,
     pub(crate) plan: Result<Option<Plan>, Unusable>,
 }
 
 impl CacheEntry {
-    /// The cache in a folder, if it is one: if it has a cache's manifest, or a cache's name and lock. Other programs' files
-    /// may have the manifest's name.
+    /// The cache in a folder, if it has a cache's manifest, or a cache's name and lock. Files of other programs may
+    /// have the manifest's name.
     fn at(dir: PathBuf) -> Option<CacheEntry> {
         let plan = load(&dir);
         let is_cache = matches!(plan, Ok(Some(_))) || is_key(&dir) && dir.join(LOCK).is_file();
@@ -265,13 +265,13 @@ impl CacheEntry {
     }
 }
 
-/// Whether a folder has the name of a cache's.
+/// Whether the name of a folder is that of a cache.
 fn is_key(dir: &Path) -> bool {
     let name = dir.file_name().unwrap_or_default().as_encoded_bytes();
     name.len() == FOLDER_DIGITS && name.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// The caches at `path`: the one whose folder it is, or those in it; sorted.
+/// The caches at `path`, sorted: the one in this folder, or those in its subfolders.
 pub(crate) fn find(path: &Path) -> Result<Vec<CacheEntry>> {
     if let Some(found) = CacheEntry::at(path.to_owned()) {
         return Ok(vec![found]);
@@ -288,7 +288,7 @@ pub(crate) fn find(path: &Path) -> Result<Vec<CacheEntry>> {
     }
     all.sort_by(|a, b| a.dir.cmp(&b.dir));
     match all.is_empty() {
-        // Where there is nothing else, what is wrong with the manifest is worth saying.
+        // If there is no other cache, the error in the manifest is worth reporting.
         true => Ok(load(path).map(|_| all)?),
         false => Ok(all),
     }

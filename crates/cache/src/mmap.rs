@@ -1,6 +1,6 @@
-//! A file as memory. Outside `fulmen-pjrt`, this and `fulmen-jpeg`'s `ffi.rs` are the places that need `unsafe`.
+//! A memory-mapped file. Apart from `fulmen-pjrt`, only this file and `fulmen-jpeg`'s `ffi.rs` contain `unsafe`.
 //!
-//! Not here: what the bytes mean, and where in them anything lies; that is checked before (`arrow`).
+//! Not here: the meaning of the bytes, and their positions, which are checked earlier (`arrow`).
 
 #![expect(unsafe_code, reason = "mapping a file is unsafe because other processes can change the file")]
 
@@ -9,21 +9,21 @@ use std::io;
 
 use memmap2::{Advice, Mmap, MmapOptions};
 
-/// A whole file, mapped to be read.
+/// A whole file, mapped for reading.
 #[derive(Debug)]
 pub(crate) struct Mapped(Mmap);
 
 impl Mapped {
-    /// Maps the first `length` bytes of a file, which must have so many. None of them is read yet.
+    /// Maps the first `length` bytes of a file, which must have at least that many. They are not read yet.
     pub(crate) fn new(file: &File, length: usize) -> io::Result<Mapped> {
         if file.metadata()?.len() < length as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         // SAFETY: the bytes behind a `&[u8]` must not change. A part of a cache is written under a temporary name, made
-        // read-only and renamed into place when it is whole; nothing in this crate opens it for writing after that, and
-        // `clear` removes names, which leaves mapped pages as they are. Only someone else can break this, by writing
-        // into a read-only file: then a sample would have other values than before, of a type for which all values are
-        // valid (bytes). Cutting the file short would end the process with SIGBUS at the next look at what was cut off.
+        // read-only and renamed when it is complete; nothing in this crate opens it for writing after that, and `clear`
+        // removes names, which leaves mapped pages intact. Only another program can break this, by writing to a
+        // read-only file: then a sample would have other values, of a type for which all values are valid (bytes).
+        // Truncating the file would end the process with SIGBUS at the next access to the removed bytes.
         let map = unsafe { MmapOptions::new().len(length).map(file) };
         map.map(Mapped)
     }
@@ -32,7 +32,7 @@ impl Mapped {
         &self.0
     }
 
-    /// Tells the system in which order the bytes will be read.
+    /// Advises the system on the order in which the bytes will be read.
     pub(crate) fn advise(&self, access: Access) -> io::Result<()> {
         if self.0.is_empty() {
             return Ok(());
@@ -44,7 +44,7 @@ impl Mapped {
         })
     }
 
-    /// Reads the whole file into memory, and makes its pages known to this process.
+    /// Reads the whole file into memory, and maps its pages in this process.
     pub(crate) fn populate(&self) -> io::Result<()> {
         if self.0.is_empty() {
             return Ok(());
@@ -53,19 +53,19 @@ impl Mapped {
         if self.0.advise(Advice::PopulateRead).is_ok() {
             return Ok(());
         }
-        // Linux before 5.14, and others: read ahead, and let the first look at each page do the rest.
+        // Linux before 5.14, and other systems: read ahead, and let the first access to each page do the rest.
         self.0.advise(Advice::WillNeed)
     }
 }
 
-/// The order in which a cache is read, for the system's reading ahead.
+/// The order in which a cache is read, to advise the system's readahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Nothing is said: the system reads some 128 KiB around what it misses. Right for most, and the default.
+    /// No advice: the system reads about 128 KiB around each miss. Right for most cases, and the default.
     #[default]
     Normal,
-    /// From the beginning to the end: the system reads further ahead, and forgets sooner.
+    /// In sequence: the system reads further ahead, and evicts earlier.
     Sequential,
-    /// Small samples in random order on a disk that is slow to seek: nothing is read ahead.
+    /// Small samples in random order on a disk with slow seeks: no readahead.
     Random,
 }

@@ -1,4 +1,4 @@
-//! What only a test inside the crate can do: a disk that is fuller than the system's.
+//! Tests that need the inside of the crate: a disk with less space than the real one.
 
 use crate::CacheExt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::atomic_file::Disk;
 use crate::CachedDataset;
 use fulmen_data::{DType, Dataset, Field, Fingerprint, HostBatch, Result, Sample};
 
-/// 1000 bytes a sample, and how often one was read.
+/// 1000 bytes per sample, and a count of reads.
 #[derive(Clone, Default)]
 struct Counted(Arc<AtomicUsize>);
 
@@ -40,7 +40,7 @@ fn a_disk_that_fills_up_keeps_what_was_finished_and_the_next_run_goes_on() {
         let error = full.open().unwrap_err();
         assert!(error.is_disk_full(), "{error}");
         let text = error.to_string();
-        assert!(text.contains("there is no room for this file of 1") && text.contains("goes on after"), "{text}");
+        assert!(text.contains("not enough disk space for this file of 1") && text.contains("goes on after"), "{text}");
 
         let left = crate::cache_info(folder.path()).unwrap().remove(0).estimate;
         let finished = left.parts - left.missing_parts;
@@ -60,7 +60,7 @@ fn a_disk_that_fills_up_keeps_what_was_finished_and_the_next_run_goes_on() {
 
 #[test]
 fn a_disk_without_room_is_refused_before_anything_is_written() {
-    /// A terabyte a sample.
+    /// A terabyte per sample.
     struct Huge;
     impl Dataset for Huge {
         fn len(&self) -> usize {

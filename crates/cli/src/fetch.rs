@@ -1,9 +1,9 @@
-//! [`fetch`]: the files of a well-known dataset, downloaded from where it is published.
+//! [`fetch`]: downloads the files of a well-known dataset.
 //!
-//! Each file's SHA-256 is pinned. It grows under a name of its own and gets its name when it is whole and verified; a
-//! download that was interrupted goes on where it was.
+//! Each file's SHA-256 is pinned. A file has a temporary name until it is complete and verified; an interrupted
+//! download continues.
 //!
-//! Not here: requests and their retries, `fulmen-files`; reading the files, `fulmen-data` and `fulmen-images`.
+//! Not here: requests and retries (`fulmen-files`); reading the files (`fulmen-data`, `fulmen-images`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use fulmen_files::{Location, Lock};
 
 use crate::prepare::{Progress, sha256_of};
 
-/// How much is asked for at a time, and lost where a download is interrupted.
+/// The size of a request, and the most that an interruption loses.
 const PART: u64 = 8 << 20;
 
 /// A dataset that can be fetched.
@@ -23,11 +23,11 @@ const PART: u64 = 8 << 20;
 pub struct Published {
     /// Its name, such as `mnist`.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub about: &'static str,
-    /// Folders of web servers that have the files, the first choice first.
+    /// Folders of web servers with the files, in order of preference.
     addresses: &'static [&'static str],
-    /// Names and SHA-256.
+    /// Names and SHA-256 of the files.
     files: &'static [(&'static str, &'static str)],
 }
 
@@ -83,9 +83,9 @@ pub const PUBLISHED: &[Published] = &[
     },
 ];
 
-/// Downloads the files of a dataset into a folder, which is made if it is not there, and unpacks archives into it. Files
-/// that are there and have the right SHA-256 are kept. `from` is another folder that has the files: of a web server, a
-/// store, or local.
+/// Downloads the files of a dataset into a folder, which is created if necessary, and unpacks archives into it.
+/// Existing files with the right SHA-256 are kept. `from` is another source of the files: a folder of a web server, a
+/// store, or a local folder.
 ///
 /// ```no_run
 /// use fulmen_cli::fetch::{PUBLISHED, fetch};
@@ -96,8 +96,8 @@ pub const PUBLISHED: &[Published] = &[
 /// ```
 ///
 /// # Errors
-/// No address answers, within the time that `FULMEN_STORE_GIVE_UP_SECONDS` says (180); a server sends something else than
-/// was published; the folder cannot be written to, or another process fetches into it.
+/// No address answers within the time of `FULMEN_STORE_GIVE_UP_SECONDS` (180); a server sends something else than was
+/// published; the folder cannot be written to, or another process is fetching into it.
 pub fn fetch(dataset: &Published, folder: &Path, from: Option<&str>, progress: &dyn Progress) -> Result<()> {
     fs::create_dir_all(folder).map_err(|e| Error::io(folder, "cannot make the folder", e))?;
     let _lock = Lock::take(folder, ".fetch.lock")?;
@@ -116,7 +116,7 @@ pub fn fetch(dataset: &Published, folder: &Path, from: Option<&str>, progress: &
     Ok(())
 }
 
-/// From the first address that has the file as it was published.
+/// From the first address with the published file.
 fn download(addresses: &[&str], file: &Path, name: &str, sha256: &str, progress: &dyn Progress) -> Result<()> {
     let mut failed = None;
     for address in addresses {
@@ -128,7 +128,7 @@ fn download(addresses: &[&str], file: &Path, name: &str, sha256: &str, progress:
             Err(error) => failed = Some(error),
         }
     }
-    Err(failed.unwrap_or_else(|| Error::usage(format!("there is no address to fetch {name} from"))))
+    Err(failed.unwrap_or_else(|| Error::usage(format!("{name} has no download address"))))
 }
 
 fn download_from(from: &Location, to: &Path, name: &str, sha256: &str, progress: &dyn Progress) -> Result<()> {
@@ -141,7 +141,7 @@ fn download_from(from: &Location, to: &Path, name: &str, sha256: &str, progress:
     let mut file = OpenOptions::new().create(true).append(true).open(&part).map_err(io("cannot write the file"))?;
     let mut done = file.metadata().map_err(io("cannot read the file's size"))?.len();
     if done > size {
-        file.set_len(0).map_err(io("cannot begin the file again"))?;
+        file.set_len(0).map_err(io("cannot start the file again"))?;
         done = 0;
     }
     progress.begin(&format!("fetching {from}"), size);
@@ -154,12 +154,11 @@ fn download_from(from: &Location, to: &Path, name: &str, sha256: &str, progress:
     }
     if !is_published(&part, sha256, progress)? {
         fs::remove_file(&part).map_err(io("cannot remove the file"))?;
-        let message =
-            format!("what was sent is not the published file, whose SHA-256 is {sha256}; nothing of it is kept");
+        let message = format!("the download is not the published file, whose SHA-256 is {sha256}; it was deleted");
         return Err(from.error(message));
     }
     file.sync_all().map_err(io("cannot write the file"))?;
-    fs::rename(&part, to).map_err(io("cannot give the file its name"))?;
+    fs::rename(&part, to).map_err(io("cannot rename the file"))?;
     fulmen_durable::sync_folder(to).map_err(io("cannot write the folder"))
 }
 
@@ -199,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// A web server on loopback with one file; it tells which ranges it sent.
+    /// A web server on loopback with one file; it records the requested ranges.
     struct Server {
         address: &'static str,
         sent: Arc<Mutex<Vec<String>>>,
@@ -266,7 +265,7 @@ mod tests {
     fn a_download_goes_on_where_it_was_and_is_not_made_twice() {
         let bytes: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
         let server = Server::start("/~files/toy.gz", bytes.clone());
-        // The first address has no such file.
+        // The first address does not have the file.
         let toy = published("toy.gz", &bytes, &[format!("{}/none", server.address).leak(), server.address]);
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(".toy.gz.part"), &bytes[..70_000]).unwrap();

@@ -1,5 +1,6 @@
-//! What the command `fulmen` does, for programs: well-known datasets downloaded ([`fetch`](mod@fetch)), archives made
-//! into shards ([`prepare`]), images resized ahead of training ([`Presize`]), and the screen of `fulmen top` ([`top`]).
+//! The features of the command `fulmen` as a library: downloading well-known datasets ([`fetch`](mod@fetch)),
+//! converting archives to shards ([`prepare`]), resizing images before a training ([`Presize`]), and the screen of
+//! `fulmen top` ([`top`]).
 //!
 //! Not here: training.
 

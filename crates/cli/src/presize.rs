@@ -1,9 +1,9 @@
-//! Pre-sizing: the images of a folder, made smaller once and written into a few tar shards.
+//! Pre-sizing: makes the images of a folder smaller once and writes them into a few tar shards.
 //!
-//! Images are read in rounds, decoded by several threads, and written in order, so the shards come out the same for any
+//! Images are read in rounds, decoded by several threads, and written in order, so the shards do not depend on the
 //! number of threads.
 //!
-//! Not here: the tar files (`tar_shards`), and samples that are kept decoded (`cache`).
+//! Not here: the tar files (`fulmen-shards`), and caching decoded samples (`fulmen-cache`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -20,16 +20,16 @@ use fulmen_files::Lock;
 use fulmen_images::{Encoding, ImageFolder, ImagePipeline, encode_image};
 use fulmen_shards::{TarShardWriter, WrittenShard};
 
-/// The file beside the shards that says what they were made of.
+/// The file next to the shards that records what they were made from.
 const MADE_OF: &str = "presize.json";
-/// The file that keeps two runs apart.
+/// The lock file that prevents two runs at once.
 const LOCK: &str = ".presize.lock";
-/// Images that are in memory at a time, for each thread.
+/// The number of images in memory at a time, per thread.
 const ROUND: usize = 32;
-/// Threads beyond this are a mistake, not a wish.
+/// More threads than this are certainly a mistake.
 const MOST_THREADS: usize = 1024;
 
-/// How images are made smaller, and where they go.
+/// Options for making images smaller, and the folder for the shards.
 ///
 /// ```no_run
 /// use fulmen_images::ImageFolder;
@@ -44,7 +44,7 @@ pub struct Presize {
     folder: PathBuf,
     side: usize,
     quality: u8,
-    /// How the files are decoded.
+    /// Decoding of the files.
     pipeline: ImagePipeline,
     seed: u64,
     max_samples: u64,
@@ -57,7 +57,7 @@ pub struct Presize {
 struct PresizeInputs {
     options: String,
     images: String,
-    /// Images in the order of the shards that could not be read, by their index, with the reason.
+    /// The unreadable images, as indices in the order of the shards, with the reasons.
     left_out: Vec<(usize, String)>,
 }
 
@@ -77,8 +77,7 @@ impl Presize {
         }
     }
 
-    /// The shorter side of the images, in pixels. Images whose shorter side is no longer are copied as they are, byte
-    /// by byte.
+    /// The shorter side of the images in pixels. Images whose shorter side is not longer are copied byte by byte.
     pub fn shorter_side(mut self, pixels: usize) -> Presize {
         self.side = pixels;
         self
@@ -90,63 +89,63 @@ impl Presize {
         self
     }
 
-    /// Turns the images that are made smaller as their EXIF data say, which they lose. Off unless set: a training that
-    /// does not look at EXIF data either sees the same.
+    /// Applies the EXIF orientation to the images that are made smaller, which lose their EXIF data. Off unless set: a
+    /// training that ignores EXIF data then sees the same images.
     pub fn exif_orientation(mut self, turn: bool) -> Presize {
         self.pipeline = self.pipeline.exif_orientation(turn);
         self
     }
 
-    /// The most pixels of an image, as [`ImagePipeline::max_pixels`] has it.
+    /// The maximum number of pixels of an image, see [`ImagePipeline::max_pixels`].
     pub fn max_pixels(mut self, pixels: u64) -> Presize {
         self.pipeline = self.pipeline.max_pixels(pixels);
         self
     }
 
-    /// Accepts JPEGs in which some data make no sense, with wrong pixels there. A training needs
-    /// [`ImagePipeline::keep_damaged`] for those of them that are copied as they are.
+    /// Accepts JPEGs with invalid data, with wrong pixels there. A training needs [`ImagePipeline::keep_damaged`] for
+    /// those that are copied unchanged.
     pub fn keep_damaged(mut self) -> Presize {
         self.pipeline = self.pipeline.keep_damaged();
         self
     }
 
-    /// Decides the order of the images, which are shuffled, so that a shard has images of all classes.
+    /// The seed for the order of the images, which are shuffled, so that each shard has images of all classes.
     pub fn seed(mut self, seed: u64) -> Presize {
         self.seed = seed;
         self
     }
 
-    /// No shard gets more images.
+    /// The maximum number of images per shard.
     pub fn max_samples(mut self, samples: u64) -> Presize {
         self.max_samples = samples;
         self
     }
 
-    /// No shard gets larger, but for one image that is.
+    /// The maximum size of a shard in bytes, unless a single image is larger.
     pub fn max_bytes(mut self, bytes: u64) -> Presize {
         self.max_bytes = bytes;
         self
     }
 
-    /// Threads that decode; as many as there are cores unless set.
+    /// Threads that decode; one per core unless set.
     pub fn threads(mut self, threads: usize) -> Presize {
         self.threads = Some(threads);
         self
     }
 
-    /// How many images may be left out because they cannot be decoded; none unless set. A file that cannot be read ends
-    /// the run all the same: the next one may well read it.
+    /// How many images may be left out because they cannot be decoded; none unless set. A file that cannot be read
+    /// still ends the run: the next run may be able to read it.
     pub fn allow_bad(mut self, images: usize) -> Presize {
         self.allow_bad = images;
         self
     }
 
-    /// Writes the shards: samples of an image (`.jpg`, or as it was), its class's number (`.cls`), and its class and its path
-    /// within the folder of images (`.json`). Where an earlier run ended, this one goes on after the last whole shard.
+    /// Writes the shards. A sample has an image (`.jpg`, or its original extension), its class number (`.cls`), and its
+    /// class and its path within the folder (`.json`). An interrupted run continues after the last complete shard.
     ///
     /// # Errors
-    /// Options that make no sense; shards of other images or options in the folder, or a run that is at work there; a
-    /// file that cannot be read, an image that cannot be decoded; a full disk.
+    /// Invalid options; shards of other images or options in the folder, or another run that is using it; a file that
+    /// cannot be read, an image that cannot be decoded; a full disk.
     pub fn run(&self, images: &ImageFolder, progress: &dyn Progress) -> Result<Vec<WrittenShard>> {
         if self.side == 0 || !(1..=100).contains(&self.quality) {
             return Err(Error::usage(format!(
@@ -165,7 +164,7 @@ impl Presize {
         let (skip, mut shards) = self.resume(&mut inputs)?;
         store::remove_leftovers(&self.folder)?;
         let order = permutation(Purpose::Split, self.seed, 0, images.len());
-        // Those that were left out are in no shard.
+        // Images that were left out are not in any shard.
         let bad = |index: &usize| inputs.left_out.iter().any(|(left_out, _)| left_out == index);
         let rest: Vec<usize> = order.into_iter().filter(|index| !bad(index)).skip(skip).collect();
         let mut writer = TarShardWriter::builder(&self.folder)
@@ -221,7 +220,7 @@ impl Presize {
         store::write_whole(&path, &text).map_err(|source| Error::io(&path, "cannot write the file", source))
     }
 
-    /// How many images are in whole shards, and these.
+    /// The number of images in complete shards, and these shards.
     fn resume(&self, inputs: &mut PresizeInputs) -> Result<(usize, Vec<WrittenShard>)> {
         let path = self.folder.join(MADE_OF);
         match std::fs::read(&path) {
@@ -236,7 +235,7 @@ impl Presize {
                     };
                     return Err(Error::file(
                         &path,
-                        format!("there are shards of other images here: {what}; choose another folder"),
+                        format!("the folder has shards of other images: {what}; choose another folder"),
                     ));
                 }
                 inputs.left_out = earlier.left_out;
@@ -246,9 +245,7 @@ impl Presize {
                 if first.exists() {
                     return Err(Error::file(
                         &first,
-                        format!(
-                            "there is a shard already, and no {MADE_OF} that says what it is of; choose another folder"
-                        ),
+                        format!("a shard exists, but no {MADE_OF} that describes it; choose another folder"),
                     ));
                 }
                 self.save(inputs)?;
@@ -277,10 +274,10 @@ impl Presize {
         let header = self.pipeline.header(&file)?;
         let (extension, side) = (header.extension, header.size.width.min(header.size.height));
         let pipeline = self.pipeline.clone();
-        // None of the steps draws.
+        // These steps are deterministic.
         let mut random = SampleRng::new(0, 0, 0);
         if side <= self.side {
-            // Decoded all the same: what makes no sense is to be known now.
+            // Decoded anyway, to find damage now.
             pipeline.decode(&file, &mut random)?;
             return Ok(ResizedImage { extension, bytes: file, read });
         }
@@ -294,7 +291,7 @@ impl Presize {
 struct ResizedImage {
     extension: &'static str,
     bytes: Vec<u8>,
-    /// Bytes of the file that it came from.
+    /// The size of its original file in bytes.
     read: u64,
 }
 

@@ -1,6 +1,6 @@
-//! What `fulmen top` shows: how busy devices are, and what runs on them.
+//! The screen of `fulmen top`: the utilization of devices, and what runs on them.
 //!
-//! Not here: where the numbers come from, and the terminal.
+//! Not here: the source of the numbers, and the terminal.
 
 use std::collections::VecDeque;
 
@@ -12,19 +12,19 @@ use ratatui::style::Stylize as _;
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 
-/// How many looks back the history goes.
+/// The number of snapshots in the history.
 const HISTORY: usize = 200;
 
-/// The numbers of one moment.
+/// The numbers at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// What libtpu tells of each device, or why it does not.
+    /// libtpu's metrics of each device, or the error.
     pub metrics: Result<Vec<DeviceMetrics>, String>,
-    /// What a training tells of itself, or why it does not, if it was asked.
+    /// A training's metrics, or the error, if it was asked.
     pub run: Option<Result<RunMetrics, String>>,
     /// The processes that hold the TPU.
     pub processes: Vec<Watched>,
-    /// How many processes could not be looked into.
+    /// How many processes could not be inspected.
     pub unseen: usize,
 }
 
@@ -52,12 +52,12 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// An empty screen. `source` says where the numbers come from.
+    /// An empty screen. `source` describes the origin of the numbers.
     pub fn new(source: String, level: Level) -> Self {
         Self { source, level, history: VecDeque::new(), look: None }
     }
 
-    /// Shows this from now on.
+    /// Updates the screen.
     pub fn update(&mut self, look: Snapshot) {
         if self.history.len() == HISTORY {
             self.history.pop_front();
@@ -142,7 +142,7 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Snapshot) {
     });
     let title = match look.unseen {
         0 => "Processes that hold the TPU".to_owned(),
-        unseen => format!("Processes that hold the TPU; {unseen} could not be looked into"),
+        unseen => format!("Processes that hold the TPU; {unseen} could not be inspected"),
     };
     let widths = [Constraint::Length(8), Constraint::Length(10), Constraint::Fill(1), Constraint::Fill(1)];
     let table = Table::new(rows, widths).header(Row::new(["process", "user", "progress", "command"]).dim());
@@ -150,7 +150,7 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Snapshot) {
 }
 
 impl Snapshot {
-    /// The same without a terminal, a line for each device, the training and each process.
+    /// The same as text: a line for each device, the training and each process.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = match &self.metrics {
             Ok(devices) => devices.iter().map(device_line).collect(),

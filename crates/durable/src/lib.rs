@@ -1,15 +1,15 @@
-//! Files and folders that appear whole or not at all.
+//! Files and folders that appear completely or not at all.
 //!
-//! New content goes to a temporary file in the same folder, which is synced, renamed, and made durable by a sync of the
-//! folder. So a kill, a power cut or a full disk leaves the old file as it was.
+//! New content goes to a temporary file in the same folder. The file is synced, renamed, and made durable by syncing
+//! the folder. A kill, a power cut or a full disk therefore leaves the old file unchanged.
 //!
-//! The writer holds a lock on its temporary file, and the kernel drops the lock when the process dies. The next process
-//! that writes in the folder removes the temporary files that are not locked. On a file system without locks nothing is
-//! removed. Where machines share a folder but not its locks, only one of them may write there.
+//! The writer holds a lock on its temporary file, and the kernel releases the lock when the process dies. The next
+//! process that writes in the folder removes temporary files that are not locked. On a file system without locks,
+//! nothing is removed. If machines share a folder but not its locks, only one of them may write there.
 //!
-//! [`read_text`] reads what people write by hand: a configuration, a table of prices.
+//! [`read_text`] reads text files written by users: a configuration, a price table.
 //!
-//! No error of this crate names a temporary file, and none names the target: the caller does.
+//! The errors of this crate do not name the temporary file or the target: callers add the path.
 
 mod name;
 mod new_file;
@@ -27,12 +27,12 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// The folder that a file stands in.
+/// The folder of a file.
 fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Syncs the folder of a file: a new name survives a power cut once its folder is on the disk.
+/// Syncs the folder of a file: a new name survives a power cut only after that.
 ///
 /// # Errors
 /// The folder cannot be opened or synced.

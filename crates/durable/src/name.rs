@@ -1,4 +1,4 @@
-//! Temporary names, and the removal of what dead writers left under them.
+//! Temporary names, and removing the leftovers of dead writers.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -9,16 +9,16 @@ use std::sync::{Mutex, PoisonError};
 
 use fs4::{FileExt, TryLockError};
 
-/// What the name of a temporary file begins with.
+/// The prefix of temporary files.
 pub(crate) const FILE: &str = ".part-";
-/// What the name of a temporary folder begins with.
+/// The prefix of temporary folders.
 pub(crate) const FOLDER: &str = ".parts-";
 
-/// The letters and digits that follow.
+/// The number of letters and digits after it.
 const LETTERS: usize = 6;
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// Makes a file or a folder under a temporary name and locks it.
+/// Creates a file or a folder under a temporary name and locks it.
 pub(crate) fn create(
     folder: &Path,
     prefix: &str,
@@ -31,9 +31,9 @@ pub(crate) fn create(
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             made => made?,
         };
-        // On a file system without locks nothing is removed.
+        // On a file system without locks, nothing is removed.
         let taken = matches!(FileExt::try_lock(&file), Err(TryLockError::WouldBlock));
-        // Another process may have taken it for a leftover before it was locked.
+        // Another process may have removed it as a leftover before it was locked.
         if !taken && path.exists() {
             return Ok((file, path));
         }
@@ -41,7 +41,7 @@ pub(crate) fn create(
 }
 
 fn letters() -> String {
-    // Each state hashes with other random keys.
+    // Each state has different random keys.
     let mut bits = RandomState::new().build_hasher().finish();
     let mut letter = || {
         let letter = ALPHABET[(bits % 62) as usize];
@@ -68,8 +68,8 @@ fn has_prefix(path: &Path, prefix: &str) -> bool {
     letters.len() == LETTERS && letters.iter().all(u8::is_ascii_alphanumeric)
 }
 
-/// Removes the temporary files and folders in a folder whose writers are dead. [`NewFile`](crate::NewFile) does it by
-/// itself, once for each folder and process.
+/// Removes the temporary files and folders of dead writers. [`NewFile`](crate::NewFile) does this itself, once per
+/// folder and process.
 ///
 /// # Errors
 /// The folder cannot be listed, or a leftover cannot be removed.
@@ -90,9 +90,9 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
         if !is_file && !is_folder {
             continue;
         }
-        // NFS grants a lock only on a file that is open for writing; a read-only one cannot be opened so.
+        // NFS grants a lock only on a file that is open for writing, which is impossible for a read-only file.
         let writable = OpenOptions::new().write(true).open(&path);
-        // One that was renamed in this moment is gone.
+        // If it has just been renamed, it no longer exists.
         let Ok(file) = writable.or_else(|_| File::open(&path)) else { continue };
         if FileExt::try_lock(&file).is_err() {
             continue;
@@ -103,7 +103,7 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a folder of files. One with folders in it was not made here, and stays.
+/// Removes a folder of files. A folder with subfolders was not created here, and stays.
 fn remove_flat(folder: &Path) -> io::Result<()> {
     let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     for entry in &entries {
@@ -115,11 +115,11 @@ fn remove_flat(folder: &Path) -> io::Result<()> {
     fs::remove_dir(folder)
 }
 
-/// To list a folder before each of ten thousand shards is written to it would take longer than writing them.
+/// Listing a folder before each of ten thousand shards is written would take longer than writing them.
 fn remove_leftovers_once(folder: &Path) {
     static CLEANED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     if CLEANED.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned()) {
-        // A leftover that stays only takes space.
+        // A leftover only takes space.
         let _ = remove_leftovers(folder);
     }
 }

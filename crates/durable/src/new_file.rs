@@ -1,4 +1,4 @@
-//! [`NewFile`]: a file under a temporary name until it is whole.
+//! [`NewFile`]: a file under a temporary name until it is complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -9,8 +9,8 @@ use fs4::FileExt;
 
 use crate::{explain, folder_of, is_full, name, sync_folder};
 
-/// A file that is being written, under a temporary name beside its target. It gets its name by [`NewFile::keep`]. Dropped
-/// before, it is removed.
+/// A file that is being written under a temporary name next to its target. [`NewFile::keep`] gives it its name. If it
+/// is dropped earlier, it is removed.
 ///
 /// ```
 /// use std::io::Write;
@@ -33,25 +33,26 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Begins a file that is to be at `to`. It is readable and writable here, and has the permissions of any new file.
+    /// Creates the temporary file for `to`. It is open for reading and writing, and has the permissions of any new
+    /// file.
     ///
     /// # Errors
-    /// The folder is not there or cannot be written to.
+    /// The folder does not exist or cannot be written to.
     pub fn create(to: &Path) -> io::Result<NewFile> {
         let make = |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).open(path);
         let (file, temporary) = name::create(folder_of(to), name::FILE, make)?;
         Ok(NewFile { file, temporary, to: to.to_owned(), kept: AtomicBool::new(false) })
     }
 
-    /// Asks for all the room at once, so that a full disk is noticed before anything is written. The file then has this
-    /// length.
+    /// Allocates all the disk space at once, so that a full disk is noticed before anything is written. The file then
+    /// has this length.
     ///
     /// # Errors
-    /// The disk does not have so much room.
+    /// The disk does not have enough space.
     pub fn reserve(&self, bytes: u64) -> io::Result<()> {
         match self.file.allocate(bytes) {
             Err(error) if is_full(&error) => Err(error),
-            // Where the file system cannot reserve room, the writes will tell.
+            // If the file system cannot allocate space, the writes will fail instead.
             _ => self.file.set_len(bytes),
         }
     }
@@ -61,33 +62,33 @@ impl NewFile {
         &self.file
     }
 
-    /// Syncs the file, gives it its name and syncs the folder. A file that had the name is replaced.
+    /// Syncs the file, renames it and syncs the folder. An existing file is replaced.
     ///
     /// # Errors
-    /// The disk fails or is full; the target is a folder. The target is as it was, unless only the last sync failed.
+    /// The disk fails or is full; the target is a folder. The target is unchanged, unless only the last sync failed.
     pub fn keep(&self) -> io::Result<()> {
         self.rename_with(|| fs::rename(&self.temporary, &self.to))
     }
 
-    /// As [`NewFile::keep`], without waiting for the disk: a power cut may leave a file without its content. For files that
-    /// are verified when they are read, and that can be made again.
+    /// Like [`NewFile::keep`], but without syncing: after a power cut, the file may have lost its content. For files
+    /// that are verified when they are read, and can be created again.
     ///
     /// # Errors
-    /// The target is a folder. It is as it was.
+    /// The target is a folder. It is unchanged.
     pub fn persist_unsynced(&self) -> io::Result<()> {
         fs::rename(&self.temporary, &self.to)?;
         self.kept.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// As [`NewFile::keep`], where there is no file of that name yet.
+    /// Like [`NewFile::keep`], but only if the file does not exist yet.
     ///
     /// # Errors
-    /// Those of [`NewFile::keep`]; a file of that name, which is left as it is.
+    /// Those of [`NewFile::keep`]; an existing file, which stays unchanged.
     pub fn persist_noclobber(&self) -> io::Result<()> {
         self.rename_with(|| match fs::hard_link(&self.temporary, &self.to) {
             Ok(()) => {
-                // It has its name. If its other one stays, the next process that writes here removes it.
+                // The file has its name. If the temporary name stays, the next process that writes here removes it.
                 let _ = fs::remove_file(&self.temporary);
                 Ok(())
             }
@@ -95,7 +96,7 @@ impl NewFile {
         })
     }
 
-    /// Mounts of object stores cannot link. There the name is looked up just before the rename.
+    /// Mounted object stores do not support links. There the name is checked just before the rename.
     fn rename_if_free(&self, refused: io::Error) -> io::Result<()> {
         let free = || fs::symlink_metadata(&self.to).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         match refused.kind() != io::ErrorKind::AlreadyExists && free() {
@@ -111,7 +112,7 @@ impl NewFile {
         sync_folder(&self.to)
     }
 
-    /// For tests: writes go to another file, such as one that refuses them.
+    /// For tests: redirects writes to another file, for example one that rejects them.
     #[doc(hidden)]
     pub fn with_file(mut self, file: File) -> NewFile {
         self.file = file;
@@ -138,17 +139,17 @@ impl Seek for NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.kept.load(Ordering::Relaxed) {
-            // If that fails, the next process that writes here tries again.
+            // If this fails, the next process that writes here tries again.
             let _ = fs::remove_file(&self.temporary);
         }
     }
 }
 
-/// Writes a file so that `to` has either what it had or all of the new. With `bytes`, the length of the new content, a
-/// full disk is noticed before anything is written.
+/// Writes a file atomically: `to` has either its old or all of its new content. With `bytes`, the length of the new
+/// content, a full disk is noticed before anything is written.
 ///
 /// # Errors
-/// Those of [`NewFile`] and of `fill`. For a full disk the message says how much room is missing.
+/// Those of [`NewFile`] and of `fill`. For a full disk, the message says how much space is missing.
 ///
 /// ```
 /// use std::io::Write;
@@ -167,7 +168,7 @@ pub fn write(
     write_and(to, bytes, fill, NewFile::keep)
 }
 
-/// As [`write()`], but kept by [`NewFile::persist_unsynced`].
+/// Like [`write()`], but with [`NewFile::persist_unsynced`].
 ///
 /// # Errors
 /// Those of [`write()`].
@@ -206,7 +207,7 @@ fn write_and(
         drop(file);
         keep(&new)
     };
-    // The temporary file is gone by then, so that the room it had counts as free.
+    // The temporary file is removed by now, so its space counts as free.
     whole().map_err(|error| explain(error, to, bytes))
 }
 

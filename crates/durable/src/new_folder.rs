@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{folder_of, name, sync_folder};
 
-/// A folder of files that is being filled, under a temporary name beside its target. It gets its name by
-/// [`NewFolder::keep`]. Dropped before, it is removed with all that is in it.
+/// A folder that is being filled under a temporary name next to its target. [`NewFolder::keep`] gives it its name. If
+/// it is dropped earlier, it is removed with its content.
 ///
 /// ```
 /// let parent = tempfile::tempdir()?;
@@ -20,7 +20,7 @@ use crate::{folder_of, name, sync_folder};
 /// ```
 #[derive(Debug)]
 pub struct NewFolder {
-    /// Open for its lock.
+    /// Holds the lock.
     _lock: File,
     temporary: PathBuf,
     to: PathBuf,
@@ -28,22 +28,22 @@ pub struct NewFolder {
 }
 
 impl NewFolder {
-    /// Begins a folder that is to be at `to`.
+    /// Creates the temporary folder for `to`.
     ///
     /// # Errors
-    /// The parent folder is not there or cannot be written to.
+    /// The parent folder does not exist or cannot be written to.
     pub fn create(to: &Path) -> io::Result<NewFolder> {
         let make = |path: &Path| fs::create_dir(path).and_then(|()| File::open(path));
         let (lock, temporary) = name::create(folder_of(to), name::FOLDER, make)?;
         Ok(NewFolder { _lock: lock, temporary, to: to.to_owned(), kept: false })
     }
 
-    /// Where its files are written.
+    /// The folder to write the files to.
     pub fn path(&self) -> &Path {
         &self.temporary
     }
 
-    /// Gives the folder its name, whose files must be synced, and syncs the parent folder.
+    /// Renames the folder, whose files must be synced, and syncs the parent folder.
     ///
     /// # Errors
     /// The target is a file, or a folder that is not empty.
@@ -58,7 +58,7 @@ impl NewFolder {
 impl Drop for NewFolder {
     fn drop(&mut self) {
         if !self.kept {
-            // If that fails, the next process that writes here tries again.
+            // If this fails, the next process that writes here tries again.
             let _ = fs::remove_dir_all(&self.temporary);
         }
     }

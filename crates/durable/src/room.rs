@@ -1,11 +1,11 @@
-//! The disk that is full: which errors say so, and how much is missing.
+//! Full disks: detecting the errors, and reporting how much space is missing.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use crate::folder_of;
 
-/// Whether an error says that the disk, a quota or the largest size of a file does not allow more.
+/// Whether an error means that the disk is full, or that a quota or the maximum file size is exceeded.
 ///
 /// ```
 /// let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
@@ -15,8 +15,8 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
-/// Says in the error of a write to `to` how much room is missing, if that is what the error is about. The file has
-/// `bytes` bytes, where that is known. Any other error stays what it is, and the kind stays in any case.
+/// Adds to the error of a write to `to` how much space is missing, if that is its cause. `bytes` is the size of the
+/// file, if it is known. Other errors are returned unchanged; the kind never changes.
 ///
 /// ```
 /// let folder = tempfile::tempdir()?;
@@ -29,7 +29,7 @@ pub fn explain(error: io::Error, to: &Path, bytes: Option<u64>) -> io::Error {
     if !is_full(&error) {
         return error;
     }
-    // A quota has its own limit, whatever the disk has free.
+    // A quota has its own limit, independent of the free space.
     let free = match error.kind() {
         ErrorKind::StorageFull => fs4::available_space(folder_of(to)).ok(),
         _ => None,
@@ -49,7 +49,7 @@ pub fn explain(error: io::Error, to: &Path, bytes: Option<u64>) -> io::Error {
     io::Error::new(error.kind(), format!("{error}{why}"))
 }
 
-/// A number of bytes in words, as disks are sold: 1 GB is 10⁹ bytes.
+/// A number of bytes as text, with the decimal units of disks: 1 GB is 10⁹ bytes.
 fn size(bytes: u64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.iter().find(|(unit, _)| bytes as f64 >= *unit) {

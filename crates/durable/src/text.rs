@@ -1,14 +1,14 @@
-//! Small text files that a user writes: a configuration, a table of prices.
+//! Small text files written by users: a configuration, a price table.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// A file that people write is far smaller.
+/// Files written by users are far smaller.
 const MOST_BYTES: u64 = 1_000_000;
 
-/// Reads a regular file, or a pipe, such as the one that a shell puts in the place of `<(command)`.
+/// Reads a regular file, or a pipe, such as the one that a shell passes for `<(command)`.
 ///
 /// # Errors
 /// The file cannot be read; it is larger than 1 MB, or not UTF-8; it is a folder or a device.
@@ -26,7 +26,7 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     if metadata.is_dir() {
         return Err(refuse("it is a folder; name a file in it".into()));
     }
-    // A device may have no end.
+    // A device may be endless.
     if !metadata.is_file() && !metadata.file_type().is_fifo() {
         return Err(refuse("it is not a regular file".into()));
     }

@@ -168,7 +168,7 @@ pub fn temporary_file(to: &Path) -> Result<NewFile> {
 /// Removes the temporary files of killed writers from a folder.
 pub fn remove_leftovers(folder: &Path) -> Result<()> {
     fulmen_durable::remove_leftovers(folder)
-        .map_err(|source| Error::io(folder, "cannot remove what is half written in the folder", source))
+        .map_err(|source| Error::io(folder, "cannot remove unfinished files from the folder", source))
 }
 
 /// Syncs a temporary file for `to`, and gives it that name.

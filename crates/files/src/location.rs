@@ -75,7 +75,7 @@ fn parse(text: &str) -> Place {
         "gs" => Scheme::Gs,
         "s3" => Scheme::S3,
         "file" if rest.starts_with('/') => return Place::Local(PathBuf::from(rest)),
-        "file" => return bad("a file:// address goes on with the whole path, as in file:///data/train.tar"),
+        "file" => return bad("a file:// address needs the absolute path, as in file:///data/train.tar"),
         "http" => Scheme::Http,
         "https" => Scheme::Https,
         _ => return bad("expected a local path, gs://bucket/path, s3://bucket/path or https://host/path"),
@@ -83,14 +83,14 @@ fn parse(text: &str) -> Place {
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
     if bucket.is_empty() || !bucket.bytes().all(plain) {
-        return bad("the name of its bucket may have letters, digits, dots, hyphens and underscores");
+        return bad("a bucket name may only contain letters, digits, dots, hyphens and underscores");
     }
     if matches!(scheme, Scheme::Http | Scheme::Https) && key.contains(['?', '#', '%']) {
-        return bad("an address of a web server may not have `?`, `#` or `%`");
+        return bad("the address of a file on a web server must not contain `?`, `#` or `%`");
     }
     let key = key.trim_matches('/');
     if key.split('/').any(|part| part.is_empty() || part == "." || part == "..") && !key.is_empty() {
-        return bad("the names between its slashes may not be empty, `.` or `..`");
+        return bad("the names between its slashes must not be empty, `.` or `..`");
     }
     Place::Store(ObjectPath { scheme, bucket: bucket.to_owned(), key: key.to_owned() })
 }
@@ -208,7 +208,7 @@ impl Location {
     }
 
     fn beyond(&self, range: &Range<u64>, size: u64) -> Error {
-        self.error(format!("bytes {} to {} were asked for, but the file has {size}", range.start, range.end))
+        self.error(format!("bytes {} to {} were requested, but the file has {size}", range.start, range.end))
     }
 
     /// A buffered reader from the beginning to the end. From a store it reads ahead ([`StoreOptions::read_ahead`]).
@@ -230,7 +230,7 @@ impl Location {
             Target::Store(object) => {
                 let found = remote::list(object, &self.options)?;
                 if found.is_empty() {
-                    return Err(Error::missing(format!("{self}: there is nothing below this name")));
+                    return Err(Error::missing(format!("{self}: there are no objects below this name")));
                 }
                 Ok(found.into_iter().map(|key| self.at(Place::Store(ObjectPath { key, ..object.clone() }))).collect())
             }
@@ -284,7 +284,7 @@ impl Location {
             }
         };
         match found.is_empty() {
-            true => Err(Error::missing(format!("{self}: no file fits this pattern"))),
+            true => Err(Error::missing(format!("{self}: no file matches this pattern"))),
             false => Ok(found),
         }
     }

@@ -99,10 +99,10 @@ impl Lock {
             if !is_same(&file, &path) {
                 continue;
             }
-            file.set_len(0).map_err(failed("cannot write who holds the lock"))?;
-            file.rewind().map_err(failed("cannot write who holds the lock"))?;
+            file.set_len(0).map_err(failed("cannot write the lock's holder"))?;
+            file.rewind().map_err(failed("cannot write the lock's holder"))?;
             write!(file, "process {}{}", std::process::id(), host())
-                .map_err(failed("cannot write who holds the lock"))?;
+                .map_err(failed("cannot write the lock's holder"))?;
             return Ok(Ok(Lock { _file: file }));
         }
     }

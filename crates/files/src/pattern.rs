@@ -23,7 +23,7 @@ pub(super) fn braces(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
 
 fn expand(text: &[u8], depth: usize) -> Result<Vec<Vec<u8>>, String> {
     if depth > MOST_NESTED {
-        return Err(format!("its braces stand {MOST_NESTED} deep in each other"));
+        return Err(format!("its braces are nested more than {MOST_NESTED} deep"));
     }
     let mut names = vec![Vec::new()];
     let mut rest = text;
@@ -47,7 +47,7 @@ fn expand(text: &[u8], depth: usize) -> Result<Vec<Vec<u8>>, String> {
 }
 
 fn too_many() -> String {
-    format!("its braces stand for more than {MOST_NAMES} names")
+    format!("its braces expand to more than {MOST_NAMES} names")
 }
 
 /// The expansion of a group of braces, and the length of the group.

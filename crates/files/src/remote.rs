@@ -94,7 +94,7 @@ impl Object {
             match self.attempt(rest, &mut bytes, &mut state).await {
                 Err(error) => state.failed(error).await?,
                 Ok(()) if bytes.len() > arrived => {}
-                Ok(()) => return Err(object.error("the answer of the store ended before it was complete")),
+                Ok(()) => return Err(object.error("the response of the store ended too early")),
             }
         }
         bytes.truncate(length);
@@ -107,7 +107,7 @@ impl Object {
         let mut bytes = Vec::new();
         match usize::try_from(length).is_ok_and(|length| bytes.try_reserve_exact(length).is_ok()) {
             true => Ok(bytes),
-            false => Err(self.connection.object.error(format!("there is no memory for {length} bytes"))),
+            false => Err(self.connection.object.error(format!("not enough memory for {length} bytes"))),
         }
     }
 
@@ -126,7 +126,7 @@ impl Object {
 
 /// The keys of all objects with a prefix, sorted by their bytes.
 pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<String>> {
-    object.refuse_web("it does not say what is in a folder")?;
+    object.refuse_web("it cannot list folders")?;
     let connection = connect(object, options)?;
     wait(async move {
         let mut state = connection.retry_state("listing");
@@ -161,7 +161,7 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
 
 /// What is directly below a prefix: objects with their sizes, and common prefixes up to a slash.
 pub(super) fn entries(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<(String, Option<u64>)>> {
-    object.refuse_web("it does not say what is in a folder")?;
+    object.refuse_web("it cannot list folders")?;
     let connection = connect(object, options)?;
     let found = wait(async move {
         let prefix = (!connection.object.key.is_empty()).then_some(&connection.key);

@@ -93,28 +93,28 @@ impl RetryState {
         match known {
             Some(StoreError::NotFound { .. }) => {
                 let source = io::Error::new(io::ErrorKind::NotFound, text);
-                return self.object.io(&format!("{doing}: there is no such object"), source);
+                return self.object.io(&format!("{doing}: the object does not exist"), source);
             }
             Some(StoreError::Precondition { .. }) => {
                 let why = "the object changed while it was read; read it again from the beginning";
                 return self.object.error(format!("{doing}: {why} ({text})"));
             }
             Some(StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }) if !self.object.is_web() => {
-                return self
-                    .object
-                    .error(format!("{doing}: the store refused the keys, or there were none; {KEYS} ({text})"));
+                return self.object.error(format!(
+                    "{doing}: the store rejected the credentials, or there were none; {KEYS} ({text})"
+                ));
             }
             _ => {}
         }
         if text.contains(BARE_REDIRECT) {
-            let why = "the bucket is not in the region that was asked; set AWS_REGION to the bucket's";
+            let why = "the bucket is in another region; set AWS_REGION to the bucket's region";
             return self.object.error(format!("{doing}: {why} ({text})"));
         }
         if text.contains("169.254.169.254") || text.contains("metadata.google.internal") {
             return self.no_keys(&text);
         }
         let silent = match is_broken(error) {
-            Some(HttpErrorKind::Timeout) => ", nothing came for some time",
+            Some(HttpErrorKind::Timeout) => ", no data for some time",
             // The text alone shows the number of retries, including one that was about to be made.
             None if ![" retries, ", "status code: 5", "status code: 429"].iter().any(|told| text.contains(told)) => {
                 return self.object.error(format!("{doing}: {text}"));
@@ -123,7 +123,7 @@ impl RetryState {
         };
         self.object.error(format!(
             "{doing}: given up after {:.1} s, {:.1} s without progress{silent}: {text}; check that the store can be reached; \
-             StoreOptions::give_up_after sets how long it is tried",
+             StoreOptions::give_up_after sets how long to retry",
             self.began.elapsed().as_secs_f64(),
             self.last_progress.elapsed().as_secs_f64(),
         ))
@@ -132,7 +132,8 @@ impl RetryState {
     /// The error if there are no credentials.
     pub(super) fn no_keys(&self, text: &str) -> Error {
         let doing = &self.doing;
-        self.object.error(format!("{doing}: no keys were found, and this machine has none of its own; {KEYS} ({text})"))
+        self.object
+            .error(format!("{doing}: no credentials were found, and this machine has none of its own; {KEYS} ({text})"))
     }
 }
 

@@ -187,7 +187,7 @@ fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Resul
     }
     let before = into.len();
     into.try_reserve_exact(records * record)
-        .map_err(|_| Error::file(file, format!("no memory for its {expected} bytes")))?;
+        .map_err(|_| Error::file(file, format!("not enough memory for its {expected} bytes")))?;
     opened.take(expected).read_to_end(into).map_err(|source| Error::io(file, "reading the file", source))?;
     match into.len() - before == records * record {
         true => Ok(()),

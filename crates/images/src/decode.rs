@@ -46,7 +46,7 @@ pub(crate) fn lengthen(buffer: &mut Vec<u8>, bytes: usize) -> Result<()> {
     if let Some(missing) = bytes.checked_sub(buffer.len()) {
         buffer
             .try_reserve(missing)
-            .map_err(|_| Error::content(format!("there is no memory for {bytes} bytes of pixels")))?;
+            .map_err(|_| Error::content(format!("not enough memory for {bytes} bytes of pixels")))?;
         buffer.resize(bytes, 0);
     }
     Ok(())
@@ -90,8 +90,7 @@ pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, l
     let pixels = width as u64 * height as u64;
     if pixels > limits.pixels {
         return Err(Error::content(format!(
-            "the header claims {width} x {height} pixels, over the limit of {}: it may be a decompression bomb; if it is \
-             not, raise the limit with Images::max_pixels",
+            "the header claims {width} x {height} pixels, over the limit of {}: it may be a decompression bomb; if not, raise the limit with ImagePipeline::max_pixels",
             limits.pixels
         )));
     }
@@ -100,7 +99,7 @@ pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, l
     }
     if let Some(most) = encoded.max_pixels_for(file.len()).filter(|&most| pixels > most) {
         return Err(Error::content(format!(
-            "the file is cut short: the header claims {width} x {height} pixels, but {} bytes hold no more than {most}",
+            "the file is cut short: the header claims {width} x {height} pixels, but {} bytes can hold at most {most}",
             file.len()
         )));
     }
@@ -119,10 +118,10 @@ fn unknown(file: &[u8]) -> String {
         [0xff, 0xd8, ..] => "a JPEG that ends after its first bytes",
         _ => {
             let start = &file[..file.len().min(8)];
-            return format!("this is no JPEG, PNG or WebP file: it starts with the bytes {start:02x?}");
+            return format!("not a JPEG, PNG or WebP file: it starts with the bytes {start:02x?}");
         }
     };
-    format!("this is no JPEG, PNG or WebP file but {what}; convert it, or leave it out")
+    format!("not a JPEG, PNG or WebP file but {what}; convert it, or leave it out")
 }
 
 impl Encoded<'_> {

@@ -43,7 +43,7 @@ pub fn encode_image(image: &Image, encoding: Encoding) -> Result<Vec<u8>> {
 fn jpeg(image: &Image, quality: u8) -> Result<Vec<u8>> {
     match quality {
         1..=100 => jpeg::encode(image, quality),
-        _ => Err(Error::usage(format!("a JPEG's quality is between 1 and 100, not {quality}"))),
+        _ => Err(Error::usage(format!("the quality of a JPEG must be between 1 and 100, not {quality}"))),
     }
 }
 

@@ -76,9 +76,7 @@ impl Geometric {
         };
         let range = |name: &str, (low, high): (f64, f64), most: f64| match 0.0 < low && low <= high && high <= most {
             true => Ok(()),
-            false => {
-                Err(Error::usage(format!("{self}: the {name} is not from small to great, above 0 and up to {most}")))
-            }
+            false => Err(Error::usage(format!("{self}: the {name} must be ascending, above 0 and at most {most}"))),
         };
         let chance = |chance: f64| match (0.0..=1.0).contains(&chance) {
             true => Ok(()),

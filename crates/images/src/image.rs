@@ -52,7 +52,7 @@ impl Image {
         let mut pixels = Vec::new();
         pixels.try_reserve_exact(bytes).map_err(|_| {
             Error::usage(format!(
-                "there is no memory for an image of {width} x {height} pixels with {channels} channels"
+                "not enough memory for an image of {width} x {height} pixels with {channels} channels"
             ))
         })?;
         pixels.resize(bytes, 0);

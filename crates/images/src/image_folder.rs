@@ -82,8 +82,8 @@ impl ImageFolder {
         }
         if files.is_empty() {
             let hint = match (classes.len(), beside) {
-                (0, 0) => "it has no folders; each class takes one (root/class/image.jpg)".into(),
-                (0, _) => format!("its {beside} images lie in no folder of a class (root/class/image.jpg)"),
+                (0, 0) => "it has no folders; each class needs one (root/class/image.jpg)".into(),
+                (0, _) => format!("its {beside} images are not in class folders (root/class/image.jpg)"),
                 (count, _) => format!("none of its {count} folders has a file that ends in {}", EXTENSIONS.join(", ")),
             };
             return Err(Error::file(root, format!("there are no images in it: {hint}")));

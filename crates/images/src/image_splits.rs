@@ -189,7 +189,7 @@ impl ImageSplits {
             Layout::Mnist => {
                 let mnist = Mnist::open(&self.root, files)?;
                 let labels = mnist.labels().to_vec();
-                self.divide(MnistImages::new(mnist, pipeline)?, &labels, part, HeldOut::of(part))
+                self.divide(MnistImagePipeline::new(mnist, pipeline)?, &labels, part, HeldOut::of(part))
             }
             Layout::PreSplit { validation, test } => {
                 let own = match part {
@@ -220,7 +220,7 @@ impl ImageSplits {
         };
         let Fold { train, validation: mut held } = stratified_split(labels, share, 0).map_err(|error| {
             let advice = "lay them out as train/CLASS/… and val/CLASS/…";
-            Error::file(&self.root, format!("a tenth of its images cannot be held back ({error}); {advice}"))
+            Error::file(&self.root, format!("a tenth of its images cannot be held out ({error}); {advice}"))
         })?;
         // Dealt in turns, so that both get their share of each class.
         held.sort_by_key(|&index| labels[index]);

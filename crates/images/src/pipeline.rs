@@ -244,12 +244,12 @@ impl ImagePipeline {
     /// Checks the options.
     pub(crate) fn check(&self) -> Result<()> {
         if self.reducing_gap.is_some_and(|gap| gap.is_nan() || gap < 1.0) {
-            return Err(Error::usage("Images::reducing_gap: a gap is at least 1"));
+            return Err(Error::usage("ImagePipeline::reducing_gap: a gap is at least 1"));
         }
         if let Some(Normalize { mean, std, .. }) = &self.normalize
             && !(mean.iter().all(|mean| mean.is_finite()) && std.iter().all(|std| std.is_finite() && *std > 0.0))
         {
-            return Err(Error::usage("Images::normalize: a mean is not finite, or a deviation not above 0"));
+            return Err(Error::usage("ImagePipeline::normalize: a mean is not finite, or a deviation not above 0"));
         }
         self.steps.iter().try_for_each(|step| match step {
             Step::Geometric(step) => step.check(),
@@ -266,7 +266,7 @@ impl ImagePipeline {
         self.check()?;
         let Some(ImageSize { height, width }) = self.output_size() else {
             return Err(Error::usage(format!(
-                "{self} leaves images as great as they are, but a batch needs one size: add random_resized_crop, \
+                "{self} keeps the size of images, but a batch needs one size: add random_resized_crop, \
                  resize_exact, or resize and center_crop; or say with source_size that all files have the same"
             )));
         };

@@ -43,7 +43,7 @@ impl<'a> Png<'a> {
     pub(crate) fn decode<'b>(mut self, channels: usize, buffers: &'b mut Buffers) -> Result<Pixels<'b>> {
         let size = self.size();
         let bytes =
-            self.0.output_buffer_size().ok_or_else(|| Error::content("the PNG's pixels do not fit into memory"))?;
+            self.0.output_buffer_size().ok_or_else(|| Error::content("the PNG's pixels do not fit in memory"))?;
         buffers.reserve(bytes)?;
         let output = self.0.next_frame(&mut buffers.raw[..bytes]).map_err(refuse)?;
         let stored = match output.color_type {

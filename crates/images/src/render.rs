@@ -150,7 +150,7 @@ impl ImagePipeline {
         let declared = sample.fields().get(field);
         if let Some(declared) = declared.filter(|declared| declared.shape != shape) {
             return Err(Error::field(format!(
-                "the image is {shape:?}, but field `{declared}` takes another shape; declare it with Images::field, or \
+                "the image is {shape:?}, but field `{declared}` takes another shape; declare it with ImagePipeline::field, or \
                  give all images one size (random_resized_crop, resize_exact, center_crop)"
             )));
         }
@@ -207,7 +207,7 @@ impl ImagePipeline {
         if pixels(seen) > self.limits.pixels.max(pixels(size)) {
             return Err(Error::content(format!(
                 "the steps make {} x {} pixels of {} x {}, over the limit of {}; use resize_exact, crop before \
-                 augmentations, or raise the limit with Images::max_pixels",
+                 augmentations, or raise the limit with ImagePipeline::max_pixels",
                 seen.width, seen.height, size.width, size.height, self.limits.pixels
             )));
         }

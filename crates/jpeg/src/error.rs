@@ -26,7 +26,7 @@ impl Error {
         match failure {
             Failure::Failed(message) => Error::other(message),
             Failure::CutShort => Error::cut_short("the file is cut short"),
-            Failure::TooManyScans => Error::other("it has more than 500 scans, as no honest file does"),
+            Failure::TooManyScans => Error::other("it has more than 500 scans, more than any valid file"),
         }
     }
 

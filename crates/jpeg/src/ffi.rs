@@ -176,5 +176,5 @@ impl Drop for Opened<'_> {
 }
 
 fn no_memory(Window { width, rows, .. }: Window) -> Failure {
-    Failure::Failed(format!("there is no memory for {width} x {rows} pixels"))
+    Failure::Failed(format!("not enough memory for {width} x {rows} pixels"))
 }

@@ -103,7 +103,7 @@ impl Decoder {
     /// # Errors
     /// Not enough memory.
     pub fn new() -> Result<Decoder, Error> {
-        Handle::new().map(Decoder).ok_or_else(|| Error::other("there is no memory for a JPEG decoder"))
+        Handle::new().map(Decoder).ok_or_else(|| Error::other("not enough memory for a JPEG decoder"))
     }
 
     /// Reads the header of a file.
@@ -120,7 +120,7 @@ impl Decoder {
             return Err(Error::other(format!("it has {} bits a value; only 8 are supported", header.precision)));
         }
         if header.lossless != 0 {
-            return Err(Error::other("it is a lossless JPEG, of which no part can be decoded; convert it to PNG"));
+            return Err(Error::other("parts of a lossless JPEG cannot be decoded; convert it to PNG"));
         }
         // An end marker cannot occur in a scan's data. If there is none, the file was cut short.
         let complete = file.get(header.consumed..).is_some_and(has_end);
@@ -190,7 +190,7 @@ impl Jpeg<'_> {
         pixels: &mut Vec<u8>,
     ) -> Result<Part, Error> {
         if !(1..=8).contains(&eighths) {
-            return Err(Error::other(format!("a scale of {eighths} / 8 is none of 1/8 to 8/8")));
+            return Err(Error::other(format!("the scale {eighths} / 8 is not from 1/8 to 8/8")));
         }
         let (width, height) = self.scaled(eighths);
         let Region { x, y, .. } = region;

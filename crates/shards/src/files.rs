@@ -1,7 +1,7 @@
-//! What tar shards and TFRecord files have in common: lists of files that are read one after the other, and parts of local
-//! files that are read by their positions.
+//! The common parts of tar shards and TFRecord files: lists of files that are read in sequence, and local files with
+//! random access.
 //!
-//! Not here: what is in a file.
+//! Not here: the content of a file.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -13,13 +13,13 @@ use fulmen_data::internal::{Purpose, permutation};
 use fulmen_data::{Error, Fingerprint, Items, Result, StreamItem};
 use fulmen_files::{Location, fingerprint_all};
 
-/// Files that are read from the beginning to the end, one after the other.
+/// Files that are read in sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct FileList {
     pub(crate) files: Arc<[Location]>,
-    /// Of the order of the files in each epoch; that of the list unless set.
+    /// The seed for the order of the files in each epoch; the order of the list unless set.
     pub(crate) seed: Option<u64>,
-    /// How many items are in all of them, where that is known.
+    /// The number of items in all files, if it is known.
     pub(crate) len: Option<usize>,
 }
 
@@ -27,25 +27,25 @@ pub(crate) struct FileList {
 pub(crate) struct FileItem<T> {
     /// Its number in the file.
     pub(crate) number: u64,
-    /// Its place in the file, for messages.
+    /// Its position in the file, for messages.
     pub(crate) place: String,
     pub(crate) item: T,
 }
 
-/// The items of a file. After an error come those that can still be read.
+/// The items of a file. After an error, the readable rest follows.
 pub(crate) type FileItems<T> = Box<dyn Iterator<Item = Result<FileItem<T>>> + Send>;
 
 impl FileList {
-    /// `none` is said where there are no files.
+    /// `none` is the message if there are no files.
     pub(crate) fn new(files: impl IntoIterator<Item = impl Into<Location>>, none: &str) -> Result<FileList> {
         let files: Arc<[Location]> = files.into_iter().map(Into::into).collect();
         if files.is_empty() {
-            return Err(Error::usage(format!("there are no {none} at least")));
+            return Err(Error::usage(format!("there are no {none}")));
         }
         Ok(FileList { files, seed: None, len: None })
     }
 
-    /// The items of an epoch. A file is opened when it is its turn.
+    /// The items of an epoch. Each file is opened when its turn comes.
     pub(crate) fn items<T: Send + 'static>(
         &self,
         epoch: u64,
@@ -72,24 +72,24 @@ impl FileList {
         fingerprint_all(&self.files, fingerprint)
     }
 
-    /// All that the order depends on; `only` says what is read of the files.
+    /// Everything that the order depends on; `only` describes what is read of the files.
     pub(crate) fn describe(&self, name: &str, only: &str) -> String {
         let order = self.seed.map_or(String::new(), |seed| format!(", shuffled with seed {seed}"));
         format!("{name}({} from {}{only}{order})", self.files.len(), self.files[0].name())
     }
 }
 
-/// Opens a local file whose items, `what`, are read by their positions; its size. `instead` reads the others.
+/// Opens a local file of `what` for random access, and returns its size. `instead` names the reader for other files.
 pub(crate) fn open_local(location: &Location, what: &str, instead: &str) -> Result<(File, u64)> {
     let Some(path) = location.local() else {
-        return Err(location.error(format!("{what} are read by index on a local disk only; read it with {instead}")));
+        return Err(location.error(format!("{what} can be read by index only from a local disk; use {instead}")));
     };
     let size = location.size()?;
     let file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
     Ok((file, size))
 }
 
-/// A part of a local file that was gone through before. `place` is for messages.
+/// A part of a local file that has been indexed. `place` is for messages.
 pub(crate) fn read_part(
     location: &Location,
     file: &File,
@@ -98,8 +98,8 @@ pub(crate) fn read_part(
 ) -> Result<Vec<u8>> {
     let refused = |what: &str| location.error(format!("{}: {what}", place()));
     let mut bytes = Vec::new();
-    let size = usize::try_from(part.end - part.start).map_err(|_| refused("it is larger than the memory"))?;
-    bytes.try_reserve_exact(size).map_err(|_| refused(&format!("there is no memory for its {size} bytes")))?;
+    let size = usize::try_from(part.end - part.start).map_err(|_| refused("it does not fit in memory"))?;
+    bytes.try_reserve_exact(size).map_err(|_| refused(&format!("not enough memory for its {size} bytes")))?;
     bytes.resize(size, 0);
     file.read_exact_at(&mut bytes, part.start).map_err(|source| match (source.kind(), location.local()) {
         (ErrorKind::UnexpectedEof, _) => refused("the file is shorter than when it was opened"),

@@ -1,20 +1,20 @@
-//! The readers of shards, given bytes instead of files, with what must hold whatever the bytes are. For the fuzz targets
-//! alone; not a part of the public interface.
+//! The readers of shards on bytes instead of files, with the invariants that must hold for any bytes. Only for the fuzz
+//! targets; not part of the public interface.
 
 use fulmen_files::Location;
 
-/// Reads a tar from the beginning to the end, and again by positions: both find the same samples.
+/// Reads a tar in sequence and by index; both must find the same samples.
 ///
 /// # Panics
-/// If they do not.
+/// They find different samples.
 pub fn tar(bytes: &[u8]) {
     crate::tar::fuzz(&Location::from("bytes.tar"), bytes);
 }
 
-/// Reads records and examples: what is written again is the same.
+/// Reads records and examples, and writes them again; the result must be the same.
 ///
 /// # Panics
-/// If it is not.
+/// The result differs.
 pub fn tfrecord(bytes: &[u8]) {
     crate::tfrecord::fuzz(&Location::from("bytes.tfrecord"), bytes);
 }

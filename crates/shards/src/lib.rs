@@ -1,6 +1,6 @@
 //! Samples in shards: WebDataset's tar files and TensorFlow's record files.
 //!
-//! Not here: where the files are (`fulmen-files`), and what is in the members of a sample.
+//! Not here: access to the files (`fulmen-files`), and the content of a sample.
 
 mod files;
 #[cfg(feature = "fuzzing")]

@@ -1,8 +1,8 @@
-//! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first one asks a run to save and end, the second ends the program. Before the
-//! first step of a run there is nothing to save, so the first one ends the program.
+//! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first one asks a run to save and stop, the second one ends the program.
+//! Before the first step of a run there is nothing to save, so the first one ends the program.
 //!
-//! A run is what happens while a [`Guard`] lives. A signal gets a handler only if nothing else handles it: what `nohup` or
-//! a shell has the program ignore stays ignored, and a program with a handler of its own keeps it.
+//! A run lasts as long as its [`Guard`]. A signal gets a handler only if nothing else handles it: signals that `nohup`
+//! or a shell ignores stay ignored, and a program keeps its own handlers.
 //!
 //! ```
 //! use std::time::Duration;
@@ -13,7 +13,7 @@
 //! assert_eq!(guard.requested(), None);
 //! ```
 //!
-//! Not here: saving, and agreeing with other processes.
+//! Not here: saving, and agreement between processes.
 
 use std::fmt;
 use std::io::Write as _;
@@ -29,11 +29,11 @@ use signal_hook::low_level::{self, raise};
 /// A signal that asks a program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGINT, which Ctrl-C sends: whoever started the program wants it to end.
+    /// SIGINT, sent by Ctrl-C: the user wants the program to end.
     Interrupt,
-    /// SIGTERM, which a supervisor sends: the machine is needed for something else, say.
+    /// SIGTERM, sent by a supervisor, for example because the machine is needed.
     Terminate,
-    /// SIGHUP: the terminal is gone.
+    /// SIGHUP: the terminal was closed.
     HangUp,
 }
 
@@ -44,8 +44,8 @@ const SIGNALS: [(Signal, i32, &str); 3] = [
 ];
 
 impl Signal {
-    /// What a program that it has ended exits with: 130 after Ctrl-C, as a shell says it. 75 after the others, which is
-    /// `EX_TEMPFAIL`: the work is not done, and a supervisor may start the program again.
+    /// The exit code of a program that it ends: 130 after Ctrl-C, as in shells. 75 after the others, which is
+    /// `EX_TEMPFAIL`: the work is not complete, and a supervisor may restart the program.
     ///
     /// ```
     /// use fulmen_signals::Signal;
@@ -58,8 +58,8 @@ impl Signal {
         }
     }
 
-    /// Sets the handlers, once, for the signals that nothing else handles or ignores. [`Guard::new`] does so too. Before, a
-    /// signal ends a program that calls this with [`exit_code`](Signal::exit_code).
+    /// Installs the handlers, once, for the signals that nothing else handles or ignores. [`Guard::new`] does so too.
+    /// Outside of a run, a signal then ends the program with its [`exit_code`](Signal::exit_code).
     ///
     /// ```
     /// fulmen_signals::Signal::install_handlers();
@@ -68,7 +68,7 @@ impl Signal {
         install();
     }
 
-    /// Sends the signal to this program.
+    /// Sends the signal to this process.
     ///
     /// ```
     /// use std::time::Duration;
@@ -84,12 +84,12 @@ impl Signal {
     /// ```
     pub fn raise(self) {
         if let Some(&(_, number, _)) = SIGNALS.iter().find(|row| row.0 == self) {
-            // It fails for the number of no signal alone.
+            // It fails only for invalid signal numbers.
             let _ = raise(number);
         }
     }
 
-    /// The signal that `Display` shows as `name`.
+    /// The signal with this `Display` name.
     ///
     /// ```
     /// use fulmen_signals::Signal;
@@ -107,15 +107,15 @@ impl fmt::Display for Signal {
     }
 }
 
-/// Within which a further SIGTERM or SIGHUP is the first one again: a shell that goes, and a supervisor that means a whole
-/// group of processes, send them twice.
+/// A further SIGTERM or SIGHUP within this time counts as the first one: a closing shell, and a supervisor that signals
+/// a whole process group, send them twice.
 const SAME: Duration = Duration::from_secs(1);
 
-/// What is done before the program ends.
+/// The hook to run before the program ends.
 static BEFORE_EXIT: Mutex<Option<Arc<dyn Fn() + Send + Sync>>> = Mutex::new(None);
 
-/// Calls `hook` before a signal ends the program, and in [`exit`]: what gives a terminal back, say, where nothing is dropped.
-/// A later one takes the place of an earlier one. It must not wait long.
+/// Calls `hook` before a signal ends the program, and in [`exit`], for example to restore a terminal when nothing is
+/// dropped. A later hook replaces an earlier one. It must return quickly.
 ///
 /// ```
 /// fulmen_signals::before_exit(|| eprintln!("bye"));
@@ -152,27 +152,27 @@ static STATE: Mutex<State> = Mutex::new(State {
     listeners: vec![],
 });
 
-/// What a signal does.
+/// The effect of a signal.
 #[derive(Debug, PartialEq)]
 enum Effect {
-    /// Ends the program; nothing says whether there was something to save.
+    /// Ends the program; it is unknown whether there was something to save.
     End,
-    /// Ends the program, since no step has ended.
+    /// Ends the program, because no step has completed.
     EndUnsaved,
-    /// Nothing: it is the first one again.
+    /// Nothing: it is a repetition of the first one.
     Nothing,
-    /// Asks for the end.
+    /// Requests the end of the run.
     Request,
 }
 
 struct State {
-    /// Runs, all of them asked alike.
+    /// The current runs; a signal goes to all of them.
     running: usize,
-    /// Whether a step has ended, so that there is something to save.
+    /// Whether a step has completed, so that there is something to save.
     stepped: bool,
     requested: Option<(Signal, Instant)>,
     grace: Duration,
-    /// How many guards there have been.
+    /// The number of guards so far.
     guards: u64,
     listeners: Vec<(u64, Listener)>,
 }
@@ -193,7 +193,9 @@ impl State {
 fn install() {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
-        let fails = |e| say(&format!("warning: no handler can be set for signals, which end the program unsaved: {e}"));
+        let fails = |e| {
+            say(&format!("warning: cannot install signal handlers; signals will end the program without saving: {e}"))
+        };
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mut signals = match Signals::new::<_, i32>([]) {
             Ok(signals) => signals,
@@ -215,8 +217,8 @@ fn install() {
     });
 }
 
-/// Whether nobody has said what becomes of a signal, by what the system says of this process: a line each for the signals
-/// that it ignores and that it catches, a bit each in hexadecimal.
+/// Whether a signal has its default action, from the system's status of this process: one line each for ignored and
+/// caught signals, as hexadecimal bit masks.
 fn is_default(status: &str, number: i32) -> bool {
     let mask = |name: &str| {
         let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -226,7 +228,7 @@ fn is_default(status: &str, number: i32) -> bool {
     taken >> (number - 1) & 1 == 0
 }
 
-/// On the thread that waits for signals.
+/// Runs on the thread that waits for signals.
 fn receive(signal: Signal) {
     let (mut state, now) = (STATE.lock(), Instant::now());
     match state.effect(signal, now) {
@@ -244,41 +246,40 @@ fn receive(signal: Signal) {
     drop(state);
     listeners.iter().for_each(|listener| listener(signal));
     if signal == Signal::Interrupt {
-        return say("\nInterrupted: ending after this step. Press Ctrl-C again to end at once.");
+        return say("\nInterrupted: ending after this step. Press Ctrl-C again to end immediately.");
     }
-    say(&format!("{signal}: saving and ending after this step, within {grace:?}. A second one ends at once."));
+    say(&format!("{signal}: saving and ending after this step, within {grace:?}. A second one ends immediately."));
     let wait = move || {
         thread::sleep(grace);
         let state = STATE.lock();
         if state.running > 0 && state.guards == guards && state.requested.is_some() {
             say(&format!(
-                "error: {grace:?} after {signal} (the option `grace`) not all is saved, and the program ends. The last \
-                 whole checkpoint is there to go on from"
+                "error: {grace:?} after {signal} (the option `grace`) saving is not complete, and the program ends. Resume from the last complete checkpoint"
             ));
             end(signal);
         }
     };
-    // Without a thread to spare the supervisor sees to the end.
+    // If no thread can be started, the supervisor will end the program.
     drop(thread::Builder::new().name("fulmen-grace".into()).spawn(wait));
 }
 
-/// Writes a line to standard error, if it can: a closed terminal must not end training.
+/// Writes a line to standard error, ignoring failures: a closed terminal must not end training.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// At once: what other threads still do must not change the code.
+/// Exits immediately: other threads must not change the exit code.
 fn end(signal: Signal) -> ! {
     run_before_exit();
     low_level::exit(signal.exit_code().into())
 }
 
-/// A run: while it lives, the first signal after its first step is a request, and does not end the program.
+/// A run: while it is alive, the first signal after its first step is a request and does not end the program.
 #[derive(Debug)]
 pub struct Guard(u64);
 
 impl Guard {
-    /// Begins a run. `grace` is how long it may take to save after a signal other than Ctrl-C; then the program ends.
+    /// Starts a run. `grace` is the time limit for saving after a signal other than Ctrl-C; then the program ends.
     pub fn new(grace: Duration) -> Guard {
         install();
         let mut state = STATE.lock();
@@ -296,12 +297,13 @@ impl Guard {
         STATE.lock().stepped = true;
     }
 
-    /// The signal that came since the run began.
+    /// The signal that arrived since the run started.
     pub fn requested(&self) -> Option<Signal> {
         STATE.lock().requested.map(|(signal, _)| signal)
     }
 
-    /// Calls `listener` as soon as a signal comes, or has come, while the guard lives. It must not wait.
+    /// Calls `listener` when a signal arrives, or at once if it has already arrived, while the guard is alive. It must
+    /// return quickly.
     pub fn listen(&self, listener: impl Fn(Signal) + Send + Sync + 'static) {
         let mut state = STATE.lock();
         if let Some((signal, _)) = state.requested {

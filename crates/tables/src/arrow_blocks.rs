@@ -1,9 +1,9 @@
-//! The record batches of Arrow IPC files, of the file format and the stream format, as blocks of rows.
+//! The record batches of Arrow IPC files, in the file or stream format, as blocks of rows.
 //!
-//! Both formats hold the same messages. The file format has a list of them at its end; in the stream format they are
-//! found by going from one to the next, without reading what is in them.
+//! Both formats contain the same messages. The file format has an index at its end; in the stream format, messages are
+//! found by skipping from one to the next.
 //!
-//! Not here: the table that is made of them (`arrow_files`).
+//! Not here: the table (`arrow_files`).
 
 use std::sync::Arc;
 
@@ -19,17 +19,17 @@ use fulmen_data::{Error, Fingerprint, Result};
 
 const MAGIC: &[u8; 6] = b"ARROW1";
 
-/// One file, its batches found.
+/// One file with its index of batches.
 pub(crate) struct ArrowFile {
     pub(crate) input: Arc<SourceFile>,
     pub(crate) schema: SchemaRef,
     version: MetadataVersion,
     dictionaries: Vec<IpcBlock>,
-    /// Each batch, and its rows.
+    /// The batches, and their numbers of rows.
     batches: Vec<(IpcBlock, usize)>,
 }
 
-/// The bytes of a message and of what follows it, as `FileDecoder` takes them.
+/// The bytes of a message and its body, for `FileDecoder`.
 fn read(input: &SourceFile, block: &IpcBlock) -> Result<Buffer> {
     let size = usize::try_from(block.metaDataLength())
         .ok()
@@ -40,7 +40,7 @@ fn read(input: &SourceFile, block: &IpcBlock) -> Result<Buffer> {
     };
     if block.metaDataLength() < 8 || offset.checked_add(size as u64).is_none_or(|end| end > input.size()) {
         return Err(input.error(format!(
-            "a batch of {size} bytes should stand at byte {offset}, but the file has {} bytes; it is damaged or cut \
+            "a batch of {size} bytes should be at byte {offset}, but the file has {} bytes; it is damaged or cut \
              short: copy or download it again",
             input.size()
         )));
@@ -52,7 +52,7 @@ fn read(input: &SourceFile, block: &IpcBlock) -> Result<Buffer> {
     Ok(buffer.into())
 }
 
-/// Refuses compressed buffers that claim to hold more than they can: memory would be taken for it.
+/// Rejects compressed buffers that claim an impossible size, for which memory would be allocated.
 fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()> {
     let message = message(input, bytes)?;
     let batch = message.header_as_record_batch();
@@ -60,13 +60,13 @@ fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()>
     let Some((batch, compression)) = batch.and_then(|batch| Some((batch, batch.compression()?))) else {
         return Ok(());
     };
-    // A byte of LZ4 stands for 255 at most. The smallest block of zstd has 4 bytes, and the largest stands for 128 KiB.
+    // A byte of LZ4 expands to at most 255. zstd's smallest block has 4 bytes, and the largest expands to 128 KiB.
     let most = if compression.codec() == CompressionType::LZ4_FRAME { 255 } else { 32 << 10 };
     let body = bytes.get(block.metaDataLength() as usize..).unwrap_or_default();
     for buffer in batch.buffers().iter().flatten().filter(|buffer| buffer.length() > 0) {
         let start = usize::try_from(buffer.offset()).ok().and_then(|start| body.get(start..));
         let Some(claim) = start.and_then(|rest| rest.first_chunk()) else {
-            return Err(damaged(input, "a buffer lies outside its batch"));
+            return Err(damaged(input, "a buffer is outside of its batch"));
         };
         let (claim, length) = (i64::from_le_bytes(*claim), buffer.length().min(body.len() as i64));
         if claim > length.saturating_mul(most) {
@@ -76,7 +76,7 @@ fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()>
     Ok(())
 }
 
-/// What a message says of itself, after its mark and its length.
+/// The header of a message, after its marker and length.
 fn message<'a>(input: &SourceFile, bytes: &'a [u8]) -> Result<arrow_ipc::Message<'a>> {
     let message = match bytes.get(..4) {
         Some([0xff, 0xff, 0xff, 0xff]) => bytes.get(8..),
@@ -94,7 +94,7 @@ fn damaged(input: &SourceFile, why: impl std::fmt::Display) -> Error {
 }
 
 impl ArrowFile {
-    /// Finds the batches of a file of either format.
+    /// Finds the batches of a file in either format.
     pub(crate) fn open(input: &Arc<SourceFile>) -> Result<ArrowFile> {
         let mut start = [0; 6];
         let len = input.size().min(6) as usize;
@@ -124,7 +124,7 @@ impl ArrowFile {
         let mut batches = Vec::new();
         for block in footer.recordBatches().iter().flatten() {
             let metadata = u64::try_from(block.offset()).ok().zip(usize::try_from(block.metaDataLength()).ok());
-            let (offset, len) = metadata.ok_or_else(|| damaged(input, "a batch has a negative place"))?;
+            let (offset, len) = metadata.ok_or_else(|| damaged(input, "a batch has a negative offset"))?;
             let metadata = input.read_range(offset, len)?;
             batches.push((*block, batch_rows(input, &schema, message(input, &metadata)?)?));
         }
@@ -132,11 +132,11 @@ impl ArrowFile {
     }
 
     fn open_stream(input: &Arc<SourceFile>, start: [u8; 6]) -> Result<ArrowFile> {
-        // What is no Arrow at all would be taken for a message without end.
+        // Other data would be parsed as a message without an end.
         let length = u32::from_le_bytes([start[0], start[1], start[2], start[3]]);
         if length != u32::MAX && u64::from(length) > input.size() || input.size() < 8 {
             return Err(input.error(format!(
-                "this is no Arrow IPC file: it starts with the bytes {start:02x?}, expected `ARROW1` (file format) or \
+                "not an Arrow IPC file: it starts with the bytes {start:02x?}, expected `ARROW1` (file format) or \
                  ff ff ff ff (stream format)"
             )));
         }
@@ -152,7 +152,7 @@ impl ArrowFile {
             let next = u64::try_from(body).ok().and_then(|body| (offset + header as u64).checked_add(body));
             let Some(next) = next.filter(|&next| next <= input.size()) else {
                 return Err(input.error(format!(
-                    "the file is cut short: a batch of {body} bytes stands at byte {offset}, but the file ends after \
+                    "the file is cut short: a batch of {body} bytes is at byte {offset}, but the file ends after \
                      {} bytes; copy or download it again",
                     input.size()
                 )));
@@ -167,13 +167,12 @@ impl ArrowFile {
                 MessageHeader::DictionaryBatch if batches.is_empty() => dictionaries.push(block),
                 MessageHeader::DictionaryBatch => {
                     return Err(input.error(
-                        "the dictionaries of this stream change from batch to batch, so that its rows cannot be read by \
-                         index; write it again in the file format",
+                        "the dictionaries of this stream change between batches, so its rows cannot be read by index; write it in the file format",
                     ));
                 }
                 _ => match &schema {
                     Some((schema, _)) => batches.push((block, batch_rows(input, schema, message)?)),
-                    None => return Err(damaged(input, "a batch stands before the schema")),
+                    None => return Err(damaged(input, "a batch precedes the schema")),
                 },
             }
             offset = next;
@@ -197,7 +196,7 @@ impl ArrowFile {
     }
 }
 
-/// The prefix of a message of a stream, and the length of what it says of itself; none at the end.
+/// The prefix of a message in a stream, and the length of its metadata; none at the end.
 fn message_length(input: &SourceFile, offset: u64) -> Result<Option<(u64, usize)>> {
     let rest = input.size() - offset;
     if rest == 0 {
@@ -210,7 +209,7 @@ fn message_length(input: &SourceFile, offset: u64) -> Result<Option<(u64, usize)
     let known = rest.min(8) as usize;
     input.read_at(offset, &mut prefix[..known])?;
     let [a, b, c, d, e, f, g, h] = prefix;
-    // Before version 0.15 of the format, there was no mark in front of the length.
+    // Before version 0.15, the format had no marker in front of the length.
     let (size, length) = match [a, b, c, d] == [0xff; 4] {
         true if known < 8 => return Err(damaged(input, "it ends in a message's length")),
         true => (8, i32::from_le_bytes([e, f, g, h])),
@@ -223,11 +222,12 @@ fn message_length(input: &SourceFile, offset: u64) -> Result<Option<(u64, usize)
     }
 }
 
-/// The rows of a batch. More than its bytes can hold are refused: places would be taken for each.
+/// The number of rows in a batch. A number that its bytes cannot contain is rejected, because memory would be allocated
+/// for it.
 fn batch_rows(input: &SourceFile, schema: &Schema, message: arrow_ipc::Message<'_>) -> Result<usize> {
     let batch = message.header_as_record_batch().ok_or_else(|| damaged(input, "a message of an unknown kind"))?;
     let rows = batch.length();
-    // A row takes a bit at least, but for those of types that may take nothing.
+    // A row takes at least one bit, except in types that may take none.
     let takes_bits = |field: &Arc<Field>| {
         let data_type = field.data_type();
         data_type.is_primitive() || matches!(data_type, DataType::Boolean | DataType::Utf8 | DataType::Binary)
@@ -240,11 +240,11 @@ fn batch_rows(input: &SourceFile, schema: &Schema, message: arrow_ipc::Message<'
     }
 }
 
-/// Several files, with the same columns read of each.
+/// Several files, with the same columns of each.
 pub(crate) struct ArrowBlocks {
     files: Arc<Vec<ArrowFile>>,
     decoders: Vec<FileDecoder>,
-    /// Each batch: its file, its number there, the rows before it there.
+    /// For each batch: its file, its number in the file, and the number of rows before it.
     batches: Vec<(usize, usize, usize)>,
 }
 
@@ -283,7 +283,7 @@ impl BlockSource for ArrowBlocks {
             self.decoders[number].read_record_batch(block, &buffer).map_err(|error| damaged(&file.input, error))
         })?;
         let decoded = decoded.ok_or_else(|| damaged(&file.input, "an empty message"))?;
-        // What was compressed has memory of its own; else the arrays lie in what was read.
+        // Decompressed arrays have their own memory; others share the memory that was read.
         let sizes = decoded.columns().iter().filter_map(|column| column.to_data().get_slice_memory_size().ok());
         let bytes = sizes.sum::<usize>().max(read);
         Ok(Block::new(decoded, RowOrigin::new(&file.input, RowNumbers::BlockReader(first_row)), bytes))

@@ -1,4 +1,4 @@
-//! Arrow IPC files as a table, and what several files must have in common.
+//! Arrow IPC files as a table, and the check that several files have the same columns.
 //!
 //! Not here: the format (`arrow_blocks`).
 
@@ -18,10 +18,10 @@ use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 use fulmen_files::MOST_ASKING;
 
-/// Rows of Arrow IPC files of the file format (Feather V2 too) or of the stream format, by index.
+/// Rows of Arrow IPC files by index, in the file format (also Feather V2) or the stream format.
 ///
-/// The batches are found when the file is opened; one is read and decoded when a row of it is asked for. Batches that were
-/// used last are kept ([`cache_bytes`](ArrowFiles::cache_bytes)).
+/// Opening finds the batches; a batch is read and decoded when one of its rows is requested. Recently used batches are
+/// cached ([`cache_bytes`](ArrowFiles::cache_bytes)).
 ///
 /// See [`Row`](crate::Row) for an example, and [`Table`](crate::Table) for columns as fields.
 #[derive(Debug)]
@@ -32,10 +32,10 @@ pub struct ArrowFiles {
 table_of_rows!(ArrowFiles, with stream);
 
 impl ArrowFiles {
-    /// Opens a file, or all `.arrow`, `.arrows`, `.feather` and `.ipc` files under a folder, in the order of their names.
+    /// Opens a file, or all `.arrow`, `.arrows`, `.feather` and `.ipc` files in a folder, sorted by name.
     ///
     /// # Errors
-    /// Files that are not there, are no Arrow files or are cut short; columns that are not the same in all files.
+    /// Files that do not exist, are not Arrow files or are cut short; files with different columns.
     pub fn open(location: impl Into<Location>) -> Result<ArrowFiles> {
         let location = location.into();
         let files = expand(&location, &[".arrow", ".arrows", ".feather", ".ipc"])?;
@@ -43,7 +43,7 @@ impl ArrowFiles {
     }
 }
 
-/// These files as one table.
+/// Opens these files as one table.
 pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> {
     let files = in_parallel(&SourceFile::open_all(locations)?, MOST_ASKING, ArrowFile::open)?;
     let Some(first) = files.first() else { return Err(Error::missing(format!("{name}: there are no Arrow files"))) };
@@ -53,7 +53,7 @@ pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> 
     Ok(BlockReader::new(Arc::new(blocks), (columns, features), name))
 }
 
-/// The columns of a schema, and what `datasets` says of them there.
+/// The columns of a schema, with the metadata of `datasets`.
 pub(crate) fn columns(schema: &Schema) -> (Vec<Column>, HfFeatures) {
     let features =
         schema.metadata().get("huggingface").and_then(|text| HfFeatures::parse(text).ok()).unwrap_or_default();
@@ -66,7 +66,7 @@ pub(crate) fn columns(schema: &Schema) -> (Vec<Column>, HfFeatures) {
     (schema.fields().iter().map(column).collect(), features)
 }
 
-/// Refuses a file whose columns are not those of the first one.
+/// Rejects a file whose columns differ from those of the first one.
 pub(crate) fn check_same(first: &SourceFile, expected: &[Column], file: &SourceFile, schema: &Schema) -> Result<()> {
     let fields = schema.fields();
     for (column, field) in expected.iter().zip(fields) {

@@ -1,6 +1,6 @@
-//! One value out of an Arrow array, and what a column of such values can be read as.
+//! Reading a value from an Arrow array, and the kinds of values of a column.
 //!
-//! Not here: where the arrays come from (`blocks`), and rows of several columns (`row`).
+//! Not here: the arrays (`block_reader`), and rows (`row`).
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -17,7 +17,7 @@ use fulmen_tensor::DType;
 use super::column::Kind;
 use super::scalar::{Mismatch, ScalarRef, store};
 
-/// The value of an array at `row`, which must be there.
+/// The value of an array at `row`, which must exist.
 pub(crate) fn cell(array: &dyn Array, row: usize) -> ScalarRef<'_> {
     if array.is_null(row) {
         return ScalarRef::Missing;
@@ -76,7 +76,7 @@ pub(crate) fn cell(array: &dyn Array, row: usize) -> ScalarRef<'_> {
     }
 }
 
-/// A value that stands in a dictionary: pandas' categories.
+/// A dictionary-encoded value, such as a pandas category.
 fn dictionary(array: &dyn Array, row: usize) -> ScalarRef<'_> {
     let dictionary = array.as_any_dictionary();
     let key = match cell(dictionary.keys(), row) {
@@ -90,7 +90,7 @@ fn dictionary(array: &dyn Array, row: usize) -> ScalarRef<'_> {
     }
 }
 
-/// The elements of the lists `start..end` of an array of lists: they lie one after another.
+/// The elements of the lists `start..end` of an array of lists; they are consecutive.
 fn children(array: &dyn Array, start: usize, end: usize) -> Option<(&dyn Array, usize, usize)> {
     match array.data_type() {
         DataType::List(_) => {
@@ -111,7 +111,7 @@ fn children(array: &dyn Array, start: usize, end: usize) -> Option<(&dyn Array, 
     }
 }
 
-/// Writes the elements `start..end` of an array, lists in it opened, as a field of this shape.
+/// Writes the elements `start..end` of an array as a field of this shape, flattening nested lists.
 pub(crate) fn store_list(
     mut values: &dyn Array,
     (mut start, mut end): (usize, usize),
@@ -150,7 +150,7 @@ pub(crate) fn store_list(
     store_range(values, start, end, dtype, fill, out)
 }
 
-/// The same for values that are no lists.
+/// The same for values that are not lists.
 fn store_range(
     values: &dyn Array,
     start: usize,
@@ -191,7 +191,7 @@ fn store_range(
     }
 }
 
-/// What values of a type can be read as.
+/// The kind of values of a type.
 pub(crate) fn kind(data_type: &DataType) -> Kind {
     match data_type {
         DataType::Null => Kind::Nothing,
@@ -229,7 +229,7 @@ pub(crate) fn type_name(data_type: &DataType) -> String {
         }
         DataType::Dictionary(_, values) => format!("dictionary<{}>", type_name(values)),
         other => {
-            // `Float32` is `float32` everywhere else; what has parameters stays as Arrow writes it.
+            // `Float32` is `float32` everywhere else; parametrized types keep Arrow's notation.
             let name = other.to_string();
             if name.contains('(') { name } else { name.to_lowercase() }
         }

@@ -1,6 +1,7 @@
-//! The rows of an Arrow table in blocks. A block is decoded when a row of it is read; the last ones used are kept.
+//! The rows of an Arrow table in blocks. A block is decoded when one of its rows is read; recently used blocks are
+//! cached.
 //!
-//! Not here: how a block is decoded (`parquet_blocks`, `arrow_blocks`, `text_blocks`), and what is done with a row (`row`).
+//! Not here: decoding a block (`parquet_blocks`, `arrow_blocks`, `text_blocks`), and reading values from a row (`row`).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,15 +17,15 @@ use super::source_file::SourceFile;
 use fulmen_data::internal::{Offsets, catch_quietly};
 use fulmen_data::{Error, Fingerprint, Result};
 
-/// Bytes of decoded rows that are kept unless the user says otherwise.
+/// The default size of the cache of decoded blocks in bytes.
 pub(crate) const DEFAULT_CACHE: usize = 256 << 20;
 
-/// Neighbouring rows of one file.
+/// Consecutive rows of one file.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) columns: Arc<StructArray>,
     pub(crate) place: Arc<RowOrigin>,
-    /// How much memory it takes.
+    /// Its size in memory.
     bytes: usize,
 }
 
@@ -34,23 +35,23 @@ impl Block {
     }
 }
 
-/// Where the rows of a block stand.
+/// The origin of the rows of a block.
 #[derive(Debug)]
 pub(crate) struct RowOrigin {
     pub(crate) file: Arc<SourceFile>,
     pub(crate) numbers: RowNumbers,
-    /// The rows and columns of the block whose text is no UTF-8. The arrays have nulls there.
+    /// The rows and columns of invalid UTF-8. The arrays have nulls there.
     pub(crate) not_utf8: Vec<(usize, usize)>,
 }
 
 /// How the rows of a block are numbered in their file.
 #[derive(Debug)]
 pub(crate) enum RowNumbers {
-    /// By rows, from this one on.
+    /// By row, starting at this one.
     BlockReader(usize),
-    /// By lines, of which each is a row, from this one on.
+    /// By line, one per row, starting at this one.
     Lines(u64),
-    /// By the lines in which they begin.
+    /// By the lines in which they start.
     Each(Vec<u64>),
 }
 
@@ -80,21 +81,21 @@ impl RowOrigin {
 
 /// Files whose rows come in blocks.
 pub(crate) trait BlockSource: Send + Sync + 'static {
-    /// How many rows each block has.
+    /// The number of rows in each block.
     fn block_rows(&self) -> Vec<usize>;
 
-    /// Where a block stands, if that is known before it is decoded.
+    /// The origin of a block, if it is known before the block is decoded.
     fn place(&self, block: usize) -> Option<RowOrigin>;
 
     /// Decodes a block.
     fn decode(&self, block: usize) -> Result<Block>;
 
-    /// The blocks in order, each with its number. After what cannot be decoded comes what stands behind it.
+    /// The blocks in order, each with its number. After an error, the next readable block follows.
     fn sequence(self: Arc<Self>) -> Sequence {
         Box::new((0..self.block_rows().len()).map(move |number| Ok((number, self.decode(number)?))))
     }
 
-    /// The same files with these columns alone.
+    /// The same files with only these columns.
     fn select(&self, columns: &[usize]) -> Result<Arc<dyn BlockSource>>;
 
     /// All files.
@@ -104,16 +105,16 @@ pub(crate) trait BlockSource: Send + Sync + 'static {
 /// The blocks of some files, and their numbers.
 pub(crate) type Sequence = Box<dyn Iterator<Item = Result<(usize, Block)>> + Send>;
 
-/// Some files as one list of rows.
+/// Several files as one list of rows.
 pub struct BlockReader {
     decode: Arc<dyn BlockSource>,
     offsets: Offsets,
     pub(crate) columns: Vec<Column>,
-    /// What Hugging Face's `datasets` says of them.
+    /// The metadata of Hugging Face's `datasets`.
     pub(crate) features: HfFeatures,
-    /// Where each column of the table stands in a block, if it is read.
+    /// For each column of the table, its position in a block, if it is read.
     positions: Vec<Option<usize>>,
-    /// Where each column of a block stands in it.
+    /// For each column of a block, its position in the table.
     names: Arc<Positions>,
     cache: Cache,
     pub(crate) name: String,
@@ -146,13 +147,13 @@ impl BlockReader {
         self.columns.iter().zip(&self.positions).filter(|(_, position)| position.is_some()).map(|(column, _)| column)
     }
 
-    /// Reads only these columns from now on.
+    /// Restricts reading to these columns.
     pub(crate) fn select(&mut self, columns: &[usize]) -> Result<()> {
         let mut columns = columns.to_vec();
         columns.sort_unstable();
         columns.dedup();
         self.decode = self.decode.select(&columns)?;
-        // Blocks may be larger where fewer columns are read.
+        // With fewer columns, blocks may have more rows.
         self.offsets = Offsets::new(self.decode.block_rows());
         self.positions = (0..self.columns.len()).map(|column| columns.binary_search(&column).ok()).collect();
         self.names = Arc::new(Positions::of(self.selected()));
@@ -168,7 +169,7 @@ impl BlockReader {
         self.offsets.find(index).ok_or_else(|| out_of_range(index, self.len()))
     }
 
-    /// The block in which a row stands, and its number there.
+    /// The block that contains a row, and the row's number in it.
     pub(crate) fn find(&self, index: usize) -> Result<(Arc<Block>, usize)> {
         let (number, row) = self.locate(index)?;
         let expected = self.offsets.first(number + 1) - self.offsets.first(number);
@@ -196,7 +197,7 @@ impl BlockReader {
         Ok(RowLease { block, row, positions: &self.positions })
     }
 
-    /// Where a row stands, and its number there.
+    /// The origin of a row, and its number there.
     fn place(&self, index: usize) -> Result<(Arc<RowOrigin>, usize)> {
         let (number, row) = self.locate(index)?;
         match self.decode.place(number) {
@@ -209,7 +210,7 @@ impl BlockReader {
         match self.place(index) {
             Ok((place, row)) => place.origin(row),
             Err(_) if index < self.len() => format!("{}, item {index}", self.name),
-            Err(_) => format!("item {index}, which is not there"),
+            Err(_) => format!("item {index}, which does not exist"),
         }
     }
 
@@ -217,7 +218,7 @@ impl BlockReader {
         self.place(index).map_or_else(|error| error, |(place, row)| place.error(row, message))
     }
 
-    /// The rows from the beginning to the end.
+    /// The rows in sequence.
     pub(crate) fn stream(&self) -> RowStream {
         let columns = self.selected().map(|column| column.name.clone()).collect();
         let table = SequentialTable { decode: Arc::clone(&self.decode), offsets: self.offsets.clone(), columns };
@@ -236,20 +237,20 @@ impl fmt::Debug for BlockReader {
     }
 }
 
-/// The blocks that were used last, up to a number of bytes; at least one.
+/// A cache of recently used blocks, up to a number of bytes; at least one block.
 struct Cache {
     limit: usize,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Each block, and its bytes once it is decoded.
+    /// The blocks, with their sizes once they are decoded.
     slots: LruCache<usize, (Arc<Slot>, usize)>,
-    /// Of all blocks.
+    /// The total size.
     bytes: usize,
 }
 
-/// Locked by the thread that decodes, so that no other one decodes the same block.
+/// Locked while a thread decodes, so that other threads do not decode the same block.
 type Slot = Mutex<Option<Arc<Block>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -269,7 +270,7 @@ impl Cache {
         }
         let block = Arc::clone(held.insert(Arc::new(decode()?)));
         let State { slots, bytes: sum } = &mut *lock(&self.state);
-        // Other threads may have pushed the slot out meanwhile.
+        // Other threads may have evicted the slot in the meantime.
         if let Some((_, known)) = slots.peek_mut(&number).filter(|(found, _)| Arc::ptr_eq(found, &slot)) {
             (*known, *sum) = (block.bytes, *sum + block.bytes);
         }
@@ -283,12 +284,12 @@ impl Cache {
     }
 }
 
-/// The error for an index that is not there.
+/// The error for an index out of range.
 pub(crate) fn out_of_range(index: usize, len: usize) -> Error {
     Error::usage(format!("there is no item {index}; there are {len}"))
 }
 
-/// Runs code that reads a file's content; a panic over content that it did not expect is an error of the file.
+/// Runs code that parses a file; a panic over unexpected content becomes an error of the file.
 pub(crate) fn guard<T>(file: &SourceFile, read: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_quietly(read).unwrap_or_else(|message| Err(file.error(format!("the file is damaged: {message}"))))
 }
@@ -319,7 +320,7 @@ mod tests {
         for number in [0, 1, 0, 2, 0, 1] {
             get(number, 10).unwrap();
         }
-        // 2 pushed out 1, which was used before 0.
+        // Block 2 evicted block 1, which was used before block 0.
         assert_eq!(*decoded.lock().unwrap(), [0, 1, 2, 1]);
         get(7, 1000).unwrap();
         get(7, 1000).unwrap();
@@ -328,7 +329,7 @@ mod tests {
         assert!(cache.get(8, || Err(Error::new("no"))).is_err());
         get(8, 5).unwrap();
         assert_eq!(lock(&cache.state).bytes, 5);
-        // Pushed out while it is decoded: its bytes do not count.
+        // Evicted while it is decoded: its bytes do not count.
         let inner = || cache.get(10, || Ok(block(30)));
         cache.get(9, || inner().map(|_| block(40))).unwrap();
         let state = lock(&cache.state);

@@ -1,6 +1,6 @@
-//! A column of a table: its name, what its values can be read as, and the error for what they cannot.
+//! A column of a table: its name, the kind of its values, and conversion errors.
 //!
-//! Not here: the values (`cell`), and the fields that are made of columns (`fields`).
+//! Not here: the values (`scalar`), and the fields made from columns (`table_dataset`).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,10 +10,10 @@ use fulmen_tensor::DType;
 
 use fulmen_data::{Error, Result};
 
-/// What the values of a column can be read as.
+/// The kind of values in a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Text that may be anything: CSV.
+    /// Text of any kind: CSV.
     Untyped,
     Bool,
     Integer,
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether single values can become elements of `dtype`.
+    /// Whether scalars can be converted to `dtype`.
     pub(crate) fn fits(&self, dtype: DType) -> bool {
         match self {
             Kind::Untyped | Kind::Nothing => !dtype.is_complex(),
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// Whether lists can become arrays of `dtype`.
+    /// Whether lists can be converted to arrays of `dtype`.
     pub(crate) fn fits_array(&self, dtype: DType) -> bool {
         match self {
             Kind::Bytes => dtype == DType::U8,
@@ -52,20 +52,20 @@ impl Kind {
 pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    /// Its type, as the file's format calls it.
+    /// Its type, as named by the file's format.
     pub(crate) found: String,
-    /// The names of its classes, where the file says them.
+    /// The names of its classes, if the file has them.
     pub(crate) classes: Option<Arc<[String]>>,
 }
 
 impl Column {
-    /// A column whose type is seen only in each value.
+    /// A column whose values have individual types.
     pub(crate) fn untyped(name: String) -> Column {
         Column { name, kind: Kind::Untyped, found: "text".to_owned(), classes: None }
     }
 }
 
-/// Which column is meant: by its name, or by its position from 0.
+/// Selects a column by name or by position from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ColumnRef {
     /// The name, as in the header.
@@ -75,7 +75,7 @@ pub enum ColumnRef {
 }
 
 impl ColumnRef {
-    /// The position of this column in a table of file or folder `place`.
+    /// The position of this column in a table from file or folder `place`.
     pub(crate) fn find(&self, columns: &[Column], names: &Positions, place: &str) -> Result<usize> {
         let found = match self {
             ColumnRef::Position(position) => (*position < columns.len()).then_some(*position),
@@ -86,7 +86,7 @@ impl ColumnRef {
     }
 }
 
-/// The positions of columns by their names. To look through the columns for each name takes their number squared.
+/// The positions of columns by name. A linear search for each name would take quadratic time.
 #[derive(Debug)]
 pub(crate) struct Positions(HashMap<String, usize>);
 
@@ -94,7 +94,7 @@ impl Positions {
     pub(crate) fn of<'a>(columns: impl IntoIterator<Item = &'a Column>) -> Positions {
         let mut positions = HashMap::new();
         for (position, column) in columns.into_iter().enumerate() {
-            // The first of a name counts.
+            // The first column with a name counts.
             positions.entry(column.name.clone()).or_insert(position);
         }
         Positions(positions)
@@ -105,7 +105,7 @@ impl Positions {
     }
 }
 
-/// The columns that there are, for a message.
+/// The list of columns, for a message.
 pub(crate) fn known<'a>(columns: impl ExactSizeIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
     let count = columns.len();

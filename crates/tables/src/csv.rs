@@ -1,6 +1,6 @@
 //! CSV files as a table, by index and in order.
 //!
-//! Not here: the records (`csv_records`), and how the blocks are found and kept (`text_blocks`, `blocks`).
+//! Not here: the records (`csv_records`), and the index and cache of blocks (`text_blocks`, `block_reader`).
 
 use std::io::BufRead;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use fulmen_files::Location;
 
 /// Rows of CSV files by index.
 ///
-/// Opening reads the files once, to find where each block of some 8 KiB of rows begins and that all have the same number
-/// of values. After that the block of a row is read when it is asked for, and what was used last is kept
-/// ([`cache_bytes`](Csv::cache_bytes)); small files are kept in memory whole. A UTF-8 mark, either kind of line end, and line
-/// ends in quotes are read as they should be; blank lines are passed over. For columns as fields of samples see
+/// Opening reads the files once, to find the start of each block of about 8 KiB of rows and to check that all rows have
+/// the same number of values. After that, a block is read when one of its rows is requested, and recently used blocks
+/// are cached ([`cache_bytes`](Csv::cache_bytes)); small files are kept in memory. UTF-8 byte order marks, both kinds
+/// of line ends, and line ends in quotes are handled; blank lines are skipped. For columns as fields of samples see
 /// [`Table`](crate::Table).
 ///
 /// ```
@@ -50,22 +50,22 @@ fn columns(names: &[String]) -> Vec<Column> {
 }
 
 impl Csv {
-    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files under a folder: with a header, commas (tabs in
-    /// `.tsv` files) and double quotes. For all else there are [`options`](Csv::options).
+    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder: with a header, commas (tabs in
+    /// `.tsv` files) and double quotes. For other formats see [`options`](Csv::options).
     ///
     /// # Errors
-    /// Files that are not there, are empty, compressed (read those with [`CsvOptions::stream`]) or have other columns than
-    /// the first; a record with more or fewer values than the first line, by its line.
+    /// Files that do not exist, are empty, are compressed (read those with [`CsvOptions::stream`]) or have other
+    /// columns than the first; a record with more or fewer values than the first line, with its line number.
     pub fn open(location: impl Into<Location>) -> Result<Csv> {
         Csv::options().open(location)
     }
 
-    /// How the files are written.
+    /// Options for other formats.
     pub fn options() -> CsvOptions {
         CsvOptions::default()
     }
 
-    /// The rows in order, as [`CsvOptions::stream`] reads them with no options: gzip and zstd too.
+    /// The rows in sequence, like [`CsvOptions::stream`] with the default options; also gzip and zstd.
     ///
     /// ```
     /// use fulmen_tables::Csv;
@@ -95,7 +95,7 @@ impl Csv {
     }
 }
 
-/// Refuses a file whose columns are not those of the first.
+/// Rejects a file whose columns differ from those of the first.
 fn check_header(file: &SourceFile, found: &[String], first: &SourceFile, expected: &[String]) -> Result<()> {
     match found == expected {
         true => Ok(()),
@@ -108,7 +108,7 @@ fn check_header(file: &SourceFile, found: &[String], first: &SourceFile, expecte
     }
 }
 
-/// The rows of files in order, which may be compressed.
+/// The rows of files in sequence; the files may be compressed.
 pub(crate) fn stream(location: &Location, options: CsvOptions) -> Result<RowStream> {
     options.check()?;
     let files =
@@ -143,24 +143,24 @@ impl SequentialBlocks for CsvFiles {
     }
 }
 
-/// The blocks of files, read from the first byte to the last.
+/// The blocks of files in sequence.
 struct Walk {
     csv: Arc<CsvFiles>,
-    /// The file to be opened next.
+    /// The next file to open.
     next: usize,
     open: Option<OpenFile>,
-    /// What comes after the block that was given last, and how many records it takes.
+    /// What follows the last block, and how many records it takes.
     failed: Option<(Error, usize)>,
     /// The number of the next record.
     index: usize,
 }
 
-/// A file that is being read.
+/// The current file.
 struct OpenFile {
     file: Arc<SourceFile>,
     scan: Scan,
     reader: Box<dyn BufRead + Send>,
-    /// The first line, where it is a row.
+    /// The first line, if it is a row.
     first_row: Records,
 }
 

@@ -1,6 +1,6 @@
-//! How CSV is written in a file: what parts the values, what marks those that are missing.
+//! Options for CSV files: delimiters, quotes, missing values.
 //!
-//! Not here: reading it (`csv`, `csv_records`).
+//! Not here: parsing (`csv`, `csv_records`).
 
 use super::csv::{self, Csv};
 use super::row_stream::RowStream;
@@ -8,11 +8,11 @@ use super::source_file::SourceFile;
 use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
 
-/// What stands for a missing value unless the user says otherwise; `pandas` takes these so too.
+/// The default markers of missing values, as in `pandas`.
 const MISSING: [&str; 13] =
     ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"];
 
-/// How a CSV file is written. Made by [`Csv::options`].
+/// The options for CSV files. Made by [`Csv::options`].
 ///
 /// ```
 /// use fulmen_tables::Csv;
@@ -50,51 +50,51 @@ impl Default for CsvOptions {
 }
 
 impl CsvOptions {
-    /// What parts the values; a tab in files whose names end in `.tsv`, and else a comma unless this is called.
+    /// The delimiter; by default a tab in files whose names end in `.tsv`, otherwise a comma.
     pub fn delimiter(mut self, delimiter: u8) -> CsvOptions {
         self.delimiter = Some(delimiter);
         self
     }
 
-    /// What values stand in that have delimiters or line ends in them, twice where it is part of the value; a double quote
-    /// unless this is called. With none, no character is special.
+    /// The quote character around values with delimiters or line ends; doubled inside such a value. A double quote by
+    /// default. With none, no character is special.
     pub fn quote(mut self, quote: impl Into<Option<u8>>) -> CsvOptions {
         self.quote = quote.into();
         self
     }
 
-    /// What lines begin with that are passed over; there are none unless this is called.
+    /// The prefix of comment lines, which are skipped; none by default.
     pub fn comment(mut self, comment: u8) -> CsvOptions {
         self.comment = Some(comment);
         self
     }
 
-    /// Whether the first line names the columns. Otherwise they are named by their positions, `0`, `1` and so on.
+    /// Whether the first line names the columns. Otherwise their names are their positions, `0`, `1` and so on.
     pub fn header(mut self, header: bool) -> CsvOptions {
         self.header = header;
         self
     }
 
-    /// What stands for a missing value. Without this it is nothing at all, `NA`, `N/A`, `n/a`, `#N/A`, `<NA>`, `NULL`,
-    /// `null`, `None`, `NaN`, `nan`, `-NaN` and `-nan`.
+    /// The markers of missing values. By default the empty string, `NA`, `N/A`, `n/a`, `#N/A`, `<NA>`, `NULL`, `null`,
+    /// `None`, `NaN`, `nan`, `-NaN` and `-nan`.
     pub fn missing<T: Into<String>>(mut self, markers: impl IntoIterator<Item = T>) -> CsvOptions {
         self.missing = markers.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Files that have together up to this many bytes are kept in memory, 64 MiB unless this is called; of larger ones,
-    /// the block of rows in which a row stands is read when it is asked for.
+    /// Files with up to this many bytes in total are kept in memory, 64 MiB by default; in larger ones, a block of rows
+    /// is read when one of its rows is requested.
     pub fn keep_below(mut self, bytes: u64) -> CsvOptions {
         self.keep_below = bytes;
         self
     }
 
-    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files under a folder, as rows by index.
+    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder, as rows by index.
     pub fn open(self, location: impl Into<Location>) -> Result<Csv> {
         Csv::open_with(location.into(), self)
     }
 
-    /// The same as rows in order. The files may be compressed by gzip or zstd.
+    /// The same as rows in sequence. The files may be compressed with gzip or zstd.
     pub fn stream(self, location: impl Into<Location>) -> Result<RowStream> {
         csv::stream(&location.into(), self)
     }
@@ -104,9 +104,7 @@ impl CsvOptions {
         let clash = (0..3).any(|one| special[one].is_some() && special[one + 1..].contains(&special[one]));
         match clash || special.iter().flatten().any(|byte| matches!(byte, b'\n' | b'\r')) {
             false => Ok(()),
-            true => Err(Error::usage(
-                "delimiter, quote and comment of CSV must differ from each other, and be no line ends",
-            )),
+            true => Err(Error::usage("delimiter, quote and comment of CSV must differ, and must not be line ends")),
         }
     }
 
@@ -114,7 +112,7 @@ impl CsvOptions {
         self.missing.iter().any(|marker| marker == value)
     }
 
-    /// What parts the values of a file.
+    /// The delimiter of a file.
     pub(crate) fn delimiter_of(&self, file: &SourceFile) -> u8 {
         let by_name = || if file.is_named(&[".tsv", ".tsv.gz", ".tsv.zst"]) { b'\t' } else { b',' };
         self.delimiter.unwrap_or_else(by_name)

@@ -1,4 +1,5 @@
-//! The records of a CSV file: line ends in quotes do not end one, and all must have the same number of values.
+//! The records of a CSV file. Line ends in quotes do not end a record, and all records must have the same number of
+//! values.
 //!
 //! Not here: the files of a table, and their rows (`csv`).
 
@@ -17,12 +18,12 @@ use super::source_file::SourceFile;
 use super::text_blocks::{self, BLOCK, Format, IndexedFile, LONGEST};
 use fulmen_data::{Error, Fingerprint, Result};
 
-/// What all files of a table have in common.
+/// The common properties of all files of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct CsvFormat {
     pub(crate) options: CsvOptions,
     pub(crate) names: Arc<[String]>,
-    /// Of the columns that are read.
+    /// The columns that are read.
     selected: Vec<usize>,
     schema: SchemaRef,
 }
@@ -34,7 +35,7 @@ impl CsvFormat {
         none.select(&all)
     }
 
-    /// A block of the columns that are read.
+    /// A block with the columns that are read.
     pub(crate) fn block(&self, file: &Arc<SourceFile>, records: Records) -> Result<Block> {
         let Records { bytes, ends, lines } = records;
         let mut not_utf8 = Vec::new();
@@ -82,13 +83,13 @@ impl Format for CsvFormat {
     }
 }
 
-/// The values of records, one after another.
+/// The values of consecutive records.
 #[derive(Default)]
 pub(crate) struct Records {
     bytes: Vec<u8>,
     /// Where each value ends.
     ends: Vec<usize>,
-    /// In which each record begins.
+    /// The line in which each record starts.
     lines: Vec<u64>,
 }
 
@@ -98,9 +99,9 @@ impl Records {
     }
 }
 
-/// Why no more records are read.
+/// Why reading records stopped.
 pub(crate) enum End {
-    /// There are enough for a block.
+    /// The block is full.
     Full,
     /// The file ends.
     File,
@@ -112,7 +113,7 @@ pub(crate) enum End {
 
 pub(crate) const BUFFER: usize = 1 << 16;
 
-/// Goes through a file, record by record.
+/// Scans a file, record by record.
 pub(crate) struct Scan {
     parser: Reader,
     line: u64,
@@ -122,17 +123,17 @@ pub(crate) struct Scan {
     ends: Vec<usize>,
 }
 
-/// What the first line says.
+/// The content of the first line.
 pub(crate) struct Header {
     pub(crate) names: Vec<String>,
-    /// The first line, where it is a row.
+    /// The first line, if it is a row.
     pub(crate) first_row: Records,
-    /// The byte in which it begins.
+    /// The offset at which it starts.
     start: u64,
 }
 
 impl Scan {
-    /// A scan of a file from its beginning, which unpacks so many bytes at once.
+    /// Starts scanning a file, with this buffer size for decompression.
     pub(crate) fn new(options: &CsvOptions, file: &SourceFile, buffer: usize) -> Scan {
         Scan {
             parser: options.reader(options.delimiter_of(file)),
@@ -167,13 +168,13 @@ impl Scan {
         Ok(Header { names, first_row, start })
     }
 
-    /// Reads a whole file for the names of its columns and its blocks.
+    /// Reads a whole file to find the names of its columns and its blocks.
     pub(crate) fn index(file: &mut IndexedFile, reader: &mut dyn BufRead, options: &CsvOptions) -> Result<Vec<String>> {
         let input = Arc::clone(&file.input);
         input.refuse_compressed("`CsvOptions::stream`")?;
         let mut scan = Scan::new(options, &input, BUFFER);
         let Header { names, first_row, start } = scan.header(&input, reader, options)?;
-        // Each block has an array a column, which takes some memory of its own.
+        // Each block has an array per column, with some overhead.
         let block = BLOCK.max((names.len() as u64) << 9).min(1 << 20);
         first_row.lines.iter().for_each(|&line| file.push(start, line, block));
         while scan.skip_blank(&input, reader)? {
@@ -220,7 +221,7 @@ impl Scan {
         End::Full
     }
 
-    /// Refuses a record that has not as many values as the first line.
+    /// Rejects a record whose number of values differs from that of the first line.
     fn check_count(&self, file: &SourceFile, line: u64, count: usize, expected: usize) -> Result<()> {
         if count == expected {
             return Ok(());
@@ -233,7 +234,7 @@ impl Scan {
         Err(file.error(format!("line {line}: the record has {values}{hint}, expected {expected} as in the first line")))
     }
 
-    /// Passes over the mark with which some programs begin a UTF-8 file.
+    /// Skips a UTF-8 byte order mark.
     fn skip_mark(&mut self, file: &SourceFile, reader: &mut dyn BufRead) -> Result<()> {
         let buffer = reader.fill_buf().map_err(|source| file.reading_failed("the first line", source))?;
         if buffer.starts_with(&[0xef, 0xbb, 0xbf]) {
@@ -243,7 +244,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Goes to the next record: past line ends and comments. False at the end of the file.
+    /// Moves to the next record, skipping blank lines and comments. False at the end of the file.
     fn skip_blank(&mut self, file: &SourceFile, reader: &mut dyn BufRead) -> Result<bool> {
         let mut in_comment = false;
         loop {
@@ -272,7 +273,7 @@ impl Scan {
         }
     }
 
-    /// Reads over one record, and counts its values. They are kept if there is a place for them.
+    /// Reads one record and counts its values. They are kept if `into` is given.
     fn record(&mut self, file: &SourceFile, reader: &mut dyn BufRead, mut keep: Option<&mut Records>) -> Result<usize> {
         let (mut values, begun) = (0, self.line);
         let before = keep.as_ref().map_or(0, |records| records.bytes.len());
@@ -281,7 +282,7 @@ impl Scan {
             let line = self.line;
             let buffer = reader.fill_buf().map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
             let at_end = buffer.is_empty();
-            // A line end ends any record that is not within quotes; csv_core takes the end of the file for one there too.
+            // A line end ends any record outside of quotes; csv_core treats the end of the file like one there too.
             let buffer = if at_end { b"\n" } else { buffer };
             let (result, mut read, written, ended) = self.parser.read_record(buffer, &mut self.output, &mut self.ends);
             if at_end {
@@ -331,7 +332,7 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
     let mut start = 0;
     for &end in ends {
         let name = std::str::from_utf8(&bytes[start..end])
-            .map_err(|_| input.error(format!("the name of column {} is no UTF-8; convert the file", names.len())))?;
+            .map_err(|_| input.error(format!("the name of column {} is not UTF-8; convert the file", names.len())))?;
         let name = name.trim();
         if !name.is_empty() && !taken.insert(name) {
             return Err(input.error(format!("the header names two columns `{name}`")));
@@ -339,7 +340,7 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
         names.push(name.to_owned());
         start = end;
     }
-    // A first line of numbers alone is a row: reading it as a header would lose it silently.
+    // A first line with only numbers is a row: reading it as a header would lose it silently.
     if names.iter().all(|name| name.parse::<f64>().is_ok()) {
         return Err(input.error(
             "the first line holds only numbers, expected the names of the columns; if the file has no header, open it with \

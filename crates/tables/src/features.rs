@@ -1,4 +1,4 @@
-//! What Hugging Face's `datasets` says of the columns of its files: the types of values, and the names of classes.
+//! The metadata of Hugging Face's `datasets` about columns: the types of values, and the names of classes.
 //!
 //! Not here: finding the files of a dataset (`hugging_face`).
 
@@ -7,34 +7,34 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// What a column is, in the words of `datasets`.
+/// The type of a column in `datasets`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum HfFeature {
-    /// A value of this dtype, as `datasets` names it: `float32`, `string`.
+    /// A value of this dtype, as named by `datasets`: `float32`, `string`.
     Value(String),
     /// Class indices, with the classes' names.
     ClassLabel(Vec<String>),
-    /// A picture: a struct of `bytes` and `path`.
+    /// An image: a struct of `bytes` and `path`.
     Image,
-    /// A sound: a struct of `bytes` and `path`.
+    /// Audio: a struct of `bytes` and `path`.
     Audio,
     /// A list of these.
     List(Box<HfFeature>),
-    /// An array of this dtype and shape; an axis of any length has none.
+    /// An array of this dtype and shape; none for an axis of variable length.
     Array(String, Vec<Option<usize>>),
-    /// Named parts.
+    /// A struct with these fields.
     Struct(Vec<(String, HfFeature)>),
-    /// Another kind: its `_type`.
+    /// Another type: its `_type`.
     Other(String),
 }
 
-/// The features of a dataset by the names of the columns.
+/// The features of a dataset by column name.
 #[derive(Clone, Debug, Default)]
 pub struct HfFeatures(BTreeMap<String, HfFeature>);
 
 impl HfFeatures {
-    /// Reads the metadata that `datasets` writes into the schema of its files, or a `dataset_info.json`.
+    /// Parses the metadata that `datasets` writes into the schema of its files, or a `dataset_info.json`.
     pub(crate) fn parse(text: &str) -> serde_json::Result<HfFeatures> {
         let value: Value = serde_json::from_str(text)?;
         let info = value.get("info").unwrap_or(&value);
@@ -43,17 +43,17 @@ impl HfFeatures {
         ))
     }
 
-    /// What a column is.
+    /// The type of a column.
     pub fn get(&self, column: &str) -> Option<&HfFeature> {
         self.0.get(column)
     }
 
-    /// Whether nothing is said.
+    /// Whether there is no metadata.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All columns, in the order of their names.
+    /// All columns, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &HfFeature)> {
         self.0.iter().map(|(name, feature)| (name.as_str(), feature))
     }
@@ -72,7 +72,7 @@ fn members(object: &serde_json::Map<String, Value>) -> Vec<(String, HfFeature)> 
 }
 
 fn feature(value: &Value) -> HfFeature {
-    // A list with one element was once written as the element in brackets.
+    // A list type was once written as its element type in brackets.
     if let Some([element]) = value.as_array().map(Vec::as_slice) {
         return HfFeature::List(Box::new(feature(element)));
     }

@@ -1,5 +1,5 @@
-//! The part of a dataset card (`README.md`) that says which files belong to which split: the key `configs` of the YAML
-//! between its first `---` and the next.
+//! The file patterns in a dataset card (`README.md`): the key `configs` of the YAML between the first `---` and the
+//! next.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -20,9 +20,9 @@ struct Card {
     configs: Option<Vec<CardConfig>>,
 }
 
-/// The value of `configs`, none where the card has none; or what cannot be read, with its line.
+/// The value of `configs`, none if the card has none; or a parse error with its line.
 ///
-/// Mistakes in the other keys do not matter: their lines are left out, and blank ones keep the numbers of the rest right.
+/// Errors in the other keys do not matter: their lines are replaced by blank ones, which keeps line numbers correct.
 pub(crate) fn configs(card: &str) -> Result<Option<Vec<CardConfig>>, String> {
     let mut lines = card.lines();
     if lines.next().is_none_or(|line| line.trim_start_matches('\u{feff}').trim_end() != "---") {
@@ -30,7 +30,7 @@ pub(crate) fn configs(card: &str) -> Result<Option<Vec<CardConfig>>, String> {
     }
     let (mut yaml, mut inside) = ("\n".to_owned(), false);
     for line in lines.take_while(|line| line.trim_end() != "---") {
-        // A list may stand as far to the left as the key that it belongs to.
+        // A list may have the same indentation as its key.
         if !line.starts_with([' ', '\t', '-', '#']) && !line.trim().is_empty() {
             inside = line.starts_with("configs:");
         }

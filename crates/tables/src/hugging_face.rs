@@ -1,4 +1,4 @@
-//! Folders of Hugging Face's `datasets`, read as they are: those of `save_to_disk`, and those of the hub.
+//! Folders of Hugging Face's `datasets`: those of `save_to_disk`, and downloads from the hub.
 //!
 //! Not here: which files belong to which split (`hugging_face_files`), and fetching them.
 
@@ -17,8 +17,8 @@ use fulmen_files::Location;
 
 /// One split of a Hugging Face dataset: rows by index.
 ///
-/// A `ClassLabel` column is a label with its names ([`Table::label`](crate::Table::label)), an `Image` or `Audio` column has
-/// its encoded bytes ([`Row::media`](crate::Row::media)), an `Array2D` is an array.
+/// A `ClassLabel` column is a label with names ([`Table::label`](crate::Table::label)), an `Image` or `Audio` column
+/// has encoded bytes ([`Row::media`](crate::Row::media)), an `Array2D` is an array.
 ///
 /// ```no_run
 /// use fulmen_data::DType;
@@ -38,15 +38,15 @@ pub struct HfDataset {
 table_of_rows!(HfDataset, with stream);
 
 impl HfDataset {
-    /// Opens a folder that has one split, such as what `Dataset.save_to_disk` makes.
+    /// Opens a folder with one split, such as one that `Dataset.save_to_disk` wrote.
     ///
     /// # Errors
-    /// A folder with several splits (they are named), or with nothing that is known.
+    /// A folder with several splits (the error lists them), or without a known format.
     pub fn open(folder: impl Into<Location>) -> Result<HfDataset> {
         let folder = HfFolder::open(folder)?;
         match &folder.splits()[..] {
             [split] => folder.split(split),
-            // This says that a configuration is to be chosen.
+            // The error asks to choose a configuration.
             [] => folder.split(""),
             splits => Err(Error::usage(format!(
                 "{}: the dataset has the splits {}; say which with `HfDataset::open_split`",
@@ -61,7 +61,7 @@ impl HfDataset {
         HfFolder::open(folder)?.split(split)
     }
 
-    /// What `datasets` says of the columns; empty where the files say nothing.
+    /// The metadata of `datasets` about the columns; empty if the files have none.
     pub fn features(&self) -> &HfFeatures {
         &self.rows.features
     }
@@ -69,20 +69,21 @@ impl HfDataset {
 
 /// A Hugging Face dataset: its configurations and their splits.
 ///
-/// Known are the folders of `DatasetDict.save_to_disk` and `Dataset.save_to_disk`, and those that come from the hub: Parquet
-/// or Arrow files whose splits the card (`README.md`) lists, or which their names tell (`data/train-00000-of-00002.parquet`,
-/// `test/0.parquet`), all of them `train` where no name does. As in `datasets`, the first of these ways counts that fits any
-/// file, and files that it does not fit are left out. Of what a card lists, only the split that is read need be there.
+/// Supported are the folders of `DatasetDict.save_to_disk` and `Dataset.save_to_disk`, and downloads from the hub:
+/// Parquet or Arrow files whose splits are listed in the card (`README.md`) or given by their names
+/// (`data/train-00000-of-00002.parquet`, `test/0.parquet`). If no name gives a split, all files are `train`. As in
+/// `datasets`, the first of these rules that matches any file counts, and other files are left out. Of the files in a
+/// card, only those of the split that is read must exist.
 pub struct HfFolder {
     place: Location,
     configs: Vec<Config>,
-    /// None where there are several and none is the default.
+    /// None if there are several and no default.
     chosen: Option<usize>,
     saved: bool,
 }
 
 impl HfFolder {
-    /// Looks into a folder. Of several configurations, the default one is meant.
+    /// Inspects a folder. If it has several configurations, the default one is selected.
     pub fn open(folder: impl Into<Location>) -> Result<HfFolder> {
         let place = folder.into();
         let (configs, saved) = match saved(&place)? {
@@ -99,7 +100,7 @@ impl HfFolder {
         self.configs.iter().map(|config| config.name.as_str()).collect()
     }
 
-    /// Another configuration.
+    /// Selects another configuration.
     pub fn config(mut self, name: &str) -> Result<HfFolder> {
         match self.configs.iter().position(|config| config.name == name) {
             Some(chosen) => self.chosen = Some(chosen),
@@ -114,16 +115,17 @@ impl HfFolder {
         Ok(self)
     }
 
-    /// The names of the splits of this configuration; none before one is chosen, where several have no default.
+    /// The names of the splits of this configuration; empty if there are several without a default and none is
+    /// selected.
     pub fn splits(&self) -> Vec<&str> {
         let chosen = self.chosen.map(|chosen| &self.configs[chosen].splits);
         chosen.into_iter().flatten().map(|(name, _)| name.as_str()).collect()
     }
 
-    /// One split.
+    /// Opens one split.
     ///
     /// # Errors
-    /// A split that is not there (those there are named); files that are cut short, or whose columns differ.
+    /// A split that does not exist (the error lists the splits); files that are cut short, or whose columns differ.
     pub fn split(&self, name: &str) -> Result<HfDataset> {
         let Some(chosen) = self.chosen else {
             return Err(Error::usage(format!(
@@ -151,14 +153,13 @@ impl HfFolder {
         Ok(HfDataset { rows })
     }
 
-    /// What `dataset_info.json` says, where the files do not.
+    /// The metadata in `dataset_info.json`, if the files have none.
     fn add_features(&self, rows: &mut BlockReader, split: &str) -> Result<()> {
         for folder in [self.place.join(split), self.place.clone()] {
             let info = folder.join("dataset_info.json");
             if info.exists()? {
                 let text = String::from_utf8_lossy(&read_small(&info, LARGEST_TEXT)?).into_owned();
-                rows.features =
-                    HfFeatures::parse(&text).map_err(|error| info.error(format!("this is no JSON: {error}")))?;
+                rows.features = HfFeatures::parse(&text).map_err(|error| info.error(format!("not JSON: {error}")))?;
                 for column in &mut rows.columns {
                     column.classes = rows.features.classes(&column.name);
                 }
@@ -179,7 +180,7 @@ impl fmt::Debug for HfFolder {
     }
 }
 
-/// The splits of a folder that `save_to_disk` made, if it is one.
+/// The splits of a folder written by `save_to_disk`, if it is one.
 fn saved(place: &Location) -> Result<Option<Splits>> {
     let dict = place.join("dataset_dict.json");
     if dict.exists()? {
@@ -200,7 +201,7 @@ fn saved(place: &Location) -> Result<Option<Splits>> {
     }
 }
 
-/// The files that `state.json` lists.
+/// The files listed in `state.json`.
 fn state(folder: &Location) -> Result<Vec<Location>> {
     let path = folder.join("state.json");
     let state = json(&path)?;
@@ -214,19 +215,18 @@ fn state(folder: &Location) -> Result<Vec<Location>> {
     let names: Option<Vec<&str>> = names.and_then(Iterator::collect);
     let names =
         names.ok_or_else(|| path.error("the file should have a list of `_data_files` with a `filename` each"))?;
-    // A name that leads out of the folder is no work of `save_to_disk`.
+    // `save_to_disk` never writes a name outside of the folder.
     match names.iter().find(|name| name.split('/').any(|part| part == "..")) {
-        Some(name) => Err(path.error(format!("the data file `{name}` does not lie in the folder"))),
+        Some(name) => Err(path.error(format!("the data file `{name}` is not in the folder"))),
         None => Ok(names.into_iter().map(|name| folder.join(name)).collect()),
     }
 }
 
 fn json(file: &Location) -> Result<Value> {
-    serde_json::from_slice(&read_small(file, LARGEST_TEXT)?)
-        .map_err(|error| file.error(format!("this is no JSON: {error}")))
+    serde_json::from_slice(&read_small(file, LARGEST_TEXT)?).map_err(|error| file.error(format!("not JSON: {error}")))
 }
 
-/// The files of a split, which are of one format.
+/// The files of a split, all in one format.
 fn open_files(files: &[Location], name: String) -> Result<BlockReader> {
     if let Some(other) = files.iter().find(|file| !ends_in(file, &super::hugging_face_files::EXTENSIONS)) {
         return Err(other.error("a split is read from Parquet or Arrow files; read this one by `Csv` or `JsonLines`"));

@@ -1,4 +1,4 @@
-//! Which files of a Hugging Face folder belong to which split: by its card, or by the names of the files.
+//! Finding the files of each split of a Hugging Face folder, by its card or by file names.
 //!
 //! Not here: reading the files (`hugging_face`).
 
@@ -12,29 +12,29 @@ use fulmen_files::Location;
 /// Cards and lists of files are small.
 pub(crate) const LARGEST_TEXT: u64 = 64 << 20;
 
-/// What of a folder is read.
+/// The parts of a folder that are read.
 pub(crate) const EXTENSIONS: [&str; 3] = [".parquet", ".arrow", ".arrows"];
 
-/// The words by which `datasets` knows splits in names of files and folders.
+/// The words by which `datasets` recognizes splits in names of files and folders.
 const KEYWORDS: [(&str, &[&str]); 3] = [
     ("train", &["train", "training"]),
     ("validation", &["validation", "valid", "val", "dev"]),
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// The files of each split, or patterns of them: what a card lists need not be there before it is read.
+/// The files of each split, or their patterns: files listed in a card need not exist until they are read.
 pub(crate) type Splits = Vec<(String, Vec<Location>)>;
 
-/// A configuration: its name, whether it is the one meant without a name, and its splits.
+/// A configuration: its name, whether it is the default, and its splits.
 pub(crate) struct Config {
     pub(crate) name: String,
     pub(crate) default: bool,
-    /// Whether the files are patterns, as a card lists them.
+    /// Whether the files are patterns from a card.
     pub(crate) patterns: bool,
     pub(crate) splits: Splits,
 }
 
-/// The configurations of a folder as the hub keeps it.
+/// The configurations of a folder in the layout of the hub.
 pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     let card = folder.join("README.md");
     let configs = match card.exists()? {
@@ -61,7 +61,7 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
                      and `path`"
                 ))
             })?,
-            // A configuration that was not downloaded has no splits that are known.
+            // The splits of a configuration that was not downloaded are unknown.
             None => match by_name(&within) {
                 Err(error) if error.is_not_found() && count > 1 => Splits::new(),
                 splits => splits?,
@@ -73,7 +73,7 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     Ok(found)
 }
 
-/// The splits as a card lists them; none where it does so in an unknown way.
+/// The splits listed in a card; none if the form is unknown.
 fn listed(folder: &Location, files: &Value) -> Option<Splits> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         match value {
@@ -102,17 +102,17 @@ fn listed(folder: &Location, files: &Value) -> Option<Splits> {
     Some(patterns.into_iter().map(within).collect())
 }
 
-/// How the name of a file tells its split.
+/// How the name of a file gives its split.
 type SplitRule<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The splits as the names of the files tell them, in the ways of `datasets`, of which the first counts that fits any file:
-/// `data/SPLIT-00000-of-00002`, words in the names of folders, words in those of files. Files that it does not fit belong
-/// to no split. If none fits any, all files are `train`.
+/// The splits by file name, with the rules of `datasets`, of which the first that matches any file counts:
+/// `data/SPLIT-00000-of-00002`, words in the names of folders, words in file names. Files that do not match do not
+/// belong to a split. If no rule matches, all files are `train`.
 fn by_name(folder: &Location) -> Result<Splits> {
     let named = files_below(folder, &EXTENSIONS)?;
     if named.is_empty() {
         return Err(Error::missing(format!(
-            "{folder}: this is no folder of Hugging Face's `datasets`: it has no `dataset_dict.json`, no `state.json`, and \
+            "{folder}: not a folder of Hugging Face's `datasets`: it has no `dataset_dict.json`, no `state.json`, and \
              no file whose name ends in {}",
             EXTENSIONS.map(|extension| format!("`{extension}`")).join(" or ")
         )));
@@ -130,13 +130,13 @@ fn by_name(folder: &Location) -> Result<Splits> {
             None => found.push((split, vec![file.clone()])),
         }
     }
-    // Train before the rest, as `datasets` has them.
+    // Train first, as in `datasets`.
     let order = |name: &str| KEYWORDS.iter().position(|(split, _)| *split == name).unwrap_or(KEYWORDS.len());
     found.sort_by_key(|(name, _)| order(name));
     Ok(found)
 }
 
-/// The split in `data/SPLIT-00000-of-00002.parquet`, whatever it is called.
+/// The split in `data/SPLIT-00000-of-00002.parquet`.
 fn sharded(name: &str) -> Option<String> {
     let (folder, file) = name.rsplit_once('/')?;
     if folder != "data" {
@@ -145,13 +145,13 @@ fn sharded(name: &str) -> Option<String> {
     let stem = file.rsplit_once('.')?.0;
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (split, number) = rest.rsplit_once('-')?;
-    // The hub adds a hash after the count in some files.
+    // In some files the hub adds a hash after the count.
     let count = count.split('-').next().unwrap_or_default();
     let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     (digits(number) && digits(count) && !split.is_empty()).then(|| split.to_owned())
 }
 
-/// The split whose word stands in a name by itself.
+/// The split whose word occurs as a separate word in a name.
 fn keyword(name: &str) -> Option<String> {
     let name = name.to_lowercase();
     let words: Vec<&str> = name.split(|letter: char| !letter.is_ascii_alphabetic()).collect();

@@ -1,6 +1,6 @@
-//! JSON lines: one JSON value a line, by index or in order.
+//! JSON lines: one JSON value per line, by index or in sequence.
 //!
-//! Not here: JSON itself, which `serde_json` reads.
+//! Not here: JSON itself, which `serde_json` parses.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,8 +13,8 @@ use super::lines::{self, LineStream};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_files::Location;
 
-/// The values of JSON lines files by index: as [`serde_json::Value`]s, or as a type of the user's
-/// ([`typed`](JsonLines::typed)). Blank lines do not count.
+/// The values of JSON lines files by index, as [`serde_json::Value`]s or as a type of your own
+/// ([`typed`](JsonLines::typed)). Blank lines are skipped.
 ///
 /// ```
 /// use fulmen_tables::JsonLines;
@@ -47,23 +47,23 @@ pub struct JsonLines<T = Value> {
 }
 
 impl JsonLines {
-    /// Opens a file, the files of a pattern, or all `.jsonl` and `.ndjson` files under a folder.
+    /// Opens a file, the files of a pattern, or all `.jsonl` and `.ndjson` files in a folder.
     ///
     /// # Errors
-    /// Files that are not there, or compressed ones: those are read by [`stream`](JsonLines::stream).
+    /// Files that do not exist or are compressed; read compressed files with [`stream`](JsonLines::stream).
     pub fn open(location: impl Into<Location>) -> Result<JsonLines> {
         let lines = lines::index(&location.into(), &[".jsonl", ".ndjson"], false, "`JsonLines::stream`")?;
         Ok(JsonLines { lines, item: PhantomData })
     }
 
-    /// The values in order, of files that may be compressed by gzip or zstd.
+    /// The values in sequence, from files that may be compressed with gzip or zstd.
     pub fn stream(location: impl Into<Location>) -> Result<LineStream<Value>> {
         const EXTENSIONS: [&str; 6] = [".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst"];
         LineStream::open(&location.into(), &EXTENSIONS, false, parse, what::<Value>())
     }
 }
 
-/// What is read, for fingerprints.
+/// The type that is read, for fingerprints.
 fn what<T>() -> (&'static str, &'static str) {
     ("JSON lines", std::any::type_name::<T>())
 }
@@ -85,9 +85,9 @@ fn parse<T: DeserializeOwned>(line: &[u8], failed: &dyn Fn(String) -> Error) -> 
     serde_json::from_slice(line).map_err(|error| {
         let column = error.column();
         let reason = error.to_string();
-        // Each line is a text of its own: `at line 1` would mislead.
+        // Each line is parsed separately, so `at line 1` would be misleading.
         let reason = reason.split(" at line ").next().unwrap_or_default();
-        let what = if error.is_data() { "the value is not as expected" } else { "this is no JSON" };
+        let what = if error.is_data() { "the value has an unexpected form" } else { "this is no JSON" };
         failed(format!("{what} at character {column}: {reason}"))
     })
 }
@@ -115,7 +115,7 @@ impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
 }
 
 impl LineStream<Value> {
-    /// The same lines of JSON read as another type.
+    /// The same lines, parsed as another type.
     pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> LineStream<U> {
         self.with(parse, what::<U>())
     }

@@ -1,6 +1,6 @@
 //! The classes of a label column, and their indices.
 //!
-//! Not here: classes that a file names itself (`features`).
+//! Not here: classes that a file lists itself (`features`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use super::column::{Column, Kind};
 use super::scalar::{Mismatch, ScalarRef, shorten};
 use fulmen_data::{Error, Result};
 
-/// More different texts than this are no classes.
+/// More distinct texts than this cannot be classes.
 const MOST_CLASSES: usize = 1 << 20;
 
 /// How labels become indices.
 #[derive(Debug)]
 pub(crate) enum Labels {
-    /// Integers as they are, from 0 on.
+    /// Integers as they are, starting at 0.
     Integers,
-    /// By name, or as integers below their number. In CSV, a text may be such an integer (`in_text`), but only where no class
-    /// has a number for its name: else a class that is not there would be taken for another one.
+    /// By name, or as integers below their number. In CSV, a text may be such an integer (`in_text`), but only if no
+    /// class is named like a number: otherwise an unknown class could be mistaken for another one.
     Named { names: Arc<[String]>, indices: HashMap<String, i32>, in_text: bool },
 }
 
 impl Labels {
-    /// Whether a column can hold labels.
+    /// Whether a column can contain labels.
     pub(crate) fn fits(kind: &Kind) -> bool {
         matches!(kind, Kind::Untyped | Kind::Bool | Kind::Integer | Kind::Text)
     }
 
-    /// The classes of a column: those given, those that the file names, or those that stand in it.
+    /// The classes of a column: given by the user, listed in the file, or found in the values.
     pub(crate) fn find(
         table: &mut BlockReader,
         column: usize,
@@ -114,12 +114,12 @@ impl Labels {
     }
 }
 
-/// Whether a text is an integer that can be a label. A column of integers with gaps may have been written as `10.0`.
+/// Whether a text is a label as an integer. A column of integers with missing values may have been written as `10.0`.
 fn is_integer(text: &str) -> bool {
     text.trim().parse::<f64>().is_ok_and(|value| value.fract() == 0.0 && value.abs() <= f64::from(i32::MAX))
 }
 
-/// A label that is an index into the classes.
+/// A label as an index into the classes.
 fn class(label: i128, names: &[String]) -> Result<i32, Mismatch> {
     match usize::try_from(label) {
         Ok(index) if index < names.len() => Ok(index as i32),
@@ -130,7 +130,7 @@ fn class(label: i128, names: &[String]) -> Result<i32, Mismatch> {
     }
 }
 
-/// The classes, for a message.
+/// The list of classes, for a message.
 fn list(names: &[String]) -> String {
     const SHOWN: usize = 10;
     let shown: Vec<String> = names.iter().take(SHOWN).map(|name| shorten(name)).collect();

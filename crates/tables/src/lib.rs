@@ -1,10 +1,10 @@
 //! Tables and texts: CSV, JSON lines, text files, Parquet, Arrow, Hugging Face's `datasets` folders.
 //!
-//! There is one kind of table: blocks of rows as Arrow has them, which `blocks` decodes and keeps. They are the row groups of
-//! Parquet files, the batches of Arrow files, and the records of text files that `text_blocks` counts off. Values come out of
-//! them as `cell`s, from which `fields` makes the fields of samples.
+//! All tables are blocks of rows in Arrow's format, decoded and cached by `block_reader`. A block is a row group of a
+//! Parquet file, a batch of an Arrow file, or a number of records of a text file (`text_blocks`). Values are read as
+//! `scalar`s, and `table_dataset` writes them into the fields of samples.
 //!
-//! Not here: where files lie (`store`), and tokens.
+//! Not here: access to the files (`fulmen-files`), and tokens.
 
 mod arrow_blocks;
 mod arrow_files;

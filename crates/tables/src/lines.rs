@@ -1,6 +1,6 @@
-//! The lines of text files, by index or in order.
+//! The lines of text files, by index or in sequence.
 //!
-//! Not here: what a line is taken for (`text_file`, `json_lines`).
+//! Not here: what a line contains (`text_file`, `json_lines`).
 
 use std::fmt;
 use std::io::{BufRead, Read};
@@ -21,15 +21,15 @@ use fulmen_files::Location;
 /// Reads one line after another.
 #[derive(Default)]
 struct LineReader {
-    /// Of the line that was read last, from 1.
+    /// The number of the last line, from 1.
     number: u64,
-    /// The byte behind it.
+    /// The offset after it.
     end: u64,
     line: Vec<u8>,
 }
 
 impl LineReader {
-    /// The next line that counts, with its first byte: with `blank`, those of white space alone do too.
+    /// The next line that counts, with its offset. With `blank`, whitespace-only lines count too.
     fn next(&mut self, input: &SourceFile, reader: &mut dyn BufRead, blank: bool) -> Result<Option<(u64, &[u8])>> {
         loop {
             self.line.clear();
@@ -51,7 +51,7 @@ impl LineReader {
     }
 }
 
-/// A line without its end, and in the first line without the UTF-8 mark.
+/// A line without its line end, and without the byte order mark if it is the first.
 fn trim(line: &[u8], number: u64) -> &[u8] {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -61,7 +61,7 @@ fn trim(line: &[u8], number: u64) -> &[u8] {
     }
 }
 
-/// Lines as rows of one column of bytes. With `blank`, lines of white space alone count too.
+/// Lines as rows of one column of bytes. With `blank`, whitespace-only lines count too.
 struct LineFormat {
     blank: bool,
 }
@@ -100,7 +100,7 @@ pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, inste
     Ok(BlockReader::new(Arc::new(blocks), (Vec::new(), HfFeatures::default()), location.to_string()))
 }
 
-/// Makes an item of a line, with what makes an error of a message about it.
+/// Parses a line; the second argument converts a message to an error.
 pub(crate) type Parse<T> = fn(&[u8], &dyn Fn(String) -> Error) -> Result<T>;
 
 /// The item in a line.
@@ -110,14 +110,14 @@ pub(crate) fn get<T>(rows: &BlockReader, index: usize, parse: Parse<T>) -> Resul
     parse(lines.value(row), &|message| block.place.error(row, message))
 }
 
-/// The items in the lines of files in order, which may be compressed by gzip or zstd: the texts of
+/// The items in the lines of files in sequence, which may be compressed with gzip or zstd: the texts of
 /// [`TextFile::stream`](crate::TextFile::stream), or the values of [`JsonLines::stream`](crate::JsonLines::stream).
 ///
-/// After a line that cannot be read (it is no UTF-8, or no such value) comes the next line; after a file that cannot be read
+/// After an invalid line (not UTF-8, or not a valid value), the next line follows; after a file that cannot be read
 /// further, the next file.
 pub struct LineStream<T> {
     files: Arc<[Arc<SourceFile>]>,
-    /// Whether lines of white space alone count too.
+    /// Whether whitespace-only lines count too.
     blank: bool,
     parse: Parse<T>,
     /// What it reads, for fingerprints.
@@ -136,7 +136,7 @@ impl<T> LineStream<T> {
         Ok(LineStream { files: files.into(), blank, parse, what })
     }
 
-    /// The same lines with other items.
+    /// The same lines with another item type.
     pub(crate) fn with<U>(self, parse: Parse<U>, what: (&'static str, &'static str)) -> LineStream<U> {
         LineStream { files: self.files, blank: self.blank, parse, what }
     }
@@ -159,7 +159,7 @@ impl<T: Send + 'static> Stream for LineStream<T> {
         Ok(make(self.deferred(epoch)?))
     }
 
-    /// Each line is parsed on whatever thread needs it, so that one that cannot be parsed is one bad item.
+    /// Lines are parsed later on any thread, so an invalid line is only one bad item.
     fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<T>>> {
         let (files, blank, parse) = (Arc::clone(&self.files), self.blank, self.parse);
         let lines = Lines { files, next: 0, open: None, blank };
@@ -183,17 +183,17 @@ impl<T: Send + 'static> Stream for LineStream<T> {
     }
 }
 
-/// The lines of files in order.
+/// The lines of files in sequence.
 struct Lines {
     files: Arc<[Arc<SourceFile>]>,
-    /// The file to be opened next.
+    /// The next file to open.
     next: usize,
-    /// The file before it.
+    /// The current file.
     open: Option<(LineReader, Box<dyn BufRead + Send>)>,
     blank: bool,
 }
 
-/// A line, and where it stands.
+/// A line, and its origin.
 struct Line {
     bytes: Vec<u8>,
     place: RowOrigin,

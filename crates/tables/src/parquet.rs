@@ -16,12 +16,12 @@ use fulmen_files::MOST_ASKING;
 
 /// Rows of Parquet files by index.
 ///
-/// A row group is decoded when a row of it is asked for, of large ones a part; what was used last is kept
-/// ([`cache_bytes`](Parquet::cache_bytes)). Only the columns that are used are read, so name them: by building a dataset of
+/// A row group, or a part of a large one, is decoded when one of its rows is requested; recently used parts are cached
+/// ([`cache_bytes`](Parquet::cache_bytes)). Only the columns that are used are read, so name them: with a dataset of
 /// columns ([`Table`](crate::Table)), or with [`select`](Parquet::select).
 ///
-/// Reading in random order costs a decoding for each row where the table is larger than what is kept and its row groups are
-/// large. Read it as a [`stream`](Parquet::stream) with a buffer that shuffles then, or write it with row groups of some
+/// If the table is larger than the cache and its row groups are large, reading in random order decodes a block for each
+/// row. Then read it as a [`stream`](Parquet::stream) with a shuffle buffer, or write it with row groups of a few
 /// hundred rows and a page index, as Hugging Face's `datasets` does.
 ///
 /// ```
@@ -53,11 +53,10 @@ pub struct Parquet {
 table_of_rows!(Parquet, with stream);
 
 impl Parquet {
-    /// Opens a file, the files of a pattern (`train-*.parquet`), or all `.parquet` files under a folder, in the order of
-    /// their names.
+    /// Opens a file, the files of a pattern (`train-*.parquet`), or all `.parquet` files in a folder, sorted by name.
     ///
     /// # Errors
-    /// Files that are not there, are no Parquet files or are cut short; columns that are not the same in all files.
+    /// Files that do not exist, are not Parquet files or are cut short; files with different columns.
     pub fn open(location: impl Into<Location>) -> Result<Parquet> {
         let location = location.into();
         let files = expand(&location, &[".parquet"])?;
@@ -65,7 +64,7 @@ impl Parquet {
     }
 }
 
-/// These files as one table.
+/// Opens these files as one table.
 pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> {
     let files = in_parallel(&SourceFile::open_all(locations)?, MOST_ASKING, ParquetFile::open)?;
     let Some(first) = files.first() else { return Err(Error::missing(format!("{name}: there are no Parquet files"))) };

@@ -1,6 +1,6 @@
-//! The row groups of Parquet files as blocks of rows, each a whole row group or a part of a large one.
+//! The row groups of Parquet files as blocks of rows: a whole row group, or a part of a large one.
 //!
-//! Not here: the table that is made of them (`parquet`), and the format, which the `parquet` crate reads.
+//! Not here: the table (`parquet`), and the format, which the `parquet` crate reads.
 
 use std::io::{self, BufReader, Read};
 use std::ops::Range;
@@ -21,16 +21,16 @@ use super::source_file::{SourceFile, fingerprint_inputs};
 use fulmen_data::internal::catch_quietly;
 use fulmen_data::{Error, Fingerprint, Result};
 
-/// A row group whose columns have more bytes than this, before compression, is read in parts of about this size.
+/// Larger row groups, in uncompressed bytes, are read in parts of about this size.
 const BLOCK_BYTES: u64 = 32 << 20;
 
-/// A block has no more rows than this: what a dictionary keeps small is large when it is decoded.
+/// The maximum number of rows in a block: values that a dictionary keeps small are large when they are decoded.
 const BLOCK_ROWS: usize = 1 << 16;
 
-/// A row group of more rows is refused as damaged.
+/// A row group with more rows is rejected as damaged.
 const MOST_GROUP_ROWS: i64 = 1 << 32;
 
-/// How much is read at once where a reader goes through the headers of pages.
+/// The size of a read when the crate scans page headers.
 const READ_AHEAD: usize = 16 << 10;
 
 /// One file and its metadata.
@@ -39,7 +39,7 @@ pub(crate) struct ParquetFile {
     pub(crate) metadata: ArrowReaderMetadata,
 }
 
-/// Bytes of a file for the `parquet` crate, and the first error of reading them, of which that crate keeps the text alone.
+/// A file for the `parquet` crate, and the first read error, of which the crate keeps only the text.
 #[derive(Clone)]
 struct ParquetInput {
     input: Arc<SourceFile>,
@@ -51,19 +51,19 @@ impl ParquetInput {
         ParquetInput { input: Arc::clone(input), failed: Arc::default() }
     }
 
-    /// Keeps an error of reading, and gives its text.
+    /// Records a read error, and returns its text.
     fn keep(&self, error: Error) -> String {
         let text = error.to_string();
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         text
     }
 
-    /// The error of reading, if there was one.
+    /// The read error, if there was one.
     fn failed(&self) -> Option<Error> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The error of reading, if there was one, or that the file is damaged.
+    /// The read error, if there was one; otherwise the error that the file is damaged.
     fn error(&self, why: impl std::fmt::Display) -> Error {
         self.failed().unwrap_or_else(|| damaged(&self.input, why))
     }
@@ -88,7 +88,7 @@ impl ChunkReader for ParquetInput {
     }
 }
 
-/// The bytes from some byte on.
+/// The bytes from an offset on.
 struct ParquetRead {
     bytes: ParquetInput,
     next: u64,
@@ -105,7 +105,7 @@ impl Read for ParquetRead {
 }
 
 impl ParquetFile {
-    /// Reads a file's metadata.
+    /// Reads the metadata of a file.
     pub(crate) fn open(input: &Arc<SourceFile>) -> Result<ParquetFile> {
         let mut start = [0; 4];
         if input.size() < 12 {
@@ -117,7 +117,7 @@ impl ParquetFile {
         input.read_at(0, &mut start)?;
         if &start != b"PAR1" {
             return Err(
-                input.error(format!("this is no Parquet file: it starts with the bytes {start:02x?}, expected `PAR1`"))
+                input.error(format!("not a Parquet file: it starts with the bytes {start:02x?}, expected `PAR1`"))
             );
         }
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
@@ -127,7 +127,7 @@ impl ParquetFile {
         Ok(ParquetFile { input: Arc::clone(input), metadata })
     }
 
-    /// The places of the columns in the file.
+    /// The positions of the columns in the file.
     fn mask(&self, columns: Option<&[usize]>) -> ProjectionMask {
         match columns {
             Some(columns) => ProjectionMask::roots(self.metadata.parquet_schema(), columns.iter().copied()),
@@ -160,8 +160,8 @@ impl ParquetFile {
         }
     }
 
-    /// The error of rows that cannot be decoded. The `parquet` crate does not say where the damage is, so each column is
-    /// read by itself until one fails.
+    /// The error for rows that cannot be decoded. The `parquet` crate does not report where the damage is, so each
+    /// column is read separately until one fails.
     fn undecodable(&self, group: usize, mask: &ProjectionMask, end: usize, error: impl std::fmt::Display) -> Error {
         let schema = self.metadata.parquet_schema();
         let mut roots: Vec<usize> = (0..schema.num_columns())
@@ -185,7 +185,7 @@ impl ParquetFile {
     }
 }
 
-/// Refuses numbers of rows that cannot be: places would be taken for each.
+/// Rejects impossible numbers of rows, for which memory would be allocated.
 fn check_rows(metadata: &ParquetMetaData) -> Result<(), String> {
     let mut total = 0i64;
     for (number, group) in metadata.row_groups().iter().enumerate() {
@@ -210,13 +210,13 @@ fn damaged(input: &SourceFile, error: impl std::fmt::Display) -> Error {
 struct Part {
     file: usize,
     group: usize,
-    /// In the row group.
+    /// The rows in the row group.
     rows: Range<usize>,
-    /// In the file.
+    /// The rows in the file.
     first_row: usize,
 }
 
-/// Several files, with the same columns read of each.
+/// Several files, with the same columns of each.
 pub(crate) struct ParquetBlocks {
     files: Arc<Vec<ParquetFile>>,
     masks: Vec<ProjectionMask>,
@@ -245,7 +245,7 @@ impl ParquetBlocks {
     }
 }
 
-/// What reads the rows of a row group, and where it reads from.
+/// A reader of a row group, and its file.
 type Reader = (ParquetRecordBatchReader, ParquetInput);
 
 impl ParquetBlocks {
@@ -254,7 +254,7 @@ impl ParquetBlocks {
         Block::new(batch, RowOrigin::new(&self.files[part.file].input, RowNumbers::BlockReader(part.first_row)), bytes)
     }
 
-    /// The next rows of the row group of this part.
+    /// The rows of this part, which is the next one in the row group.
     fn next(&self, part: &Part, (reader, bytes): &mut Reader) -> Result<Option<RecordBatch>> {
         let (file, mask) = (&self.files[part.file], &self.masks[part.file]);
         let undecodable = |why: &dyn std::fmt::Display| {
@@ -262,7 +262,7 @@ impl ParquetBlocks {
         };
         match catch_quietly(|| reader.next()) {
             Ok(batch) => batch.transpose().map_err(|error| undecodable(&error)),
-            // The crate expects some things of the content that are not so in a damaged file.
+            // The crate panics on some kinds of damage.
             Err(message) => Err(undecodable(&message)),
         }
     }
@@ -285,7 +285,7 @@ impl BlockSource for ParquetBlocks {
         let mut reader = guard(&file.input, || file.reader(part.group, mask, part.rows.clone(), rows))?;
         match self.next(part, &mut reader)? {
             Some(batch) => Ok(self.block(part, batch)),
-            None => Err(damaged(&file.input, format!("row group {} has fewer rows than it says", part.group))),
+            None => Err(damaged(&file.input, format!("row group {} has fewer rows than it declares", part.group))),
         }
     }
 
@@ -302,8 +302,8 @@ impl BlockSource for ParquetBlocks {
     }
 }
 
-/// All parts in order. The parts of a row group come from one reader, which decodes each page once; after an error they
-/// are lost, and the next row group follows.
+/// All parts in order. One reader gives all parts of a row group, so it decodes each page once; after an error, the
+/// rest of the row group is lost, and the next one follows.
 struct Parts {
     blocks: Arc<ParquetBlocks>,
     next: usize,
@@ -319,7 +319,7 @@ impl Parts {
         }
         match self.reader.as_mut().map(|reader| self.blocks.next(part, reader)).transpose()?.flatten() {
             Some(batch) if batch.num_rows() == part.rows.len() => Ok(batch),
-            _ => Err(damaged(&file.input, format!("row group {} has not the rows that it says", part.group))),
+            _ => Err(damaged(&file.input, format!("row group {} does not have the rows that it declares", part.group))),
         }
     }
 }

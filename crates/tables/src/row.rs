@@ -1,6 +1,6 @@
-//! A row of a table: values by the names of their columns, in the memory of the decoded block.
+//! A row of a table: values by column name, in the memory of the decoded block.
 //!
-//! Not here: reading and keeping the blocks (`blocks`).
+//! Not here: decoding and caching the blocks (`block_reader`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +17,9 @@ use fulmen_data::{Error, Result};
 
 /// A row of a table, with its values by name.
 ///
-/// Columns go by name, or by position from 0. A part of a struct is named `column.part`, as in `image.bytes`. Nothing is copied before a value is asked for: a row
-/// holds the block of rows that it was decoded with. To keep many rows for long, keep what was taken out of them.
+/// Columns are selected by name, or by position from 0. A field of a struct is named `column.field`, such as
+/// `image.bytes`. Values are copied only when they are read; until then a row holds its decoded block. To keep many
+/// rows for long, keep the values instead.
 ///
 /// ```
 /// use fulmen_tables::ArrowFiles;
@@ -45,9 +46,9 @@ use fulmen_data::{Error, Result};
 pub struct Row {
     columns: Arc<StructArray>,
     row: usize,
-    /// Where the columns stand, but for a part of a row.
+    /// The positions of the columns, except for a part of a row.
     names: Option<Arc<Positions>>,
-    /// Where the row stands, and its number there.
+    /// The origin of the row, and its number there.
     place: Arc<RowOrigin>,
     number: usize,
 }
@@ -58,7 +59,7 @@ impl Row {
         Row { columns: Arc::clone(&block.columns), row, names, place: Arc::clone(&block.place), number: row }
     }
 
-    /// The row of a struct in this one.
+    /// The row for a struct in this one.
     fn part(&self, columns: &StructArray, row: usize) -> Row {
         Row {
             columns: Arc::new(columns.clone()),
@@ -72,7 +73,7 @@ impl Row {
     /// The value of a column.
     ///
     /// # Errors
-    /// A column that is not there, a value of another type or out of the range of `T`, and no value unless `T` is an
+    /// A column that does not exist; a value of another type or out of range for `T`; a missing value, unless `T` is an
     /// `Option`. The message names the file and the row.
     pub fn get<T: Value>(&self, column: impl Into<ColumnRef>) -> Result<T> {
         let column = &column.into();
@@ -85,18 +86,18 @@ impl Row {
         text(&self.cell(column)?).map_err(|mismatch| self.mismatch(column, &mismatch))
     }
 
-    /// The bytes in a column; those of its UTF-8 where it holds text.
+    /// The bytes in a column; for text, those of its UTF-8.
     pub fn bytes(&self, column: impl Into<ColumnRef>) -> Result<&[u8]> {
         let column = &column.into();
         bytes(&self.cell(column)?).map_err(|mismatch| self.mismatch(column, &mismatch))
     }
 
-    /// Whether a column has no value here.
+    /// Whether the value of a column is missing.
     pub fn is_missing(&self, column: impl Into<ColumnRef>) -> Result<bool> {
         Ok(self.cell(&column.into())?.is_missing())
     }
 
-    /// The struct in a column, as a row of its parts.
+    /// The struct in a column, as a row of its fields.
     pub fn row(&self, column: impl Into<ColumnRef>) -> Result<Row> {
         let column = &column.into();
         match self.find(column)?.and_then(|array| array.as_struct_opt()).filter(|array| array.is_valid(self.row)) {
@@ -105,7 +106,7 @@ impl Row {
         }
     }
 
-    /// The list of structs in a column, as rows of their parts.
+    /// The list of structs in a column, as rows of their fields.
     pub fn rows(&self, column: impl Into<ColumnRef>) -> Result<Vec<Row>> {
         let column = &column.into();
         match self.cell(column)? {
@@ -116,10 +117,10 @@ impl Row {
         }
     }
 
-    /// The encoded picture or sound in a column, as `datasets` keeps it: bytes, or a struct of `bytes` and `path`.
+    /// The encoded image or audio in a column, as `datasets` stores it: bytes, or a struct of `bytes` and `path`.
     ///
     /// # Errors
-    /// A struct with a path alone: the file is not part of the dataset.
+    /// A struct with only a path: the file is not part of the dataset.
     pub fn media(&self, column: impl Into<ColumnRef>) -> Result<&[u8]> {
         let column = &column.into();
         let inner = self.find(column)?.and_then(|array| array.as_struct_opt()).filter(|array| array.is_valid(self.row));
@@ -148,12 +149,12 @@ impl Row {
         self.columns.column_names()
     }
 
-    /// Where the row stands, for messages: `train.parquet, row 3`, counted from 0, or `iris.csv, line 17`.
+    /// The origin of the row, for messages: `train.parquet, row 3`, counted from 0, or `iris.csv, line 17`.
     pub fn origin(&self) -> String {
         self.place.origin(self.number)
     }
 
-    /// The Arrow array of a column, and this row's index in it, for types that have no way out here.
+    /// The Arrow array of a column, and this row's index in it, for types without an accessor here.
     pub fn array(&self, column: impl Into<ColumnRef>) -> Result<(&dyn Array, usize)> {
         let column = &column.into();
         match self.find(column)? {
@@ -168,7 +169,7 @@ impl Row {
         Ok(array.map_or(ScalarRef::Missing, |array| cell(array, self.row, position, &self.place)))
     }
 
-    /// Where a column stands among those of this row.
+    /// The position of a column in this row.
     fn position(&self, column: &ColumnRef) -> Option<usize> {
         match (column, &self.names) {
             (ColumnRef::Position(position), _) => {
@@ -179,7 +180,7 @@ impl Row {
         }
     }
 
-    /// The array of a column, none where the struct that it is a part of is missing.
+    /// The array of a column; none if the enclosing struct is missing.
     fn find(&self, column: &ColumnRef) -> Result<Option<&dyn Array>> {
         if let Some(position) = self.position(column) {
             return Ok(Some(self.columns.column(position).as_ref()));
@@ -215,7 +216,7 @@ impl Row {
 fn cell<'a>(array: &'a dyn Array, row: usize, position: Option<usize>, place: &RowOrigin) -> ScalarRef<'a> {
     match (arrow_scalar::cell(array, row), position) {
         (ScalarRef::Missing, Some(position)) if place.not_utf8.contains(&(row, position)) => {
-            ScalarRef::Other("bytes that are no UTF-8 (convert the file)")
+            ScalarRef::Other("bytes that are not UTF-8 (convert the file)")
         }
         (cell, _) => cell,
     }

@@ -1,6 +1,6 @@
-//! The rows of files from the beginning to the end.
+//! The rows of files in sequence.
 //!
-//! Not here: how their blocks are decoded (`parquet_blocks`, `arrow_blocks`, `csv`).
+//! Not here: decoding their blocks (`parquet_blocks`, `arrow_blocks`, `csv`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::Row;
 use fulmen_data::internal::Offsets;
 use fulmen_data::{Fingerprint, Items, Result, Stream, StreamItem};
 
-/// The rows of some files in order. Made by `stream` of [`Csv`](crate::Csv), [`Parquet`](crate::Parquet),
+/// The rows of files in sequence. Made by `stream` of [`Csv`](crate::Csv), [`Parquet`](crate::Parquet),
 /// [`ArrowFiles`](crate::ArrowFiles) and [`HfDataset`](crate::HfDataset).
 ///
-/// Only the block that is read lies in memory. A [`Row`] holds its block: before a buffer that shuffles, take out
-/// of the rows what is needed.
+/// Only the current block is in memory. A [`Row`] holds its block: before a shuffle buffer, convert rows to the values
+/// you need.
 ///
-/// After a row group or a batch that cannot be decoded comes the next one; its rows keep their numbers. In CSV, the next
-/// record comes after one with more or fewer values than the first line, and the next file after one that cannot be read
+/// If a row group or a batch cannot be decoded, the next one follows, and its rows keep their numbers. In CSV, the next
+/// record follows one with more or fewer values than the first line, and the next file follows one that cannot be read
 /// further.
 pub struct RowStream {
     source: Arc<dyn SequentialBlocks>,
     names: Arc<Positions>,
 }
 
-/// Files that are read from the beginning to the end.
+/// Files that are read in sequence.
 pub(crate) trait SequentialBlocks: Send + Sync + 'static {
     /// The blocks in order, each with the index of its first row.
     fn blocks(self: Arc<Self>) -> Sequence;
 
-    /// How many rows there are, if that is known.
+    /// The number of rows, if it is known.
     fn len(&self) -> Option<usize>;
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
@@ -103,7 +103,7 @@ impl Stream for RowStream {
 struct Walk {
     blocks: Sequence,
     names: Arc<Positions>,
-    /// The block that is read, and the index of its first row.
+    /// The current block, and the index of its first row.
     block: Option<(usize, Block)>,
     row: usize,
 }

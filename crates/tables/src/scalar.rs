@@ -1,4 +1,4 @@
-//! One value of a row, and its way into a dtype or a Rust type. What is allowed is the same for all kinds of tables.
+//! A value of a row, and its conversion to a dtype or a Rust type. The rules are the same for all kinds of tables.
 //!
 //! Not here: where the value comes from (`arrow_scalar`).
 
@@ -6,29 +6,29 @@ use arrow_array::Array;
 use fulmen_tensor::DType;
 use half::{bf16, f16};
 
-/// One value, borrowed from its row.
+/// A value, borrowed from its row.
 #[derive(Clone, Copy)]
 pub enum ScalarRef<'a> {
-    /// None: a null.
+    /// A missing value.
     Missing,
     Bool(bool),
     Int(i64),
     Unsigned(u64),
     Float(f64),
-    /// It may be a number: CSV knows no types.
+    /// It may be a number: CSV has no types.
     Text(&'a str),
     Bytes(&'a [u8]),
     /// The elements `start..end` of an array.
     List(&'a dyn Array, usize, usize),
-    /// Something that is no value, such as a struct: what it is.
+    /// An unsupported value, such as a struct: its description.
     Other(&'a str),
 }
 
-/// Why a value is not what was asked for.
+/// Why a value cannot be converted.
 #[derive(Debug)]
 pub enum Mismatch {
     Missing,
-    /// What is there, and what was expected.
+    /// The actual and the expected value.
     Kind(String, String),
 }
 
@@ -40,18 +40,19 @@ impl Mismatch {
         }
     }
 
-    /// In words, after the column's name.
+    /// The message, after the column's name.
     pub(crate) fn message(&self) -> String {
         match self {
             Mismatch::Missing => {
-                "has no value here; fill it with `.fill(..)`, read it as an Option, or leave the row out".to_owned()
+                "has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"
+                    .to_owned()
             }
             Mismatch::Kind(found, expected) => format!("holds {found}, expected {expected}"),
         }
     }
 }
 
-/// Text that is too long for a message ends in an ellipsis.
+/// Text that is too long for a message is truncated with an ellipsis.
 pub(crate) fn shorten(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("`{}…`", &text[..end]),
@@ -60,7 +61,7 @@ pub(crate) fn shorten(text: &str) -> String {
 }
 
 impl ScalarRef<'_> {
-    /// What this is, for messages.
+    /// A description for messages.
     pub(crate) fn describe(&self) -> String {
         match self {
             ScalarRef::Missing => "no value".to_owned(),
@@ -75,7 +76,7 @@ impl ScalarRef<'_> {
         }
     }
 
-    /// As a float: floats, integers, truth values, and text that is one.
+    /// As a float: floats, integers, booleans, and text with one of them.
     #[inline]
     pub(crate) fn float(&self, dtype: &str) -> Result<f64, Mismatch> {
         match *self {
@@ -92,7 +93,7 @@ impl ScalarRef<'_> {
         }
     }
 
-    /// As an integer: integers, truth values, and text that is one, be it written as `3.0`.
+    /// As an integer: integers, booleans, and text with one of them, also written like `3.0`.
     #[inline]
     pub(crate) fn integer(&self, dtype: &str) -> Result<i128, Mismatch> {
         match *self {
@@ -107,7 +108,7 @@ impl ScalarRef<'_> {
                 if let Ok(value) = trimmed.parse::<u64>() {
                     return Ok(i128::from(value));
                 }
-                // A writer may have turned a column of integers with gaps into floats.
+                // A writer may have converted a column of integers with missing values to floats.
                 match (trimmed.parse::<f64>(), truth(text)) {
                     (Ok(value), _) if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 => {
                         Ok(value as i128)
@@ -120,7 +121,7 @@ impl ScalarRef<'_> {
         }
     }
 
-    /// As a truth value: those, the integers 0 and 1, and text that is one of them.
+    /// As a boolean: booleans, the integers 0 and 1, and text with one of them.
     #[inline]
     pub(crate) fn bool(&self) -> Result<bool, Mismatch> {
         match *self {
@@ -150,15 +151,15 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// An integer of a narrower type, or what it should have been.
+/// Converts to a narrower integer type, or returns a mismatch.
 #[inline]
 fn narrow<T: TryFrom<i128>>(cell: &ScalarRef<'_>, dtype: &str) -> Result<T, Mismatch> {
     let value = cell.integer(dtype)?;
     T::try_from(value).map_err(|_| Mismatch::Kind(format!("the integer {value}"), format!("one that fits in {dtype}")))
 }
 
-/// Writes cells one after another as elements of `dtype`. There must be as many as fit into `out`; `fill` stands in for
-/// those that are missing.
+/// Writes consecutive scalars as elements of `dtype`. Their number must match the size of `out`; `fill` replaces
+/// missing ones.
 pub(crate) fn store<'a>(
     cells: impl Iterator<Item = ScalarRef<'a>>,
     dtype: DType,
@@ -204,16 +205,16 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type in which a row hands out a value: numbers, `bool`, `String`, bytes as `Vec<u8>`, lists of numbers or texts as
-/// `Vec<T>`, and an `Option` of any of them where a value may be missing.
+/// A Rust type for values of a row: numbers, `bool`, `String`, bytes as `Vec<u8>`, lists of numbers or texts as
+/// `Vec<T>`, and an `Option` of any of them for values that may be missing.
 ///
-/// Integers must fit; integers and truth values may be read as floats, but floats not as integers. Text may be read as the
-/// number or truth value that it holds.
+/// Integers must be in range. Integers and booleans can be read as floats, but floats not as integers. Text can be read
+/// as the number or boolean that it contains.
 pub trait Value: sealed::Sealed + Sized {
     #[doc(hidden)]
     fn from_cell(cell: ScalarRef<'_>) -> Result<Self, Mismatch>;
 
-    /// A binary value, where this is what bytes are made of.
+    /// Creates a value from bytes, if the type supports it.
     #[doc(hidden)]
     fn from_bytes(_bytes: &[u8]) -> Option<Vec<Self>> {
         None
@@ -283,7 +284,6 @@ impl<T: Value> Value for Vec<T> {
     }
 }
 
-/// As text.
 pub(crate) fn text<'a>(cell: &ScalarRef<'a>) -> Result<&'a str, Mismatch> {
     match *cell {
         ScalarRef::Text(text) => Ok(text),
@@ -291,7 +291,7 @@ pub(crate) fn text<'a>(cell: &ScalarRef<'a>) -> Result<&'a str, Mismatch> {
     }
 }
 
-/// As bytes: those, and text.
+/// As bytes: binary values and text.
 pub(crate) fn bytes<'a>(cell: &ScalarRef<'a>) -> Result<&'a [u8], Mismatch> {
     match *cell {
         ScalarRef::Bytes(bytes) => Ok(bytes),

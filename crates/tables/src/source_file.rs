@@ -1,6 +1,6 @@
-//! A file that a table or a text is read from: by position, or from its beginning to its end, plain or compressed.
+//! A file of a table or a text, with random access or read in sequence, plain or compressed.
 //!
-//! Not here: what stands in it, and how a store is spoken to (`store`).
+//! Not here: its content, and access to stores (`fulmen-files`).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -14,26 +14,26 @@ use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
 use fulmen_files::{MOST_ASKING, explain, fingerprint_all};
 
-/// How much is read at once where a file is read from its beginning.
+/// The buffer size for reading in sequence.
 const BUFFER: usize = 1 << 18;
 
-/// Of one table, this many local files stay open; a process may not have many more.
+/// How many local files of a table stay open; a process may not open many more.
 const OPEN_FILES: usize = 128;
 
 /// A file of known size.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
     location: Location,
-    /// A local file, if it stays open.
+    /// The local file, if it stays open.
     file: Option<File>,
     size: u64,
 }
 
 impl SourceFile {
-    /// Opens the files of a table, or asks a store for them.
+    /// Opens the files of a table, or queries a store for them.
     pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Arc<SourceFile>>> {
         let numbered: Vec<(usize, &Location)> = locations.iter().enumerate().collect();
-        // A store takes its time for each answer.
+        // Each response of a store takes time.
         in_parallel(&numbered, MOST_ASKING, |&(number, location)| {
             let size = location.size()?;
             let open = |path| File::open(path).map_err(|source| Error::io(path, "cannot open the file", source));
@@ -42,7 +42,7 @@ impl SourceFile {
         })
     }
 
-    /// Bytes in the file, as it was when it was opened.
+    /// The size of the file when it was opened.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -52,17 +52,17 @@ impl SourceFile {
         self.location.to_string()
     }
 
-    /// Whether the name ends in one of these.
+    /// Whether the name has one of these extensions.
     pub(crate) fn is_named(&self, extensions: &[&str]) -> bool {
         ends_in(&self.location, extensions)
     }
 
-    /// An error of this file.
+    /// An error about this file.
     pub(crate) fn error(&self, message: impl Into<String>) -> Error {
         self.location.error(message)
     }
 
-    /// An error of reading this file.
+    /// An error reading this file.
     pub(crate) fn io(&self, doing: &str, source: io::Error) -> Error {
         match self.location.local() {
             Some(path) => Error::io(path, doing, source),
@@ -98,7 +98,7 @@ impl SourceFile {
         ))
     }
 
-    /// `len` bytes from `offset` on. Memory is taken only for what the file can hold.
+    /// `len` bytes from `offset` on. Memory is allocated only up to the size of the file.
     pub(crate) fn read_range(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > self.size) {
@@ -113,12 +113,12 @@ impl SourceFile {
         Ok(bytes)
     }
 
-    /// The bytes of the file from the beginning to the end.
+    /// The bytes of the file in sequence.
     pub(crate) fn reader(&self) -> Result<Box<dyn BufRead + Send>> {
         Ok(Box::new(BufReader::with_capacity(BUFFER, self.location.open()?)))
     }
 
-    /// The bytes from the beginning to the end, decompressed where the content says that it is gzip or zstd.
+    /// The bytes in sequence, decompressed if the content is gzip or zstd.
     pub(crate) fn decompressed(&self) -> Result<Box<dyn BufRead + Send>> {
         let mut reader = self.reader()?;
         let start = reader.fill_buf().map_err(|source| self.location.read_error(source))?;
@@ -141,7 +141,7 @@ impl SourceFile {
         Err(self.error("the file is compressed with zstd; build fulmen with its feature `parquet`"))
     }
 
-    /// Refuses a compressed file where items are read by index.
+    /// Rejects a compressed file for random access.
     pub(crate) fn refuse_compressed(&self, instead: &str) -> Result<()> {
         let mut start = [0; 4];
         let len = self.size.min(4) as usize;
@@ -152,18 +152,16 @@ impl SourceFile {
             _ => return Ok(()),
         };
         Err(self.error(format!(
-            "the file is compressed by {kind}, so that its items can only be read in order; read it with {instead}, or \
-             decompress it"
+            "the file is compressed with {kind}, so its items can only be read in sequence; use {instead}, or decompress it"
         )))
     }
 
-    /// What went wrong in reading this file from its beginning, at some place.
+    /// The error for reading this file in sequence, at this position.
     pub(crate) fn reading_failed(&self, place: &str, source: io::Error) -> Error {
         explain(&self.location, place, source)
     }
 }
 
-/// Adds all files.
 pub(crate) fn fingerprint_inputs<'a>(
     inputs: impl IntoIterator<Item = &'a SourceFile>,
     fingerprint: &mut Fingerprint,

@@ -1,6 +1,6 @@
-//! What all tables have in common: rows of named columns, and the way from columns to the fields of samples.
+//! The common interface of tables: rows of named columns, and building datasets from columns.
 //!
-//! Not here: reading a kind of file (`csv`, `parquet`, `arrow_files`), and what the builder makes (`fields`).
+//! Not here: reading a kind of file (`csv`, `parquet`, `arrow_files`), and the datasets (`table_dataset`).
 
 use fulmen_tensor::DType;
 
@@ -12,8 +12,8 @@ use fulmen_data::Source;
 /// A table whose columns can become fields of samples: [`Csv`](crate::Csv), [`Parquet`](crate::Parquet),
 /// [`ArrowFiles`](crate::ArrowFiles), [`HfDataset`](crate::HfDataset).
 ///
-/// Each method starts a [`TableBuilder`], on which more columns are named before
-/// [`build`](TableBuilder::build) makes the dataset. The values are written straight into the batch.
+/// Each method starts a [`TableBuilder`]. Add more columns to it, then call [`build`](TableBuilder::build). Values are
+/// written directly into the batch.
 ///
 /// ```
 /// use fulmen_tables::{Csv, Table};
@@ -36,12 +36,12 @@ use fulmen_data::Source;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Table: Source + HasRows + Sized {
-    /// A field of single values, with the column's name: see [`TableBuilder::column`].
+    /// A scalar field named like its column; see [`TableBuilder::column`].
     fn column(self, column: impl Into<ColumnRef>, dtype: DType) -> TableBuilder<Self> {
         TableBuilder::new(self).column(column, dtype)
     }
 
-    /// Several columns side by side as one vector field: see [`TableBuilder::columns`].
+    /// Several columns as one vector field; see [`TableBuilder::columns`].
     fn columns<C: Into<ColumnRef>>(
         self,
         field: impl Into<String>,
@@ -51,17 +51,17 @@ pub trait Table: Source + HasRows + Sized {
         TableBuilder::new(self).columns(field, columns, dtype)
     }
 
-    /// A column of lists, or of bytes, as an array field: see [`TableBuilder::array`].
+    /// A column of lists or bytes as an array field; see [`TableBuilder::array`].
     fn array(self, column: impl Into<ColumnRef>, dtype: DType, shape: impl Into<Vec<usize>>) -> TableBuilder<Self> {
         TableBuilder::new(self).array(column, dtype, shape)
     }
 
-    /// Classes as their indices: see [`TableBuilder::label`].
+    /// Classes as indices; see [`TableBuilder::label`].
     fn label(self, column: impl Into<ColumnRef>) -> TableBuilder<Self> {
         TableBuilder::new(self).label(column)
     }
 
-    /// Given classes as their indices: see [`TableBuilder::label_of`].
+    /// Given classes as indices; see [`TableBuilder::label_of`].
     fn label_of<C: Into<String>>(
         self,
         column: impl Into<ColumnRef>,
@@ -78,7 +78,7 @@ pub trait Table: Source + HasRows + Sized {
 
 impl<T: Source + HasRows> Table for T {}
 
-/// Where a table's rows are. Only the tables of this crate have them.
+/// Access to the rows of a table. Only this crate's tables implement it.
 pub trait HasRows {
     #[doc(hidden)]
     fn rows(&self) -> &BlockReader;
@@ -87,7 +87,7 @@ pub trait HasRows {
     fn rows_mut(&mut self) -> &mut BlockReader;
 }
 
-/// Makes a type with a field `rows: BlockReader` a table.
+/// Implements `Table` for a type with a field `rows: BlockReader`.
 macro_rules! table_of_rows {
     ($type:ty) => {
         impl fulmen_data::Source for $type {
@@ -121,7 +121,7 @@ macro_rules! table_of_rows {
         }
 
         impl $type {
-            /// Reads only these columns from now on. A dataset that is built of columns does this by itself.
+            /// Restricts reading to these columns. A dataset built from columns does this itself.
             pub fn select<C: Into<$crate::ColumnRef>>(
                 mut self,
                 columns: impl IntoIterator<Item = C>,
@@ -135,8 +135,8 @@ macro_rules! table_of_rows {
                 Ok(self)
             }
 
-            /// Keeps up to this many bytes of decoded rows, in all threads together; 256 MiB unless this is called. The
-            /// block that a row stands in is kept whatever its size.
+            /// Caches up to this many bytes of decoded rows, over all threads; 256 MiB unless set. At least one block
+            /// is cached.
             pub fn cache_bytes(mut self, bytes: usize) -> Self {
                 self.rows.set_cache(bytes);
                 self
@@ -147,7 +147,7 @@ macro_rules! table_of_rows {
         $crate::table::table_of_rows!($type);
 
         impl $type {
-            /// The rows from the beginning to the end, each block decoded once and let go.
+            /// The rows in sequence; each block is decoded once and then dropped.
             pub fn stream(&self) -> $crate::RowStream {
                 self.rows.stream()
             }

@@ -1,6 +1,6 @@
-//! Columns of a table made into the fields of samples: numbers, vectors, arrays and classes.
+//! Datasets from the columns of a table: numbers, vectors, arrays and classes.
 //!
-//! Not here: how classes get their numbers (`labels`), and conversion of values (`cell`, `arrow_scalar`).
+//! Not here: the indices of classes (`labels`), and conversion of values (`scalar`, `arrow_scalar`).
 
 use fulmen_tensor::DType;
 
@@ -12,7 +12,7 @@ use super::scalar::{Mismatch, ScalarRef, store};
 use super::table::Table;
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample, Stage};
 
-/// One field, as the user asked for it.
+/// A field as the user requested it.
 #[derive(Clone, Debug)]
 struct FieldSpec {
     name: String,
@@ -25,15 +25,15 @@ struct FieldSpec {
 
 #[derive(Clone, Debug)]
 enum FieldKind {
-    /// One value a column.
+    /// One value per column.
     Values,
     /// A list in one column.
     Array,
-    /// A class, with its classes where the user gave them.
+    /// A class, with the classes that the user gave, if any.
     Label(Option<Vec<String>>),
 }
 
-/// Which columns become which fields. Made by the methods of [`Table`].
+/// The columns that become fields. Made by the methods of [`Table`].
 #[must_use = "nothing is read before `build`"]
 #[derive(Debug)]
 pub struct TableBuilder<T> {
@@ -52,11 +52,11 @@ impl<T: Table> TableBuilder<T> {
         self
     }
 
-    /// The field's name where none is given: that of the column.
+    /// The default name of a field: the name of its column.
     fn name_of(&self, column: &ColumnRef) -> String {
         match column {
             ColumnRef::Name(name) => name.clone(),
-            // A position that is not there is reported by `build`.
+            // `build` reports a position that does not exist.
             ColumnRef::Position(position) => self
                 .table
                 .rows()
@@ -66,16 +66,16 @@ impl<T: Table> TableBuilder<T> {
         }
     }
 
-    /// A field of shape `[]` of the column's values: numbers or truth values.
+    /// A field of shape `[]` with the values of a column: numbers or booleans.
     ///
-    /// Integers must fit into the dtype, and can be read as floats; floats cannot be read as integers.
+    /// Integers must be in the range of the dtype, and can be read as floats; floats cannot be read as integers.
     pub fn column(self, column: impl Into<ColumnRef>, dtype: DType) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
         self.push(name, vec![column], dtype, vec![], FieldKind::Values)
     }
 
-    /// A field of shape `[columns]` of the values of several columns, in this order.
+    /// A field of shape `[columns]` with the values of several columns, in this order.
     pub fn columns<C: Into<ColumnRef>>(
         self,
         field: impl Into<String>,
@@ -87,10 +87,10 @@ impl<T: Table> TableBuilder<T> {
         self.push(field.into(), columns, dtype, shape, FieldKind::Values)
     }
 
-    /// A field of this shape of a column of lists, nested ones too, or for u8 of bytes.
+    /// A field of this shape from a column of lists, also nested ones, or of bytes for u8.
     ///
-    /// Every list must have as many elements as the shape has; where the lists are nested as deeply as the shape has
-    /// axes, axis by axis.
+    /// Every list must have as many elements as the shape. If the nesting is as deep as the number of axes, the lengths
+    /// must match axis by axis.
     pub fn array(self, column: impl Into<ColumnRef>, dtype: DType, shape: impl Into<Vec<usize>>) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
@@ -99,9 +99,9 @@ impl<T: Table> TableBuilder<T> {
 
     /// A field `i32[]` of class indices.
     ///
-    /// Texts are numbered in their sorted order over all of the table, which is read once for it; integers (in CSV `10.0`
-    /// too) are taken as they are, and must not be negative. Where the file names its classes, as Hugging Face's `ClassLabel` does, these are
-    /// the classes. A set that is validated with needs the classes of the one that is trained on:
+    /// Texts are numbered in sorted order over the whole table, which is read once for this. Integers (in CSV also
+    /// `10.0`) are used as they are, and must not be negative. If the file lists its classes, like Hugging Face's
+    /// `ClassLabel`, these are used. A validation set needs the classes of the training set:
     /// [`label_of`](TableBuilder::label_of).
     pub fn label(self, column: impl Into<ColumnRef>) -> TableBuilder<T> {
         let column = column.into();
@@ -109,8 +109,8 @@ impl<T: Table> TableBuilder<T> {
         self.push(name, vec![column], DType::I32, vec![], FieldKind::Label(None))
     }
 
-    /// The same with given classes: a text's index is its place among them, an integer must be below their number. In CSV,
-    /// which knows no types, integers are taken for indices only where no class has a number for its name.
+    /// The same with given classes: the index of a text is its position among them; an integer must be below their
+    /// number. In CSV, which has no types, integers are treated as indices only if no class is named like a number.
     pub fn label_of<C: Into<String>>(
         self,
         column: impl Into<ColumnRef>,
@@ -122,7 +122,7 @@ impl<T: Table> TableBuilder<T> {
         self.push(name, vec![column], DType::I32, vec![], FieldKind::Label(Some(classes)))
     }
 
-    /// Names the field that was added last, otherwise called as its column.
+    /// Names the field that was added last; by default it is named like its column.
     pub fn named(mut self, name: impl Into<String>) -> TableBuilder<T> {
         match self.wanted.last_mut() {
             Some(wanted) => wanted.name = name.into(),
@@ -131,8 +131,8 @@ impl<T: Table> TableBuilder<T> {
         self
     }
 
-    /// What stands in the field that was added last where its columns have no value. Without this, such a row is an
-    /// error that names its line.
+    /// The value for missing ones in the field that was added last. Without it, a row with a missing value is an error
+    /// that names its line.
     pub fn fill(mut self, value: f64) -> TableBuilder<T> {
         match self.wanted.last_mut() {
             Some(wanted) => wanted.fill = Some(value),
@@ -141,11 +141,11 @@ impl<T: Table> TableBuilder<T> {
         self
     }
 
-    /// The dataset.
+    /// Builds the dataset.
     ///
     /// # Errors
-    /// A column that is not there, or whose type cannot be read as the dtype; a value to fill with that the dtype cannot
-    /// hold; classes that cannot be numbered.
+    /// A column that does not exist, or cannot be converted to the dtype; a fill value that the dtype cannot represent;
+    /// classes that cannot be numbered.
     pub fn build(mut self) -> Result<TableDataset<T>> {
         if let Some(fault) = self.fault {
             return Err(Error::usage(fault));
@@ -169,7 +169,7 @@ impl<T: Table> TableBuilder<T> {
     }
 }
 
-/// What a field is made of, checked against the columns that there are.
+/// A field, validated against the columns of the table.
 fn check(wanted: &FieldSpec, schema: &[Column], positions: &Positions, place: &str) -> Result<FieldWriter> {
     let field = Field::new(wanted.name.clone(), wanted.dtype, wanted.shape.clone());
     field.elements()?;
@@ -204,7 +204,7 @@ fn check(wanted: &FieldSpec, schema: &[Column], positions: &Positions, place: &s
     Ok(FieldWriter { field, columns, array: matches!(wanted.form, FieldKind::Array), labels: None, fill: wanted.fill })
 }
 
-/// How one field is written.
+/// A writer for one field.
 #[derive(Debug)]
 struct FieldWriter {
     field: Field,
@@ -215,7 +215,7 @@ struct FieldWriter {
 }
 
 impl FieldWriter {
-    /// Writes the field's bytes from a row. An error comes with the position of the column.
+    /// Writes the bytes of the field from a row. An error includes the position of the column.
     fn write(&self, row: &RowLease<'_>, out: &mut [u8]) -> std::result::Result<(), (usize, Mismatch)> {
         let (dtype, column) = (self.field.dtype, self.columns.first().copied().unwrap_or(0));
         if let Some(labels) = &self.labels {
@@ -267,7 +267,7 @@ pub struct TableDataset<T> {
 }
 
 impl<T> TableDataset<T> {
-    /// The names of the classes of a label field, in the order of their indices; none where the labels are integers
+    /// The names of the classes of a label field, in the order of their indices; none if the labels are integers
     /// without names.
     pub fn classes(&self, field: &str) -> Option<&[String]> {
         self.specs.iter().find(|spec| spec.field.name == field)?.labels.as_ref()?.names()
@@ -293,7 +293,7 @@ impl<T: Table> Dataset for TableDataset<T> {
         for (field, spec) in self.specs.iter().enumerate() {
             spec.write(&row, sample.field_mut(field)?).map_err(|(column, mismatch)| {
                 let name = self.table.rows().columns.get(column).map_or("?", |column| column.name.as_str());
-                // File and line are said by the origin, which stands in front of what goes wrong with a sample.
+                // The origin, which precedes the message about a sample, has the file and the line.
                 Error::field(format!("column `{name}` {}", mismatch.message()))
             })?;
         }

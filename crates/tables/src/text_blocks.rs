@@ -1,6 +1,6 @@
-//! Text files as blocks of records: where each block begins, so that any record can be read by its number.
+//! Text files as blocks of records, with an index of the blocks, so that any record can be read by number.
 //!
-//! Not here: what a record is; `lines` and `csv_records` find and decode them.
+//! Not here: records; `lines` and `csv_records` find and decode them.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -14,46 +14,46 @@ use super::source_file::{SourceFile, fingerprint_inputs};
 use fulmen_data::{Fingerprint, Result};
 use fulmen_data::{internal::cores, internal::in_parallel};
 
-/// Files up to this size are kept in memory, all of one collection together.
+/// The default limit for keeping the files of a collection in memory.
 pub(crate) const KEPT: u64 = 64 << 20;
 
-/// Longer records are refused: a file without line ends would be read as one.
+/// Longer records are rejected: a file without line ends would be read as one.
 pub(crate) const LONGEST: u64 = 1 << 30;
 
-/// A block ends after the record with which it has this many bytes. In random order over a table that is larger than what
-/// is kept, each row costs the decoding of a block; and each block takes some 40 bytes of memory.
+/// A block ends with the record that reaches this many bytes. In random order over a table larger than the cache, each
+/// row costs the decoding of a block; and each block takes about 40 bytes of memory.
 pub(crate) const BLOCK: u64 = 8 << 10;
 
-/// How the records of a text file become rows.
+/// Conversion of the records of a text file to rows.
 pub(crate) trait Format: Send + Sync + Sized + 'static {
-    /// The records in `bytes`, of which the first begins in line `line`.
+    /// The records in `bytes`; the first one starts in line `line`.
     fn decode(&self, file: &Arc<SourceFile>, line: u64, bytes: &[u8]) -> Result<Block>;
 
-    /// The same with these columns alone.
+    /// The same with only these columns.
     fn select(&self, columns: &[usize]) -> Self;
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint);
 }
 
-/// A file whose blocks are found.
+/// A file with the index of its blocks.
 pub(crate) struct IndexedFile {
     pub(crate) input: Arc<SourceFile>,
-    /// The whole file, where it is small.
+    /// The content of a small file.
     kept: Option<Vec<u8>>,
     parts: Vec<Part>,
 }
 
-/// A block: its first byte and line, and its rows.
+/// A block: its offset and line, and its rows.
 struct Part {
     start: u64,
     line: u64,
     rows: u32,
-    /// Whether each of its rows takes a line.
+    /// Whether each of its rows takes one line.
     in_lines: bool,
 }
 
 impl IndexedFile {
-    /// Takes in the next record, which begins at byte `start`, in line `line`.
+    /// Adds the next record, which starts at byte `start`, in line `line`.
     pub(crate) fn push(&mut self, start: u64, line: u64, block: u64) {
         match self.parts.last_mut().filter(|part| start - part.start < block) {
             Some(part) => {
@@ -79,8 +79,8 @@ impl IndexedFile {
     }
 }
 
-/// Finds the blocks of files with `find`, which gives them to [`IndexedFile::push`]. Files are kept in memory if they have
-/// up to `keep_below` bytes in all.
+/// Indexes the files with `find`, which passes records to [`IndexedFile::push`]. The files are kept in memory if they
+/// have up to `keep_below` bytes in total.
 pub(crate) fn index<T: Send>(
     inputs: &[Arc<SourceFile>],
     keep_below: u64,
@@ -149,7 +149,7 @@ impl<F: Format> BlockSource for TextBlocks<F> {
     }
 }
 
-/// Rows in these lines as a block.
+/// A block of the rows in these lines.
 pub(crate) fn block(
     file: &Arc<SourceFile>,
     lines: Vec<u64>,

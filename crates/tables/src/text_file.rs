@@ -13,13 +13,13 @@ use fulmen_files::fingerprint_all;
 
 const EXTENSIONS: [&str; 1] = [".txt"];
 
-/// Documents larger than this are refused.
+/// The maximum size of a document.
 const LARGEST_DOCUMENT: u64 = 1 << 30;
 
-/// The lines of text files by index, blank ones too, without their ends.
+/// The lines of text files by index, including blank ones, without their line ends.
 ///
-/// Opening reads the files once to find where each block of some 8 KiB of lines begins; small files are kept in memory. The text must be
-/// UTF-8; a line that is not is an error that names it.
+/// Opening reads the files once to find the start of each block of about 8 KiB of lines; small files are kept in
+/// memory. The text must be UTF-8; an invalid line is an error that names it.
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -39,15 +39,15 @@ pub struct TextFile {
 }
 
 impl TextFile {
-    /// Opens a file, the files of a pattern, or all `.txt` files under a folder, as one list of lines.
+    /// Opens a file, the files of a pattern, or all `.txt` files in a folder, as one list of lines.
     ///
     /// # Errors
-    /// Files that are not there, or compressed ones: those are read by [`stream`](TextFile::stream).
+    /// Files that do not exist or are compressed; read compressed files with [`stream`](TextFile::stream).
     pub fn open(location: impl Into<Location>) -> Result<TextFile> {
         Ok(TextFile { lines: lines::index(&location.into(), &EXTENSIONS, true, "`TextFile::stream`")? })
     }
 
-    /// The lines in order, of files that may be compressed by gzip or zstd.
+    /// The lines in sequence, from files that may be compressed with gzip or zstd.
     pub fn stream(location: impl Into<Location>) -> Result<LineStream<String>> {
         LineStream::open(&location.into(), &[".txt", ".txt.gz", ".txt.zst"], true, utf8, ("lines", ""))
     }
@@ -57,7 +57,7 @@ fn utf8(bytes: &[u8], failed: &dyn Fn(String) -> Error) -> Result<String> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
         Err(error) => Err(failed(format!(
-            "the text is no UTF-8 from byte {} on; convert the file, for instance with `iconv -t utf-8`",
+            "the text is not UTF-8 from byte {} on; convert the file, for instance with `iconv -t utf-8`",
             error.valid_up_to()
         ))),
     }
@@ -84,7 +84,7 @@ impl Source for TextFile {
     }
 }
 
-/// Files as documents: the whole text of each, by index, in the order of their paths.
+/// Files as documents: the whole text of each, by index, sorted by path.
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -102,12 +102,12 @@ pub struct TextFolder {
 }
 
 impl TextFolder {
-    /// All `.txt` files under a folder, or those of a pattern.
+    /// All `.txt` files in a folder, or those of a pattern.
     pub fn open(location: impl Into<Location>) -> Result<TextFolder> {
         TextFolder::open_with(location, &EXTENSIONS)
     }
 
-    /// All files under a folder whose names end in one of `extensions`, such as `.md`.
+    /// All files in a folder whose names end in one of `extensions`, such as `.md`.
     pub fn open_with(location: impl Into<Location>, extensions: &[&str]) -> Result<TextFolder> {
         Ok(TextFolder { files: expand(&location.into(), extensions)? })
     }
@@ -140,7 +140,7 @@ impl Source for TextFolder {
     fn origin(&self, index: usize) -> String {
         match self.file(index) {
             Ok(file) => file.to_string(),
-            Err(_) => format!("document {index}, which is not there"),
+            Err(_) => format!("document {index}, which does not exist"),
         }
     }
 

@@ -1,6 +1,6 @@
-//! [`ByteLevelBpe`]: a tokenizer trained on the user's own texts.
+//! [`ByteLevelBpe`]: trains a tokenizer on your own texts.
 //!
-//! Not here: the tokenizer itself, and files of other kinds of tokenizers, which Hugging Face's libraries train.
+//! Not here: the tokenizer itself, and other kinds of tokenizers, which Hugging Face's libraries can train.
 
 use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;
@@ -13,10 +13,10 @@ use tokenizers::processors::template::TemplateProcessing;
 use super::Tokenizer;
 use fulmen_data::{Error, Result};
 
-/// Trains a byte-level BPE tokenizer, GPT-2's and RoBERTa's kind: it begins with the 256 bytes and joins the most frequent
-/// neighbours within words until the vocabulary is full. No text has an unknown token.
+/// Trains a byte-level BPE tokenizer, as used by GPT-2 and RoBERTa. It starts with the 256 bytes and merges the most
+/// frequent pairs within words until the vocabulary is full. No text has an unknown token.
 ///
-/// The same texts in any order give the same tokenizer: that of Hugging Face's `tokenizers`.
+/// The result does not depend on the order of the texts, and is the same as that of Hugging Face's `tokenizers`.
 ///
 /// ```
 /// use fulmen_text::ByteLevelBpe;
@@ -39,39 +39,39 @@ pub struct ByteLevelBpe {
 }
 
 impl ByteLevelBpe {
-    /// The largest size of the vocabulary, in tokens. Bytes and special tokens count.
+    /// The maximum size of the vocabulary in tokens, including bytes and special tokens.
     pub fn new(vocab_size: usize) -> ByteLevelBpe {
         ByteLevelBpe { vocab_size, min_frequency: 0, special_tokens: Vec::new(), template: None, single_digits: false }
     }
 
-    /// Special tokens, which get the numbers from 0 on in this order.
+    /// Special tokens, numbered from 0 in this order.
     pub fn special_tokens<T: Into<String>>(mut self, tokens: impl IntoIterator<Item = T>) -> ByteLevelBpe {
         self.special_tokens = tokens.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Where special tokens stand around a text, `$A`: `"<s> $A </s>"`. None are added unless set.
+    /// The template that adds special tokens to a text, `$A`: `"<s> $A </s>"`. None are added unless set.
     pub fn template(mut self, template: impl Into<String>) -> ByteLevelBpe {
         self.template = Some(template.into());
         self
     }
 
-    /// How often two neighbours must occur to be joined; once unless set.
+    /// The minimum frequency of a pair to be merged; once unless set.
     pub fn min_frequency(mut self, times: u64) -> ByteLevelBpe {
         self.min_frequency = times;
         self
     }
 
-    /// Whether each digit is a token of its own, so that numbers are spelled; no unless set.
+    /// Whether each digit is a separate token, so that numbers are spelled out; off unless set.
     pub fn single_digits(mut self, single: bool) -> ByteLevelBpe {
         self.single_digits = single;
         self
     }
 
-    /// The tokenizer of these texts.
+    /// Trains the tokenizer on these texts.
     ///
     /// # Errors
-    /// A vocabulary that has no room for the bytes and the special tokens; a template that names another token.
+    /// A vocabulary too small for the bytes and the special tokens; a template with another token.
     pub fn train<I>(&self, texts: I) -> Result<Tokenizer>
     where
         I: IntoIterator<Item: AsRef<str> + Send, IntoIter: Send>,
@@ -79,7 +79,7 @@ impl ByteLevelBpe {
         let least = 256 + self.special_tokens.len();
         if self.vocab_size < least {
             return Err(Error::usage(format!(
-                "a vocabulary of {} tokens has no room for 256 bytes and {} special tokens; take {least} or more",
+                "a vocabulary of {} tokens is too small for 256 bytes and {} special tokens; use at least {least}",
                 self.vocab_size,
                 self.special_tokens.len()
             )));

@@ -1,4 +1,4 @@
-//! Which few lengths samples are padded to, so that there are few shapes to compile and little padding.
+//! Choosing a few padded lengths, for few shapes to compile and little padding.
 //!
 //! Not here: batches of several shapes, which the loader makes.
 
@@ -7,7 +7,7 @@ use std::fmt;
 use super::document_reader::in_order;
 use fulmen_data::{Error, Result, Source};
 
-/// Lengths to pad to, and how much padding that makes. A loader makes batches of these lengths with
+/// Padded lengths, and the amount of padding they cause. For batches of these lengths, give a loader
 /// [`Buckets`](fulmen_data::Buckets): `Buckets::new(&lengths, boundaries.lengths())`.
 ///
 /// ```
@@ -22,29 +22,26 @@ use fulmen_data::{Error, Result, Source};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketBoundaries {
-    /// Ascending.
     lengths: Vec<usize>,
-    /// Of each: samples, and their tokens.
+    /// For each boundary: the number of samples, and of their tokens.
     counts: Vec<(u64, u64)>,
 }
 
 impl BucketBoundaries {
-    /// What the samples of these lengths come to with these boundaries, each of which is the length that samples are
-    /// padded to.
+    /// The padding of samples of these lengths with these boundaries, which are the padded lengths.
     ///
     /// # Errors
-    /// Boundaries that do not ascend from 1 on, and a sample longer than the last.
+    /// Boundaries that do not ascend from at least 1; a sample longer than the last boundary.
     pub fn new(lengths: &[usize], boundaries: &[usize]) -> Result<BucketBoundaries> {
         if boundaries.is_empty() || boundaries[0] == 0 || boundaries.windows(2).any(|pair| pair[0] >= pair[1]) {
-            return Err(Error::usage(format!("the boundaries {boundaries:?} do not ascend from 1 on")));
+            return Err(Error::usage(format!("the boundaries {boundaries:?} do not ascend, starting from at least 1")));
         }
         let mut counts = vec![(0u64, 0u64); boundaries.len()];
         for (index, &length) in lengths.iter().enumerate() {
             let bucket = boundaries.partition_point(|&boundary| boundary < length);
             let Some((samples, tokens)) = counts.get_mut(bucket) else {
                 return Err(Error::usage(format!(
-                    "sample {index} has {length} tokens, more than the last boundary, {}; add a longer one, or cut the \
-                     texts",
+                    "sample {index} has {length} tokens, more than the last boundary, {}; add a longer one, or truncate the texts",
                     boundaries[boundaries.len() - 1]
                 )));
             };
@@ -54,24 +51,24 @@ impl BucketBoundaries {
         Ok(BucketBoundaries { lengths: boundaries.to_vec(), counts })
     }
 
-    /// The lengths that samples are padded to, ascending.
+    /// The padded lengths, ascending.
     pub fn lengths(&self) -> &[usize] {
         &self.lengths
     }
 
-    /// How many samples are padded to each.
+    /// The number of samples padded to each length.
     pub fn samples(&self) -> Vec<u64> {
         self.counts.iter().map(|(samples, _)| *samples).collect()
     }
 
-    /// The share of padding in all positions; 0 where there are no samples.
+    /// The fraction of padding among all positions; 0 if there are no samples.
     pub fn padding_share(&self) -> f64 {
         let padded: u128 = (0..self.lengths.len()).map(|bucket| self.padded(bucket)).sum();
         let tokens: u128 = self.counts.iter().map(|(_, tokens)| u128::from(*tokens)).sum();
         share(padded, tokens)
     }
 
-    /// Positions in all samples of a bucket.
+    /// Positions in all samples of a bucket, including padding.
     fn padded(&self, bucket: usize) -> u128 {
         self.lengths[bucket] as u128 * u128::from(self.counts[bucket].0)
     }
@@ -94,15 +91,14 @@ impl fmt::Display for BucketBoundaries {
     }
 }
 
-/// At most `count` lengths to pad samples to, such that there is the least padding of all choices. The last one is the
-/// longest sample's.
+/// The best choice of at most `count` padded lengths, with the least padding. The last one is the length of the longest
+/// sample.
 ///
-/// The best choice is found exactly (dynamic programming over the distinct lengths `d`, in `O(count · d log d)`). To
-/// have multiples of a number, as a TPU likes them, round the lengths up before: `lengths.iter().map(|length|
-/// length.next_multiple_of(64))`.
+/// The optimum is exact (dynamic programming over the distinct lengths `d`, in `O(count · d log d)`). For multiples of
+/// a number, which suit a TPU, round the lengths up first: `lengths.iter().map(|length| length.next_multiple_of(64))`.
 ///
 /// # Errors
-/// No samples, no lengths to choose, or only samples of length 0.
+/// No samples, a count of 0, or only samples of length 0.
 pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<BucketBoundaries> {
     let mut sorted = lengths.to_vec();
     sorted.sort_unstable();
@@ -114,7 +110,7 @@ pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<BucketBounda
             sorted.last().unwrap_or(&0)
         )));
     }
-    // Distinct lengths, with the number of samples up to each. A boundary at 0 is none.
+    // Distinct lengths, with the cumulative number of samples. A boundary at 0 is useless.
     let mut steps: Vec<(u64, u64)> = Vec::new();
     for (before, &length) in sorted.iter().enumerate() {
         match steps.last_mut() {
@@ -126,9 +122,11 @@ pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<BucketBounda
     BucketBoundaries::new(lengths, &chosen)
 }
 
-/// The boundaries of the least sum of padded lengths. `steps` has the distinct lengths and the samples up to each.
+/// The boundaries with the smallest sum of padded lengths. `steps` has the distinct lengths and the cumulative numbers
+/// of samples.
 fn cheapest(steps: &[(u64, u64)], count: usize) -> Vec<usize> {
-    // costs[last]: the least with the boundaries so far, the last of them at `last`, for the samples up to it.
+    // costs[last]: the minimum for the samples up to `last`, with the boundaries so far, of which the last is at
+    // `last`.
     let mut costs: Vec<u128> =
         steps.iter().map(|(length, samples)| u128::from(*length) * u128::from(*samples)).collect();
     let mut befores: Vec<Vec<u32>> = Vec::new();
@@ -142,7 +140,7 @@ fn cheapest(steps: &[(u64, u64)], count: usize) -> Vec<usize> {
     let mut last = steps.len() - 1;
     let mut chosen = vec![steps[last].0 as usize];
     for before in befores.iter().rev() {
-        // Where one more boundary gains nothing, there is none.
+        // Another boundary is added only if it reduces the padding.
         if before[last] != u32::MAX {
             last = before[last] as usize;
             chosen.push(steps[last].0 as usize);
@@ -152,7 +150,7 @@ fn cheapest(steps: &[(u64, u64)], count: usize) -> Vec<usize> {
     chosen
 }
 
-/// One more boundary, placed after each of the others.
+/// Adds one boundary after each possible last one.
 struct Row<'a> {
     steps: &'a [(u64, u64)],
     costs: &'a [u128],
@@ -161,8 +159,8 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// For each last boundary in `range`, the best one before it, known to lie in `low..=high`. The best one never
-    /// moves back as the last one moves on (the costs satisfy the quadrangle inequality), so halves bound each other.
+    /// For each last boundary in `range`, the best previous one, known to be in `low..=high`. The best one never moves
+    /// back as the last one moves forward (the costs satisfy the quadrangle inequality), so each half bounds the other.
     fn solve(&mut self, range: std::ops::Range<usize>, low: usize, high: usize) {
         if range.is_empty() {
             return;
@@ -185,10 +183,10 @@ impl Row<'_> {
     }
 }
 
-/// How many tokens each item has, counted once by `threads` threads.
+/// The number of tokens of each item, counted with `threads` threads.
 ///
 /// # Errors
-/// The first item that cannot be read.
+/// The error of the first item that cannot be read.
 pub fn token_lengths<S>(source: &S, threads: usize) -> Result<Vec<usize>>
 where
     S: Source<Item: AsRef<[u32]>>,
@@ -211,7 +209,7 @@ mod tests {
     use super::*;
     use fulmen_data::SampleRng;
 
-    /// The least positions of all ways to choose boundaries among the lengths.
+    /// The minimum over all choices of boundaries among the lengths.
     fn least(lengths: &[usize], distinct: &[usize], count: usize) -> u128 {
         let mut best = u128::MAX;
         for choice in 0u32..1 << distinct.len() {
@@ -234,7 +232,7 @@ mod tests {
         for round in 0..200 {
             let longest = random.in_range(1..12);
             let lengths: Vec<usize> = (0..random.in_range(1..40))
-                // Skewed, as texts are, in every second round.
+                // Skewed like real texts in every second round.
                 .map(|_| if round % 2 == 0 { random.below(longest + 1) } else { longest / random.in_range(1..9) })
                 .collect();
             let mut distinct: Vec<usize> = lengths.iter().map(|&length| length.max(1)).collect();

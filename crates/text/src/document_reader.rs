@@ -1,6 +1,6 @@
-//! Reads a source once from beginning to end, with several threads, and hands its items on in order.
+//! Reads a source once with several threads, and passes its items on in order.
 //!
-//! Not here: what is done with them. It is for one-time passes (counting, writing token files), not for training.
+//! Not here: training. This is for one-time passes, such as counting and writing token files.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::sync_channel;
@@ -8,10 +8,10 @@ use std::sync::mpsc::sync_channel;
 use fulmen_data::internal::panicked;
 use fulmen_data::{Error, Result, Source};
 
-/// Items a thread reads before it hands them on.
+/// How many items a thread reads before it passes them on.
 const CHUNK: usize = 32;
 
-/// Calls `take` with what `map` makes of each item, in order; `map` runs on `threads` threads.
+/// Calls `take` with the result of `map` for each item, in order; `map` runs on `threads` threads.
 pub(super) fn in_order<S: Source, T: Send>(
     source: &S,
     threads: usize,
@@ -30,8 +30,8 @@ pub(super) fn in_order<S: Source, T: Send>(
     let chunks = len.div_ceil(CHUNK);
     let read = &read;
     std::thread::scope(|scope| {
-        // Thread i reads every chunk i, i + threads, ...: no lock, and the order is known. Dropping the receivers at an
-        // error ends the threads.
+        // Thread i reads the chunks i, i + threads, ...: this needs no lock and keeps the order. Dropping the receivers
+        // on an error ends the threads.
         let receivers: Vec<_> = (0..threads.min(chunks))
             .map(|thread| {
                 let (sender, receiver) = sync_channel::<Vec<Result<T>>>(2);
@@ -50,7 +50,7 @@ pub(super) fn in_order<S: Source, T: Send>(
         for chunk in 0..chunks {
             let items = receivers[chunk % threads]
                 .recv()
-                .map_err(|_| Error::panic("a thread that reads the source ended before its work was done"))?;
+                .map_err(|_| Error::panic("a thread that reads the source ended early"))?;
             for item in items {
                 take(index, item?)?;
                 index += 1;

@@ -1,10 +1,10 @@
-//! The tokens of a text, and bringing them to a length.
+//! The tokens of a text, and truncating or padding them.
 //!
-//! Not here: where they come from (`tokenizer`), and how they become a sample (`samples`).
+//! Not here: tokenizers (`tokenizer`), and samples (`token_collator`).
 
 use fulmen_data::{Error, Result};
 
-/// The tokens of a text, of a pair of texts, or of a block into which documents were packed.
+/// The tokens of a text, of a pair of texts, or of a block of packed documents.
 ///
 /// ```
 /// use fulmen_text::{Encoding, Side};
@@ -15,39 +15,39 @@ use fulmen_data::{Error, Result};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Encoding {
-    /// The tokens' numbers.
+    /// The token ids.
     pub ids: Vec<u32>,
-    /// For each token, which text of a pair it belongs to, by the tokenizer's count; empty where all are 0.
+    /// For each token, which text of a pair it belongs to, by the tokenizer's count; empty if all are 0.
     pub type_ids: Vec<u32>,
-    /// For each token, whether the tokenizer added it and it stands for no part of the text; empty where none does.
+    /// For each token, whether it is a special token added by the tokenizer; empty if there are none.
     pub special: Vec<bool>,
-    /// For each token, the word it is a part of, and `None` for special tokens; empty where words were not asked for.
+    /// For each token, the index of its word, and `None` for special tokens; empty if words were not requested.
     pub words: Vec<Option<u32>>,
-    /// Where a document begins, other than at 0: ascending, and empty where there is but one. The last place is the number
-    /// of tokens where [`next`](Encoding::next) begins a document.
+    /// The positions where documents start, except 0, ascending; empty if there is only one. The last one is the number
+    /// of tokens if [`next`](Encoding::next) starts a document.
     pub starts: Vec<usize>,
-    /// The token that follows the last one, where a longer text was cut: the label of the last position.
+    /// The token after the last one, if a longer text was cut: the label of the last position.
     pub next: Option<u32>,
 }
 
 impl Encoding {
-    /// Tokens of one text, of which nothing more is known.
+    /// The tokens of one text, without further information.
     pub fn from_ids(ids: Vec<u32>) -> Encoding {
         Encoding { ids, ..Encoding::default() }
     }
 
-    /// How many tokens there are.
+    /// The number of tokens.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether there is no token.
+    /// Whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// Takes tokens away on one side until at most `length` are left. Special tokens go like any other; a
-    /// `Tokenizer` with a maximal length keeps them.
+    /// Removes tokens on one side until at most `length` are left. Special tokens are removed like any other; a
+    /// `Tokenizer` with a maximum length keeps them.
     pub fn truncate(&mut self, length: usize, side: Side) {
         let excess = self.len().saturating_sub(length);
         if excess == 0 {
@@ -73,7 +73,7 @@ impl Encoding {
         }
     }
 
-    /// Whether what is known of each token is known of all of them: the fields are public.
+    /// Checks that the public fields have consistent lengths.
     pub(super) fn check(&self) -> Result<()> {
         let lengths = [("type_ids", self.type_ids.len()), ("special", self.special.len()), ("words", self.words.len())];
         if let Some((name, length)) = lengths.iter().find(|(_, length)| *length != 0 && *length != self.len()) {
@@ -103,17 +103,17 @@ impl AsRef<[u32]> for Encoding {
     }
 }
 
-/// The side on which tokens are taken away or padding is added.
+/// The side on which to truncate or pad.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The text's beginning.
+    /// The start of the text.
     Left,
-    /// The text's end.
+    /// The end of the text.
     #[default]
     Right,
 }
 
-/// Tokens with padding to a length, and the padding mask: true where there is a token.
+/// Pads tokens to a length, and returns the padding mask: true for tokens.
 ///
 /// ```
 /// use fulmen_text::{Side, pad_to};
@@ -133,13 +133,11 @@ pub fn pad_to(ids: &[u32], length: usize, pad_id: u32, side: Side) -> Result<(Ve
     Ok((padded, mask))
 }
 
-/// Where the first of `tokens` tokens stands in a sample of `length`, with the padding on one side.
+/// The position of the first of `tokens` tokens in a sample of `length`, with the padding on one side.
 pub(super) fn place(tokens: usize, length: usize, padding: Side) -> Result<usize> {
     let Some(rest) = length.checked_sub(tokens) else {
         return Err(Error::usage(format!(
-            "a text has {tokens} tokens, more than the {length} of a sample; let the tokenizer cut it \
-             (Tokenizer::max_length), cut it without regard to special tokens (TokenCollator::truncation), or take longer \
-             samples"
+            "a text has {tokens} tokens, more than the {length} of a sample; let the tokenizer truncate it (Tokenizer::max_length), truncate it without regard to special tokens (TokenCollator::truncation), or use longer samples"
         )));
     };
     Ok(match padding {

@@ -1,16 +1,16 @@
-//! The documents of a source as tokens that are kept nowhere: counted once, and tokenized whenever they are read.
+//! Documents that are tokenized each time they are read; only their token counts are stored.
 //!
-//! Not here: tokens that are kept (`token_array`, `token_file`), which are read many times faster.
+//! Not here: stored tokens (`token_array`, `token_file`), which are read many times faster.
 
 use super::token_format::check_range;
 use super::token_store::document_at;
 use super::{TokenStore, token_lengths};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// The tokens of a source's documents, of which only the numbers are kept.
+/// The tokens of a source's documents, computed on each read.
 ///
-/// A block is made by tokenizing all documents that reach into it, whole: right for short documents, a vocabulary that
-/// still changes, or a disk without room. A document without tokens is left out.
+/// A block is made by tokenizing all documents that it overlaps. This suits short documents, a changing vocabulary, or
+/// a full disk. Documents without tokens are left out.
 ///
 /// ```
 /// # use fulmen_data::{Fingerprint, Result};
@@ -44,15 +44,16 @@ pub struct IndexedDocuments<S> {
     source: S,
     separator: Option<u32>,
     ends: Vec<u64>,
-    /// The index in the source of each document that has tokens.
+    /// The index in the source of each document with tokens.
     indices: Vec<usize>,
 }
 
 impl<S: Source<Item: AsRef<[u32]>>> IndexedDocuments<S> {
-    /// Counts the tokens of all documents, with `threads` threads. `separator` is put after each and counts as its last.
+    /// Counts the tokens of all documents with `threads` threads. `separator` is appended to each and counts as its
+    /// last token.
     ///
     /// # Errors
-    /// The first document that cannot be read.
+    /// The error of the first document that cannot be read.
     pub fn new(source: S, separator: Option<u32>, threads: usize) -> Result<IndexedDocuments<S>> {
         let lengths = token_lengths(&source, threads)?;
         let (mut ends, mut indices, mut end) = (Vec::new(), Vec::new(), 0);
@@ -64,7 +65,7 @@ impl<S: Source<Item: AsRef<[u32]>>> IndexedDocuments<S> {
         Ok(IndexedDocuments { source, separator, ends, indices })
     }
 
-    /// The tokens of a document, which are as many as were counted.
+    /// The tokens of a document, checked against the stored count.
     fn document(&self, document: usize) -> Result<Vec<u32>> {
         let index = self.indices[document];
         let item = self.source.get(index)?;

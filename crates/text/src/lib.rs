@@ -1,4 +1,4 @@
-//! Texts as tokens: tokenizing, padding, packing, masking, and lengths that keep the number of shapes small.
+//! Texts as tokens: tokenizing, padding, packing, masking, and choosing padded lengths.
 //!
 //! ```
 //! use fulmen_text::{CausalLabels, TokenArray, TokenBlocks, TokenCollator};
@@ -19,7 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! From a file of lines to a file of tokens, once, and from there to batches in any number of runs:
+//! From a file of lines to a token file, once, and from there to batches in any number of runs:
 //!
 //! ```
 //! use fulmen_text::{CausalLabels, TokenBlocks, TokenFileWriter, TokenCollator, Tokenizer};
@@ -49,7 +49,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The steps fit together through one type, [`Encoding`]: the tokens of a text, or of a block of several.
+//! The steps share one type, [`Encoding`]: the tokens of a text, or of a block of several.
 //!
 //! | step | map-style | from the beginning to the end |
 //! | --- | --- | --- |
@@ -62,7 +62,8 @@
 //! | samples of one length | [`TokenCollator::dataset`] | the same |
 //! | which lengths | [`choose_boundaries`] | |
 //!
-//! Not here: reading texts from files (`tables`), batches of several lengths (the loader), attention (`fulmen_nn`).
+//! Not here: reading texts from files (`fulmen-tables`), batches of several lengths (the loader), attention
+//! (`fulmen_nn`).
 
 mod bpe;
 mod bucket_boundaries;

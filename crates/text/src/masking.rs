@@ -1,18 +1,18 @@
-//! Masked language modelling: which tokens are hidden, and what stands in their place.
+//! Masked language modelling: choosing and replacing tokens.
 //!
-//! Not here: the labels of a causal model, and padding (`samples`).
+//! Not here: the labels of a causal model, and padding (`token_collator`).
 
 use std::sync::Arc;
 
 use super::{Encoding, IGNORE_INDEX};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Hides tokens as BERT's training does, anew in each epoch: each token is chosen with a probability of 15 %; of the
-/// chosen ones 80 % become the mask token, 10 % a random token, and 10 % stay as they are. The labels are the chosen
-/// tokens, and [`IGNORE_INDEX`] at all other places. Devlin et al., arXiv:1810.04805, A.1; the probabilities are those of
+/// Masks tokens as in BERT's training, differently in each epoch: each token is chosen with a probability of 15 %; of
+/// the chosen ones, 80 % become the mask token, 10 % a random token, and 10 % stay the same. The labels are the chosen
+/// tokens, and [`IGNORE_INDEX`] elsewhere. Devlin et al., arXiv:1810.04805, A.1; the probabilities are those of
 /// `transformers`' `DataCollatorForLanguageModeling`.
 ///
-/// Special tokens are never chosen. A random token is any of the vocabulary, special ones included, as in
+/// Special tokens are never chosen. A random token is any token of the vocabulary, including special ones, as in
 /// `transformers`.
 ///
 /// ```
@@ -30,7 +30,6 @@ use fulmen_data::{Error, Result, SampleRng};
 pub struct MaskedLanguageModel {
     mask_id: u32,
     vocab_size: usize,
-    /// Ascending.
     special_ids: Arc<[u32]>,
     probability: f64,
     mask_share: f64,
@@ -39,7 +38,7 @@ pub struct MaskedLanguageModel {
 }
 
 impl MaskedLanguageModel {
-    /// Hides tokens behind `mask_id`, or behind random ones below `vocab_size`, but none of `special_ids`.
+    /// Masks tokens with `mask_id`, or with random ones below `vocab_size`, but never `special_ids`.
     pub fn new(mask_id: u32, vocab_size: usize, special_ids: impl IntoIterator<Item = u32>) -> MaskedLanguageModel {
         let mut special: Vec<u32> = special_ids.into_iter().chain([mask_id]).collect();
         special.sort_unstable();
@@ -55,45 +54,44 @@ impl MaskedLanguageModel {
         }
     }
 
-    /// With the mask token, the vocabulary and the special tokens of a tokenizer.
+    /// Uses the mask token, the vocabulary and the special tokens of a tokenizer.
     ///
     /// # Errors
-    /// A tokenizer with neither `[MASK]` nor `<mask>`.
+    /// The tokenizer has neither `[MASK]` nor `<mask>`.
     pub fn for_tokenizer(tokenizer: &super::Tokenizer) -> Result<MaskedLanguageModel> {
         let mask_id = tokenizer.mask_id().ok_or_else(|| {
             Error::usage(format!(
-                "{tokenizer:?} has neither [MASK] nor <mask>; give the token that hides others to \
-                 MaskedLanguageModel::new"
+                "{tokenizer:?} has neither [MASK] nor <mask>; give the mask token to MaskedLanguageModel::new"
             ))
         })?;
         let special = tokenizer.special_ids().iter().copied();
         Ok(MaskedLanguageModel::new(mask_id, tokenizer.vocab_size(), special))
     }
 
-    /// The probability with which a token is chosen.
+    /// The probability of choosing a token.
     pub fn probability(mut self, probability: f64) -> MaskedLanguageModel {
         self.probability = probability;
         self
     }
 
-    /// The shares of the chosen tokens that become the mask token and a random token; the rest stays as it is.
+    /// The fractions of the chosen tokens that become the mask token and a random token; the rest stay the same.
     pub fn replacements(mut self, mask: f64, random: f64) -> MaskedLanguageModel {
         (self.mask_share, self.random_share) = (mask, random);
         self
     }
 
-    /// Whether the tokens of a word are chosen together or not at all. It needs [`Encoding::words`]: the words of the
-    /// tokenizer's pre-tokenizer, where a comma is a word of its own. What stands in place of each token is drawn for
-    /// itself, as BERT does it; `transformers` would always take the mask token.
+    /// Whether to choose all tokens of a word together. This needs [`Encoding::words`]: the words of the tokenizer's
+    /// pre-tokenizer, where a comma is a separate word. The replacement of each token is drawn independently, as in
+    /// BERT; `transformers` would always use the mask token.
     pub fn whole_words(mut self, whole_words: bool) -> MaskedLanguageModel {
         self.whole_words = whole_words;
         self
     }
 
-    /// Whether the probabilities are such.
+    /// Checks the probabilities.
     pub(super) fn check(&self) -> Result<()> {
         let shares = [self.probability, self.mask_share, self.random_share, self.mask_share + self.random_share];
-        // The sum of two shares may be a rounding above 1.
+        // Rounding may make the sum of the two fractions exceed 1.
         let sound = shares.iter().all(|share| (0.0..=1.0 + 1e-9).contains(share));
         if !sound {
             return Err(Error::usage(format!(
@@ -105,27 +103,26 @@ impl MaskedLanguageModel {
         match (self.mask_id as usize) < self.vocab_size {
             true => Ok(()),
             false => Err(Error::usage(format!(
-                "the mask token {} is none of a vocabulary of {}",
+                "the mask token {} is not in the vocabulary of {}",
                 self.mask_id, self.vocab_size
             ))),
         }
     }
 
-    /// Hides tokens of `encoding`, and gives the labels: as many as there are tokens.
+    /// Masks tokens of `encoding`, and returns a label for each token.
     ///
     /// # Errors
-    /// Probabilities that are none; whole words of an encoding without words.
+    /// Invalid probabilities; whole words for an encoding without words.
     pub fn apply(&self, encoding: &mut Encoding, random: &mut SampleRng) -> Result<Vec<i32>> {
         self.check()?;
         encoding.check()?;
         if self.whole_words && encoding.words.is_empty() && !encoding.is_empty() {
             return Err(Error::usage(
-                "whole words are to be masked, but the encoding does not say which tokens are a word; ask the tokenizer \
-                 for them (Tokenizer::words)",
+                "masking whole words needs the words of the encoding; turn them on in the tokenizer (Tokenizer::words)",
             ));
         }
         let mut labels = vec![IGNORE_INDEX; encoding.len()];
-        // The word of the token before, and whether it was chosen.
+        // The word of the previous token, and whether it was chosen.
         let mut last: (Option<u32>, bool) = (None, false);
         for (place, label) in labels.iter_mut().enumerate() {
             let id = encoding.ids[place];
@@ -153,13 +150,13 @@ impl MaskedLanguageModel {
         Ok(labels)
     }
 
-    /// The masking in a line, with its options.
+    /// The options in one line.
     pub fn describe(&self) -> String {
         format!("{self:?}")
     }
 }
 
-/// A token's number as samples hold it.
+/// A token id as an `i32`.
 pub(super) fn token_label(id: u32) -> Result<i32> {
-    i32::try_from(id).map_err(|_| Error::usage(format!("the token {id} is too large a number for an i32")))
+    i32::try_from(id).map_err(|_| Error::usage(format!("the token id {id} does not fit in an i32")))
 }

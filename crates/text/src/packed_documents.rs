@@ -1,17 +1,17 @@
-//! Documents side by side in blocks, none of them cut that need not be, by index.
+//! Whole documents packed into blocks, by index. Only documents longer than a block are cut.
 //!
-//! Not here: documents joined and cut anywhere (`token_blocks`), and the same over a stream (`packed_stream`).
+//! Not here: concatenated documents (`token_blocks`), and packing a stream (`packed_stream`).
 
 use super::token_blocks::check_length;
 use super::{Encoding, TokenStore};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// Blocks of at most `length` tokens, each of several whole documents. A document goes into the first block that has
-/// room for it, and into a new one where none has.
+/// Blocks of at most `length` tokens with whole documents (first-fit packing). A document goes into the first block
+/// with enough space, or into a new one.
 ///
-/// The documents of a block are told apart by `segment_ids` and `position_ids`
-/// ([`TokenCollator::documents`](super::TokenCollator::documents)). Which documents share a block depends on their lengths
-/// and their order alone.
+/// `segment_ids` and `position_ids` distinguish the documents of a block
+/// ([`TokenCollator::documents`](super::TokenCollator::documents)). Which documents share a block depends only on their
+/// lengths and their order.
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -34,19 +34,19 @@ pub struct PackedDocuments<T> {
     length: usize,
     decreasing: bool,
     long: LongDocuments,
-    /// Block by block.
+    /// The pieces, block by block.
     pieces: Vec<Piece>,
-    /// Where each block's pieces end.
+    /// The end of each block's pieces.
     ends: Vec<usize>,
 }
 
-/// What becomes of documents that are longer than a block.
+/// What to do with documents longer than a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LongDocuments {
-    /// They are cut into pieces of a block's length, and each piece is a document of its own.
+    /// Split them into pieces of a block's length, each of which is a separate document.
     #[default]
     Split,
-    /// They keep their first tokens, as many as a block has.
+    /// Keep only the first tokens, up to a block's length.
     Truncate,
 }
 
@@ -61,7 +61,7 @@ impl<T: TokenStore> PackedDocuments<T> {
     /// Blocks of at most `length` tokens. Longer documents are split.
     ///
     /// # Errors
-    /// Blocks of no tokens; no documents.
+    /// A length of 0; no documents.
     pub fn new(tokens: T, length: usize) -> Result<PackedDocuments<T>> {
         check_length(length)?;
         if tokens.num_tokens() == 0 {
@@ -71,20 +71,20 @@ impl<T: TokenStore> PackedDocuments<T> {
         Ok(PackedDocuments { tokens, length, decreasing, long, pieces: Vec::new(), ends: Vec::new() }.pack())
     }
 
-    /// Whether longer documents find their place before shorter ones, which leaves less padding (first-fit decreasing).
-    /// The blocks then come with the longest document first, so shuffle them.
+    /// Whether to pack longer documents before shorter ones, which leaves less padding (first-fit decreasing). The
+    /// blocks with the longest documents then come first, so shuffle them.
     pub fn decreasing(mut self, decreasing: bool) -> PackedDocuments<T> {
         self.decreasing = decreasing;
         self.pack()
     }
 
-    /// What becomes of documents that are longer than a block.
+    /// What to do with documents longer than a block.
     pub fn long_documents(mut self, long: LongDocuments) -> PackedDocuments<T> {
         self.long = long;
         self.pack()
     }
 
-    /// The share of padding in all positions of the blocks.
+    /// The fraction of padding among all positions of the blocks.
     pub fn padding_share(&self) -> f64 {
         let tokens: u64 = self.pieces.iter().map(|piece| u64::from(piece.length)).sum();
         1.0 - tokens as f64 / (self.ends.len() as f64 * self.length as f64)
@@ -100,12 +100,12 @@ impl<T: TokenStore> PackedDocuments<T> {
             start = end;
         }
         if self.decreasing {
-            // Stable: equal lengths stay in the documents' order.
+            // A stable sort: equal lengths stay in the order of the documents.
             pieces.sort_by_key(|piece| std::cmp::Reverse(piece.length));
         }
         let mut room = FreeSpace::new(pieces.len(), self.length as u32);
         let blocks: Vec<usize> = pieces.iter().map(|piece| room.take(piece.length)).collect();
-        // Counted, then put in place: the pieces of a block keep their order.
+        // A counting sort: the pieces of a block keep their order.
         let count = blocks.iter().max().map_or(0, |last| last + 1);
         let mut places = vec![0; count + 1];
         blocks.iter().for_each(|&block| places[block + 1] += 1);
@@ -125,7 +125,7 @@ impl<T: TokenStore> PackedDocuments<T> {
     }
 }
 
-/// The parts of a document of which blocks are made: where each begins in it, and its length.
+/// The parts of a document that go into blocks: the start and the length of each.
 pub(super) fn parts(document: u64, length: usize, long: LongDocuments) -> impl Iterator<Item = (u64, u32)> {
     let kept = match long {
         LongDocuments::Split => document,
@@ -134,7 +134,7 @@ pub(super) fn parts(document: u64, length: usize, long: LongDocuments) -> impl I
     (0..kept).step_by(length).map(move |start| (start, (kept - start).min(length as u64) as u32))
 }
 
-/// The room that is left in blocks, as a tree of maxima: a leaf is a block, and a node the most room below it.
+/// The free space of blocks as a tree of maxima: a leaf is a block, and a node has the maximum below it.
 struct FreeSpace {
     leaves: usize,
     most: Vec<u32>,
@@ -147,7 +147,7 @@ impl FreeSpace {
         FreeSpace { leaves, most: vec![length; 2 * leaves] }
     }
 
-    /// The first block with this much room, which is taken. There is one: there are as many blocks as pieces.
+    /// Takes this much space from the first block that has it. One exists, because there are as many blocks as pieces.
     fn take(&mut self, length: u32) -> usize {
         let mut node = 1;
         while node < self.leaves {

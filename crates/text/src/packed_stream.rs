@@ -1,6 +1,6 @@
-//! Documents of a stream in blocks of one length.
+//! Packing the documents of a stream into blocks of one length.
 //!
-//! Not here: the same by index (`token_blocks`, `first_fit`).
+//! Not here: the same by index (`token_blocks`, `packed_documents`).
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use super::token_blocks::check_length;
 use super::{Encoding, LongDocuments};
 use fulmen_data::{Error, Fingerprint, Items, Result, Stream, StreamItem};
 
-/// The documents of a stream of tokens in blocks of `length`: joined and cut anywhere ([`new`](PackedStream::new)), or
-/// whole ones side by side ([`first_fit`](PackedStream::first_fit)).
+/// The documents of a stream of tokens in blocks of `length`: concatenated and cut ([`new`](PackedStream::new)), or
+/// packed whole ([`first_fit`](PackedStream::first_fit)).
 ///
-/// The blocks follow from the documents, their order and the options alone, so that a loader that continues in the middle of
-/// an epoch goes on with the very next one. A document that cannot be read is told of, and missing from the blocks. A document without tokens is left out. A block's origin is that of its
-/// first document.
+/// The blocks depend only on the documents, their order and the options, so a loader that resumes in the middle of an
+/// epoch continues with the next block. A document that cannot be read is reported as an error, and is missing from the
+/// blocks. Documents without tokens are left out. The origin of a block is that of its first document.
 ///
 /// ```
 /// use fulmen_text::PackedStream;
@@ -56,17 +56,17 @@ struct Options {
     length: usize,
     separator: Option<u32>,
     keep_remainder: bool,
-    /// Where whole documents stand side by side: how many blocks are open at once.
+    /// For packing whole documents: the number of open blocks.
     open_blocks: Option<usize>,
     long: LongDocuments,
     threads: usize,
 }
 
 impl<S> PackedStream<S> {
-    /// Documents joined and cut into blocks of `length`, as [`TokenBlocks`](super::TokenBlocks) does.
+    /// Concatenates the documents and cuts them into blocks of `length`, like [`TokenBlocks`](super::TokenBlocks).
     ///
     /// # Errors
-    /// Blocks of no tokens.
+    /// A length of 0.
     pub fn new(documents: S, length: usize) -> Result<PackedStream<S>> {
         check_length(length)?;
         let long = LongDocuments::default();
@@ -74,42 +74,43 @@ impl<S> PackedStream<S> {
         Ok(PackedStream { documents, options })
     }
 
-    /// Whole documents side by side in blocks of at most `length`, as [`PackedDocuments`](super::PackedDocuments) does, among
-    /// `open_blocks` blocks at a time: a document that fits into none of them closes the oldest. A block that is full is
-    /// closed at once.
+    /// Packs whole documents into blocks of at most `length`, like [`PackedDocuments`](super::PackedDocuments), with
+    /// `open_blocks` open blocks at a time. A document that fits into none of them closes the oldest. A full block is
+    /// closed immediately.
     ///
     /// # Errors
-    /// Blocks of no tokens; no open blocks.
+    /// A length of 0; no open blocks.
     pub fn first_fit(documents: S, length: usize, open_blocks: usize) -> Result<PackedStream<S>> {
         if open_blocks == 0 {
-            return Err(Error::usage("0 blocks open at once; take at least 1"));
+            return Err(Error::usage("0 open blocks; use at least 1"));
         }
         let mut packed = PackedStream::new(documents, length)?;
         packed.options.open_blocks = Some(open_blocks);
         Ok(packed)
     }
 
-    /// A token that is put after each document, such as `<|endoftext|>`. It counts as the document's last.
+    /// A token appended to each document, such as `<|endoftext|>`. It counts as the document's last token.
     pub fn separator(mut self, separator: u32) -> PackedStream<S> {
         self.options.separator = Some(separator);
         self
     }
 
-    /// Whether joined tokens that fill no block at the end of an epoch are a last, shorter one; no unless said otherwise.
+    /// Whether concatenated tokens that do not fill a block at the end of an epoch form a last, shorter one; off unless
+    /// set.
     pub fn keep_remainder(mut self, keep: bool) -> PackedStream<S> {
         self.options.keep_remainder = keep;
         self
     }
 
-    /// How many threads tokenize documents ahead of the packing, as far as the stream leaves that for later
-    /// ([`Stream::deferred`]); none unless said otherwise, where the thread that reads the stream does it all. It changes
-    /// nothing about the blocks.
+    /// The number of threads that tokenize documents ahead of the packing, if the stream defers that work
+    /// ([`Stream::deferred`]). With 0, the default, the thread that reads the stream does all of it. The blocks do not
+    /// depend on it.
     pub fn threads(mut self, threads: usize) -> PackedStream<S> {
         self.options.threads = threads;
         self
     }
 
-    /// What becomes of documents that are longer than a block, where they stand side by side.
+    /// What to do with documents longer than a block, when whole documents are packed.
     pub fn long_documents(mut self, long: LongDocuments) -> PackedStream<S> {
         self.options.long = long;
         self
@@ -148,7 +149,7 @@ impl<S: Stream<Item: AsRef<[u32]>>> Stream for PackedStream<S> {
 }
 
 impl Options {
-    /// All that the blocks depend on.
+    /// Everything that the blocks depend on.
     fn describe(&self) -> String {
         let Options { length, separator, keep_remainder, open_blocks, long, threads: _ } = self;
         format!(
@@ -162,12 +163,12 @@ impl Options {
 struct Blocks<T> {
     documents: Prefetch<T>,
     options: Options,
-    /// Blocks with room, the oldest first; of joined documents there is at most one.
+    /// Blocks with free space, the oldest first; at most one when documents are concatenated.
     open: VecDeque<Block>,
     closed: VecDeque<Block>,
-    /// Of the next block.
+    /// The index of the next block.
     index: u64,
-    /// The documents are at their end.
+    /// The documents have ended.
     ended: bool,
 }
 
@@ -196,7 +197,7 @@ impl<T: AsRef<[u32]> + Send + 'static> Iterator for Blocks<T> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            // A joined block waits for the token after it, which is its last label.
+            // A block of concatenated documents waits for the next token, which is its last label.
             let waits = self.options.open_blocks.is_none() && !self.ended;
             if self.closed.front().is_some_and(|block| !waits || block.encoding.next.is_some())
                 && let Some(Block { origin, encoding }) = self.closed.pop_front()
@@ -242,7 +243,7 @@ impl<T> Blocks<T> {
         }
     }
 
-    /// Goes on in the block that is open, and in new ones from where each is full.
+    /// Continues in the open block, and in a new one each time it is full.
     fn join(&mut self, origin: &str, mut tokens: &[u32]) {
         let mut begins = true;
         while let Some(&first) = tokens.first() {
@@ -264,7 +265,7 @@ impl<T> Blocks<T> {
         }
     }
 
-    /// Puts a document into the first block with room.
+    /// Puts a document into the first block with enough space.
     fn place(&mut self, origin: &str, tokens: &[u32], open: usize) {
         let fits = |block: &Block| block.encoding.len() + tokens.len() <= self.options.length;
         let at = match self.open.iter().position(fits) {

@@ -1,6 +1,6 @@
-//! The items of a stream, made ahead of time by threads of their own and handed on in order.
+//! Computes the items of a stream ahead of time with its own threads, in order.
 //!
-//! Not here: the loader's workers. What is packed must be known before there is a sample that a worker could make.
+//! Not here: the loader's workers. They need samples, and samples exist only after packing.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,33 +10,33 @@ use std::thread;
 use fulmen_data::internal::panicked;
 use fulmen_data::{Deferred, Error, Items, Result, StreamItem};
 
-/// Items in flight for each thread.
+/// Items in flight per thread.
 const EACH: usize = 8;
 
-/// What a thread is to make, and where the result goes.
+/// A deferred item, and where to send its result.
 type Task<T> = (Deferred<T>, SyncSender<Result<T>>);
 
-/// An item that is under way: its place in the stream, and the result to come.
+/// An item in flight: its position in the stream, and its result.
 type Pending<T> = Result<StreamItem<Receiver<Result<T>>>>;
 
-/// The items of a stream in order. The threads end when it is dropped.
+/// The items of a stream in order. Dropping it ends the threads.
 pub(super) struct Prefetch<T> {
     /// None at the end of the stream.
     items: Option<Items<Deferred<T>>>,
     threads: Vec<Sender<Task<T>>>,
-    /// Whose turn it is.
+    /// The next thread to use.
     next: usize,
     pending: VecDeque<Pending<T>>,
 }
 
 impl<T: Send + 'static> Prefetch<T> {
-    /// With no threads the items are made where they are asked for.
+    /// Without threads, items are computed when they are requested.
     pub(super) fn new(items: Items<Deferred<T>>, threads: usize) -> Result<Prefetch<T>> {
         let spawn = |number| {
             let (sender, receiver) = channel::<Task<T>>();
             let work = move || {
                 for (item, result) in receiver {
-                    // Nobody waits for it once the stream is dropped.
+                    // If the stream is dropped, no one waits for the result.
                     let _ = result.send(make(item));
                 }
             };
@@ -55,14 +55,14 @@ impl<T: Send + 'static> Prefetch<T> {
         item
     }
 
-    /// Gives the threads something to do.
+    /// Sends work to the threads.
     fn fill(&mut self) {
         while self.pending.len() < EACH * self.threads.len()
             && let Some(item) = self.pull()
         {
             let pending = item.map(|StreamItem { index, origin, item }| {
                 let (sender, receiver) = sync_channel(1);
-                // A thread ends when this one lets go of it, and not before.
+                // A thread ends when its channel is dropped.
                 let _ = self.threads[self.next].send((item, sender));
                 self.next = (self.next + 1) % self.threads.len();
                 StreamItem { index, origin, item: receiver }

@@ -1,4 +1,4 @@
-//! The tokens of documents in memory, in two bytes each where the vocabulary allows it.
+//! The tokens of documents in memory, with two bytes each if the vocabulary allows it.
 //!
 //! Not here: the same on disk (`token_file`).
 
@@ -12,8 +12,7 @@ use fulmen_files::Location;
 
 /// The tokens of documents in memory.
 ///
-/// A token takes two bytes where the vocabulary has at most 65,536, and four otherwise. A document without tokens is left
-/// out.
+/// A token takes two bytes if the vocabulary has at most 65,536, otherwise four. Documents without tokens are left out.
 ///
 /// ```
 /// use fulmen_text::{TokenArray, TokenStore};
@@ -28,30 +27,30 @@ use fulmen_files::Location;
 #[derive(Clone, Debug)]
 pub struct TokenArray {
     documents: Documents,
-    /// As they lie in a token file.
+    /// The bytes, as in a token file.
     bytes: Vec<u8>,
 }
 
 impl TokenArray {
-    /// No documents yet, of tokens below `vocab_size`.
+    /// An empty array for tokens below `vocab_size`.
     ///
     /// # Errors
-    /// A vocabulary of none, or more than an i32 can count.
+    /// A vocabulary that is empty or too large for an i32.
     pub fn new(vocab_size: usize) -> Result<TokenArray> {
         Ok(TokenArray { documents: Documents::new(vocab_size)?, bytes: Vec::new() })
     }
 
-    /// A token that is put after each document, such as `<|endoftext|>`. It counts as the document's last.
+    /// A token appended to each document, such as `<|endoftext|>`. It counts as the document's last token.
     pub fn separator(mut self, separator: u32) -> TokenArray {
         self.documents.separator = Some(separator);
         self
     }
 
-    /// Reads a whole [`TokenFile`](super::TokenFile) into memory, from wherever it lies, and compares its checksum. A local
-    /// file need not be read whole: open it.
+    /// Reads a whole [`TokenFile`](super::TokenFile) into memory, from any location, and verifies its checksum. A local
+    /// file can also be opened without reading it.
     ///
     /// # Errors
-    /// A file that cannot be read, is no token file, or is damaged.
+    /// A file that cannot be read, is not a token file, or is damaged.
     pub fn open(file: impl Into<Location>) -> Result<TokenArray> {
         let location = file.into();
         let name = location.to_string();
@@ -75,10 +74,11 @@ impl TokenArray {
         self.documents.push(document.as_ref(), &mut self.bytes)
     }
 
-    /// Adds the documents of a source, which `threads` threads read and tokenize. The order is the source's.
+    /// Adds the documents of a source in its order. `threads` threads read and tokenize them.
     ///
     /// # Errors
-    /// The first document that cannot be read or has a token outside the vocabulary; those before it have been added.
+    /// The error of the first document that cannot be read or has a token outside the vocabulary; those before it have
+    /// been added.
     pub fn extend<S>(&mut self, documents: &S, threads: usize) -> Result<()>
     where
         S: Source<Item: AsRef<[u32]>>,

@@ -1,16 +1,16 @@
-//! Documents joined and cut into blocks of one length, by index.
+//! Documents concatenated and cut into blocks of one length, by index.
 //!
-//! Not here: whole documents side by side (`first_fit`), and the same over a stream (`packed_stream`).
+//! Not here: packing whole documents (`packed_documents`), and streams (`packed_stream`).
 
 use super::token_store::{document_at, read_block};
 use super::{Encoding, TokenStore};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// Blocks of `length` tokens of all documents, one after another, as GPT is trained on: a block begins wherever the one
-/// before it ended, and may end in the middle of a document. What is left at the end and fills no block is left out,
-/// unless it is [kept](TokenBlocks::keep_remainder).
+/// Blocks of `length` tokens from all documents in sequence, as in GPT's training: a block starts where the previous
+/// one ended, and may end in the middle of a document. The rest that does not fill a block is left out, unless it is
+/// [kept](TokenBlocks::keep_remainder).
 ///
-/// Each block knows the token that follows it ([`Encoding::next`]) and where documents begin in it
+/// Each block has the token that follows it ([`Encoding::next`]) and the positions where documents start
 /// ([`Encoding::starts`]).
 ///
 /// ```
@@ -38,29 +38,29 @@ impl<T: TokenStore> TokenBlocks<T> {
     /// Blocks of `length` tokens.
     ///
     /// # Errors
-    /// Blocks of no tokens, or more than there are in all.
+    /// A length of 0, or one larger than the number of tokens.
     pub fn new(tokens: T, length: usize) -> Result<TokenBlocks<T>> {
         check_length(length)?;
         if tokens.num_tokens() < length as u64 {
             return Err(Error::usage(format!(
-                "there are {} tokens in all, which fill no block of {length}; take shorter blocks or more documents",
+                "there are only {} tokens, too few for a block of {length}; use shorter blocks or more documents",
                 tokens.num_tokens()
             )));
         }
         Ok(TokenBlocks { tokens, length, keep_remainder: false })
     }
 
-    /// Whether the tokens that fill no block are a last, shorter one.
+    /// Whether the tokens that do not fill a block form a last, shorter one.
     pub fn keep_remainder(mut self, keep: bool) -> TokenBlocks<T> {
         self.keep_remainder = keep;
         self
     }
 }
 
-/// Whether blocks can be of this length.
+/// Checks the length of blocks.
 pub(super) fn check_length(length: usize) -> Result<()> {
     match length {
-        0 => Err(Error::usage("blocks of 0 tokens; take at least 1")),
+        0 => Err(Error::usage("blocks of 0 tokens; use at least 1")),
         _ if i32::try_from(length).is_err() => Err(Error::usage(format!("blocks of {length} tokens are too long"))),
         _ => Ok(()),
     }

@@ -1,6 +1,6 @@
 //! Samples of one length from tokens: ids, padding mask, token types, documents and labels.
 //!
-//! Not here: where the tokens come from, and which of them are hidden (`masking`).
+//! Not here: the tokens, and masking them (`masking`).
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use fulmen_data::{
     StreamItem,
 };
 
-/// The label of a position that a loss leaves out, as in PyTorch and `transformers`:
+/// The label of positions that a loss ignores, as in PyTorch and `transformers`:
 /// `CrossEntropyLoss::new().ignore_index(-100)`.
 pub const IGNORE_INDEX: i32 = -100;
 
-/// What the labels of a causal language model are.
+/// The labels of a causal language model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CausalLabels {
-    /// `labels[i]` is the token that follows `input_ids[i]`, so that logits and labels stand side by side. The last
-    /// one is [`Encoding::next`] where it is known, and left out of the loss otherwise.
+    /// `labels[i]` is the token after `input_ids[i]`, so labels and logits are aligned. The last one is
+    /// [`Encoding::next`] if it is known, and is ignored otherwise.
     #[default]
     Shifted,
-    /// `labels` are `input_ids`, as `transformers` has them: the model moves them by one.
+    /// `labels` are `input_ids`, as in `transformers`: the model shifts them by one.
     Same,
 }
 
-/// How tokens become a sample. The fields, in this order:
+/// Turns tokens into samples. The fields, in this order:
 ///
 /// | field | | where |
 /// | --- | --- | --- |
@@ -38,8 +38,8 @@ pub enum CausalLabels {
 /// | `position_ids` | `i32[length]`: the place within its document | [`documents`](TokenCollator::documents) |
 /// | `labels` | `i32[length]` | [`causal`](TokenCollator::causal), [`masked`](TokenCollator::masked) |
 ///
-/// `attention_mask` is what `fulmen_nn`'s attention takes as a mask after a reshape to `[batch, 1, 1, length]`. Padding
-/// has the label [`IGNORE_INDEX`], by its place and not by its token, so that a text may end with the token that pads.
+/// `attention_mask` is a mask for `fulmen_nn`'s attention after a reshape to `[batch, 1, 1, length]`. Padding has the
+/// label [`IGNORE_INDEX`], by its position and not by its token, so a text may end with the padding token.
 ///
 /// ```
 /// use fulmen_text::{Encoding, TokenCollator};
@@ -107,40 +107,40 @@ impl TokenCollator {
         }
     }
 
-    /// The side on which there is padding; right unless said otherwise.
+    /// The side of the padding; right unless set.
     pub fn padding(mut self, side: Side) -> TokenCollator {
         self.padding = side;
         self
     }
 
-    /// Cuts texts that are too long on this side, special tokens like any other. `Tokenizer::max_length` keeps
-    /// them, and is what to use with a tokenizer that adds some.
+    /// Truncates long texts on this side, including special tokens. `Tokenizer::max_length` keeps special tokens;
+    /// prefer it for a tokenizer that adds them.
     pub fn truncation(mut self, side: Side) -> TokenCollator {
         self.truncation = Some(side);
         self
     }
 
-    /// Whether there is a field `token_type_ids`.
+    /// Whether to add the field `token_type_ids`.
     pub fn token_type_ids(mut self, token_types: bool) -> TokenCollator {
         self.token_types = token_types;
         self
     }
 
-    /// Whether there are fields `segment_ids` and `position_ids`, which tell the documents of a block apart: attention is
-    /// kept within a document by the mask `segment_ids[:, :, None] == segment_ids[:, None, :]`. Causal labels then do
-    /// not reach into the next document.
+    /// Whether to add the fields `segment_ids` and `position_ids`, which distinguish the documents of a block. The mask
+    /// `segment_ids[:, :, None] == segment_ids[:, None, :]` restricts attention to one document. Causal labels then do
+    /// not cross document boundaries.
     pub fn documents(mut self, documents: bool) -> TokenCollator {
         self.documents = documents;
         self
     }
 
-    /// Labels of a causal language model: each token is to be told from those before it.
+    /// Labels of a causal language model: each token is predicted from those before it.
     pub fn causal(mut self, labels: CausalLabels) -> TokenCollator {
         self.labels = Labels::Causal(labels);
         self
     }
 
-    /// Hides tokens, and makes them the labels. The random numbers are those of the sample, other ones in each epoch.
+    /// Masks tokens, and uses them as labels. The random numbers are those of the sample, different in each epoch.
     pub fn masked(mut self, masked: MaskedLanguageModel) -> TokenCollator {
         self.labels = Labels::Masked(masked);
         self
@@ -165,11 +165,12 @@ impl TokenCollator {
         Field::new(name, DType::I32, [self.length])
     }
 
-    /// Writes a sample's fields, the first of which is field `first`. The length is that of the field: batches of
-    /// several lengths have shorter ones.
+    /// Writes a sample's fields, starting with field `first`. The length is that of the field: in batches of several
+    /// lengths, some are shorter.
     ///
     /// # Errors
-    /// More tokens than there is room for; a token that no i32 holds; fields that are not [`fields`](TokenCollator::fields).
+    /// More tokens than the length; a token that does not fit in an i32; fields that are not
+    /// [`fields`](TokenCollator::fields).
     pub fn write(&self, mut encoding: Encoding, sample: &mut Sample<'_>, first: usize) -> Result<()> {
         encoding.check()?;
         let length = match sample.fields().get(first) {
@@ -177,8 +178,7 @@ impl TokenCollator {
             other => {
                 let found = other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
                 return Err(Error::field(format!(
-                    "field {first} was to hold the tokens as {}, but {found}; give TokenCollator::fields to the dataset \
-                     and say where they begin",
+                    "field {first} should hold the tokens as {}, but {found}; give TokenCollator::fields to the dataset, and their position to `write`",
                     self.field("input_ids")
                 )));
             }
@@ -188,7 +188,7 @@ impl TokenCollator {
         }
         let tokens = encoding.len();
         let start = place(tokens, length, self.padding)?;
-        // Before the ids are written: masking changes them.
+        // Before the ids are written, because masking changes them.
         let labels = self.make_labels(&mut encoding, sample)?;
 
         let mut values = Values { sample, field: first, start };
@@ -215,7 +215,7 @@ impl TokenCollator {
         Ok(())
     }
 
-    /// A label for each token, if there are to be labels.
+    /// A label for each token, if there are labels.
     fn make_labels(&self, encoding: &mut Encoding, sample: &mut Sample<'_>) -> Result<Option<Vec<i32>>> {
         let mut labels: Vec<i32> = match &self.labels {
             Labels::None => return Ok(None),
@@ -228,8 +228,8 @@ impl TokenCollator {
             labels.push(encoding.next.map_or(Ok(IGNORE_INDEX), token_label)?);
         }
         if self.documents {
-            // The first token of a document is told from no other one: it is the label of the place before, or, where
-            // the model moves the labels, its own.
+            // The first token of a document is not predicted from another one: its label is that of the previous
+            // position, or, if the model shifts the labels, its own.
             for &start in &encoding.starts {
                 if let Some(label) = labels.get_mut(start - usize::from(shifted)) {
                     *label = IGNORE_INDEX;
@@ -258,7 +258,7 @@ impl TokenCollator {
     /// ```
     ///
     /// # Errors
-    /// A length of 0 or one that no i32 counts; masking with probabilities that are none.
+    /// A length of 0 or one that does not fit in an i32; invalid probabilities for masking.
     pub fn dataset<S>(self, tokens: S) -> Result<TokenDataset<S>> {
         self.check()?;
         Ok(TokenDataset { source: tokens, samples: self })
@@ -266,7 +266,7 @@ impl TokenCollator {
 
     fn check(&self) -> Result<()> {
         if self.length == 0 || i32::try_from(self.length).is_err() {
-            let message = format!("samples of {} tokens; take at least 1 and at most {}", self.length, i32::MAX);
+            let message = format!("samples of {} tokens; use from 1 to {}", self.length, i32::MAX);
             return Err(Error::usage(message));
         }
         match &self.labels {
@@ -275,17 +275,17 @@ impl TokenCollator {
         }
     }
 
-    /// The samples in a line, with all options.
+    /// All options in one line.
     pub fn describe(&self) -> String {
         format!("{self:?}")
     }
 }
 
-/// Writes one i32 field after the other.
+/// Writes the i32 fields in order.
 struct Values<'a, 'b> {
     sample: &'a mut Sample<'b>,
     field: usize,
-    /// Where the first token stands.
+    /// The position of the first token.
     start: usize,
 }
 

@@ -1,6 +1,6 @@
-//! A file of the tokens of documents: written once, then read anywhere by any thread.
+//! A file with the tokens of documents: written once, then read with random access from any thread.
 //!
-//! Not here: its layout (`token_format`), how documents become tokens, and blocks of tokens.
+//! Not here: its layout (`token_format`), tokenizing, and blocks of tokens.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -20,12 +20,13 @@ use fulmen_files::{keep, temporary_file};
 
 /// Writes a [`TokenFile`].
 ///
-/// The file appears under its name when it is [finished](TokenFileWriter::finish) and on the disk; until then it has a
-/// temporary name beside it, and is removed if it is dropped. A document without tokens is left out.
+/// The file appears under its name when it is [finished](TokenFileWriter::finish) and synced to the disk; until then it
+/// has a temporary name next to it. If the writer is dropped, the temporary file is removed. Documents without tokens
+/// are left out.
 ///
-/// It is a [safetensors](https://github.com/huggingface/safetensors) file with the tensors `tokens` (u16, or u32 for more
-/// than 65,536 tokens) and `ends` (u64: the number of tokens up to the end of each document), so that Python reads it with
-/// `safetensors.numpy.load_file`.
+/// It is a [safetensors](https://github.com/huggingface/safetensors) file with the tensors `tokens` (u16, or u32 for
+/// more than 65,536 tokens) and `ends` (u64: the number of tokens up to the end of each document). Python can read it
+/// with `safetensors.numpy.load_file`.
 ///
 /// ```
 /// use fulmen_text::{TokenFile, TokenFileWriter, TokenStore};
@@ -47,30 +48,30 @@ pub struct TokenFileWriter {
     path: PathBuf,
     file: BufWriter<NewFile>,
     documents: Documents,
-    /// Of the tokens so far.
+    /// The checksum of the tokens so far.
     crc: u32,
     bytes: Vec<u8>,
-    /// A write failed, so that tokens are missing.
+    /// A write failed, so tokens are missing.
     failed: bool,
 }
 
 impl TokenFileWriter {
-    /// Begins a file of tokens below `vocab_size`. Folders that are missing are made. A file of this name stays what it is
-    /// until the new one is finished.
+    /// Starts a file of tokens below `vocab_size`. Missing folders are created. An existing file stays until the new
+    /// one is finished.
     ///
     /// # Errors
-    /// A folder that cannot be made or written to; a vocabulary of none.
+    /// A folder that cannot be created or written to; an empty vocabulary.
     pub fn create(path: impl AsRef<Path>, vocab_size: usize) -> Result<TokenFileWriter> {
         let path = path.as_ref().to_owned();
         let documents = Documents::new(vocab_size)?;
         let mut file = temporary_file(&path)?;
         let begun = file.write_all(&[0; DATA]);
-        begun.map_err(|source| Error::io(&path, "cannot begin the token file", source))?;
+        begun.map_err(|source| Error::io(&path, "cannot create the token file", source))?;
         let file = BufWriter::with_capacity(1 << 20, file);
         Ok(TokenFileWriter { path, file, documents, crc: 0, bytes: Vec::new(), failed: false })
     }
 
-    /// A token that is put after each document, such as `<|endoftext|>`. It counts as the document's last.
+    /// A token appended to each document, such as `<|endoftext|>`. It counts as the document's last token.
     pub fn separator(mut self, separator: u32) -> TokenFileWriter {
         self.documents.separator = Some(separator);
         self
@@ -79,8 +80,8 @@ impl TokenFileWriter {
     /// Adds a document.
     ///
     /// # Errors
-    /// A token outside the vocabulary, and a disk that takes no more; after that nothing more can be added, and the file
-    /// never gets its name.
+    /// A token outside the vocabulary; a full disk. After a failed write nothing more can be added, and the file never
+    /// gets its name.
     pub fn push(&mut self, document: impl AsRef<[u32]>) -> Result<()> {
         self.bytes.clear();
         self.documents.push(document.as_ref(), &mut self.bytes)?;
@@ -88,11 +89,11 @@ impl TokenFileWriter {
         self.write()
     }
 
-    /// Adds the documents of a source, which `threads` threads read and tokenize. The order is the source's.
-    /// `progress` is told after each document how many have been added.
+    /// Adds the documents of a source in its order. `threads` threads read and tokenize them. `progress` is called
+    /// after each document with the number of documents so far.
     ///
     /// # Errors
-    /// The first document that cannot be read or written.
+    /// The error of the first document that cannot be read or written.
     pub fn extend<S>(&mut self, documents: &S, threads: usize, mut progress: impl FnMut(usize)) -> Result<()>
     where
         S: Source<Item: AsRef<[u32]>>,
@@ -109,11 +110,11 @@ impl TokenFileWriter {
         )
     }
 
-    /// Adds the documents of a stream's first epoch. They are read in order by this thread, and tokenized by `threads`
-    /// others. `progress` is told after each document how many have been added.
+    /// Adds the documents of a stream's first epoch. This thread reads them in order, and `threads` others tokenize
+    /// them. `progress` is called after each document with the number of documents so far.
     ///
     /// # Errors
-    /// The first document that cannot be read or written.
+    /// The error of the first document that cannot be read or written.
     pub fn extend_from_stream<S>(
         &mut self,
         documents: &S,
@@ -133,17 +134,17 @@ impl TokenFileWriter {
 
     fn write(&mut self) -> Result<()> {
         if self.failed {
-            return Err(Error::file(&self.path, "writing failed before; begin again with a new writer"));
+            return Err(Error::file(&self.path, "an earlier write failed; start again with a new writer"));
         }
         let written = self.file.write_all(&self.bytes);
         self.failed = written.is_err();
         written.map_err(|source| Error::io(&self.path, "cannot write the tokens", source))
     }
 
-    /// Writes what is left, brings the file to the disk and gives it its name.
+    /// Writes the rest, syncs the file and gives it its name.
     ///
     /// # Errors
-    /// A disk that takes no more; then there is no new file, and an old one is still there.
+    /// A full disk; then there is no new file, and an old one stays.
     pub fn finish(mut self) -> Result<TokenFile> {
         self.bytes = vec![0; padding_bytes(self.documents.num_tokens() * self.documents.width as u64) as usize];
         self.write()?;
@@ -169,9 +170,9 @@ impl TokenFileWriter {
     }
 }
 
-/// A file of the tokens of documents, as [`TokenFileWriter`] writes it.
+/// A file with the tokens of documents, written by [`TokenFileWriter`].
 ///
-/// The ends of the documents are held in memory, 8 bytes each; the tokens are read where they are needed.
+/// The ends of the documents are kept in memory, 8 bytes each; tokens are read on request.
 #[derive(Clone, Debug)]
 pub struct TokenFile {
     inner: Arc<Inner>,
@@ -186,15 +187,15 @@ struct Inner {
 }
 
 impl TokenFile {
-    /// Opens a file. Its size and the ends of its documents are checked; its tokens by
-    /// [`verify`](TokenFile::verify) alone.
+    /// Opens a file and checks its size and the ends of its documents. Only [`verify`](TokenFile::verify) checks the
+    /// tokens.
     ///
     /// # Errors
-    /// A file that is not there, is no token file, cut off, or damaged.
+    /// A file that does not exist, is not a token file, is cut short, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<TokenFile> {
         let path = path.as_ref().to_owned();
         let io = |source| Error::io(&path, "cannot read the token file", source);
-        // Looked at before it is opened: to open a pipe would wait for a writer.
+        // Checked before opening: opening a pipe would wait for a writer.
         let metadata = std::fs::metadata(&path).map_err(io)?;
         if !metadata.is_file() {
             return Err(Error::file(&path, "this is not a regular file; expected a token file of fulmen"));
@@ -202,7 +203,7 @@ impl TokenFile {
         let mut file = File::open(&path).map_err(io)?;
         let size = metadata.len();
         let head = Head::read(&mut file, size, &path)?;
-        // Of a size that the file is known to have.
+        // The size is already checked against the file.
         let (at, size) = head.ends_at;
         let mut ends = vec![0; size as usize];
         file.read_exact_at(&mut ends, at).map_err(io)?;
@@ -215,19 +216,19 @@ impl TokenFile {
         &self.inner.path
     }
 
-    /// The size of the vocabulary that the tokens are of.
+    /// The size of the tokens' vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.inner.head.vocab_size
     }
 
-    /// Reads the whole file and compares its checksums.
+    /// Reads the whole file and verifies its checksums.
     ///
     /// # Errors
     /// A file that cannot be read, or has changed since it was written.
     pub fn verify(&self) -> Result<()> {
         let Inner { path, head, .. } = &*self.inner;
         let io = |source| Error::io(path, "cannot read the token file", source);
-        // Not through the shared file, whose place others may use where reading moves it.
+        // A separate file handle: where reading moves the position, others may use that of the shared one.
         let mut file = File::open(path).map_err(io)?;
         file.seek(SeekFrom::Start(8 + head.text.len() as u64)).map_err(io)?;
         head.read_all(&mut file, path, |_, _| {})
@@ -255,7 +256,7 @@ impl TokenStore for TokenFile {
             Some(place) => Err(Error::file(
                 path,
                 format!(
-                    "token {} is {}, outside its vocabulary of {}: the file is damaged; make it anew",
+                    "token {} is {}, outside its vocabulary of {}: the file is damaged; create it again",
                     start + place as u64,
                     tokens[place],
                     head.vocab_size
@@ -269,7 +270,7 @@ impl TokenStore for TokenFile {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        // The checksums tell the content; the file's time would change with a copy.
+        // The checksums identify the content; a copy would have another modification time.
         fingerprint.add("token file", &self.inner.head.text);
         Ok(())
     }
@@ -285,7 +286,7 @@ mod tests {
         let path = dir.path().join("x.tokens");
         let mut writer = TokenFileWriter::create(&path, 100).unwrap();
         writer.push([1, 2]).unwrap();
-        // A file that is open for reading alone takes nothing, as a disk without room does.
+        // Writing to a file that is open for reading fails, as on a full disk.
         let readable = tempfile::NamedTempFile::new().unwrap();
         let file = temporary_file(&path).unwrap().with_file(File::open(readable.path()).unwrap());
         writer.file = BufWriter::with_capacity(16, file);

@@ -1,4 +1,4 @@
-//! How a token file is laid out: a safetensors file, so that Python's `safetensors` reads it too.
+//! The layout of a token file: a safetensors file, so that Python's `safetensors` can read it.
 //!
 //! | tensor | |
 //! | --- | --- |
@@ -6,8 +6,8 @@
 //! | `padding` | u8, where it is needed: zeros, so that `ends` is aligned |
 //! | `ends` | u64: for each document the number of tokens up to its end |
 //!
-//! The metadata has the `vocab_size`, and under `fulmen.crc32c` the checksums that `fulmen_nn::safetensors` checks too. The
-//! header takes [`DATA`] bytes whatever it says, so that the tokens can be written before their number is known.
+//! The metadata has the `vocab_size`, and under `fulmen.crc32c` the checksums that `fulmen_nn::safetensors` also
+//! verifies. The header always takes [`DATA`] bytes, so the tokens can be written before their number is known.
 //!
 //! Not here: writing and reading the tokens (`token_file`, `token_array`).
 
@@ -23,19 +23,19 @@ use serde_json::{Value, json};
 
 use fulmen_data::{Error, Result};
 
-/// Where the tensors begin in a file that is written here.
+/// The offset of the tensors in files written here.
 pub(super) const DATA: usize = 1024;
 
-/// A longer header is none of a token file.
+/// Token files do not have longer headers.
 const MOST_HEADER: u64 = 1 << 20;
 
 const CHECKSUMS: &str = "fulmen.crc32c";
 const VOCAB_SIZE: &str = "vocab_size";
 
-/// Documents that are added one after another: where they end, and how their tokens become bytes.
+/// Documents that are added in sequence: their ends, and the encoding of their tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Documents {
-    /// Bytes a token takes, 2 or 4.
+    /// Bytes per token, 2 or 4.
     pub(super) width: usize,
     pub(super) vocab_size: usize,
     pub(super) separator: Option<u32>,
@@ -60,12 +60,12 @@ impl Documents {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Adds a document, and its bytes to `bytes`. One without tokens is left out.
+    /// Adds a document, and its bytes to `bytes`. Documents without tokens are left out.
     pub(super) fn push(&mut self, document: &[u32], bytes: &mut Vec<u8>) -> Result<()> {
         let mut all = document.iter().copied().chain(self.separator);
         if let Some(token) = all.find(|&token| token as usize >= self.vocab_size) {
             return Err(Error::usage(format!(
-                "the token {token} is none of a vocabulary of {}; give the vocabulary of the tokenizer that made it \
+                "the token {token} is not in the vocabulary of {}; give the vocabulary of the tokenizer that made it \
                  (Tokenizer::vocab_size)",
                 self.vocab_size
             )));
@@ -80,7 +80,7 @@ impl Documents {
         Ok(())
     }
 
-    /// The tokens in these bytes.
+    /// Decodes the tokens in these bytes.
     pub(super) fn decode(&self, bytes: &[u8], tokens: &mut [u32]) {
         match self.width {
             2 => {
@@ -90,7 +90,7 @@ impl Documents {
         }
     }
 
-    /// The header of a file of these documents, with the checksums of the bytes of `tokens`, `padding` and `ends`.
+    /// The header of a file with these documents, with the checksums of the bytes of `tokens`, `padding` and `ends`.
     pub(super) fn header(&self, [tokens, padding, ends]: [u32; 3]) -> Vec<u8> {
         let count = self.num_tokens();
         let (documents, size) = (self.ends.len() as u64, count * self.width as u64);
@@ -120,17 +120,17 @@ impl Documents {
     }
 }
 
-/// How many zeros follow `size` bytes of tokens.
+/// The number of padding bytes after `size` bytes of tokens.
 pub(super) fn padding_bytes(size: u64) -> u64 {
     size.next_multiple_of(8) - size
 }
 
-/// A tensor's type as its checksum has it.
+/// A tensor's dtype as its checksum includes it.
 fn type_text(dtype: Dtype, length: u64) -> String {
     format!("{}[{length}]", format!("{dtype:?}").to_lowercase())
 }
 
-/// Refuses tokens that are not there.
+/// Rejects positions out of range.
 pub(super) fn check_range(start: u64, count: usize, tokens: u64) -> Result<()> {
     match start.checked_add(count as u64).is_some_and(|end| end <= tokens) {
         true => Ok(()),
@@ -147,16 +147,16 @@ struct Checksums {
 /// What a header says.
 #[derive(Debug)]
 pub(super) struct Head {
-    /// The header as it stands in the file.
+    /// The header's bytes.
     pub(super) text: Vec<u8>,
     /// In the order of the file.
     tensors: Vec<Tensor>,
     pub(super) width: usize,
     pub(super) vocab_size: usize,
     pub(super) num_tokens: u64,
-    /// Where the tokens begin in the file.
+    /// The offset of the tokens.
     pub(super) tokens_at: u64,
-    /// Where the ends of the documents begin in the file, and how many bytes they take.
+    /// The offset and the size of the documents' ends.
     pub(super) ends_at: (u64, u64),
 }
 
@@ -169,7 +169,7 @@ struct Tensor {
 }
 
 impl Head {
-    /// Reads the header of a file of `size` bytes, and holds it against the size.
+    /// Reads the header of a file of `size` bytes, and checks it against the size.
     pub(super) fn read(file: &mut impl Read, size: u64, path: &Path) -> Result<Head> {
         let io = |source| Error::io(path, "cannot read the token file", source);
         let mut length = [0; 8];
@@ -178,7 +178,7 @@ impl Head {
         }
         let length = u64::from_le_bytes(length);
         if size < 8 || length > MOST_HEADER.min(size - 8) {
-            let message = format!("this is no token file: its {size} bytes do not hold the header of one");
+            let message = format!("not a token file: its {size} bytes do not hold the header of one");
             return Err(Error::file(path, message));
         }
         let mut text = vec![0; length as usize];
@@ -188,7 +188,7 @@ impl Head {
 
     fn parse(text: Vec<u8>, size: u64) -> Result<Head, String> {
         let header: Metadata = serde_json::from_slice(&text)
-            .map_err(|error| format!("this is no token file, or its header is damaged: {error}"))?;
+            .map_err(|error| format!("not a token file, or its header is damaged: {error}"))?;
         let data = 8 + text.len() as u64;
         let tensor = |name: &str| {
             let info = header.info(name)?;
@@ -200,24 +200,24 @@ impl Head {
             (Some((Dtype::U32, tokens, start)), Some((Dtype::U64, ends, at))) => (4, tokens, start, ends, at),
             _ => {
                 let expected = "the tensors `tokens` of u16[n] or u32[n] and `ends` of u64[m]";
-                return Err(format!("this is no token file: it should have {expected}"));
+                return Err(format!("not a token file: it should have {expected}"));
             }
         };
         let expected = data.saturating_add(header.data_len() as u64);
         if expected != size {
             return Err(format!(
                 "the file has {size} bytes, but its header promises {num_tokens} tokens and {documents} documents, which \
-                 take {expected}; it was cut off or written over: make it anew"
+                 take {expected}; it was cut short or overwritten: create it again"
             ));
         }
         let metadata = |key: &str| header.metadata().as_ref().and_then(|texts| texts.get(key));
-        let vocabulary = metadata(VOCAB_SIZE).ok_or("this is no token file: its metadata has no `vocab_size`")?;
+        let vocabulary = metadata(VOCAB_SIZE).ok_or("not a token file: its metadata has no `vocab_size`")?;
         let fits = vocabulary.parse().ok().and_then(|size| Documents::new(size).ok());
         let Some(Documents { vocab_size, .. }) = fits.filter(|documents| documents.width == width) else {
             return Err(format!("it has {width} bytes a token, which do not fit its vocabulary of {vocabulary}"));
         };
         let damaged =
-            |what: &str| format!("the checksum of {what} is missing or wrong: the file is damaged; make it anew");
+            |what: &str| format!("the checksum of {what} is missing or wrong: the file is damaged; create it again");
         let sums = metadata(CHECKSUMS).and_then(|sums| serde_json::from_str::<Checksums>(sums).ok());
         let sums = sums.ok_or_else(|| damaged("all of it"))?;
         if sums.metadata.get(VOCAB_SIZE) != Some(&crc32c(vocabulary.as_bytes())) {
@@ -234,13 +234,13 @@ impl Head {
         Ok(Head { text, tensors, width, vocab_size, num_tokens, tokens_at, ends_at: (ends_at, documents * 8) })
     }
 
-    /// Reads all tensors from where the first one begins, and compares them with their checksums. `take` gets the parts of
-    /// each with its name.
+    /// Reads all tensors from the first one on, and verifies their checksums. `take` gets the data of each with its
+    /// name.
     pub(super) fn read_all(&self, file: &mut impl Read, path: &Path, mut take: impl FnMut(&str, &[u8])) -> Result<()> {
         let mut bytes = vec![0; 1 << 18];
         for Tensor { name, ty, bytes: size, checksum } in &self.tensors {
             let (mut crc, mut left) = (crc32c(ty.as_bytes()), *size);
-            // As long as bytes come, and not as many as the header says.
+            // Until the bytes end, not as many as the header claims.
             while left > 0 {
                 let part = &mut bytes[..left.min(1 << 18) as usize];
                 file.read_exact(part).map_err(|source| Error::io(path, "cannot read the token file", source))?;
@@ -250,7 +250,7 @@ impl Head {
             }
             if crc != *checksum {
                 let message = format!(
-                    "the checksum of `{name}` is {crc:08x}, not {checksum:08x}: the file is damaged; make it anew"
+                    "the checksum of `{name}` is {crc:08x}, not {checksum:08x}: the file is damaged; create it again"
                 );
                 return Err(Error::file(path, message));
             }

@@ -1,33 +1,33 @@
-//! What holds the tokens of many documents, one after another, and can be read anywhere.
+//! Tokens of many documents in sequence, with random access.
 //!
-//! Not here: the places where they are held (`token_array`, `token_file`), and blocks of them.
+//! Not here: the implementations (`token_array`, `token_file`), and blocks.
 
 use std::sync::Arc;
 
 use super::Encoding;
 use fulmen_data::{Fingerprint, Result};
 
-/// The tokens of documents, one after another.
+/// The tokens of documents in sequence.
 pub trait TokenStore: Send + Sync + 'static {
-    /// How many tokens there are. It does not change.
+    /// The number of tokens. It must not change.
     fn num_tokens(&self) -> u64;
 
-    /// Where each document ends, ascending: the last one at [`num_tokens`](TokenStore::num_tokens).
+    /// The end of each document, ascending; the last one is [`num_tokens`](TokenStore::num_tokens).
     fn document_ends(&self) -> &[u64];
 
-    /// Reads the tokens from `start` on, as many as `tokens` has room for, from any thread.
+    /// Fills `tokens` with the tokens from `start` on; called from any thread.
     ///
     /// # Errors
-    /// Tokens beyond the last, and a file that cannot be read.
+    /// Tokens out of range; a file that cannot be read.
     fn read(&self, start: u64, tokens: &mut [u32]) -> Result<()>;
 
     /// Where a document comes from, for messages.
     fn origin(&self, document: usize) -> String;
 
-    /// Adds all that the tokens depend on.
+    /// Adds everything the tokens depend on.
     ///
     /// # Errors
-    /// A file that is no longer there.
+    /// A file that no longer exists.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 }
 
@@ -53,12 +53,12 @@ impl<T: TokenStore + ?Sized> TokenStore for Arc<T> {
     }
 }
 
-/// The document that holds a token.
+/// The document that contains a token.
 pub(super) fn document_at(store: &impl TokenStore, token: u64) -> usize {
     store.document_ends().partition_point(|&end| end <= token)
 }
 
-/// The tokens of a range, with the places where documents begin and the token that follows.
+/// The tokens of a range, with the starts of documents and the next token.
 pub(super) fn read_block(store: &impl TokenStore, start: u64, length: usize) -> Result<Encoding> {
     let end = start + length as u64;
     let more = usize::from(end < store.num_tokens());
@@ -66,7 +66,7 @@ pub(super) fn read_block(store: &impl TokenStore, start: u64, length: usize) -> 
     store.read(start, &mut ids)?;
     let next = if more == 1 { ids.pop() } else { None };
     let ends = &store.document_ends()[document_at(store, start)..];
-    // The token that follows counts too: whether it begins a document decides whether it may be a label.
+    // Including the next token: if it starts a document, it must not be a label.
     let starts = ends.iter().take_while(|&&document| document < end + more as u64);
     let starts = starts.map(|document| (document - start) as usize);
     Ok(Encoding { starts: starts.collect(), ids, next, ..Encoding::default() })

@@ -8,15 +8,14 @@ use super::{Encoding, Tokenizer};
 use fulmen_data::internal::make;
 use fulmen_data::{Deferred, Fingerprint, Items, Result, Source, Stage, Stream, StreamItem};
 
-/// What a tokenizer can take: a text, or a pair of them.
+/// The input of a tokenizer: a text, or a pair of texts.
 ///
-/// What an implementation of your own does is not known to a cache, which therefore needs a version
-/// ([`Fingerprint::add_function`]).
+/// A cache cannot see what your own implementation does, so it needs a version ([`Fingerprint::add_function`]).
 pub trait TextInput: Send + 'static {
     /// The tokens.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// Those of [`Tokenizer::encode`].
     fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoding>;
 }
 
@@ -51,7 +50,7 @@ impl<S> Tokenized<S> {
     }
 }
 
-/// Takes in how `T` is tokenized.
+/// Adds how `T` is tokenized.
 fn add_input<T: TextInput>(tokenizer: &Tokenizer, fingerprint: &mut Fingerprint) {
     tokenizer.fingerprint(fingerprint);
     let known = [TypeId::of::<String>(), TypeId::of::<&'static str>(), TypeId::of::<(String, String)>()];
@@ -93,7 +92,7 @@ impl<S: Stream<Item: TextInput>> Stream for Tokenized<S> {
         self.deferred(epoch).map(make)
     }
 
-    /// In a loader the workers tokenize, several at once.
+    /// In a loader, the workers tokenize in parallel.
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<Encoding>>> {
         let tokenizer = self.tokenizer.clone();
         let items = self.texts.deferred(epoch)?.map(move |item| {

@@ -1,6 +1,6 @@
-//! Hugging Face's tokenizers: from a `tokenizer.json` to tokens.
+//! Hugging Face's tokenizers, loaded from a `tokenizer.json`.
 //!
-//! Not here: padding and labels (`samples`), and training one (`bpe`).
+//! Not here: padding and labels (`token_collator`), and training (`bpe`).
 
 use std::fmt;
 use std::io::Write as _;
@@ -15,11 +15,11 @@ use fulmen_data::internal::catch_quietly;
 use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
 
-/// A tokenizer as Hugging Face's libraries keep it, in a `tokenizer.json`.
+/// A tokenizer of Hugging Face's libraries, stored in a `tokenizer.json`.
 ///
-/// Cheap to clone, and used by any number of threads at once. What the file says of padding and of truncation is not
-/// followed, as in `transformers`: a text is cut where [`max_length`](Tokenizer::max_length) says so, and padded by
-/// [`TokenCollator`](super::TokenCollator).
+/// Cheap to clone, and usable from any number of threads. The file's settings for padding and truncation are ignored,
+/// as in `transformers`: [`max_length`](Tokenizer::max_length) truncates, and [`TokenCollator`](super::TokenCollator)
+/// pads.
 ///
 /// ```
 /// use fulmen_text::Tokenizer;
@@ -40,12 +40,11 @@ use fulmen_files::Location;
 #[derive(Clone)]
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
-    /// The file, for messages; none where it came from memory.
+    /// The file, for messages; none if it was loaded from memory.
     path: Option<PathBuf>,
-    /// Of the file's content.
+    /// The hash of the file's content.
     digest: String,
     vocab_size: usize,
-    /// Ascending.
     special_ids: Arc<[u32]>,
     special_tokens: bool,
     words: bool,
@@ -54,24 +53,24 @@ pub struct Tokenizer {
     truncation_side: Side,
 }
 
-/// Which text of a pair loses tokens when both together are too long. A single text is cut by each of them but
+/// Which text of a pair is truncated if both together are too long. Each of them truncates a single text, except
 /// [`OnlySecond`](Truncation::OnlySecond).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Truncation {
-    /// The longer one, until both are of a length.
+    /// The longer one, until both have the same length.
     #[default]
     LongestFirst,
-    /// The first one. It is an error if that does not suffice.
+    /// The first one. It is an error if that is not enough.
     OnlyFirst,
-    /// The second one. It is an error if that does not suffice.
+    /// The second one. It is an error if that is not enough.
     OnlySecond,
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`, local or in an object store.
+    /// Reads a `tokenizer.json`, local or from an object store.
     ///
     /// # Errors
-    /// A file that cannot be read or is no such file; a BPE model with dropout.
+    /// A file that cannot be read or is not a tokenizer; a BPE model with dropout.
     pub fn from_file(file: impl Into<Location>) -> Result<Tokenizer> {
         let location = file.into();
         let name = location.to_string();
@@ -82,7 +81,7 @@ impl Tokenizer {
     /// The same, from the file's content.
     ///
     /// # Errors
-    /// As [`from_file`](Tokenizer::from_file).
+    /// Those of [`from_file`](Tokenizer::from_file).
     pub fn from_bytes(bytes: &[u8]) -> Result<Tokenizer> {
         Tokenizer::new(bytes, None).map_err(Error::new)
     }
@@ -91,14 +90,13 @@ impl Tokenizer {
         let inner = catch_quietly(|| tokenizers::Tokenizer::from_bytes(bytes))
             .unwrap_or_else(|message| Err(format!("the tokenizers crate panicked: {message}").into()));
         let mut inner = inner.map_err(|why| {
-            format!("this is no tokenizer.json of Hugging Face's tokenizers, version 0.22 or before: {why}")
+            format!("not a tokenizer.json of Hugging Face's tokenizers, version 0.22 or before: {why}")
         })?;
         if let ModelWrapper::BPE(model) = inner.get_model()
             && let Some(dropout) = model.dropout.filter(|&dropout| dropout > 0.0)
         {
             return Err(format!(
-                "the BPE model has a dropout of {dropout}, whose random numbers cannot be seeded, so that a run could \
-                 not be repeated; set \"dropout\" to null in the file"
+                "the BPE model has a dropout of {dropout}, whose random numbers cannot be seeded, so a run could not be reproduced; set \"dropout\" to null in the file"
             ));
         }
         inner.with_padding(None);
@@ -127,7 +125,8 @@ impl Tokenizer {
         })
     }
 
-    /// Writes the tokenizer as a `tokenizer.json`, which `transformers` reads too. The options set here are not in it.
+    /// Writes the tokenizer as a `tokenizer.json`, which `transformers` can read. It does not include the options set
+    /// here.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -139,29 +138,28 @@ impl Tokenizer {
             .map_err(|e| Error::io(file, "cannot write the tokenizer", e))
     }
 
-    /// Whether [`encode`](Tokenizer::encode) adds the special tokens that the file names, such as `[CLS]` and `[SEP]`.
-    /// Yes unless said otherwise; no is right for documents that are packed, unless the file's own tokens separate them.
+    /// Whether [`encode`](Tokenizer::encode) adds the special tokens in the file, such as `[CLS]` and `[SEP]`; on
+    /// unless set. Turn it off for documents that are packed, unless the file's own tokens separate them.
     pub fn special_tokens(mut self, add: bool) -> Tokenizer {
         self.special_tokens = add;
         self
     }
 
-    /// Whether [`Encoding::words`] is filled, which takes longer. No unless said otherwise.
+    /// Whether to fill [`Encoding::words`], which takes longer; off unless set.
     pub fn words(mut self, words: bool) -> Tokenizer {
         self.words = words;
         self
     }
 
-    /// Cuts texts so that at most this many tokens are left, the special ones included.
+    /// Truncates texts to at most this many tokens, including special ones.
     ///
     /// # Errors
-    /// A length that the special tokens of a pair alone would fill.
+    /// A length that leaves no token for a pair of texts, next to its special tokens.
     pub fn max_length(mut self, length: usize) -> Result<Tokenizer> {
         let special = self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
         if length <= special {
             return Err(Error::usage(format!(
-                "{self:?}: a maximal length of {length} tokens leaves no room for a text: {special} special tokens are \
-                 added to a pair; choose {} or more",
+                "{self:?}: the maximum length of {length} tokens leaves no space for a text: {special} special tokens are added to a pair; choose at least {}",
                 special + 1
             )));
         }
@@ -169,19 +167,19 @@ impl Tokenizer {
         self.update()
     }
 
-    /// Where a text that is too long loses its tokens; at its end unless said otherwise.
+    /// The side on which long texts are truncated; the end unless set.
     ///
     /// # Errors
-    /// None that can be foreseen.
+    /// None at present.
     pub fn truncation_side(mut self, side: Side) -> Result<Tokenizer> {
         self.truncation_side = side;
         self.update()
     }
 
-    /// Which text of a pair that is too long loses tokens; the longer one unless said otherwise.
+    /// Which text of a long pair is truncated; the longer one unless set.
     ///
     /// # Errors
-    /// None that can be foreseen.
+    /// None at present.
     pub fn truncation(mut self, truncation: Truncation) -> Result<Tokenizer> {
         self.truncation = truncation;
         self.update()
@@ -205,19 +203,19 @@ impl Tokenizer {
         Ok(self)
     }
 
-    /// The tokens of a text.
+    /// Tokenizes a text.
     ///
     /// # Errors
-    /// A text that the tokenizer cannot take, such as one with an unknown word where the file names no unknown token.
+    /// A text that cannot be tokenized, for example with an unknown word if the file has no unknown token.
     pub fn encode(&self, text: &str) -> Result<Encoding> {
         self.encode_input(text.into(), text)
     }
 
-    /// The tokens of two texts as one sequence, such as a premise and a hypothesis, told apart by
+    /// Tokenizes two texts as one sequence, such as a premise and a hypothesis, distinguished by
     /// [`Encoding::type_ids`].
     ///
     /// # Errors
-    /// As [`encode`](Tokenizer::encode), and where [`Truncation`] cannot make them short enough.
+    /// Those of [`encode`](Tokenizer::encode); texts that [`Truncation`] cannot make short enough.
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<Encoding> {
         self.encode_input((first, second).into(), first)
     }
@@ -244,39 +242,39 @@ impl Tokenizer {
         })
     }
 
-    /// The text of some tokens. Special tokens are left out if `skip_special_tokens`.
+    /// Decodes tokens to text, without special tokens if `skip_special_tokens` is set.
     ///
     /// # Errors
-    /// Tokens that the file's decoder cannot put together.
+    /// Tokens that the file's decoder rejects.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String> {
         self.inner.decode(ids, skip_special_tokens).map_err(Error::new)
     }
 
-    /// The texts of a [`Source`](fulmen_data::Source) or a [`Stream`](fulmen_data::Stream) as tokens: of `String`s, or of pairs of
-    /// them.
+    /// Tokenizes the texts of a [`Source`](fulmen_data::Source) or a [`Stream`](fulmen_data::Stream): `String`s, or
+    /// pairs of them.
     pub fn tokenize<S>(&self, texts: S) -> Tokenized<S> {
         Tokenized::new(texts, self.clone())
     }
 
-    /// How many rows a model's table of tokens needs: one more than the largest token's number.
+    /// The number of rows that a model's embedding needs: one more than the largest token id.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// The number of a token, special or not.
+    /// The id of a token, special or not.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// The token with this number.
+    /// The token with this id.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// The number of a special token, such as `[MASK]` or `<|endoftext|>`.
+    /// The id of a special token, such as `[MASK]` or `<|endoftext|>`.
     ///
     /// # Errors
-    /// A token that is not there or not special; the message lists those that are.
+    /// A token that does not exist or is not special; the message lists the special tokens.
     pub fn special_id(&self, token: &str) -> Result<u32> {
         self.token_id(token).filter(|id| self.special_ids.binary_search(id).is_ok()).ok_or_else(|| {
             let names: Vec<String> = self.special_ids.iter().filter_map(|&id| self.token(id)).collect();
@@ -284,28 +282,28 @@ impl Tokenizer {
         })
     }
 
-    /// The numbers of all special tokens, ascending.
+    /// The ids of all special tokens, ascending.
     pub fn special_ids(&self) -> &[u32] {
         &self.special_ids
     }
 
-    /// The number of the token that pads: `[PAD]`, `<pad>` or `<|pad|>`, if one of them is there.
+    /// The id of the padding token: `[PAD]`, `<pad>` or `<|pad|>`, if it exists.
     pub fn pad_id(&self) -> Option<u32> {
         ["[PAD]", "<pad>", "<|pad|>"].iter().find_map(|token| self.token_id(token))
     }
 
-    /// The number of the token that hides another: `[MASK]` or `<mask>`, if one of them is there.
+    /// The id of the mask token: `[MASK]` or `<mask>`, if it exists.
     pub fn mask_id(&self) -> Option<u32> {
         ["[MASK]", "<mask>"].iter().find_map(|token| self.token_id(token))
     }
 
-    /// Adds all that its tokens depend on: the file's content and the options.
+    /// Adds everything the tokens depend on: the file's content and the options.
     pub fn fingerprint(&self, fingerprint: &mut Fingerprint) {
         fingerprint.add("tokenizer", &self.digest);
         fingerprint.add("options", self.describe());
     }
 
-    /// The tokenizer in a line, with its options.
+    /// The tokenizer with its options in one line.
     pub fn describe(&self) -> String {
         let Tokenizer { special_tokens, words, max_length, truncation, truncation_side, .. } = self;
         format!(
@@ -325,7 +323,7 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
-/// The beginning of a text, for messages.
+/// The start of a text, for messages.
 struct Shortened<'a>(&'a str);
 
 impl fmt::Debug for Shortened<'_> {

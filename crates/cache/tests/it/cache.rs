@@ -254,7 +254,7 @@ fn a_dataset_that_cannot_say_what_it_depends_on_is_refused() {
         (small(&Noise::new(0), folder.path()), "nothing to cache"),
         (small(&Noise::new(1), folder.path()).variants(0), "0 variants"),
         (small(&Noise::new(1), folder.path()).workers(5000), "more than 1024 threads"),
-        (small(&Noise::new(usize::MAX / 2), folder.path()).variants(3), "more than can be counted"),
+        (small(&Noise::new(usize::MAX / 2), folder.path()).variants(3), "too many to count"),
     ] {
         let error = builder.open().unwrap_err();
         assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
@@ -365,9 +365,9 @@ fn a_damaged_manifest_is_an_error_with_its_file() {
         ("\"samples\": 20", "\"samples\": 18446744073709551615", "cannot be counted"),
         ("\"rows_per_part\": 10", "\"rows_per_part\": 0", "its parts have 0 rows"),
         ("\"rows_per_part\": 10", "\"rows_per_part\": 11", "expected 11"),
-        ("\"dtype\": \"u8\"", "\"dtype\": \"u7\"", "the dtype `u7`, which is none"),
+        ("\"dtype\": \"u8\"", "\"dtype\": \"u7\"", "the dtype `u7`, which does not exist"),
         ("\"number\": 1", "\"number\": 7", "not numbered 0 to 1"),
-        ("{", "", "it is no manifest"),
+        ("{", "", "it is not a manifest"),
     ] {
         let damaged = text.replacen(from, to, 1);
         assert_ne!(damaged, text);
@@ -414,7 +414,7 @@ fn what_lies_beside_a_cache_is_left_alone() {
     }
     let check = || foreign.iter().all(|(name, content)| fs::read_to_string(path.join(name)).unwrap() == *content);
     assert!(cache_info(path).unwrap_err().is_not_found() && clear_cache(path).unwrap_err().is_not_found());
-    assert!(clear_cache(path.join("app")).unwrap_err().to_string().contains("it is no manifest of a cache"));
+    assert!(clear_cache(path.join("app")).unwrap_err().to_string().contains("it is not a manifest of a cache"));
     let made = small(&Noise::new(20), path).open().unwrap();
     assert_eq!(cache_info(path).unwrap().len(), 1);
     assert_eq!(CachedDataset::open(path).unwrap().len(), 20);
@@ -440,7 +440,7 @@ fn a_cache_without_its_manifest_is_in_nobodys_way_and_can_be_cleared() {
     assert_eq!(CachedDataset::open(folder.path()).unwrap().path(), second.path());
     // A damaged one is told, and taken away.
     fs::write(second.path().join("cache.json"), "{").unwrap();
-    assert!(cache_info(folder.path()).unwrap_err().to_string().contains("it is no manifest"));
+    assert!(cache_info(folder.path()).unwrap_err().to_string().contains("it is not a manifest"));
     assert!(verify_cache(folder.path(), |_, _| {}).unwrap_err().to_string().contains("1 files are damaged"));
     assert_eq!(repair_cache(folder.path()).unwrap(), [second.path().join("cache.json")]);
     small(&other, folder.path()).open().unwrap();

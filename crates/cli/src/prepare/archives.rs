@@ -1,6 +1,6 @@
-//! The archives at hand: whether all are there, and are the expected ones.
+//! Finding and verifying the archives of a dataset.
 //!
-//! Not here: what is in them.
+//! Not here: their content.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -22,12 +22,12 @@ pub struct SourceFile {
     pub name: String,
     /// Its size.
     pub bytes: u64,
-    /// Its MD5 checksum where that was verified.
+    /// Its MD5 checksum, if it was verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub md5: Option<String>,
 }
 
-/// A checksum that was found to be right, of a file that has not changed since.
+/// A verified checksum of a file that has not changed since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Verified {
     name: String,
@@ -38,17 +38,17 @@ pub(crate) struct Verified {
 }
 
 impl Verified {
-    /// Whether the content is the same, whenever it was written.
+    /// Whether the content is the same, regardless of the modification time.
     pub(crate) fn is_as(&self, other: &Verified) -> bool {
         (&self.name, self.bytes, &self.md5) == (&other.name, other.bytes, &other.md5)
     }
 }
 
-/// The paths of the archives with these names. All that are missing are named at once, with where they are to be had.
+/// The paths of the archives with these names. The error lists all missing ones, and where to get them.
 pub(crate) fn find_archives(folder: &Path, names: &[&str], expected: &Expected) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Err(Error::missing(format!(
-            "{}: there is no such folder; expected one with the archives {}",
+            "{}: the folder does not exist; expected one with the archives {}",
             folder.display(),
             names.join(", ")
         )));
@@ -76,9 +76,9 @@ pub(crate) fn find_archives(folder: &Path, names: &[&str], expected: &Expected) 
     )))
 }
 
-/// Compares the archives' checksums with the expected ones where `verify` says so, and says what the archives are, each with
-/// its time of change in nanoseconds since 1970: by it another archive of the same size is known. What has a verified
-/// checksum has the time of the first file that had it. What an earlier run verified is not read again.
+/// Verifies the archives' checksums if `verify` is set, and returns the archives, each with its modification time in
+/// nanoseconds since 1970, which distinguishes archives of the same size. An archive with a verified checksum has the
+/// time of the first file with that checksum. Archives that an earlier run verified are not read again.
 pub(crate) fn verify_archives(
     paths: &[PathBuf],
     expected: &Expected,
@@ -112,8 +112,7 @@ fn verify_archive(
             return Err(Error::file(
                 path,
                 format!(
-                    "its MD5 checksum is {found}, expected {md5} ({bytes} bytes): it is damaged or another edition; \
-                     download it again, or turn verifying off to use it as it is"
+                    "its MD5 checksum is {found}, expected {md5} ({bytes} bytes): it is damaged or another edition; download it again, or turn off verification to use it as it is"
                 ),
             ));
         }

@@ -1,6 +1,6 @@
-//! What the official archives are: their names, checksums, origins and counts.
+//! The official archives: their names, checksums, origins and counts.
 //!
-//! Not here: looking whether the files at hand are those (`archives`).
+//! Not here: finding and verifying them (`archives`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use fulmen_data::{Error, Result};
 
-/// Where ImageNet's archives come from; they are handed out to registered users.
+/// The origin of ImageNet's archives; they are available to registered users.
 const IMAGENET_SITE: &str = "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php (after registering)";
 
-/// What a dataset's archives must be and hold. [`Expected::imagenet`] and [`Expected::coco`] are the official ones; a part
+/// The expected archives and content of a dataset. [`Expected::imagenet`] and [`Expected::coco`] are official; a part
 /// of a dataset in the same layout has other counts and checksums.
 ///
 /// ```
@@ -30,13 +30,13 @@ const IMAGENET_SITE: &str = "https://image-net.org/challenges/LSVRC/2012/2012-do
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
-    /// The archives that are asked for. A name that the dataset does not need is ignored.
+    /// The required archives. Names that the dataset does not need are ignored.
     #[serde(default)]
     pub archives: Vec<ExpectedArchive>,
-    /// How many samples each split has. A split that is not named may have any number.
+    /// The number of samples in each split. A split that is not listed may have any number.
     #[serde(default)]
     pub samples: BTreeMap<String, u64>,
-    /// How many classes there are; any number where it is `None`.
+    /// The number of classes; `None` accepts any number.
     #[serde(default)]
     pub classes: Option<usize>,
 }
@@ -47,16 +47,16 @@ pub struct Expected {
 pub struct ExpectedArchive {
     /// The name of the file.
     pub name: String,
-    /// Its MD5 checksum in hexadecimal digits, or `None` where any will do.
+    /// Its MD5 checksum in hexadecimal digits; `None` accepts any file.
     #[serde(default)]
     pub md5: Option<String>,
-    /// Where it is to be had, for the message when it is missing.
+    /// Where to get it, for the message when it is missing.
     #[serde(default)]
     pub from: String,
 }
 
 impl Expected {
-    /// ILSVRC 2012: 1,281,167 images to train with and 50,000 to validate with, of 1,000 classes. The checksums are those
+    /// ILSVRC 2012: 1,281,167 training images and 50,000 validation images of 1,000 classes. The checksums are those
     /// that torchvision lists.
     pub fn imagenet() -> Expected {
         Expected::of(
@@ -70,7 +70,7 @@ impl Expected {
         )
     }
 
-    /// COCO 2017: 118,287 images to train with and 5,000 to validate with, of things of 80 categories.
+    /// COCO 2017: 118,287 training images and 5,000 validation images with objects of 80 categories.
     pub fn coco() -> Expected {
         let images = "http://images.cocodataset.org/";
         Expected::of(
@@ -101,10 +101,10 @@ impl Expected {
         }
     }
 
-    /// The archives, counts and checksums that a JSON file names, with the names of this type's fields.
+    /// Reads the archives, counts and checksums from a JSON file with the names of this type's fields.
     ///
     /// # Errors
-    /// A file that is not there or not of this form.
+    /// A file that does not exist or does not have this form.
     pub fn read(path: &Path) -> Result<Expected> {
         let bytes = std::fs::read(path).map_err(|source| Error::io(path, "reading the expected counts", source))?;
         serde_json::from_slice(&bytes).map_err(|source| {
@@ -122,21 +122,20 @@ impl Expected {
         self.archives.iter().find(|archive| archive.name == name)
     }
 
-    /// Refuses other counts than these.
+    /// Rejects other counts.
     pub(crate) fn check_samples(&self, split: &str, found: usize, archive: &Path) -> Result<()> {
         match self.samples.get(split) {
             Some(&expected) if expected != found as u64 => Err(Error::file(
                 archive,
                 format!(
-                    "the {split} split has {found} samples, expected {expected}: this is not the official archive; for a \
-                     part of the dataset, say what to expect"
+                    "the {split} split has {found} samples, expected {expected}: this is not the official archive; for a part of the dataset, set the expected counts"
                 ),
             )),
             _ => Ok(()),
         }
     }
 
-    /// Refuses another number of classes.
+    /// Rejects another number of classes.
     pub(crate) fn check_classes(&self, found: usize, archive: &Path) -> Result<()> {
         match self.classes {
             Some(expected) if expected != found => {

@@ -1,6 +1,6 @@
-//! COCO's archives (2017): images of each split, and the annotations of both.
+//! COCO's archives (2017): the images of each split, and the annotations of both.
 //!
-//! Not here: how shards are written (`run`), and the annotations' files (`coco_annotations`).
+//! Not here: writing shards (`run`), and the annotation files (`coco_annotations`).
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::options::PrepareOptions;
 use super::plan::tar_bytes;
 use super::progress::Progress;
 use super::run::prepare;
-use super::sample_set::{SampleFiles, SampleSet, jpeg_remark};
+use super::sample_set::{SampleFiles, SampleSet, jpeg_warning};
 use super::zip_index::ZipIndex;
 use fulmen_data::{Error, Result};
 
@@ -23,10 +23,10 @@ const VAL: &str = "val2017.zip";
 const ANNOTATIONS: &str = "annotations_trainval2017.zip";
 const SPLITS: &[&str] = &["train", "val"];
 
-/// Makes COCO's archives of 2017, as they were downloaded, into tar shards in WebDataset's convention.
+/// Converts COCO's archives of 2017, as downloaded, to tar shards in WebDataset's format.
 ///
-/// `archives` is the folder with `train2017.zip`, `val2017.zip` and `annotations_trainval2017.zip`. A sample, named after
-/// its image (`000000000009`), has a `.jpg`, the image as it is in the archive, and a `.json`:
+/// `archives` is the folder with `train2017.zip`, `val2017.zip` and `annotations_trainval2017.zip`. A sample, named
+/// after its image (`000000000009`), has a `.jpg`, the unchanged image of the archive, and a `.json`:
 ///
 /// ```json
 /// {"image_id": 9, "file_name": "000000000009.jpg", "width": 640, "height": 480,
@@ -35,16 +35,16 @@ const SPLITS: &[&str] = &["train", "val"];
 ///  "captions": ["a table with food"]}
 /// ```
 ///
-/// `label` is the index among the categories in the order of their numbers, 0 to 79; `category_id` is COCO's own, which
-/// goes to 90. `bbox` is left, top, width and height in pixels. Boxes, areas and outlines (polygons, or run lengths for
-/// crowds) are written as they stand in COCO's files. Images without annotations have an empty list. Keypoints are left
-/// out.
+/// `label` is the index of the category in the order of their numbers, 0 to 79; `category_id` is COCO's own number, up
+/// to 90. `bbox` is left, top, width and height in pixels. Boxes, areas and outlines (polygons, or run lengths for
+/// crowds) are copied from COCO's files. Images without annotations have an empty list. Keypoints are left out.
 ///
-/// What is said of order, resuming and errors of [`imagenet`](super::imagenet) is so here too; every file's own checksum is
-/// compared in addition. The annotations are held in memory, about 1 GB.
+/// Order, resuming and errors are as in [`imagenet`](super::imagenet); in addition, each file's own checksum is
+/// verified. The annotations are kept in memory, about 1 GB.
 ///
 /// # Errors
-/// Those of [`imagenet`](super::imagenet); an image without a line in the annotations, or a line without an image.
+/// Those of [`imagenet`](super::imagenet); an image that is missing in the annotations, or an annotation without its
+/// image.
 pub fn coco(
     archives: impl AsRef<Path>,
     expected: &Expected,
@@ -84,14 +84,14 @@ impl Coco {
         }
         expected.check_classes(splits[0].annotations.classes.len(), &paths[2])?;
         if splits[0].annotations.classes != splits[1].annotations.classes {
-            return Err(Error::file(&paths[2], "the two splits have other categories"));
+            return Err(Error::file(&paths[2], "the two splits have different categories"));
         }
         Ok(Coco { splits })
     }
 }
 
 impl CocoSplit {
-    /// Brings images and annotations together.
+    /// Matches images with annotations.
     fn of(zip: ZipIndex, annotations: Annotations) -> Result<CocoSplit> {
         let file = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
         let mut entries: HashMap<String, usize> =
@@ -105,7 +105,7 @@ impl CocoSplit {
             let json_bytes = annotations.json(image)?.len() as u64;
             images.push(ImageEntry { key: stem.replace('.', "_"), entry, json_bytes });
         }
-        // The first in the archive, so that the message is the same each time.
+        // The first in the archive, so that the message is deterministic.
         if let Some(&entry) = entries.values().min() {
             let name = &zip.entries[entry].name;
             return Err(Error::file(zip.path(), format!("entry {name}: the annotations do not name this image")));
@@ -138,8 +138,8 @@ impl SampleSet for Coco {
         let split = &self.splits[split];
         let jpg = split.zip.read(&split.zip.entries[split.images[index].entry])?;
         let json = split.annotations.json(&split.annotations.images[index])?;
-        let remark = jpeg_remark(&jpg);
-        Ok(SampleFiles { files: vec![("jpg", jpg), ("json", json)], remark })
+        let warning = jpeg_warning(&jpg);
+        Ok(SampleFiles { files: vec![("jpg", jpg), ("json", json)], warning })
     }
 
     fn classes(&self) -> Vec<Class> {

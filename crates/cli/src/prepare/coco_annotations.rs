@@ -1,4 +1,4 @@
-//! COCO's annotation files: what is in each image.
+//! COCO's annotation files.
 //!
 //! Not here: the images (`coco`).
 
@@ -13,7 +13,7 @@ use super::manifest::Class;
 use super::zip_index::ZipIndex;
 use fulmen_data::{Error, Result};
 
-/// What `instances_*.json` holds of interest. Numbers of boxes and outlines stay as they are written.
+/// The needed part of `instances_*.json`. Numbers in boxes and outlines keep their text.
 #[derive(Deserialize)]
 struct Instances {
     images: Vec<Image>,
@@ -48,7 +48,7 @@ struct Category {
     name: String,
 }
 
-/// What `captions_*.json` holds of interest.
+/// The needed part of `captions_*.json`.
 #[derive(Deserialize)]
 struct Captions {
     annotations: Vec<Caption>,
@@ -84,12 +84,12 @@ struct WrittenInstance<'a> {
     segmentation: Option<&'a RawValue>,
 }
 
-/// All that is known of a split's images.
+/// The annotations of a split's images.
 pub(crate) struct Annotations {
-    /// By their numbers.
+    /// By number.
     pub(crate) images: Vec<Image>,
     pub(crate) classes: Vec<Class>,
-    /// Sorted by the image and their own number.
+    /// Sorted by image and by their own number.
     instances: Vec<Instance>,
     captions: Vec<Caption>,
     /// The index of each category.
@@ -97,7 +97,7 @@ pub(crate) struct Annotations {
 }
 
 impl Annotations {
-    /// Reads those of a split, `train2017` or `val2017`.
+    /// Reads the annotations of a split, `train2017` or `val2017`.
     pub(crate) fn read(zip: &ZipIndex, split: &str) -> Result<Annotations> {
         let name = format!("annotations/instances_{split}.json");
         let Instances { mut images, annotations: mut instances, mut categories } = read_json(zip, &name)?;

@@ -1,6 +1,6 @@
-//! A part of a local file that is read from any place and by many threads at once: an archive, or an archive in one.
+//! A part of a local file with random access from many threads: an archive, or an archive inside one.
 //!
-//! Not here: what the bytes mean (`imagenet`, `coco`), and files of a store (`store`).
+//! Not here: the meaning of the bytes (`imagenet`, `coco`), and files in a store (`fulmen-files`).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,7 +12,7 @@ use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 use fulmen_shards::{TarEntry, tar_entries};
 
-/// `len` bytes of a file from `start` on, with a place of its own in them. A clone is cheap and shares the open file.
+/// `len` bytes of a file from `start` on, with their own position. A clone is cheap and shares the open file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileSlice {
     file: Arc<File>,
@@ -23,7 +23,7 @@ pub(crate) struct FileSlice {
 }
 
 impl FileSlice {
-    /// All of a file.
+    /// The whole file.
     pub(crate) fn open(path: &Path) -> Result<FileSlice> {
         let file = File::open(path).map_err(|source| Error::io(path, "opening the archive", source))?;
         let metadata = file.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
@@ -33,29 +33,29 @@ impl FileSlice {
         Ok(FileSlice { file: Arc::new(file), path: path.into(), start: 0, len: metadata.len(), at: 0 })
     }
 
-    /// The part of this section from `start` on, `len` bytes; `None` where they are not all in it.
+    /// `len` bytes of this slice from `start` on; `None` if they are out of range.
     pub(crate) fn part(&self, start: u64, len: u64) -> Option<FileSlice> {
         let end = start.checked_add(len)?;
         (end <= self.len).then(|| FileSlice { start: self.start + start, len, at: 0, ..self.clone() })
     }
 
-    /// The file that it lies in.
+    /// The path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes.
+    /// The number of bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// The files of the tar that this is, with their offsets in it. `what` names it in messages.
+    /// The files of this slice as a tar, with their offsets. `what` names it in messages.
     pub(crate) fn tar_entries(&self, what: &str) -> impl Iterator<Item = Result<TarEntry>> {
         let entries = tar_entries(Location::from(what), &self.file, self.start..self.start + self.len);
         entries.map(|entry| entry.map_err(|error| Error::file(&self.path, error.to_string())))
     }
 
-    /// All the bytes, which are few enough for memory.
+    /// Reads all bytes; they must fit in memory.
     pub(crate) fn read_all(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(self.len).map_err(|_| io::ErrorKind::OutOfMemory)?];
         let mut section = FileSlice { at: 0, ..self.clone() };
@@ -155,6 +155,6 @@ mod tests {
 
     #[test]
     fn what_is_no_tar_file_is_refused() {
-        assert!(index(&[b'x'; 2048]).unwrap_err().to_string().contains("this is no tar file"));
+        assert!(index(&[b'x'; 2048]).unwrap_err().to_string().contains("not a tar file"));
     }
 }

@@ -1,7 +1,7 @@
-//! ImageNet's archives (ILSVRC 2012): one of archives of the images of each class, one of validation images, and the
+//! ImageNet's archives (ILSVRC 2012): an archive of one archive per class, an archive of validation images, and the
 //! development kit.
 //!
-//! Not here: how shards are written (`run`), and the kit's files (`devkit`).
+//! Not here: writing shards (`run`), and the kit's files (`imagenet_devkit`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::options::PrepareOptions;
 use super::plan::tar_bytes;
 use super::progress::Progress;
 use super::run::prepare;
-use super::sample_set::{SampleFiles, SampleSet, jpeg_remark};
+use super::sample_set::{SampleFiles, SampleSet, jpeg_warning};
 use fulmen_data::{Error, Result};
 
 const TRAIN: &str = "ILSVRC2012_img_train.tar";
@@ -23,25 +23,25 @@ const VAL: &str = "ILSVRC2012_img_val.tar";
 const DEVKIT: &str = "ILSVRC2012_devkit_t12.tar.gz";
 const SPLITS: &[&str] = &["train", "val"];
 
-/// Makes ImageNet's archives, as they were downloaded, into tar shards in WebDataset's convention.
+/// Converts ImageNet's archives, as downloaded, to tar shards in WebDataset's format.
 ///
 /// `archives` is the folder with `ILSVRC2012_img_train.tar`, `ILSVRC2012_img_val.tar` and
-/// `ILSVRC2012_devkit_t12.tar.gz`. A sample has a `.jpg`, the image as it is in the archive, and a `.cls`, its class's
-/// index as a decimal number; the index is the place of the class's WordNet name among all in sorted order, as in
-/// torchvision. Names of samples are the images' own (`n01440764_10026`).
+/// `ILSVRC2012_devkit_t12.tar.gz`. A sample has a `.jpg`, the unchanged image of the archive, and a `.cls`, its class
+/// index as a decimal number. As in torchvision, the index is the position of the class's WordNet id among all ids in
+/// sorted order. Samples are named like the images (`n01440764_10026`).
 ///
-/// The images are shuffled over all the shards by the seed, so that shards can be read from beginning to end. They are
-/// not copied for that: the archives' headers are read once (the names and places of the images take about 150 MB of
-/// memory), and then each image where it lies. An image that does not begin or end as a JPEG does is kept as it is and
-/// stands in the manifest's remarks; the official archive has one PNG file.
+/// The images are shuffled over all shards by the seed, so that shards can be read in sequence. This needs no temporary
+/// copy: the archives' headers are read once (the names and positions of the images take about 150 MB of memory), and
+/// then each image from its position. An image that does not start or end like a JPEG is kept unchanged and listed in
+/// the manifest's warnings; the official archive has one PNG file.
 ///
-/// A run that was ended goes on with the next one: shards that are written are not written again. `expected` is
-/// [`Expected::imagenet`], or what a part of ImageNet in the same layout holds; a class without training images is none
-/// then.
+/// An interrupted run can be continued: existing shards are not written again. `expected` is [`Expected::imagenet`], or
+/// the counts of a part of ImageNet in the same layout; classes without training images are then left out.
 ///
 /// # Errors
-/// Archives that are missing (all are named), cut off, or have other checksums or counts than expected; a folder that was
-/// begun with other options, has files of others, or in which another run is at work; too little room on the disk.
+/// Archives that are missing (the error lists all), are cut short, or have other checksums or counts than expected; a
+/// folder that was started with other options, has other files, or is in use by another run; a disk without enough
+/// space.
 pub fn imagenet(
     archives: impl AsRef<Path>,
     expected: &Expected,
@@ -54,7 +54,7 @@ pub fn imagenet(
     })
 }
 
-/// Where all the images are.
+/// The positions of all images.
 struct ImageNet {
     archives: [FileSlice; 2],
     images: [Vec<ImageEntry>; 2],
@@ -136,7 +136,7 @@ impl ImageNet {
     }
 }
 
-/// A sample's name: the file's without folders and extension. A dot would end it in a shard.
+/// A sample's name: that of the file without folders and extension. In a shard, a dot would end it.
 fn key_of(name: &str) -> Box<str> {
     let file = name.rsplit('/').next().unwrap_or(name);
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
@@ -168,8 +168,8 @@ impl SampleSet for ImageNet {
         let bytes = bytes.unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into())).map_err(|source| {
             Error::io(archive.path(), &format!("reading entry {} (has the archive changed?)", image.key), source)
         })?;
-        let remark = jpeg_remark(&bytes);
-        Ok(SampleFiles { files: vec![("jpg", bytes), ("cls", image.class.to_string().into_bytes())], remark })
+        let warning = jpeg_warning(&bytes);
+        Ok(SampleFiles { files: vec![("jpg", bytes), ("cls", image.class.to_string().into_bytes())], warning })
     }
 
     fn classes(&self) -> Vec<Class> {

@@ -1,4 +1,4 @@
-//! ImageNet's development kit: which classes there are, and which class each validation image is of.
+//! ImageNet's development kit: the classes, and the class of each validation image.
 //!
 //! Not here: the images (`imagenet`).
 
@@ -12,18 +12,18 @@ use flate2::bufread::GzDecoder;
 use super::mat5::{self, Value};
 use fulmen_data::{Error, Result};
 
-/// More than this of the kit's files is refused: they have 600 kB.
+/// The size limit for the kit's files: they have 600 kB.
 const LIMIT: u64 = 64 << 20;
 
 const META: &str = "data/meta.mat";
 const TRUTH: &str = "data/ILSVRC2012_validation_ground_truth.txt";
 
-/// What of the development kit is needed.
+/// The needed part of the development kit.
 #[derive(Debug)]
 pub(crate) struct ImagenetDevkit {
-    /// What a class is called in WordNet (`n01440764`), and what people call it.
+    /// The WordNet id of each class (`n01440764`), and its name.
     pub(crate) names: BTreeMap<String, String>,
-    /// For each validation image, in the order of its numbers from 1, the class in WordNet.
+    /// For each validation image, in the order of its numbers from 1, the WordNet id of its class.
     pub(crate) validation: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl ImagenetDevkit {
                 let text = field(name).and_then(Value::text);
                 text.ok_or_else(|| wrong(META, &format!("synset {at} has no text {name}")))
             };
-            // A synset with children is what several classes have in common; no image is of it.
+            // A synset with children is a superclass without images.
             if number("num_children")? == 0.0 {
                 let wnid = text("WNID")?.to_owned();
                 ids.insert(number("ILSVRC2012_ID")? as u64, wnid.clone());
@@ -89,7 +89,7 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
             let mut bytes = Vec::new();
             entry.take(LIMIT).read_to_end(&mut bytes).map_err(|source| io(&reading(&after), source))?;
             if bytes.len() as u64 != size {
-                return Err(Error::file(path, format!("entry {name} is cut off: download the archive again")));
+                return Err(Error::file(path, format!("entry {name} is cut short: download the archive again")));
             }
             found[place] = Some(bytes);
         }
@@ -97,7 +97,7 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
     let missing: Vec<&str> =
         names.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(&name, _)| name).collect();
     if !missing.is_empty() {
-        return Err(Error::file(path, format!("there is no {} in it; is it cut off?", missing.join(" and no "))));
+        return Err(Error::file(path, format!("there is no {} in it; is it cut short?", missing.join(" and no "))));
     }
     Ok(found.map(Option::unwrap_or_default))
 }

@@ -1,6 +1,6 @@
-//! What is in shards: samples, files by extension, classes.
+//! The content of shards: samples, files by extension, classes.
 //!
-//! Not here: reading samples for training (`tar_shards`).
+//! Not here: reading samples for training (`fulmen-shards`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use super::file_slice::FileSlice;
 use fulmen_data::{Error, Result};
 use fulmen_shards::split;
 
-/// Larger than any number written out; what claims to be a class and is longer is none.
+/// Longer than any number in text; a longer file is not a class.
 const LONGEST_CLASS: u64 = 32;
 
-/// What [`shards_info`] found.
+/// The result of [`shards_info`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShardsInfo {
     /// The shards, by name.
     pub shards: Vec<ShardInfo>,
-    /// How many files with each extension there are, and how many bytes they have together.
+    /// The number of files with each extension, and their total size in bytes.
     pub extensions: BTreeMap<String, (u64, u64)>,
-    /// How many samples each class has, by the number in the samples' `.cls` files.
+    /// The number of samples in each class, by the number in their `.cls` files.
     pub classes: BTreeMap<u64, u64>,
 }
 
@@ -29,7 +29,7 @@ impl ShardsInfo {
         self.shards.iter().map(|shard| shard.samples).sum()
     }
 
-    /// Bytes of all the shards, as files.
+    /// The total size of the shards in bytes.
     pub fn bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.bytes).sum()
     }
@@ -40,17 +40,17 @@ impl ShardsInfo {
 pub struct ShardInfo {
     /// The file.
     pub path: PathBuf,
-    /// How many samples are in it.
+    /// The number of samples in it.
     pub samples: u64,
-    /// Its size as a file.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// Looks through tar shards in WebDataset's convention: what stands in front of the first dot of a file's name is the
-/// sample's key, the rest its extension, and the files of a sample stand together. Extensions are told in lower case, and
-/// what readers take for no part of a sample is not counted: files without an extension, hidden ones, `__name__`.
+/// Inspects tar shards in WebDataset's format: the part of a file's name before its first dot is the sample's key, the
+/// rest is the extension, and the files of a sample are consecutive. Extensions are reported in lower case. Files that
+/// readers ignore are not counted: files without an extension, hidden ones, `__name__`.
 ///
-/// Each path is a tar file or a folder, whose `.tar` files are taken in the order of their names. Only headers and class
+/// Each path is a tar file, or a folder whose `.tar` files are read in the order of their names. Only headers and class
 /// numbers are read.
 ///
 /// ```
@@ -73,7 +73,7 @@ pub struct ShardInfo {
 /// ```
 ///
 /// # Errors
-/// A path that is not there, a folder without shards, a file that is no tar file or is cut off.
+/// A path that does not exist, a folder without shards, a file that is not a tar file or is cut short.
 pub fn shards_info(paths: &[impl AsRef<Path>]) -> Result<ShardsInfo> {
     let mut info = ShardsInfo::default();
     for path in paths {
@@ -96,7 +96,7 @@ fn tar_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in folder.read_dir().map_err(listing)? {
         let path = entry.map_err(listing)?.path();
-        // A hidden one is still being written.
+        // A hidden file is still being written.
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         if !hidden && path.extension().is_some_and(|extension| extension == "tar") && path.is_file() {
             files.push(path);
@@ -112,7 +112,7 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
     let mut last: Option<String> = None;
     for entry in section.tar_entries("this shard") {
         let entry = entry?;
-        // What belongs to no sample is left out by readers, too.
+        // Readers ignore these files too.
         let Some((key, extension)) = split(&entry.name) else { continue };
         let extension = extension.to_lowercase();
         if last.as_deref() != Some(key) {

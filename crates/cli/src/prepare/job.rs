@@ -1,6 +1,6 @@
-//! What runs of all datasets share: which shards are there, room on the disk, threads, uploads, the end.
+//! The common parts of preparing any dataset: existing shards, disk space, threads, uploads, the manifest.
 //!
-//! Not here: what the shards are made of (`run`, `text`).
+//! Not here: the content of the shards (`run`, `text`).
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -17,16 +17,16 @@ use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
 use fulmen_files as store;
 
-/// What a disk should have left when all is written.
+/// The disk space to leave free.
 const SPARE: u64 = 64 << 20;
 
-/// How far a shard is.
+/// The state of a shard.
 pub(crate) enum State {
-    /// Not written, or not what it was.
+    /// Missing, or changed.
     Missing,
-    /// In the output's folder, but not where it is to be uploaded to.
+    /// In the output folder, but not uploaded yet.
     Written(ShardRecord),
-    /// Where it should be.
+    /// Complete.
     Done(ShardRecord),
 }
 
@@ -39,7 +39,7 @@ impl State {
     }
 }
 
-/// A run under way.
+/// A running job.
 pub(crate) struct Job<'a> {
     pub(crate) options: &'a PrepareOptions,
     pub(crate) journal: &'a Journal,
@@ -52,31 +52,31 @@ impl Job<'_> {
         Some(Destination { folder, journal: self.journal, progress: self.progress })
     }
 
-    /// Before any work: takes away what an ended run had begun to write, and looks at the place to upload to, whose faults
-    /// are better known now than after hours.
+    /// Preparations: removes unfinished files of an interrupted run, and checks the upload target, whose errors are
+    /// better reported now than after hours.
     pub(crate) fn begin(&self) -> Result<()> {
         let PrepareOptions { output, upload, .. } = self.options;
         store::remove_leftovers(output)?;
         let Some(to) = upload else { return Ok(()) };
         let Some(local) = to.local() else { return to.join(MANIFEST).exists().map(drop) };
-        std::fs::create_dir_all(local).map_err(|source| Error::io(local, "making the folder to upload to", source))?;
+        std::fs::create_dir_all(local).map_err(|source| Error::io(local, "creating the upload folder", source))?;
         let identity = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
         if identity(local) == identity(output) {
             return Err(Error::usage(format!(
-                "{to}: the place to upload to is the folder that the shards are written into; give another, or none"
+                "{to}: the upload target is the folder that the shards are written to; give another, or none"
             )));
         }
         Ok(())
     }
 
-    /// How far these shards are.
+    /// The states of these shards.
     pub(crate) fn states(&self, shards: &[PlannedShard]) -> Result<Vec<State>> {
         let written = |shard: &PlannedShard| self.journal.shard(&shard.name).filter(|it| it.bytes == shard.bytes);
         let records: Vec<Option<ShardRecord>> = shards.iter().map(written).collect();
         self.states_of(&records)
     }
 
-    /// How far the shards are that earlier runs wrote down.
+    /// The states of the shards that earlier runs recorded.
     pub(crate) fn states_of(&self, records: &[Option<ShardRecord>]) -> Result<Vec<State>> {
         let here = |record: &ShardRecord| {
             let size = self.options.output.join(&record.name).metadata().map(|metadata| metadata.len());
@@ -95,8 +95,7 @@ impl Job<'_> {
                 let found = sha256_of(&path, |bytes| self.progress.advance(bytes))
                     .map_err(|source| Error::io(&path, "reading the shard", source))?;
                 if found != record.sha256 {
-                    self.progress
-                        .note(&format!("{}: its checksum is not what it was; it is written again", record.name));
+                    self.progress.note(&format!("{}: its checksum has changed; writing it again", record.name));
                     return Ok(State::Missing);
                 }
             }
@@ -106,7 +105,7 @@ impl Job<'_> {
             };
             Ok(match (here, uploaded) {
                 (true, true) => {
-                    // A run may have ended between the two.
+                    // A run may have ended between the two steps.
                     self.delete(record)?;
                     State::Done(record.clone())
                 }
@@ -118,7 +117,7 @@ impl Job<'_> {
         })
     }
 
-    /// Brings a shard to where it is to be uploaded to, if it is.
+    /// Uploads a shard, if there is an upload target.
     pub(crate) fn upload(&self, record: &ShardRecord) -> Result<()> {
         let Some(destination) = self.destination() else { return Ok(()) };
         destination.upload_shard(&self.options.output, record)?;
@@ -145,18 +144,17 @@ impl Job<'_> {
     }
 }
 
-/// Refuses to begin what the disk has no room for.
+/// Stops early if the disk does not have enough space.
 pub(crate) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
     let room =
-        fs4::available_space(folder).map_err(|source| Error::io(folder, "asking for room on the disk", source))?;
+        fs4::available_space(folder).map_err(|source| Error::io(folder, "querying the free disk space", source))?;
     let needed = bytes.saturating_add(if bytes == 0 { 0 } else { SPARE });
     if needed <= room {
         return Ok(());
     }
     let gigabytes = |bytes: u64| bytes as f64 / 1e9;
     let message = format!(
-        "the shards still to be written need {:.1} GB and the disk has room for {:.1} GB: {:.1} GB are missing; make room, \
-         or give a folder on another disk",
+        "the remaining shards need {:.1} GB, but the disk has {:.1} GB free: {:.1} GB are missing; free some space, or use a folder on another disk",
         gigabytes(needed),
         gigabytes(room),
         gigabytes(needed - room)

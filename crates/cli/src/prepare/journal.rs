@@ -1,6 +1,6 @@
-//! What a run has done so far, so that the next one goes on there.
+//! The journal of completed work, from which an interrupted run continues.
 //!
-//! Not here: what is to be done (`plan`).
+//! Not here: the plan (`plan`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -16,28 +16,28 @@ use super::manifest::ShardRecord;
 use fulmen_data::{Error, Result};
 use fulmen_files::lock_soon;
 
-/// In the output's folder. It is also what two runs at once are kept apart by.
+/// A file in the output folder. Its lock also prevents two runs at once.
 const NAME: &str = ".fulmen-prepare";
 
-/// What is written down when it is done, a line of JSON each.
+/// An entry about completed work, one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
-    /// All that the shards depend on, under a name.
+    /// Everything that the shards depend on, by name.
     Plan(BTreeMap<String, String>),
     /// An archive has the right checksum.
     Verified(Verified),
-    /// A shard stands under its name.
+    /// A shard has its final name.
     Shard(ShardRecord),
-    /// All shards of a set are written whose number was not known before.
+    /// All shards of a set are written, whose number was not known before.
     Complete,
-    /// A file is going to be brought to a store; what is there under its name from now on is ours.
+    /// A file is about to be uploaded; from now on this job owns that name in the store.
     Uploading { name: String, to: String },
-    /// A file stands in a store.
+    /// A file has been uploaded.
     Uploaded(Uploaded),
 }
 
-/// A file that stands in a store too.
+/// An uploaded file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Uploaded {
     pub(crate) name: String,
@@ -45,7 +45,7 @@ pub(crate) struct Uploaded {
     pub(crate) to: String,
 }
 
-/// The list of what is done, in a file that this process alone has open.
+/// The journal, in a file that only this process has open.
 #[derive(Debug)]
 pub(crate) struct Journal {
     folder: PathBuf,
@@ -65,9 +65,9 @@ struct Inside {
 }
 
 impl Journal {
-    /// The journal of this folder, which is made if it is not there.
+    /// Opens the journal of this folder, and creates it if necessary.
     ///
-    /// A line that was being written when a run was killed is dropped: what it would have said is done again.
+    /// A line that was being written when a run was killed is dropped: its work is done again.
     pub(crate) fn open(folder: &Path) -> Result<Journal> {
         std::fs::create_dir_all(folder).map_err(|source| Error::io(folder, "making the folder", source))?;
         let path = folder.join(NAME);
@@ -81,7 +81,7 @@ impl Journal {
             .create(true)
             .truncate(false)
             .open(&path)
-            .map_err(io("opening the list of what is done"))?;
+            .map_err(io("opening the journal"))?;
         match lock_soon(|| fs4::FileExt::try_lock(&file)) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -90,10 +90,10 @@ impl Journal {
                     "another run is preparing data into this folder; wait for it, or give another folder",
                 ));
             }
-            Err(TryLockError::Error(source)) => return Err(io("locking the list of what is done")(source)),
+            Err(TryLockError::Error(source)) => return Err(io("locking the journal")(source)),
         }
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(io("reading the list of what is done"))?;
+        file.read_to_end(&mut bytes).map_err(io("reading the journal"))?;
         let mut inside = Inside {
             file,
             plan: None,
@@ -110,24 +110,24 @@ impl Journal {
             inside.take(line);
             whole += text.len() as u64 + 1;
         }
-        inside.file.set_len(whole).map_err(io("mending the list of what is done"))?;
-        inside.file.seek(SeekFrom::End(0)).map_err(io("mending the list of what is done"))?;
+        inside.file.set_len(whole).map_err(io("repairing the journal"))?;
+        inside.file.seek(SeekFrom::End(0)).map_err(io("repairing the journal"))?;
         Ok(Journal { folder: folder.to_owned(), path, inside: Mutex::new(inside) })
     }
 
-    /// Writes a line down, so that it survives a loss of power.
+    /// Writes a line durably.
     pub(crate) fn add(&self, line: Line) -> Result<()> {
         let mut text = serde_json::to_vec(&line).map_err(|source| Error::runtime("writing JSON", source))?;
         text.push(b'\n');
         let mut inside = self.lock();
         let written = inside.file.write_all(&text).and_then(|()| inside.file.sync_data());
-        written.map_err(|source| Error::io(&self.path, "writing down what is done", source))?;
+        written.map_err(|source| Error::io(&self.path, "writing the journal", source))?;
         inside.take(line);
         Ok(())
     }
 
-    /// Begins a plan or goes on with it. Another plan than that of an earlier run is refused, and so is a folder in which
-    /// the plan's files would take the place of what no run has written.
+    /// Starts a plan or continues it. Rejects a plan that differs from that of an earlier run, and a folder in which
+    /// the plan's files would replace files that no run has written.
     pub(crate) fn begin(&self, plan: BTreeMap<String, String>, files: &[&str]) -> Result<()> {
         let earlier = self.lock().plan.clone();
         if let Some(earlier) = earlier {
@@ -136,8 +136,7 @@ impl Journal {
             let Some(name) = other else { return Ok(()) };
             let word = |value: Option<&String>| value.map_or("nothing", String::as_str).to_owned();
             return Err(Error::usage(format!(
-                "{}: this folder was begun with other options or archives: {name} was {} and is now {}; go on with the \
-                 same, or give another folder",
+                "{}: this folder was started with other options or archives: {name} was {} and is now {}; continue with the same ones, or use another folder",
                 self.folder.display(),
                 word(earlier.get(name)),
                 word(plan.get(name))
@@ -145,8 +144,7 @@ impl Journal {
         }
         if let Some(file) = files.iter().find(|file| self.folder.join(file).symlink_metadata().is_ok()) {
             return Err(Error::usage(format!(
-                "{}: there is a file {file} that no run of this program has written; it would be replaced: give an empty \
-                 folder",
+                "{}: this program did not write the file {file} and would replace it; use an empty folder",
                 self.folder.display()
             )));
         }
@@ -157,7 +155,7 @@ impl Journal {
         self.lock().verified.contains(archive)
     }
 
-    /// The first archive with the same content that was verified.
+    /// The first verified archive with the same content.
     pub(crate) fn first_verified(&self, archive: &Verified) -> Option<Verified> {
         self.lock().verified.iter().find(|verified| verified.is_as(archive)).cloned()
     }

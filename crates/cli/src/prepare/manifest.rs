@@ -1,6 +1,6 @@
-//! The list of what was made, which stands beside the shards as `manifest.json`.
+//! The manifest of a prepared dataset, `manifest.json` next to the shards.
 //!
-//! Not here: what is done so far (`journal`).
+//! Not here: the work so far (`journal`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,12 +14,12 @@ use fulmen_files as store;
 /// The name of the file.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
-/// What a prepared dataset is: its shards with their checksums, its classes, and what it was made from.
+/// A prepared dataset: its shards with their checksums, its classes, and its sources.
 ///
-/// Nothing in it depends on when, where, or in how many goes it was made.
+/// It does not depend on the time, the place, or interruptions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The version of this form: 1.
+    /// The version of this format: 1.
     pub version: u32,
     /// `imagenet`, `coco` or `text`.
     pub dataset: String,
@@ -31,23 +31,23 @@ pub struct Manifest {
     pub sources: Vec<SourceFile>,
     /// The options that the shards depend on.
     pub options: BTreeMap<String, String>,
-    /// What was found strange and kept as it was.
-    pub remarks: Vec<Warning>,
+    /// Unusual samples that were kept unchanged.
+    pub warnings: Vec<Warning>,
 }
 
 /// One split.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitManifest {
-    /// `train`, or another.
+    /// `train`, or another name.
     pub name: String,
     /// Samples in all its shards.
     pub samples: u64,
-    /// Tokens in all its shards, where they are of tokens.
+    /// Tokens in all its shards, if they have tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Bytes of all its shards.
+    /// The size of all its shards in bytes.
     pub bytes: u64,
-    /// The shards in their order.
+    /// The shards in order.
     pub shards: Vec<ShardRecord>,
 }
 
@@ -68,47 +68,47 @@ impl SplitManifest {
 pub struct ShardRecord {
     /// The file's name.
     pub name: String,
-    /// How many samples are in it.
+    /// The number of samples in it.
     pub samples: u64,
-    /// How many tokens are in it, where it is of tokens.
+    /// The number of tokens in it, if it has tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Its size as a file.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Its SHA-256 checksum in hexadecimal digits.
     pub sha256: String,
-    /// How many documents it was made of, where some gave no sample. Of use to a run that goes on, and in no manifest.
+    /// The number of documents it was made from, if some gave no sample. Only for resuming a run; not in the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) documents: Option<u64>,
-    /// What was found strange in it. In a manifest all of them stand together.
+    /// Unusual samples in it. The manifest lists all of them together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub remarks: Vec<Warning>,
+    pub warnings: Vec<Warning>,
 }
 
 impl ShardRecord {
-    /// How many documents it was made of.
+    /// The number of documents it was made from.
     pub(crate) fn documents(&self) -> u64 {
         self.documents.unwrap_or(self.samples)
     }
 }
 
-/// A class of things.
+/// A class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
-    /// The number that stands in the samples.
+    /// The number in the samples.
     pub index: usize,
-    /// What the dataset calls it: ImageNet's `n01440764`, COCO's category `1`.
+    /// The dataset's id of it: ImageNet's `n01440764`, COCO's category `1`.
     pub id: String,
-    /// What people call it: `tench, Tinca tinca`.
+    /// Its name: `tench, Tinca tinca`.
     pub name: String,
 }
 
-/// Something strange that was kept as it was.
+/// A warning about a sample that was kept unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
     /// The sample's key.
     pub sample: String,
-    /// What is strange.
+    /// The warning.
     pub what: String,
 }
 
@@ -116,19 +116,19 @@ impl Manifest {
     /// Reads the manifest of a folder of shards.
     ///
     /// # Errors
-    /// No `manifest.json` in the folder, or one of another form.
+    /// No `manifest.json` in the folder, or one in another format.
     pub fn read(folder: &Path) -> Result<Manifest> {
         let path = folder.join(MANIFEST);
         let bytes = std::fs::read(&path).map_err(|source| Error::io(&path, "reading the manifest", source))?;
         let manifest: Manifest = serde_json::from_slice(&bytes)
-            .map_err(|source| Error::file(&path, format!("this is no manifest of shards: {source}")))?;
+            .map_err(|source| Error::file(&path, format!("not a manifest of shards: {source}")))?;
         match manifest.version {
             1 => Ok(manifest),
             version => Err(Error::file(&path, format!("version {version} of the manifest, expected 1"))),
         }
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes it atomically.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(MANIFEST);
         let mut text = serde_json::to_vec_pretty(self).map_err(|source| Error::runtime("writing JSON", source))?;

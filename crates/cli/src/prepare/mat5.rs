@@ -1,23 +1,23 @@
-//! MATLAB's file format of version 5, as far as ImageNet's `meta.mat` needs it: numbers, texts and arrays of structures,
+//! MATLAB's file format version 5, as far as ImageNet's `meta.mat` needs it: numbers, texts and arrays of structures,
 //! compressed or not.
 //!
-//! Not here: sparse arrays, objects, function handles and version 7.3, which is HDF5. After "MAT-File Format" of
+//! Not here: sparse arrays, objects, function handles and version 7.3, which is HDF5. Based on "MAT-File Format" by
 //! MathWorks.
 
 use std::io::Read;
 
 use flate2::read::ZlibDecoder;
 
-/// Variables of more bytes than this together are refused: a small compressed one can hold a thousand times its size.
+/// The limit on the total size of variables: a small compressed file can hold a thousand times its size.
 const LIMIT: u64 = 256 << 20;
 
-/// Structures in structures, at most.
+/// The limit on nested structures.
 const DEEPEST: usize = 16;
 
-/// What stands in front of the variables.
+/// The size of the header in front of the variables.
 const HEADER: usize = 128;
 
-/// What a variable is.
+/// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     /// Numbers of any type, in column-major order.
@@ -26,7 +26,7 @@ pub(crate) enum Value {
     Text(String),
     /// An array of structures, in column-major order: each a list of names and values.
     Structures(Vec<Vec<(String, Value)>>),
-    /// Of a kind that is not read.
+    /// An unsupported kind.
     Other,
 }
 
@@ -52,13 +52,13 @@ impl Value {
     }
 }
 
-/// The variables of a file with their names. An error is a text without the file's name.
+/// Parses the variables of a file with their names. The error text does not include the file's name.
 pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
     let header = bytes.get(..HEADER).ok_or("it is shorter than the header of a MAT file")?;
     let big = match &header[126..] {
         b"IM" => false,
         b"MI" => true,
-        _ => return Err("this is no MAT file of version 5 (a file of version 7.3 begins with MATLAB 7.3)".to_owned()),
+        _ => return Err("not a MAT file of version 5 (a file of version 7.3 begins with MATLAB 7.3)".to_owned()),
     };
     let mut cursor = Cursor { bytes: &bytes[HEADER..], big };
     let mut variables = Vec::new();
@@ -85,7 +85,7 @@ pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
     Ok(variables)
 }
 
-/// What is left of a list of elements.
+/// The remaining elements of a list.
 #[derive(Clone, Copy)]
 struct Cursor<'a> {
     bytes: &'a [u8],
@@ -112,7 +112,7 @@ impl<'a> Cursor<'a> {
         let word = self.word()?;
         let small = (word >> 16) as usize;
         if small > 0 {
-            // Type and size share the first word, and up to 4 bytes of data follow.
+            // Type and size share the first word, followed by up to 4 bytes of data.
             let data = self.take(4)?;
             let data =
                 data.get(..small).ok_or_else(|| format!("a small element claims {small} bytes, at most 4 fit"))?;
@@ -120,7 +120,7 @@ impl<'a> Cursor<'a> {
         }
         let size = self.word()? as usize;
         let data = self.take(size)?;
-        // What is compressed is not padded.
+        // Compressed elements are not padded.
         let padding = if word == 15 { 0 } else { size.wrapping_neg() % 8 };
         self.bytes = self.bytes.get(padding..).unwrap_or_default();
         Ok((word, data))
@@ -146,7 +146,7 @@ impl<'a> Cursor<'a> {
                 word[..width].reverse();
             }
             let unsigned = u64::from_le_bytes(word);
-            // The sign's bit is moved to the top and back.
+            // The sign bit is moved to the top and back.
             let signed = (unsigned << (64 - 8 * width)) as i64 >> (64 - 8 * width);
             match kind {
                 1 | 3 | 5 | 12 => signed as f64,
@@ -170,7 +170,7 @@ impl<'a> Cursor<'a> {
         match kind {
             1 | 2 | 16 => Ok(match std::str::from_utf8(data) {
                 Ok(text) => text.to_owned(),
-                // Bytes that are no UTF-8 are Latin-1.
+                // Bytes that are not UTF-8 are Latin-1.
                 Err(_) => data.iter().copied().map(char::from).collect(),
             }),
             4 | 17 => Ok(String::from_utf16_lossy(&data.chunks_exact(2).map(wide).collect::<Vec<u16>>())),
@@ -179,7 +179,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// An array with its name, from the elements in it.
+/// Parses an array with its name from its elements.
 fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), String> {
     if depth > DEEPEST {
         return Err(format!("structures in structures, more than {DEEPEST} deep"));
@@ -208,7 +208,7 @@ fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), Strin
                 .map(|name| String::from_utf8_lossy(name.split(|&byte| byte == 0).next().unwrap_or_default()).into())
                 .collect();
             let mut structures = Vec::new();
-            // Without fields there is nothing to read, and nothing that would bound the count.
+            // Without fields there is nothing to read, and nothing that would limit the count.
             for _ in 0..if names.is_empty() { 0 } else { count } {
                 let mut structure = Vec::with_capacity(names.len());
                 for name in &names {

@@ -1,11 +1,11 @@
-//! The official archives of well-known datasets, made into shards that are read from beginning to end.
+//! Converts the official archives of well-known datasets to shards that are read in sequence.
 //!
-//! [`imagenet`] and [`coco`] take the archives as they were downloaded. Which sample goes into which shard is decided by a seed
-//! before anything is written, so a run that was ended goes on where it was, and any number of threads writes the same
-//! bytes. Beside the shards stands a [`Manifest`] with counts, checksums and classes. What the archives must hold is
-//! [`Expected`]; how shards are made, [`PrepareOptions`]; [`Progress`] is told how far it is.
+//! [`imagenet`] and [`coco`] take the archives as downloaded. A seed assigns samples to shards before anything is
+//! written, so an interrupted run can be continued, and any number of threads writes the same bytes. A [`Manifest`]
+//! next to the shards has counts, checksums and classes. [`Expected`] has the expected content of the archives,
+//! [`PrepareOptions`] the options, and [`Progress`] receives progress.
 //!
-//! [`text`] takes files of texts, of which neither number nor sizes are known beforehand; it goes on where it was, too.
+//! [`text`] takes text files, whose number and sizes are not known in advance; it can be continued too.
 //!
 //! Not here: reading shards for training, and downloading (`fetch`).
 

@@ -1,13 +1,13 @@
-//! How shards are made: where, how large, in which order.
+//! Options for shards: location, size, order.
 //!
-//! Not here: of what they are made (`imagenet`, `coco`, `text`).
+//! Not here: their content (`imagenet`, `coco`, `text`).
 
 use std::path::{Path, PathBuf};
 
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
-/// Where shards go and what they are like.
+/// The options of prepared shards.
 ///
 /// ```
 /// use fulmen_cli::prepare::PrepareOptions;
@@ -28,8 +28,8 @@ pub struct PrepareOptions {
 }
 
 impl PrepareOptions {
-    /// Shards of at most 10,000 samples and 256 MiB in the local folder `output`, in the order of seed 0, made by as many
-    /// threads as there are cores, from archives whose checksums are verified.
+    /// Shards of at most 10,000 samples and 256 MiB in the local folder `output`, in the order of seed 0, written by
+    /// one thread per core, from archives whose checksums are verified.
     pub fn new(output: impl Into<PathBuf>) -> PrepareOptions {
         PrepareOptions {
             output: output.into(),
@@ -43,59 +43,59 @@ impl PrepareOptions {
         }
     }
 
-    /// Decides the order of the samples.
+    /// The seed for the order of the samples.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> PrepareOptions {
         self.seed = seed;
         self
     }
 
-    /// The most samples of a shard.
+    /// The maximum number of samples per shard.
     #[must_use]
     pub fn max_samples(mut self, samples: usize) -> PrepareOptions {
         self.max_samples = samples;
         self
     }
 
-    /// The most bytes of a shard. A sample that is larger gets a shard of its own.
+    /// The maximum size of a shard in bytes. A larger sample gets its own shard.
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> PrepareOptions {
         self.max_bytes = bytes;
         self
     }
 
-    /// How many shards are written at a time. What is in them does not depend on it.
+    /// How many shards are written at a time. Their content does not depend on it.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> PrepareOptions {
         self.threads = threads;
         self
     }
 
-    /// Whether the archives' MD5 checksums are compared, and, where a run goes on, the SHA-256 checksums of the shards that
-    /// are there.
+    /// Whether to verify the archives' MD5 checksums and, when a run is continued, the SHA-256 checksums of existing
+    /// shards.
     #[must_use]
     pub fn verify(mut self, verify: bool) -> PrepareOptions {
         self.verify = verify;
         self
     }
 
-    /// Brings each shard to this folder too as soon as it is written, `gs://` and `s3://` or another local one, and at the
-    /// end the manifest.
+    /// Also uploads each shard to this folder as soon as it is written, `gs://`, `s3://` or local, and finally the
+    /// manifest.
     #[must_use]
     pub fn upload(mut self, to: impl Into<Location>) -> PrepareOptions {
         self.upload = Some(to.into());
         self
     }
 
-    /// Whether a shard is deleted in the output's folder once it has been brought to the other one, so that the disk needs
-    /// room for a few shards only. The list of what is done stays there, by which an ended run goes on.
+    /// Whether to delete each local shard after its upload, so that the disk needs space for only a few. The journal
+    /// stays, so that an interrupted run can be continued.
     #[must_use]
     pub fn delete_uploaded(mut self, delete: bool) -> PrepareOptions {
         self.delete_uploaded = delete;
         self
     }
 
-    /// The folder that the shards go into.
+    /// The folder for the shards.
     pub fn output(&self) -> &Path {
         &self.output
     }
@@ -111,9 +111,7 @@ impl PrepareOptions {
             }
         }
         if self.delete_uploaded && self.upload.is_none() {
-            return Err(Error::usage(
-                "shards are to be deleted once they are uploaded, but no place to upload to was given",
-            ));
+            return Err(Error::usage("deleting uploaded shards needs an upload target"));
         }
         Ok(())
     }

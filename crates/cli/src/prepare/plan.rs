@@ -1,6 +1,6 @@
-//! Which sample goes into which shard, decided by the seed before anything is written.
+//! Assigns samples to shards by the seed before anything is written.
 //!
-//! Not here: what the samples are (`imagenet`, `coco`), and writing them (`run`).
+//! Not here: the samples (`imagenet`, `coco`), and writing them (`run`).
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -11,22 +11,22 @@ use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_data::{internal::Purpose, internal::permutation};
 use fulmen_shards::{END, size_in_tar};
 
-/// One shard to be.
+/// A planned shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedShard {
     pub(crate) name: String,
-    /// As the set counts its splits.
+    /// The index of its split.
     pub(crate) split: usize,
-    /// Its samples, as places in the split's order.
+    /// Its samples, as positions in the split's order.
     pub(crate) places: Range<usize>,
-    /// Exactly.
+    /// The exact size.
     pub(crate) bytes: u64,
 }
 
 /// All shards of a dataset.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// For each split, its samples in the order in which they are written.
+    /// For each split, its samples in the order of writing.
     pub(crate) orders: Vec<Vec<usize>>,
     pub(crate) shards: Vec<PlannedShard>,
     /// A hash of all samples' keys and sizes.
@@ -45,7 +45,7 @@ impl Plan {
                 hash.add(key, set.tar_bytes(split, index).to_le_bytes());
                 if !keys.insert(key) {
                     return Err(Error::new(format!(
-                        "two samples of the {name} split have the name {key}; they would be taken for one"
+                        "two samples of the {name} split have the name {key}; readers would merge them"
                     )));
                 }
             }
@@ -82,7 +82,7 @@ pub(crate) fn shard_name(split: &str, number: usize, extension: &str) -> String 
     format!("{split}-{number:06}.{extension}")
 }
 
-/// The bytes that a sample's files, by their extensions and sizes, take in a tar file.
+/// The size of a sample's files in a tar, from their extensions and sizes.
 pub(crate) fn tar_bytes<const FILES: usize>(key: &str, files: [(&str, u64); FILES]) -> u64 {
     let bytes = files.map(|(extension, size)| size_in_tar(key.len() + 1 + extension.len(), size));
     bytes.into_iter().fold(0, u64::saturating_add)

@@ -1,8 +1,8 @@
-//! Who is told how far the work is.
+//! Receiving progress.
 //!
-//! Not here: bars and lines on a terminal; those are the program's.
+//! Not here: bars and lines on a terminal, which the program shows.
 
-/// Is told how far the work is, from several threads. `()` does not listen.
+/// Receives progress from several threads. `()` ignores it.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,17 +17,17 @@
 /// }
 /// ```
 pub trait Progress: Sync {
-    /// A piece of work begins that has `total` bytes; what was begun before is over.
+    /// A task of `total` bytes starts; the previous one is finished.
     fn begin(&self, work: &str, total: u64) {
         let _ = (work, total);
     }
 
-    /// So many more bytes of it are done.
+    /// This many more bytes are done.
     fn advance(&self, by: u64) {
         let _ = by;
     }
 
-    /// Something worth a line.
+    /// A message for the user.
     fn note(&self, text: &str) {
         let _ = text;
     }

@@ -1,6 +1,6 @@
-//! From archives to shards: what all datasets that are samples by index have in common.
+//! Converts archives to shards, for all datasets of samples by index.
 //!
-//! Not here: what a sample is (`imagenet`, `coco`), and text, whose samples are not known beforehand (`text`).
+//! Not here: the samples (`imagenet`, `coco`), and text, whose samples are not known in advance (`text`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::shard_file::TarShard;
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
 
-/// Checks the archives, and writes those shards that are not there yet, and the manifest.
+/// Verifies the archives, and writes the missing shards and the manifest.
 pub(crate) fn prepare<S: SampleSet>(
     dataset: &str,
     archives: &[PathBuf],
@@ -28,7 +28,7 @@ pub(crate) fn prepare<S: SampleSet>(
     open: impl FnOnce() -> Result<S>,
 ) -> Result<Manifest> {
     options.check()?;
-    // The headers are looked at before the checksums: that takes seconds, and finds what is cut off or is something else.
+    // The headers are read before the checksums are verified: that takes seconds, and finds wrong or truncated files.
     progress.begin("reading the archives' headers", 0);
     let set = open()?;
     let journal = Journal::open(&options.output)?;
@@ -117,7 +117,10 @@ fn write_shard(
     if record.bytes != planned.bytes {
         return Err(Error::file(
             &folder.join(&planned.name),
-            format!("it has {} bytes, expected {}: an archive has changed meanwhile", record.bytes, planned.bytes),
+            format!(
+                "it has {} bytes, expected {}: an archive has changed in the meantime",
+                record.bytes, planned.bytes
+            ),
         ));
     }
     Ok(record)
@@ -132,7 +135,7 @@ fn manifest_of(
     options: BTreeMap<String, String>,
 ) -> Result<Manifest> {
     records.sort_by(|a, b| a.name.cmp(&b.name));
-    let remarks = records.iter_mut().flat_map(|record| std::mem::take(&mut record.remarks)).collect();
+    let warnings = records.iter_mut().flat_map(|record| std::mem::take(&mut record.warnings)).collect();
     let mut splits = Vec::new();
     for (number, name) in set.splits().iter().enumerate() {
         let names: Vec<&str> =
@@ -141,12 +144,12 @@ fn manifest_of(
         let split = SplitManifest::new(name, of);
         if split.samples != set.len(number) as u64 {
             return Err(Error::new(format!(
-                "the {name} split's shards have {} samples and not {}; remove the folder and begin again",
+                "the {name} split's shards have {} samples and not {}; remove the folder and start again",
                 split.samples,
                 set.len(number)
             )));
         }
         splits.push(split);
     }
-    Ok(Manifest { version: 1, dataset: dataset.to_owned(), splits, classes: set.classes(), sources, options, remarks })
+    Ok(Manifest { version: 1, dataset: dataset.to_owned(), splits, classes: set.classes(), sources, options, warnings })
 }

@@ -1,51 +1,51 @@
-//! What is made into shards: samples by index, of which name and size are known beforehand.
+//! Samples by index, whose names and sizes are known in advance.
 //!
 //! Not here: the sets themselves (`imagenet`, `coco`).
 
 use super::manifest::Class;
 use fulmen_data::Result;
 
-/// The samples of a dataset in its archives.
+/// The samples in the archives of a dataset.
 pub(crate) trait SampleSet: Sync {
-    /// The names of its splits.
+    /// The names of the splits.
     fn splits(&self) -> &'static [&'static str];
 
-    /// How many samples a split has.
+    /// The number of samples in a split.
     fn len(&self, split: usize) -> usize;
 
     /// The sample's name in its shard, without a dot.
     fn key(&self, split: usize, index: usize) -> &str;
 
-    /// How many bytes the sample's files take in a tar file, with their headers.
+    /// The size of the sample's files in a tar, with their headers.
     fn tar_bytes(&self, split: usize, index: usize) -> u64;
 
-    /// Reads a sample. It is called by several threads.
+    /// Reads a sample. Several threads call it.
     fn read(&self, split: usize, index: usize) -> Result<SampleFiles>;
 
     /// The classes, in the order of their indices.
     fn classes(&self) -> Vec<Class>;
 }
 
-/// A sample as it stands in a shard.
+/// The files of a sample.
 pub(crate) struct SampleFiles {
     /// Extension and content of each file.
     pub(crate) files: Vec<(&'static str, Vec<u8>)>,
-    /// What is strange about it.
-    pub(crate) remark: Option<String>,
+    /// A warning about it.
+    pub(crate) warning: Option<String>,
 }
 
-/// What is strange about the bytes of a JPEG file, by its first and last bytes; pixels are not decoded.
-pub(crate) fn jpeg_remark(bytes: &[u8]) -> Option<String> {
+/// A warning about a JPEG file, from its first and last bytes; pixels are not decoded.
+pub(crate) fn jpeg_warning(bytes: &[u8]) -> Option<String> {
     if bytes.starts_with(b"\x89PNG") {
         return Some("a PNG file under the name of a JPEG".to_owned());
     }
     if !bytes.starts_with(&[0xff, 0xd8, 0xff]) {
         return Some("not a JPEG file".to_owned());
     }
-    // Some programs write more behind the image; the mark of its end stands somewhere near.
+    // Some programs append data to the image, so the end marker is searched near the end.
     let tail = &bytes[bytes.len().saturating_sub(4096)..];
     if !tail.windows(2).any(|pair| pair == [0xff, 0xd9]) {
-        return Some("a JPEG file without the mark of its end: probably cut off".to_owned());
+        return Some("a JPEG file without an end marker: probably cut short".to_owned());
     }
     None
 }
@@ -57,9 +57,9 @@ mod tests {
     #[test]
     fn jpeg_files_are_known_by_their_ends() {
         let whole = [&[0xff, 0xd8, 0xff, 0xe0][..], &[1; 9000], &[0xff, 0xd9], &[0; 17]].concat();
-        assert_eq!(jpeg_remark(&whole), None);
-        assert!(jpeg_remark(&whole[..5000]).unwrap().contains("cut off"));
-        assert!(jpeg_remark(b"\x89PNG\r\n").unwrap().contains("PNG"));
-        assert!(jpeg_remark(b"").unwrap().contains("not a JPEG"));
+        assert_eq!(jpeg_warning(&whole), None);
+        assert!(jpeg_warning(&whole[..5000]).unwrap().contains("cut off"));
+        assert!(jpeg_warning(b"\x89PNG\r\n").unwrap().contains("PNG"));
+        assert!(jpeg_warning(b"").unwrap().contains("not a JPEG"));
     }
 }

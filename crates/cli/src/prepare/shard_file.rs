@@ -1,6 +1,6 @@
-//! Writing one shard: under a temporary name, hashed on the way, and under its own name when it is whole.
+//! Writes a shard under a temporary name, hashing it, and renames it when it is complete.
 //!
-//! Not here: which samples are in it (`plan`).
+//! Not here: the assignment of samples to shards (`plan`).
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use fulmen_shards::TarFile;
 pub(crate) struct TarShard {
     name: String,
     tar: TarFile<HashedFile>,
-    remarks: Vec<Warning>,
+    warnings: Vec<Warning>,
 }
 
 /// A file that is hashed while it is written.
@@ -42,30 +42,30 @@ impl Write for HashedFile {
 }
 
 impl TarShard {
-    /// A shard that is `name` in `folder` once it is finished.
+    /// A shard with the final name `name` in `folder`.
     pub(crate) fn create(folder: &Path, name: &str) -> Result<TarShard> {
         let path = folder.join(name);
         let file = HashedFile { file: store::temporary_file(&path)?, hash: Sha256::new() };
-        Ok(TarShard { name: name.to_owned(), tar: TarFile::new(file, path), remarks: Vec::new() })
+        Ok(TarShard { name: name.to_owned(), tar: TarFile::new(file, path), warnings: Vec::new() })
     }
 
     pub(crate) fn add(&mut self, key: &str, sample: SampleFiles) -> Result<()> {
         self.tar.add(key, sample.files.iter().map(|(extension, content)| (*extension, content.as_slice())))?;
-        self.remarks.extend(sample.remark.map(|what| Warning { sample: key.to_owned(), what }));
+        self.warnings.extend(sample.warning.map(|what| Warning { sample: key.to_owned(), what }));
         Ok(())
     }
 
     pub(crate) fn finish(self) -> Result<ShardRecord> {
-        let TarShard { name, tar, remarks } = self;
+        let TarShard { name, tar, warnings } = self;
         let (path, samples) = (tar.path().to_owned(), tar.samples());
         let (HashedFile { file, hash }, bytes) = tar.finish()?;
         store::keep(file, &path)?;
         let sha256 = hex(&hash.finalize());
-        Ok(ShardRecord { name, samples, tokens: None, bytes, sha256, remarks, documents: None })
+        Ok(ShardRecord { name, samples, tokens: None, bytes, sha256, warnings, documents: None })
     }
 }
 
-/// The SHA-256 of a file. `advance` is told of each piece's bytes.
+/// The SHA-256 of a file. Calls `advance` with the size of each chunk.
 pub(crate) fn sha256_of(path: &Path, advance: impl FnMut(u64)) -> io::Result<String> {
     checksum::<Sha256>(File::open(path)?, advance)
 }
@@ -83,11 +83,11 @@ mod tests {
         let mut shard = TarShard::create(folder.path(), "a.tar").unwrap();
         for (length, size) in [(1, 0), (96, 512), (97, 513), (600, 3)] {
             let key = "k".repeat(length);
-            shard.add(&key, SampleFiles { files: vec![("jpg", vec![7; size])], remark: None }).unwrap();
+            shard.add(&key, SampleFiles { files: vec![("jpg", vec![7; size])], warning: None }).unwrap();
             planned += tar_bytes(&key, [("jpg", size as u64)]);
         }
         assert_eq!(shard.finish().unwrap().bytes, planned);
-        // What is not finished is gone.
+        // The unfinished file is removed.
         TarShard::create(folder.path(), "b.tar").unwrap();
         assert_eq!(folder.path().read_dir().unwrap().count(), 1);
     }

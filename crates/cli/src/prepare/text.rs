@@ -1,6 +1,6 @@
-//! From files of texts to shards of tokens or texts, whose number is not known before all is read.
+//! Converts text files to shards of tokens or texts, whose number is not known in advance.
 //!
-//! Not here: reading the files (`text_files`), and writing one shard (`text_shard`).
+//! Not here: reading the files (`text_files`), and writing a shard (`text_shard`).
 
 use std::collections::BTreeMap;
 
@@ -22,23 +22,22 @@ use fulmen_files::Location;
 
 const SPLITS: [&str; 2] = ["train", "validation"];
 
-/// Texts that are tokenized together, at most so many bytes for each thread.
+/// The limit in bytes on texts that are tokenized together, per thread.
 const BATCH: usize = 1 << 20;
 
-/// What a document takes in memory beside its text and its place.
+/// The memory of a document in addition to its text and its origin.
 const AROUND: usize = 64;
 
-/// Makes files of texts into shards: of tokens ([`TokenFile`](fulmen_text::TokenFile)s `train-000000.tokens` ...) where
-/// `text` has a tokenizer, and else of documents (tar shards with a `.txt` each).
+/// Converts text files to shards: of tokens ([`TokenFile`](fulmen_text::TokenFile)s `train-000000.tokens` ...) if
+/// `text` has a tokenizer, otherwise of documents (tar shards with a `.txt` each).
 ///
-/// `files` are files, patterns and folders, local or in a store: `.txt` (a document each, or a document a line), `.jsonl`
-/// (a document a line) and both compressed by gzip or zstd, and `.parquet` (a document a row). Documents keep the order of
-/// the files; shuffle blocks of tokens when they are read. Documents of nothing but white space are left out, and those of
-/// which the tokenizer makes no token.
+/// `files` are files, patterns and folders, local or in a store: `.txt` (a document per file or per line), `.jsonl` (a
+/// document per line), both optionally compressed with gzip or zstd, and `.parquet` (a document per row). Documents
+/// keep the order of the files; shuffle blocks of tokens when they are read. Documents with only whitespace are left
+/// out, and those without any token.
 ///
-/// A run that was ended goes on with the next one: it reads the files again up to where it was, which is quick beside
-/// tokenizing, and leaves the shards that are there alone. The list of files, their sizes and their times of change have
-/// to be the same then.
+/// An interrupted run can be continued: it reads the files again up to where it was, which is fast compared to
+/// tokenizing, and keeps existing shards. The list of files, their sizes and their modification times must be the same.
 ///
 /// ```
 /// use fulmen_cli::prepare::{self, PrepareOptions, TextOptions};
@@ -49,14 +48,13 @@ const AROUND: usize = 64;
 /// let options = PrepareOptions::new(folder.path().join("shards"));
 /// let manifest = prepare::text(&[file.into()], &TextOptions::new(), &options, &())?;
 /// assert_eq!(manifest.splits[0].samples, 2);
-/// assert_eq!(manifest.remarks[0].what, "1 document of nothing but white space was left out");
+/// assert_eq!(manifest.warnings[0].what, "1 document with only whitespace was left out");
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 ///
 /// # Errors
-/// Files of unknown kinds, a line or a row without the text (named with its place), text that is not UTF-8; a folder that
-/// was begun with other options or files, has files of others, or in which another run is at work; too little room on the
-/// disk.
+/// Files of unknown kinds, a line or a row without the text (with its position), text that is not UTF-8; a folder that
+/// was started with other options or files, has other files, or is in use by another run; a disk without enough space.
 pub fn text(
     files: &[Location],
     text: &TextOptions,
@@ -94,8 +92,8 @@ pub fn text(
     }
     let bytes: u64 = inputs.iter().map(|input| input.bytes).sum();
     let done: u64 = splits.iter().flat_map(|split| &split.known).map(|(record, _)| record.bytes).sum();
-    // Tokens of texts are about half as large as the texts, and texts in a tar file hardly larger; what was compressed is
-    // larger than that, and found out when the disk is full.
+    // Tokens take about half as much space as texts, and texts in a tar file hardly more; compressed files expand,
+    // which is noticed only when the disk is full.
     let needed = if form.extension() == "tar" { bytes } else { bytes / 2 }.saturating_sub(done);
     check_room(&options.output, if options.delete_uploaded { needed.min(2 * options.max_bytes) } else { needed })?;
 
@@ -113,7 +111,7 @@ pub fn text(
                 continue;
             }
             size += document.item.len();
-            // Short ones are more than their text.
+            // Short documents take more than their text.
             memory += document.item.len() + document.origin.len() + AROUND;
             batch.push((usize::from(in_validation(&document.item, options.seed, threshold)), document));
             if memory >= BATCH.saturating_mul(options.threads) {
@@ -137,7 +135,7 @@ pub fn text(
         };
         Some(Warning { sample: String::new(), what })
     };
-    let remarks = [left_out(blank, "of nothing but white space"), left_out(empty, "without a token")];
+    let warnings = [left_out(blank, "with only whitespace"), left_out(empty, "without a token")];
     let manifest = Manifest {
         version: 1,
         dataset: "text".to_owned(),
@@ -148,16 +146,16 @@ pub fn text(
             .map(|input| SourceFile { name: input.location.name(), bytes: input.bytes, md5: None })
             .collect(),
         options: facts.into_iter().filter(|(name, _)| name != FILES).collect(),
-        remarks: remarks.into_iter().flatten().collect(),
+        warnings: warnings.into_iter().flatten().collect(),
     };
     work.finish(&manifest)?;
     Ok(manifest)
 }
 
-/// The option that stands for the list of files.
+/// The option with the list of files.
 const FILES: &str = "the list of files";
 
-/// All that the shards depend on.
+/// Everything that the shards depend on.
 fn facts(
     inputs: &[TextInput],
     text: &TextOptions,
@@ -182,7 +180,7 @@ fn facts(
     .into())
 }
 
-/// Files in the output's folder that shards or the manifest could take the place of.
+/// Files in the output folder that shards or the manifest could replace.
 fn foreign(options: &PrepareOptions, form: &OutputFormat) -> Result<Vec<String>> {
     let listing = |source| Error::io(&options.output, "listing the folder", source);
     let mut names = Vec::new();
@@ -197,25 +195,25 @@ fn foreign(options: &PrepareOptions, form: &OutputFormat) -> Result<Vec<String>>
     Ok(names)
 }
 
-/// Whether a text is for validation: the same for the same text, whatever else there is.
+/// Whether a text is for validation. It depends only on the text and the seed.
 fn in_validation(text: &str, seed: u64, share: f64) -> bool {
     let mut hash = Sha256::new();
     hash.update(seed.to_le_bytes());
     hash.update(text);
     let mut word = [0; 8];
     word.copy_from_slice(&hash.finalize()[..8]);
-    // As many bits as a double has.
+    // The precision of a double.
     ((u64::from_le_bytes(word) >> 11) as f64) < share * (1u64 << 53) as f64
 }
 
-/// How far a split is.
+/// The state of a split.
 struct Split {
     name: &'static str,
-    /// What earlier runs wrote, from the first shard on, and what of it is there.
+    /// The shards of earlier runs, from the first one on, and their states.
     known: Vec<(ShardRecord, State)>,
-    /// The shard whose documents come next.
+    /// The shard of the next documents.
     next: usize,
-    /// How many of its documents have come.
+    /// How many of its documents have been read.
     inside: u64,
     documents: u64,
     open: Option<TextShard>,
@@ -230,9 +228,9 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Takes the next documents, each with its split.
+    /// Adds the next documents, each with its split.
     fn take(&mut self, batch: Vec<(usize, fulmen_data::StreamItem<String>)>) -> Result<()> {
-        // Those of shards that are there need not be tokenized. How many they are is known.
+        // Documents in existing shards need not be tokenized; their number is known.
         let mut left: Vec<u64> = self.splits.iter().map(Split::documents_there).collect();
         let needed: Vec<(usize, Option<fulmen_data::StreamItem<String>>)> = batch
             .into_iter()
@@ -290,7 +288,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Ends the shard that documents go into.
+    /// Ends the current shard.
     fn close(&mut self, at: usize) -> Result<()> {
         let split = &mut self.splits[at];
         let known =
@@ -300,9 +298,7 @@ impl Run<'_> {
                 let record = open.finish()?;
                 self.work.journal.add(Line::Shard(record.clone()))?;
                 if known.is_some_and(|(known, _)| known.sha256 != record.sha256) {
-                    self.work
-                        .progress
-                        .note(&format!("{}: it is not what it was when it was first written", record.name));
+                    self.work.progress.note(&format!("{}: it has changed since it was first written", record.name));
                 }
                 (record, false)
             }
@@ -311,8 +307,7 @@ impl Run<'_> {
                     return Err(Error::file(
                         &self.work.options.output.join(&record.name),
                         format!(
-                            "it was made of {} documents, and now there are {} for it: the files have changed; give \
-                             another folder",
+                            "it was made from {} documents, and now there are {}: the files have changed; use another folder",
                             record.documents(),
                             split.inside
                         ),
@@ -333,7 +328,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Ends the last shards. Says how many documents gave no sample, too.
+    /// Ends the last shards. Also returns how many documents gave no sample.
     fn finish(mut self) -> Result<(Vec<SplitManifest>, u64)> {
         let mut empty = 0;
         for at in 0..self.splits.len() {
@@ -348,7 +343,7 @@ impl Run<'_> {
             if let Some((record, _)) = split.known.get(split.next) {
                 return Err(Error::file(
                     &self.work.options.output.join(&record.name),
-                    "the files have no documents for it any more: they have changed; give another folder",
+                    "the files no longer have documents for it: they have changed; use another folder",
                 ));
             }
         }
@@ -358,7 +353,7 @@ impl Run<'_> {
 }
 
 impl Split {
-    /// How many of the documents to come belong to shards that are there, up to the first that is not.
+    /// How many of the next documents belong to existing shards, up to the first missing one.
     fn documents_there(&self) -> u64 {
         let there = self.known.iter().skip(self.next).take_while(|(_, state)| !matches!(state, State::Missing));
         there.map(|(record, _)| record.documents()).sum::<u64>().saturating_sub(self.inside)

@@ -1,6 +1,6 @@
-//! Files of texts, of several kinds, as documents one after the other.
+//! Text files of several kinds, as a sequence of documents.
 //!
-//! Not here: reading those kinds (`tables`).
+//! Not here: reading the kinds of files (`fulmen-tables`).
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use fulmen_data::{Error, Items, Result, Source, Stream, StreamItem};
 use fulmen_files::Location;
 use fulmen_tables::{JsonLines, TextFile, TextFolder};
 
-/// What a file is, by its name.
+/// The kind of a file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -18,7 +18,7 @@ enum Kind {
     Parquet,
 }
 
-/// Kinds by the ends of names. A longer end stands before one that it ends with.
+/// Kinds by file extension. A longer extension comes before one that it ends with.
 const KINDS: &[(&str, Kind)] = &[
     (".txt.gz", Kind::CompressedText),
     (".txt.zst", Kind::CompressedText),
@@ -40,13 +40,13 @@ pub(crate) struct TextInput {
 }
 
 impl TextInput {
-    /// Files, patterns of files, and folders, from which all files of a known kind are taken, in the order of their names.
+    /// Expands files, patterns and folders. Of a folder, all files of a known kind are used, sorted by name.
     pub(crate) fn find(places: &[Location]) -> Result<Vec<TextInput>> {
         let mut inputs = Vec::new();
         for place in places {
             let whole_folder = place.local().is_some_and(|path| path.is_dir());
             let locations = if whole_folder { place.list()? } else { place.expand()? };
-            // What is no file in a store may be the beginning of names.
+            // In a store, a name that is not a file may be a prefix.
             let locations = match locations.as_slice() {
                 [one] if one.local().is_none() && kind_of(one).is_none() => one.list()?,
                 _ => locations,
@@ -56,17 +56,17 @@ impl TextInput {
                 match kind_of(&location) {
                     Some(kind) => inputs.push(TextInput { bytes: location.size()?, location, kind }),
                     None if whole_folder => {}
-                    None => return Err(unknown(&location, "its name does not say what it is")),
+                    None => return Err(unknown(&location, "its name has no known extension")),
                 }
             }
             if inputs.len() == before {
-                return Err(unknown(place, "there are no files of texts in it"));
+                return Err(unknown(place, "it has no text files"));
             }
         }
         Ok(inputs)
     }
 
-    /// The documents in it, in order.
+    /// The documents in the file, in order.
     pub(crate) fn documents(&self, options: &TextOptions) -> Result<Items<String>> {
         let location = self.location.clone();
         match self.kind {
@@ -75,14 +75,14 @@ impl TextInput {
             Kind::CompressedText if options.lines => TextFile::stream(location)?.items(0),
             Kind::CompressedText => Err(unknown(
                 &self.location,
-                "a compressed text file is read by lines only; say that each line is a document, or decompress it",
+                "a compressed text file can only be read by lines; set lines as documents, or decompress it",
             )),
             Kind::JsonLines => {
                 let field = options.field.clone();
                 let lines = JsonLines::stream(location)?.typed::<Map<String, Value>>().items(0)?;
                 Ok(taken(lines, move |mut line| match line.remove(&field) {
                     Some(Value::String(text)) => Ok(text),
-                    Some(_) => Err(format!("the field {field:?} is no text")),
+                    Some(_) => Err(format!("the field {field:?} is not text")),
                     None => {
                         let names: Vec<&str> = line.keys().map(String::as_str).collect();
                         Err(format!("there is no field {field:?}; the line has {names:?}"))
@@ -106,7 +106,7 @@ fn whole(files: TextFolder) -> Items<String> {
     Box::new((0..1).map(document))
 }
 
-/// What is taken out of each item; where that fails, the message says where the item stood.
+/// Extracts the text of each item; on an error, the message includes the item's origin.
 fn taken<T: 'static>(
     items: Items<T>,
     mut take: impl FnMut(T) -> Result<String, String> + Send + 'static,
@@ -127,5 +127,5 @@ fn kind_of(location: &Location) -> Option<Kind> {
 
 fn unknown(location: &Location, what: &str) -> Error {
     let ends: Vec<&str> = KINDS.iter().map(|(end, _)| *end).collect();
-    Error::usage(format!("{location}: {what}; files of texts are {}", ends.join(", ")))
+    Error::usage(format!("{location}: {what}; text files are {}", ends.join(", ")))
 }

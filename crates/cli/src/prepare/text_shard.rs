@@ -1,6 +1,6 @@
-//! One shard of documents that is being written: their texts in a tar file, or their tokens in a token file.
+//! Writing a shard of documents: their texts in a tar file, or their tokens in a token file.
 //!
-//! Not here: which documents are in it (`text`).
+//! Not here: the assignment of documents to shards (`text`).
 
 use std::path::Path;
 
@@ -14,22 +14,22 @@ use fulmen_data::Error;
 use fulmen_data::Result;
 use fulmen_text::{TokenFileWriter, TokenStore, Tokenizer};
 
-/// What becomes of each document.
+/// The output for each document.
 pub(crate) enum OutputFormat {
     Texts,
     Tokens { tokenizer: Tokenizer, separator: Option<u32> },
 }
 
-/// A document as it is written.
+/// An encoded document.
 pub(crate) enum Document {
     Text(String),
     Tokens(Vec<u32>),
 }
 
-/// A shard that is open.
+/// An open shard.
 pub(crate) struct TextShard {
     documents: u64,
-    /// About as many as the file will have.
+    /// The approximate final size.
     bytes: u64,
     writer: Writer,
 }
@@ -53,7 +53,7 @@ impl OutputFormat {
         Ok(OutputFormat::Texts)
     }
 
-    /// What shards' names end with.
+    /// The extension of shards.
     pub(crate) fn extension(&self) -> &'static str {
         match self {
             OutputFormat::Texts => "tar",
@@ -80,12 +80,12 @@ impl OutputFormat {
         }
     }
 
-    /// How many bytes a document adds to a shard.
+    /// The bytes that a document adds to a shard.
     pub(crate) fn bytes(&self, document: &Document) -> u64 {
         match (self, document) {
             (OutputFormat::Tokens { tokenizer, separator }, Document::Tokens(ids)) => {
                 let width = if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 };
-                // The end of each document is written down too.
+                // The end of each document is stored too.
                 8 + width * (ids.len() as u64 + u64::from(separator.is_some()))
             }
             (_, Document::Tokens(ids)) => 4 * ids.len() as u64,
@@ -123,10 +123,10 @@ impl TextShard {
         match (&mut self.writer, document) {
             (Writer::Texts(tar), Document::Text(text)) => {
                 let files = vec![("txt", text.into_bytes())];
-                tar.add(&key(number), SampleFiles { files, remark: None })?;
+                tar.add(&key(number), SampleFiles { files, warning: None })?;
             }
             (Writer::Tokens { writer, .. }, Document::Tokens(ids)) => writer.push(ids)?,
-            _ => return Err(Error::new("a document of another form than its shard's")),
+            _ => return Err(Error::new("a document in another format than its shard")),
         }
         self.documents += 1;
         self.bytes = self.bytes.saturating_add(bytes);
@@ -139,7 +139,7 @@ impl TextShard {
             Writer::Tokens { writer, name } => {
                 let file = writer.finish()?;
                 let io = |source| Error::io(file.path(), "reading the shard", source);
-                // Documents without a token are none in the file.
+                // Token files leave out documents without a token.
                 let samples = file.document_ends().len() as u64;
                 Ok(ShardRecord {
                     name,
@@ -148,7 +148,7 @@ impl TextShard {
                     tokens: Some(file.num_tokens()),
                     bytes: file.path().metadata().map_err(io)?.len(),
                     sha256: sha256_of(file.path(), |_| ()).map_err(io)?,
-                    remarks: Vec::new(),
+                    warnings: Vec::new(),
                 })
             }
         }

@@ -1,6 +1,6 @@
-//! Bringing shards into a store, and knowing which are there.
+//! Uploading shards to a store, and checking which are already there.
 //!
-//! Not here: how a store is spoken to (`store`).
+//! Not here: access to stores (`fulmen-files`).
 
 use std::cell::Cell;
 use std::path::Path;
@@ -14,7 +14,7 @@ use fulmen_data::internal::checksum;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
-/// A folder of a store, or another local one.
+/// The upload target: a folder in a store, or another local one.
 pub(crate) struct Destination<'a> {
     pub(crate) folder: &'a Location,
     pub(crate) journal: &'a Journal,
@@ -22,7 +22,7 @@ pub(crate) struct Destination<'a> {
 }
 
 impl Destination<'_> {
-    /// Whether a run has brought this shard there, and it is there still with the same size.
+    /// Whether a run has uploaded this shard, and it still has the same size.
     pub(crate) fn has(&self, shard: &ShardRecord) -> Result<bool> {
         self.has_file(&shard.name, shard.bytes, &shard.sha256)
     }
@@ -38,13 +38,13 @@ impl Destination<'_> {
         }
     }
 
-    /// Brings a shard there.
+    /// Uploads a shard.
     pub(crate) fn upload_shard(&self, folder: &Path, shard: &ShardRecord) -> Result<()> {
         self.upload(&folder.join(&shard.name), &shard.name, shard.bytes, &shard.sha256)
     }
 
-    /// Brings a file there. What is there under its name and is not of this folder's runs is left alone: it is taken for the
-    /// same where it has the same content, and is an error else.
+    /// Uploads a file. An existing file with this name from elsewhere is not replaced: if it has the same content, it
+    /// is accepted; otherwise it is an error.
     pub(crate) fn upload(&self, from: &Path, name: &str, bytes: u64, sha256: &str) -> Result<()> {
         let to = self.folder.join(name);
         let line = self.line(name, sha256);
@@ -59,8 +59,7 @@ impl Destination<'_> {
                     return self.journal.add(Line::Uploaded(line));
                 }
                 return Err(Error::usage(format!(
-                    "{to}: something else is there under this name, which would be replaced; remove it or upload to another \
-                     folder"
+                    "{to}: another file with this name exists and would be replaced; remove it, or upload to another folder"
                 )));
             }
             self.journal.add(Line::Uploading { name: line.name.clone(), to: line.to.clone() })?;
@@ -74,7 +73,7 @@ impl Destination<'_> {
         if size != bytes {
             return Err(Error::runtime(
                 format!("uploading {}", from.display()),
-                format!("{to} has {size} bytes afterwards, expected {bytes}; run it again"),
+                format!("{to} has {size} bytes after the upload, expected {bytes}; run it again"),
             ));
         }
         self.journal.add(Line::Uploaded(line))

@@ -1,6 +1,6 @@
-//! The files of a zip archive, read from any thread.
+//! The files of a zip archive, with access from any thread.
 //!
-//! Not here: what the files are (`coco`).
+//! Not here: their content (`coco`).
 
 use std::fmt::Display;
 use std::io::Read;
@@ -11,22 +11,22 @@ use zip::{CompressionMethod, ZipArchive};
 use super::file_slice::FileSlice;
 use fulmen_data::{Error, Result};
 
-/// What is larger is no image.
+/// Images are smaller.
 const LARGEST: u64 = 1 << 30;
 
-/// A zip file, whose list of files has been read.
+/// A zip file with its directory.
 pub(crate) struct ZipIndex {
     section: FileSlice,
-    /// Each read has a clone of its own, which shares the list and the open file.
+    /// Each read has its own clone, which shares the directory and the open file.
     archive: ZipArchive<FileSlice>,
     pub(crate) entries: Vec<ZipEntry>,
 }
 
 /// One file in it.
 pub(crate) struct ZipEntry {
-    /// With its folders.
+    /// The name, including folders.
     pub(crate) name: String,
-    /// Not compressed.
+    /// The uncompressed size.
     pub(crate) size: u64,
     number: usize,
 }
@@ -36,7 +36,7 @@ impl ZipIndex {
         let refused = |what: String| Error::file(section.path(), what);
         let mut archive = ZipArchive::new(section.clone()).map_err(|source| {
             refused(format!(
-                "{source}: the zip file's list of files, at its end, cannot be read; is the file cut off? Download it again"
+                "{source}: the zip file's list of files, at its end, cannot be read; is the file cut short? Download it again"
             ))
         })?;
         let mut entries = Vec::with_capacity(archive.len());
@@ -49,9 +49,7 @@ impl ZipIndex {
             }
             let method = entry.compression();
             if !matches!(method, CompressionMethod::Stored | CompressionMethod::Deflated) {
-                return Err(refused(format!(
-                    "entry {name}: it is compressed by {method}, expected deflate or nothing"
-                )));
+                return Err(refused(format!("entry {name}: it is compressed with {method}, expected deflate or none")));
             }
             if entry.encrypted() {
                 return Err(refused(format!("entry {name}: it is encrypted")));
@@ -72,7 +70,7 @@ impl ZipIndex {
         })
     }
 
-    /// Reads a file that fits into memory.
+    /// Reads a file that fits in memory.
     pub(crate) fn read(&self, entry: &ZipEntry) -> Result<Vec<u8>> {
         if entry.size > LARGEST {
             let what = format!("it claims {} bytes, more than the {LARGEST} that one sample may have", entry.size);
@@ -84,7 +82,7 @@ impl ZipIndex {
         })
     }
 
-    /// Reads a file from its beginning. The last read fails where it is larger than the zip file says, or has another
+    /// Reads a file in sequence. The last read fails if the file is larger than its entry says, or has another
     /// checksum.
     pub(crate) fn read_with<T, E: Display>(
         &self,
@@ -96,7 +94,7 @@ impl ZipIndex {
         read(&mut file).map_err(|source| self.damaged(entry, source))
     }
 
-    /// The error that an entry could not be read.
+    /// The error for an unreadable entry.
     fn damaged(&self, entry: &ZipEntry, source: impl Display) -> Error {
         Error::file(self.path(), format!("entry {}: {source}; the zip file is damaged, download it again", entry.name))
     }
@@ -165,7 +163,7 @@ mod tests {
                 };
                 for outcome in read {
                     match outcome {
-                        // Damage elsewhere: the checksum vouches for the content.
+                        // Damage elsewhere: the checksum proves the content.
                         Ok(content) => {
                             assert!(content == b"stored" || content == text, "byte {place}: {content:?}");
                             right += 1;

@@ -53,7 +53,7 @@ fn the_program_shows_verifies_repairs_and_clears() {
     let (done, text) = fulmen(&["verify", "--repair"], &path);
     assert!(done && text.contains("1 files removed"), "{text}");
     let (done, text) = fulmen(&["info"], &path);
-    assert!(done && text.contains("of which 1 files") && text.contains("not finished"), "{text}");
+    assert!(done && text.contains("1 of the files") && text.contains("not finished"), "{text}");
     let (done, text) = fulmen(&["clear"], &path);
     assert!(done && text.contains("bytes are free again") && !path.exists(), "{text}");
     let (done, text) = fulmen(&["info"], &path);

@@ -94,7 +94,7 @@ fn more_is_shown_at_level_2_and_the_reason_where_there_is_nothing() {
     let why = "127.0.0.1:8431: no process with libtpu serves metrics there";
     screen.update(Snapshot { metrics: Err(why.into()), run: None, processes: vec![], unseen: 7 });
     let text = drawn(&screen, 100, 16).backend().to_string();
-    assert!(text.contains(why) && text.contains("TPU; 7 could not be looked into"), "{text}");
+    assert!(text.contains(why) && text.contains("TPU; 7 could not be inspected"), "{text}");
     // There is room for nothing.
     drawn(&screen, 5, 2);
 }

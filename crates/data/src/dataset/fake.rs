@@ -26,7 +26,7 @@ use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRng};
 /// ```
 #[derive(Clone)]
 pub struct FakeDataset {
-    beside: Option<Arc<dyn Dataset>>,
+    base: Option<Arc<dyn Dataset>>,
     /// The fields of the wrapped dataset.
     others: Vec<Field>,
     len: usize,
@@ -44,7 +44,7 @@ enum Values {
 impl FakeDataset {
     /// A dataset of `len` samples without fields.
     pub fn new(len: usize) -> FakeDataset {
-        FakeDataset { beside: None, others: vec![], len, seed: 0, fields: vec![] }
+        FakeDataset { base: None, others: vec![], len, seed: 0, fields: vec![] }
     }
 
     /// The samples of a dataset, with random fields added to theirs: the noise for a generator, for example.
@@ -60,7 +60,7 @@ impl FakeDataset {
     /// ```
     pub fn extending(dataset: impl Dataset) -> FakeDataset {
         let (others, len) = (dataset.fields(), dataset.len());
-        FakeDataset { beside: Some(Arc::new(dataset)), others, ..FakeDataset::new(len) }
+        FakeDataset { base: Some(Arc::new(dataset)), others, ..FakeDataset::new(len) }
     }
 
     /// Sets the seed; 0 unless set.
@@ -100,7 +100,7 @@ impl Dataset for FakeDataset {
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-        if let Some(dataset) = &self.beside {
+        if let Some(dataset) = &self.base {
             dataset.read(index, sample)?;
         }
         // Not the loader's random numbers: those differ from epoch to epoch.
@@ -114,9 +114,7 @@ impl Dataset for FakeDataset {
                     sample.write(place, &bytes)?;
                 }
                 Values::Below(bound) if bound == 0 || i32::try_from(bound).is_err() => {
-                    return Err(Error::usage(format!(
-                        "`{field}` is to hold integers below {bound}; take 1 to 2147483647"
-                    )));
+                    return Err(Error::usage(format!("`{field}` needs a bound from 1 to 2147483647, not {bound}")));
                 }
                 Values::Below(bound) => fill(sample, place, count, || random.below(bound) as i32)?,
                 Values::Normal => fill(sample, place, count, || random.normal() as f32)?,
@@ -126,12 +124,12 @@ impl Dataset for FakeDataset {
     }
 
     fn origin(&self, index: usize) -> Option<String> {
-        self.beside.as_ref()?.origin(index)
+        self.base.as_ref()?.origin(index)
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("fake", format!("{} {} {:?}", self.len, self.seed, self.fields));
-        self.beside.as_ref().map_or(Ok(()), |dataset| dataset.fingerprint(fingerprint))
+        self.base.as_ref().map_or(Ok(()), |dataset| dataset.fingerprint(fingerprint))
     }
 }
 

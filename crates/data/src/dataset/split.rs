@@ -189,7 +189,7 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
     let members = members(&class_indices(labels));
     if let Some(alone) = members.iter().find(|members| members.len() < 2) {
         return Err(Error::usage(format!(
-            "stratified_split: the class of sample {} has that sample alone; it cannot be on both sides",
+            "stratified_split: sample {} is the only one of its class; it cannot be on both sides",
             alone.first().copied().unwrap_or(0)
         )));
     }
@@ -220,7 +220,7 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
 
 fn check_folds(name: &str, folds: usize, len: usize, what: &str) -> Result<()> {
     if folds < 2 {
-        return Err(Error::usage(format!("{name}: {folds} folds; at least 2 are needed, one of which validates")));
+        return Err(Error::usage(format!("{name}: {folds} folds; at least 2 are needed")));
     }
     if folds > len {
         return Err(Error::usage(format!("{name}: {folds} folds of {len} {what}; each fold needs at least one")));
@@ -230,7 +230,7 @@ fn check_folds(name: &str, folds: usize, len: usize, what: &str) -> Result<()> {
 
 fn validation_count(name: &str, part: f64, len: usize, what: &str) -> Result<usize> {
     if !(part > 0.0 && part < 1.0) {
-        return Err(Error::usage(format!("{name}: the part that validates is {part}; it must be between 0 and 1")));
+        return Err(Error::usage(format!("{name}: the validation fraction is {part}; it must be between 0 and 1")));
     }
     let count = (part * len as f64).ceil() as usize;
     if count > 0 && count < len {

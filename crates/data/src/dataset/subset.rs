@@ -23,7 +23,7 @@ impl<D: Dataset> Subset<D> {
         match indices.iter().position(|&index| index >= len) {
             None => Ok(Subset { dataset, indices }),
             Some(at) => Err(Error::usage(format!(
-                "index {} (at place {at} of a Subset) is not in the dataset, which has {len} samples",
+                "index {} (at position {at} of a Subset) is not in the dataset, which has {len} samples",
                 indices[at]
             ))),
         }
@@ -87,7 +87,7 @@ pub fn random_split<D: Dataset, const N: usize>(
     let len = dataset.len();
     let total = lengths.iter().try_fold(0usize, |sum, &part| sum.checked_add(part));
     if total != Some(len) {
-        let total = total.map_or("more than can be counted".to_owned(), |total| total.to_string());
+        let total = total.map_or("too many to count".to_owned(), |total| total.to_string());
         return Err(Error::usage(format!(
             "random_split: the lengths {lengths:?} add up to {total}, but the dataset has {len} samples"
         )));
@@ -131,7 +131,7 @@ impl ConcatDataset {
             }
             end = end
                 .checked_add(part.len())
-                .ok_or_else(|| Error::usage("the datasets of a ConcatDataset have more samples than can be counted"))?;
+                .ok_or_else(|| Error::usage("the datasets of a ConcatDataset have too many samples to count"))?;
             ends.push(end);
         }
         Ok(ConcatDataset { parts, ends, fields })

@@ -106,7 +106,7 @@ impl HostBatch {
             return Err(Error::field(format!("field `{declared}` was read as {}", T::DTYPE)));
         }
         bytemuck::checked::try_cast_slice(self.field_bytes(field)?)
-            .map_err(|_| Error::field(format!("field `{declared}` holds bytes that are no {}", T::DTYPE)))
+            .map_err(|_| Error::field(format!("field `{declared}` holds bytes that are not {}", T::DTYPE)))
     }
 
     /// One number per row: 1 for a sample, 0 for padding.

@@ -42,7 +42,7 @@ impl BatchSampler {
         // User code may panic where nothing else catches it, for example in the `Drop` of a stream. That must not
         // end a thread that others wait for.
         let next = catch_unwind(AssertUnwindSafe(|| self.try_next()))
-            .unwrap_or_else(|payload| Some(Err(panicked("the planning of a batch panicked", payload))))?;
+            .unwrap_or_else(|payload| Some(Err(panicked("planning a batch panicked", payload))))?;
         self.issued = number + 1;
         if next.is_err() {
             self.epochs = 0..0;

@@ -61,14 +61,15 @@ impl Buckets {
     pub fn new(lengths: impl AsRef<[usize]>, boundaries: &[usize]) -> Result<Buckets> {
         let ascend = boundaries.windows(2).all(|pair| pair[0] < pair[1]);
         let (Some(&longest), true) = (boundaries.last(), ascend && boundaries.first() != Some(&0)) else {
-            return Err(Error::usage(format!("the lengths of buckets are {boundaries:?}; they must ascend from 1 on")));
+            return Err(Error::usage(format!(
+                "the boundaries of buckets are {boundaries:?}; they must ascend, starting from at least 1"
+            )));
         };
         let mut bucket_of = Vec::with_capacity(lengths.as_ref().len());
         for (index, &length) in lengths.as_ref().iter().enumerate() {
             if length > longest {
                 return Err(Error::usage(format!(
-                    "sample {index} has the length {length}, and the longest bucket {longest}; add a longer one, or cut the \
-                     samples"
+                    "sample {index} has the length {length}, and the longest bucket is {longest}; add a longer one, or truncate the samples"
                 )));
             }
             bucket_of.push(boundaries.partition_point(|&boundary| boundary < length) as u32);
@@ -148,8 +149,7 @@ impl Buckets {
     /// The error of a loader that cannot use buckets.
     pub(crate) fn refused(&self) -> Error {
         Error::usage(
-            "buckets are for datasets that are read in order or with shuffle(true): with a sampler or of a stream, the \
-             number of batches of a shape would differ from epoch to epoch",
+            "buckets need a dataset that is read in order or with shuffle(true): with a sampler or a stream, the number of batches of a shape would differ from epoch to epoch",
         )
     }
 

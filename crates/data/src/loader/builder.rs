@@ -177,8 +177,7 @@ impl DataLoaderBuilder {
         let batch_size = match (self.batch_size, self.per_device_batch_size) {
             (Some(global), Some(per_device)) => {
                 return Err(Error::usage(format!(
-                    "batch_size({global}), which is that of all devices together, and \
-                     per_device_batch_size({per_device}) exclude each other; keep one of the two"
+                    "batch_size({global}), for all devices together, and per_device_batch_size({per_device}) are mutually exclusive; set only one"
                 )));
             }
             (None, Some(rows)) => BatchSize::PerDevice(rows),
@@ -190,8 +189,7 @@ impl DataLoaderBuilder {
         let workers = self.config.num_workers;
         if workers > MOST_WORKERS {
             return Err(Error::usage(format!(
-                "num_workers is {workers}; more than {MOST_WORKERS} threads cannot help, the number of CPU cores is a good \
-                 choice"
+                "num_workers is {workers}; more than {MOST_WORKERS} threads cannot help; use about one per CPU core"
             )));
         }
         for (which, batches) in
@@ -199,7 +197,7 @@ impl DataLoaderBuilder {
         {
             if batches == 0 {
                 return Err(Error::usage(format!(
-                    "{which} is 0; it must be at least 1, as the batch that is being made counts"
+                    "{which} is 0; it must be at least 1, because the batch that is being read counts"
                 )));
             }
             if batches > MOST_PREFETCH {
@@ -211,9 +209,7 @@ impl DataLoaderBuilder {
         let prefetch = self.prefetch.unwrap_or(2 * workers);
         if prefetch < workers {
             return Err(Error::usage(format!(
-                "prefetch({prefetch}) leaves no batch for some of the {workers} workers, each of which reads a batch of its \
-                 own; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least \
-                 {workers}, or leave it out for {}",
+                "prefetch({prefetch}) leaves no batch for some of the {workers} workers, and each reads one at a time; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least {workers}, or leave it out for {}",
                 2 * workers
             )));
         }

@@ -37,7 +37,7 @@ impl HostBatches {
         let sampler = BatchSampler::new(Arc::clone(&inner), epochs, start_batch, Arc::clone(&stop));
         let reader = match inner.setup.config.num_workers {
             _ if start_batch > 0 && !inner.setup.config.ordered => Reader::Failed(Some(Error::usage(format!(
-                "cannot start at batch {start_batch}: with ordered(false) the batches that came before in the epoch are not known"
+                "cannot start at batch {start_batch}: with ordered(false) the earlier batches of the epoch are unknown"
             )))),
             0 => Reader::Inline(sampler),
             count => match Workers::start(Arc::clone(&inner), sampler, count, Arc::clone(&stop)) {

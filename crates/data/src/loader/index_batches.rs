@@ -49,7 +49,7 @@ impl IndexBatches {
         };
         if num_samples.is_some() {
             return Err(Error::usage(
-                "num_samples is for streams; the length of a dataset's epoch is its own, or its sampler's",
+                "num_samples is only for streams; the dataset or its sampler decides the length of an epoch",
             ));
         }
         if len == 0 {
@@ -57,7 +57,7 @@ impl IndexBatches {
         }
         let sampler: Box<dyn Sampler> = match sampler {
             Some(_) if shuffle => {
-                return Err(Error::usage("shuffle(true) and a sampler exclude each other; keep one of the two"));
+                return Err(Error::usage("shuffle(true) and a sampler are mutually exclusive; set only one"));
             }
             Some(sampler) => sampler,
             None if shuffle => Box::new(RandomSampler::new(seed)),
@@ -78,9 +78,7 @@ impl IndexBatches {
             && order_of(other)? != order
         {
             return Err(Error::usage(format!(
-                "the sampler {} gives another order for rank {} of {} replicas than for rank {}, and is not declared \
-                     final, so that each process would take its part of a different order and samples would be lost; \
-                     declare it final (`is_presharded`) if it divides the samples itself, or give all ranks the same order",
+                "the sampler {} gives another order for rank {} of {} replicas than for rank {}, so each process would take its part of a different order and samples would be lost; if it divides the samples itself, return true from `is_presharded`; otherwise give all ranks the same order",
                 self.sampler.describe(),
                 replica.rank,
                 replica.num_replicas,
@@ -117,8 +115,7 @@ impl BatchSource for IndexBatches {
             let there = self.sampler.num_samples(len, replica);
             if there != here {
                 return Err(Error::usage(format!(
-                    "the sampler {} takes {here} samples for rank {} of {} replicas and {there} for rank {}; all replicas \
-                     must take as many, as they take the same number of steps",
+                    "the sampler {} takes {here} samples for rank {} of {} replicas and {there} for rank {}; all replicas must take the same number, because they take the same number of steps",
                     self.sampler.describe(),
                     replicas.process_index,
                     replica.num_replicas,
@@ -262,8 +259,7 @@ impl IndexRows {
             }
         }
         Err(Error::usage(format!(
-            "neither sample {bad} can be read nor any of {TRIES} others that were drawn to take its place; something is \
-             wrong with most of the data. {}",
+            "neither sample {bad} nor any of {TRIES} random replacements can be read; most of the data is damaged. {}",
             batch.stats.bad.get()
         )))
     }

@@ -109,7 +109,7 @@ impl Inner {
         let Setup { config, shard, .. } = &*self.setup;
         if !config.ordered && shard.replicas.num_processes > 1 {
             return Err(Error::usage(
-                "ordered(false) is for one process: several take their rows of the same batch, which comes in order",
+                "ordered(false) is for one process: several processes share each batch, so batches must come in order",
             ));
         }
         if self.batches() > 0 {
@@ -151,7 +151,7 @@ impl Inner {
     /// batch: the consumer is waiting for a result.
     pub(crate) fn fill(&self, id: BatchId, task: BatchTask, stop: &AtomicBool) -> Result<HostBatch> {
         catch_unwind(AssertUnwindSafe(|| self.try_fill(id, task, stop)))
-            .unwrap_or_else(|payload| Err(panicked("the filling of a batch panicked", payload)))
+            .unwrap_or_else(|payload| Err(panicked("filling a batch panicked", payload)))
     }
 
     fn try_fill(&self, id: BatchId, task: BatchTask, stop: &AtomicBool) -> Result<HostBatch> {

@@ -28,7 +28,7 @@ impl Layout {
         let mut names = HashSet::new();
         if let Some(twice) = fields.iter().find(|field| !names.insert(field.name.as_str())) {
             return Err(Error::field(format!(
-                "two fields are named `{}`; each field of a dataset needs a name of its own",
+                "two fields are named `{}`; each field of a dataset needs a unique name",
                 twice.name
             )));
         }

@@ -130,7 +130,7 @@ impl LoaderReport {
         let waiting = self.waiting_share();
         let percent = 100.0 * waiting;
         if self.steps == 0 {
-            return "too few batches were taken to say what is slow".to_owned();
+            return "too few batches to find the bottleneck".to_owned();
         }
         if waiting < LITTLE {
             return format!("not input-bound: {percent:.1} % of step time waits");
@@ -384,7 +384,7 @@ mod tests {
                 "input-bound: 33 % of step time waits; the transfer to the device is the slow stage; send fewer bytes: u8 in place of f32, smaller rows"
             ],
         );
-        check(LoaderReport { steps: 0, ..report() }, expect!["too few batches were taken to say what is slow"]);
+        check(LoaderReport { steps: 0, ..report() }, expect!["too few batches to find the bottleneck"]);
     }
 
     #[test]

@@ -28,8 +28,7 @@ impl StreamBatches {
         }
         if shuffle || sampler.is_some() {
             return Err(Error::usage(
-                "a stream cannot be read in any order, so that shuffle(true) and samplers are not for it; \
-                 Stream::shuffle(buffer, seed) shuffles within a buffer",
+                "a stream has no random access, so shuffle(true) and samplers do not work; use Stream::shuffle(buffer, seed), which shuffles within a buffer",
             ));
         }
         let length = match (num_samples, dataset.len()) {
@@ -39,8 +38,7 @@ impl StreamBatches {
             (None, Some(known)) => EpochLength::Known(known),
             (None, None) => {
                 return Err(Error::usage(
-                    "how many samples the stream has is not known without reading it; set num_samples, the length of an \
-                     epoch, or endless, for one epoch that does not end",
+                    "the length of the stream is unknown; set num_samples, the length of an epoch, or endless, for one epoch that never ends",
                 ));
             }
         };
@@ -164,7 +162,7 @@ impl Collate for StreamTask {
         if good.is_empty() {
             let last = last.map_or(String::new(), |error| format!("; the last error: {error}"));
             return Err(Error::usage(format!(
-                "none of the {tried} records of a batch can be read, so that nothing can take their place{last}"
+                "none of the {tried} records of a batch can be read, so they cannot be replaced{last}"
             )));
         }
         for (row, index) in bad {

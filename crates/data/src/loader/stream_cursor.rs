@@ -118,9 +118,7 @@ impl StreamCursor {
             return Ok(());
         }
         Err(Error::usage(format!(
-            "the stream has more records than the {count} that it said an epoch has; correct the number where the stream was \
-             given it, or was something added since it was opened? num_samples({count}) of the loader would read only so many \
-             of them in each epoch"
+            "the stream has more records than the {count} it promised for an epoch; correct the number, or check whether records were added since it was opened. With num_samples({count}), the loader would read only that many in each epoch"
         )))
     }
 
@@ -174,7 +172,7 @@ impl StreamCursor {
     /// The stream has ended before the epoch: checks whether it may.
     fn check_short(&self) -> Result<()> {
         if self.read == 0 {
-            let what = if self.broken { "nothing of the stream can be read" } else { "the stream is empty" };
+            let what = if self.broken { "the stream cannot be read at all" } else { "the stream is empty" };
             let first = self.setup().stats.bad.get().first.into_iter().next().filter(|_| self.broken);
             let first = first.map_or(String::new(), |bad| format!("; the first error: {bad}"));
             return Err(Error::usage(format!(
@@ -185,8 +183,7 @@ impl StreamCursor {
         }
         if let (EpochLength::Known(count), false) = (self.length, self.broken) {
             return Err(Error::usage(format!(
-                "the stream ended after {} records, but said that an epoch has {count}; was something deleted since it was \
-                 opened? num_samples({}) would set the length of an epoch and repeat a shorter stream",
+                "the stream ended after {} records, but promised {count} for an epoch; were records deleted since it was opened? num_samples({}) would set the length of an epoch and repeat a shorter stream",
                 self.read, self.read
             )));
         }

@@ -97,7 +97,7 @@ impl MixSampler {
             )));
         }
         if lengths.iter().try_fold(0usize, |sum, &len| sum.checked_add(len)).is_none() {
-            return Err(Error::usage("MixSampler: the datasets have more samples than can be counted"));
+            return Err(Error::usage("MixSampler: the datasets have too many samples to count"));
         }
         Ok(MixSampler { lengths: lengths.to_vec(), weights, num_samples, seed })
     }

@@ -91,7 +91,7 @@ impl<S: Stream> Stream for ShuffleStream<S> {
 
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<S::Item>>> {
         if self.buffer == 0 {
-            return Err(Error::usage("a shuffle buffer of 0 items holds none; give at least 1, which keeps the order"));
+            return Err(Error::usage("a shuffle buffer needs at least 1 item; a buffer of 1 keeps the order"));
         }
         Ok(Box::new(Shuffled {
             items: Some(self.stream.deferred(epoch)?),

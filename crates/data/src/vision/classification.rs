@@ -202,7 +202,7 @@ fn find(dir: &Path, stem: &str, kind: &str) -> Result<PathBuf> {
         None => Err(Error::missing(format!(
             "{}: {}; looked for {}",
             dir.display(),
-            if dir.is_dir() { "a file of the dataset is missing" } else { "there is no such folder" },
+            if dir.is_dir() { "a file of the dataset is missing" } else { "the folder does not exist" },
             names.join(", ")
         ))),
     }

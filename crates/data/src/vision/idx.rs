@@ -136,7 +136,7 @@ impl<R: Read> Reader<'_, R> {
         let [0, 0, code, axes] = magic else {
             let hint = if magic[0] == b'<' { " (it looks like a web page: did the download fail?)" } else { "" };
             return Err(self.error(format!(
-                "this is no IDX file: it starts with the bytes {magic:02x?}, expected [00, 00, element type, number of \
+                "not an IDX file: it starts with the bytes {magic:02x?}, expected [00, 00, element type, number of \
                  axes]{hint}"
             )));
         };
@@ -149,7 +149,7 @@ impl<R: Read> Reader<'_, R> {
             0x0e => DType::F64,
             _ => {
                 return Err(self.error(format!(
-                    "this is no IDX file: the magic number {magic:02x?} has the element type {code:#04x}, expected one \
+                    "not an IDX file: the magic number {magic:02x?} has the element type {code:#04x}, expected one \
                      of 0x08 (u8), 0x09 (i8), 0x0b (i16), 0x0c (i32), 0x0d (f32), 0x0e (f64)"
                 )));
             }
@@ -201,7 +201,7 @@ impl<R: Read> Reader<'_, R> {
         // A compressed file may still lie about its size: its memory grows only with the data.
         if !self.compressed {
             bytes.try_reserve_exact(expected + 1).map_err(|_| {
-                self.error(format!("there is no memory for its {expected} bytes of data ({dtype}{dims:?})"))
+                self.error(format!("not enough memory for its {expected} bytes of data ({dtype}{dims:?})"))
             })?;
         }
         // Reading one byte more than expected detects surplus data, and checks the checksum at the end.

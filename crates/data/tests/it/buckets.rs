@@ -176,7 +176,7 @@ fn buckets_that_cannot_be_are_refused() {
     refused(
         rows().buckets(buckets(5)).sampler(SequentialSampler).build(),
         expect![
-            "buckets are for datasets that are read in order or with shuffle(true): with a sampler or of a stream, the number of batches of a shape would differ from epoch to epoch"
+            "buckets need a dataset that is read in order or with shuffle(true): with a sampler or a stream, the number of batches of a shape would differ from epoch to epoch"
         ],
     );
     refused(

@@ -128,7 +128,7 @@ fn a_missing_file_lists_what_was_looked_for() {
          t10k-images.idx3-ubyte, t10k-images.idx3-ubyte.gz"
     );
     let error = Mnist::open(dir.path().join("none"), Split::Train).unwrap_err();
-    assert!(error.to_string().contains("there is no such folder; looked for train-images"), "{error}");
+    assert!(error.to_string().contains("the folder does not exist; looked for train-images"), "{error}");
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn a_batch_refuses_to_be_read_as_what_it_is_not() {
     });
     let batch = batch.unwrap();
     check(batch.values::<i32>(0).unwrap_err(), expect!["field `x f32[2]` was read as i32"]);
-    check(batch.values::<bool>(1).unwrap_err(), expect!["field `y bool[]` holds bytes that are no bool"]);
+    check(batch.values::<bool>(1).unwrap_err(), expect!["field `y bool[]` holds bytes that are not bool"]);
     assert!(batch.field_bytes(2).unwrap_err().is_field());
     let error = HostBatch::collate(&numbers(3), &[0, 3]).unwrap_err();
     check(error, expect!["there is no sample 3; the dataset has 3"]);
@@ -190,5 +190,5 @@ fn a_batch_refuses_to_be_read_as_what_it_is_not() {
 fn two_fields_of_one_name_are_refused() {
     let fields = vec![Field::new("x", DType::F32, []), Field::new("x", DType::U8, [])];
     let error = HostBatch::collate(&Writes(fields, |_: &mut Sample<'_>| Ok(())), &[0]).unwrap_err();
-    check(error, expect!["two fields are named `x`; each field of a dataset needs a name of its own"]);
+    check(error, expect!["two fields are named `x`; each field of a dataset needs a unique name"]);
 }

@@ -170,9 +170,9 @@ fn a_header_that_is_none_is_refused() {
     Case::new(b"").fails(expect!["FILE: the file ends in its header: expected 4 bytes of magic number, found 0 bytes"]);
     Case::new(&[0, 0, 8, 3, 0, 0])
         .fails(expect!["FILE: the file ends in its header: expected the sizes of 3 axes, found 2 bytes"]);
-    Case::new(b"<!DOCTYPE html>").fails(expect!["FILE: this is no IDX file: it starts with the bytes [3c, 21, 44, 4f], expected [00, 00, element type, number of axes] (it looks like a web page: did the download fail?)"]);
-    Case::new(&idx(0x0a, &[1], &[0])).fails(expect!["FILE: this is no IDX file: the magic number [00, 00, 0a, 01] has the element type 0x0a, expected one of 0x08 (u8), 0x09 (i8), 0x0b (i16), 0x0c (i32), 0x0d (f32), 0x0e (f64)"]);
-    Case::new(&gz(b"not idx")).fails(expect!["FILE: this is no IDX file: it starts with the bytes [6e, 6f, 74, 20], expected [00, 00, element type, number of axes]"]);
+    Case::new(b"<!DOCTYPE html>").fails(expect!["FILE: not an IDX file: it starts with the bytes [3c, 21, 44, 4f], expected [00, 00, element type, number of axes] (it looks like a web page: did the download fail?)"]);
+    Case::new(&idx(0x0a, &[1], &[0])).fails(expect!["FILE: not an IDX file: the magic number [00, 00, 0a, 01] has the element type 0x0a, expected one of 0x08 (u8), 0x09 (i8), 0x0b (i16), 0x0c (i32), 0x0d (f32), 0x0e (f64)"]);
+    Case::new(&gz(b"not idx")).fails(expect!["FILE: not an IDX file: it starts with the bytes [6e, 6f, 74, 20], expected [00, 00, element type, number of axes]"]);
 }
 
 #[test]

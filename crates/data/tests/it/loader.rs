@@ -125,25 +125,25 @@ fn choices_that_cannot_be_are_refused() {
     );
     refused(
         builder().num_workers(100_000).build(),
-        expect!["num_workers is 100000; more than 1024 threads cannot help, the number of CPU cores is a good choice"],
+        expect!["num_workers is 100000; more than 1024 threads cannot help; use about one per CPU core"],
     );
     refused(
         builder().num_workers(1).prefetch(0).build(),
-        expect!["prefetch is 0; it must be at least 1, as the batch that is being made counts"],
+        expect!["prefetch is 0; it must be at least 1, because the batch that is being read counts"],
     );
     refused(
         builder().num_workers(8).prefetch(2).build(),
         expect![
-            "prefetch(2) leaves no batch for some of the 8 workers, each of which reads a batch of its own; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least 8, or leave it out for 16"
+            "prefetch(2) leaves no batch for some of the 8 workers, and each reads one at a time; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least 8, or leave it out for 16"
         ],
     );
     refused(
         builder().device_prefetch(0).build(),
-        expect!["device_prefetch is 0; it must be at least 1, as the batch that is being made counts"],
+        expect!["device_prefetch is 0; it must be at least 1, because the batch that is being read counts"],
     );
     refused(
         builder().shuffle(true).sampler(Nothing).build(),
-        expect!["shuffle(true) and a sampler exclude each other; keep one of the two"],
+        expect!["shuffle(true) and a sampler are mutually exclusive; set only one"],
     );
     refused(builder().sampler(Nothing).build(), expect!["the sampler takes none of the dataset's 10 samples"]);
 }

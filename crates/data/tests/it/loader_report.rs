@@ -100,7 +100,7 @@ fn a_report_counts_batches_samples_and_the_time_of_each_stage() {
     for workers in [0, 2] {
         let loader = DataLoader::builder(Staged).batch_size(4).num_workers(workers).build().unwrap();
         assert_eq!((loader.report().batches, loader.report().slow_stage()), (0, None));
-        assert!(loader.report().to_string().ends_with("too few batches were taken to say what is slow"));
+        assert!(loader.report().to_string().ends_with("too few batches to find the bottleneck"));
         assert_eq!(loader.epochs(0..2, 0).filter(Result::is_ok).count(), 10);
         let report = loader.report();
         assert_eq!((report.num_workers, report.batches, report.samples, report.steps), (workers, 10, 40, 8));

@@ -398,7 +398,7 @@ fn replicas_that_disagree_are_refused() {
         4,
         1,
         expect![
-            "the sampler Uneven takes 2 samples for rank 1 of 4 replicas and 1 for rank 3; all replicas must take as many, as they take the same number of steps"
+            "the sampler Uneven takes 2 samples for rank 1 of 4 replicas and 1 for rank 3; all replicas must take the same number, because they take the same number of steps"
         ],
     );
     // One replica agrees with itself, and four of them where the samples divide.

@@ -384,10 +384,7 @@ fn a_stream_that_breaks_ends_the_run_or_goes_on_behind_the_gap() {
         assert_eq!(substituted[1..3], ["[3, 5, 6] [1.0, 1.0, 1.0]", "[0, 0, 0] [1.0, 0.0, 0.0]"]);
         assert_eq!((loader.bad_samples().count, loader.bad_samples().first[0].index), (2, None));
         let (batches, _) = outcome(broken(|_| Some(Error::new("no network"))), OnError::Skip, workers);
-        assert_eq!(
-            batches,
-            ["nothing of the stream can be read: epoch 0 needs 7 records; the first error: no network"]
-        );
+        assert_eq!(batches, ["the stream cannot be read at all: epoch 0 needs 7 records; the first error: no network"]);
         let (batches, _) = outcome(broken(|i| if i == 5 { panic!("gone") } else { None }), OnError::Skip, workers);
         assert_eq!(batches, ["[0, 1, 2] [1.0, 1.0, 1.0]", "the stream panicked: gone"]);
     }
@@ -560,7 +557,7 @@ fn choices_that_do_not_fit_a_stream_are_refused() {
     refused(
         builder(Numbers::unknown(8)).build(),
         expect![[
-            r#"how many samples the stream has is not known without reading it; set num_samples, the length of an epoch, or endless, for one epoch that does not end"#
+            r#"the length of the stream is unknown; set num_samples, the length of an epoch, or endless, for one epoch that never ends"#
         ]],
     );
     refused(builder(Numbers::new(0)).build(), expect!["the stream is empty; a loader needs at least one sample"]);
@@ -571,7 +568,7 @@ fn choices_that_do_not_fit_a_stream_are_refused() {
     refused(
         builder(Numbers::new(8)).shuffle(true).build(),
         expect![
-            "a stream cannot be read in any order, so that shuffle(true) and samplers are not for it; Stream::shuffle(buffer, seed) shuffles within a buffer"
+            "a stream has no random access, so shuffle(true) and samplers do not work; use Stream::shuffle(buffer, seed), which shuffles within a buffer"
         ],
     );
     refused(

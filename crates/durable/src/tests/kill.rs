@@ -1,4 +1,5 @@
-//! Writers that are killed by SIGKILL at any moment: the target is whole, and the next process leaves nothing behind.
+//! Writers that are killed by SIGKILL at any moment: the target stays intact, and the next process removes the
+//! leftovers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -9,10 +10,10 @@ use crate::{NewFolder, write};
 
 const FOLDER: &str = "DURABLE_TEST_FOLDER";
 const ONCE: &str = "DURABLE_TEST_ONCE";
-/// Enough that most of the time goes into the write.
+/// Large enough that most of the time is spent on the write.
 const BYTES: usize = 1 << 20;
 
-/// A file and a folder of the same number all over, again and again.
+/// Writes a file and a folder full of the same number, over and over.
 #[test]
 #[ignore = "run by a_killed_writer_leaves_a_whole_file_and_the_next_one_nothing_else"]
 fn writes_until_it_is_killed() {

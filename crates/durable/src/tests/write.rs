@@ -1,4 +1,4 @@
-//! Whole files, what is left alone, and what errors say.
+//! Atomic files, leftovers, and error messages.
 
 use std::fs;
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ fn a_disk_that_fills_up_half_way_keeps_the_old_file() {
 fn a_file_larger_than_the_disk_is_refused_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
-    // An exabyte: too large for the disk, or for a file.
+    // An exabyte is too large for the disk or for a file.
     let error = write(&path, Some(1 << 60), |_| panic!("nothing is written")).unwrap_err();
     assert!(is_full(&error), "{error:?}");
     assert!(error.to_string().contains("the file needs 1152921.5 TB"), "{error}");

@@ -121,10 +121,8 @@ impl ImageTransform for RandomChoice {
         let sum: f64 = self.weights.iter().sum();
         let possible = self.weights.iter().all(|&weight| weight >= 0.0) && sum > 0.0 && sum.is_finite();
         if !possible && !self.weights.is_empty() {
-            let message = format!(
-                "RandomChoice: the weights {:?} must be finite numbers from 0 up, not all of them 0",
-                self.weights
-            );
+            let message =
+                format!("RandomChoice: the weights {:?} must be finite and not negative, and not all 0", self.weights);
             return Err(Error::usage(message));
         }
         self.transforms.check("RandomChoice")

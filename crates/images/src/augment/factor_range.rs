@@ -42,7 +42,7 @@ impl FactorRange {
             && !(amount >= 0.0 && amount.is_finite())
         {
             return Err(Error::usage(format!(
-                "the {name} is {amount}; one number must be at least 0, the most by which {center} changes"
+                "the {name} is {amount}; it must be at least 0: it is the maximum change of {center}"
             )));
         }
         let (from, to) = self.about(center, allowed.0);
@@ -55,7 +55,7 @@ impl FactorRange {
                     (true, false) => format!(", from {least} up"),
                     _ => String::new(),
                 };
-                let message = format!("the {name} goes from {from} to {to}; it must go from less to more{limits}");
+                let message = format!("the {name} goes from {from} to {to}; it must be ascending{limits}");
                 Err(Error::usage(message))
             }
         }

@@ -41,7 +41,7 @@ impl ImageTransform for GaussianBlur {
     fn check(&self) -> Result<()> {
         let (from, to) = self.range();
         if from > to {
-            let message = format!("GaussianBlur: sigma goes from {from} to {to}; it must go from less to more");
+            let message = format!("GaussianBlur: sigma goes from {from} to {to}; it must be ascending");
             return Err(Error::usage(message));
         }
         named("GaussianBlur", check_gaussian(self.kernel_size, (from, to)))

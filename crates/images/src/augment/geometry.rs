@@ -144,7 +144,7 @@ impl ImageTransform for RandomAffine {
         }
         match self.scale {
             Some((least, most)) if !(least > 0.0 && least <= most && most.is_finite()) => Err(Error::usage(format!(
-                "RandomAffine: the scale goes from {least} to {most}; it must go from less to more, above 0"
+                "RandomAffine: the scale goes from {least} to {most}; it must be ascending, above 0"
             ))),
             _ => Ok(()),
         }

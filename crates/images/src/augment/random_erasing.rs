@@ -89,8 +89,7 @@ impl ImageTransform for RandomErasing {
     fn check(&self) -> Result<()> {
         check_probability("RandomErasing", self.p)?;
         let wrong = |name: &str, (least, most): (f64, f64), within: &str| {
-            let message =
-                format!("RandomErasing: the {name} goes from {least} to {most}; it must go from less to more, ");
+            let message = format!("RandomErasing: the {name} goes from {least} to {most}; it must be ascending, ");
             Err(Error::usage(message + within))
         };
         let (least, most) = self.scale;

@@ -47,9 +47,7 @@ use fulmen_data::{Error, Result};
 fn check_factor(name: &str, factor: f64) -> Result<()> {
     match factor.is_finite() && factor >= 0.0 {
         true => Ok(()),
-        false => {
-            Err(Error::usage(format!("the {name} is {factor}; it must be a number from 0 up, where 1 changes nothing")))
-        }
+        false => Err(Error::usage(format!("the {name} is {factor}; it must be at least 0; 1 changes nothing"))),
     }
 }
 

@@ -64,7 +64,7 @@ fn coefficients(from: Corners, to: Corners) -> Result<[f64; 8]> {
         let pivot = rows[column];
         if pivot[column].abs() < 1e-9 {
             return Err(Error::usage(format!(
-                "no perspective brings the places {to:?} to {from:?}: three of them lie on a line"
+                "no perspective map takes the points {from:?} to {to:?}: three of them are collinear"
             )));
         }
         for (number, row) in rows.iter_mut().enumerate() {

@@ -18,7 +18,7 @@ pub fn invert(image: Image) -> Image {
 /// More than 8 bits.
 pub fn posterize(image: Image, bits: u32) -> Result<Image> {
     if bits > 8 {
-        return Err(Error::usage(format!("{bits} bits of a value cannot be kept; it must be 0 to 8")));
+        return Err(Error::usage(format!("cannot keep {bits} bits of a value; the number must be from 0 to 8")));
     }
     let mask = (0xff00u32 >> bits) as u8;
     Ok(apply_lut(image, &lut(|value| value & mask)))

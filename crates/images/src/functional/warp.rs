@@ -21,7 +21,7 @@ pub(crate) fn check_interpolation(mode: Interpolation) -> Result<()> {
     match mode {
         Interpolation::Nearest | Interpolation::Bilinear => Ok(()),
         other => Err(Error::usage(format!(
-            "moved pixels cannot be found by {other} interpolation; take Interpolation::Nearest or Bilinear"
+            "cannot resample with {other} interpolation; use Interpolation::Nearest or Bilinear"
         ))),
     }
 }
@@ -97,7 +97,7 @@ fn nearest(coordinate: i64) -> i64 {
 /// The image does not fit in memory.
 pub(super) fn room(width: usize, height: usize, channels: usize) -> Result<Vec<u8>> {
     let too_large =
-        || Error::usage(format!("an image of {width}x{height} with {channels} channels is too large for the memory"));
+        || Error::usage(format!("an image of {width}x{height} with {channels} channels does not fit in memory"));
     let bytes = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(channels)).ok_or_else(too_large)?;
     let mut pixels = Vec::new();
     pixels.try_reserve_exact(bytes).map_err(|_| too_large())?;

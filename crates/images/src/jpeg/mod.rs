@@ -34,7 +34,7 @@ pub fn jpeg_decoder() -> &'static str {
 fn damaged(why: &str) -> fulmen_data::Error {
     fulmen_data::Error::content(format!(
         "this JPEG is damaged ({why}), so that some pixels are wrong; copy or download it again, or accept it with \
-         Images::keep_damaged"
+         ImagePipeline::keep_damaged"
     ))
 }
 

@@ -169,7 +169,7 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
                 is_data = marker == 0xda;
                 scans += usize::from(is_data);
                 if scans > MOST_SCANS {
-                    return Err(refuse(&format!("it has more than {MOST_SCANS} scans, as no honest file does")));
+                    return Err(refuse(&format!("it has more than {MOST_SCANS} scans, more than any valid file")));
                 }
                 let length = file.get(at..at + 2).map_or(0, |bytes| usize::from(bytes[0]) << 8 | usize::from(bytes[1]));
                 at += length.max(2);

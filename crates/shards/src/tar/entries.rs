@@ -1,10 +1,10 @@
-//! Going through a tar file from entry to entry, reading or passing over what they hold.
+//! Iterating over the entries of a tar file.
 //!
-//! The `tar` crate reads a header. Going from header to header is done here, because its `Archive` takes a tar without an
-//! end for a whole one, keeps names of any length, and divides extended (pax) records at line breaks, which the attributes
-//! that macOS writes have in them. Checksums of signed bytes and empty numbers it does not read: they are refused.
+//! The `tar` crate parses a header. Iteration is done here, because the crate's `Archive` accepts a tar without an end,
+//! keeps names of any length, and splits extended (pax) records at line breaks, which occur in the attributes that
+//! macOS writes. It does not support checksums of signed bytes and empty numbers: they are rejected.
 //!
-//! Not here: which files make up a sample (`group`).
+//! Not here: which files belong to a sample (`group`).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,21 +16,21 @@ use fulmen_data::{Error, Result};
 use fulmen_files::{Location, explain};
 use tar::{EntryType, Header};
 
-/// The size of a tar's blocks in bytes.
+/// The block size of a tar in bytes.
 const BLOCK: usize = 512;
 
-/// Names and extended headers are refused when they are larger: no file system has such names.
+/// Larger names and extended headers are rejected: no file system has such names.
 const MOST_OF_A_NAME: u64 = 1 << 20;
 
-/// Passes over as many bytes as there are, up to a number, and says how many.
+/// Skips up to a number of bytes, and returns how many there were.
 pub(super) type Skip<R> = fn(&mut R, u64) -> io::Result<u64>;
 
-/// Passes over bytes by reading them.
+/// Skips bytes by reading them.
 pub(super) fn read_over<R: Read>(reader: &mut R, count: u64) -> io::Result<u64> {
     io::copy(&mut reader.take(count), &mut io::sink())
 }
 
-/// A part of a file of which only what is asked for is read.
+/// A part of a file in which skipped bytes are not read.
 #[derive(Debug)]
 pub(super) struct FilePart<'a> {
     file: &'a File,
@@ -57,40 +57,40 @@ impl Read for FilePart<'_> {
 /// A file in a tar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// With its folders.
+    /// The name, including folders.
     pub name: String,
-    /// Where its content begins.
+    /// The offset of its content.
     pub offset: u64,
-    /// Bytes of the content.
+    /// The size of its content.
     pub size: u64,
 }
 
-/// The files of the tar that is this part of a local file, with their offsets in the part. `location` is for messages.
+/// The files of a tar that is a part of a local file, with offsets in the part. `location` is for messages.
 pub fn tar_entries(location: Location, file: &File, part: Range<u64>) -> impl Iterator<Item = Result<Entry>> {
     let mut walk = TarEntries::of_part(location, file, part);
     std::iter::from_fn(move || walk.next().transpose())
 }
 
-/// A tar file, and how far it has been gone through.
+/// A reader of a tar file.
 pub(super) struct TarEntries<R> {
     location: Location,
     reader: R,
     skip: Skip<R>,
-    /// How many bytes have been read or passed over.
+    /// The number of bytes read or skipped.
     at: u64,
-    /// Where the next header begins.
+    /// The offset of the next header.
     next: u64,
-    /// The latest entry and where its content begins, for messages.
+    /// The latest entry and the offset of its content, for messages.
     latest: Option<(String, u64)>,
     ended: bool,
 }
 
-/// What extended records and long names say of the next entry.
+/// What extended records and long names say about the next entry.
 #[derive(Default)]
 struct PaxRecords {
     name: Option<Vec<u8>>,
     size: Option<u64>,
-    /// It has holes; what follows the header is not the content as it is.
+    /// A sparse file: the data after the header is not the content.
     sparse: bool,
 }
 
@@ -105,7 +105,7 @@ impl<R: Read> TarEntries<R> {
         TarEntries { location, reader, skip, at: 0, next: 0, latest: None, ended: false }
     }
 
-    /// The next file; folders, links and the like are passed over. Nothing after the end or an error.
+    /// The next file. Folders, links and other entries are skipped. None after the end or an error.
     pub(super) fn next(&mut self) -> Result<Option<Entry>> {
         if self.ended {
             return Ok(None);
@@ -130,7 +130,7 @@ impl<R: Read> TarEntries<R> {
             let size = checked_size(header).map_err(|why| self.bad_header(begins, &block, &why))?;
             let kind = header.entry_type();
             let is_file = matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse);
-            // Folders, links and devices have no content, whatever their size says.
+            // Folders, links and devices have no content, whatever their size field says.
             let is_empty = matches!(kind.as_byte(), b'1'..=b'6');
             let size = match &extended {
                 Some(PaxRecords { size: Some(size), .. }) if is_file => *size,
@@ -150,7 +150,7 @@ impl<R: Read> TarEntries<R> {
                 (long_name, extended) = (None, None);
             } else if is_file {
                 let PaxRecords { name, sparse, .. } = extended.unwrap_or_default();
-                // A pax name counts more than GNU's, and both more than the header's.
+                // A pax name takes precedence over GNU's, and both over the header's.
                 let long_name = long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
                 let name = readable(&name.or(long_name).unwrap_or_else(|| header.path_bytes().into_owned()));
                 self.latest = Some((name.clone(), self.at));
@@ -162,7 +162,7 @@ impl<R: Read> TarEntries<R> {
         }
     }
 
-    /// The content of the entry that [`next`](TarEntries::next) gave last. What is allocated grows with what is there.
+    /// The content of the entry that [`next`](TarEntries::next) returned last. Memory grows only with the data.
     pub(super) fn content(&mut self, entry: &Entry) -> Result<Vec<u8>> {
         let mut content = Vec::with_capacity(usize::try_from(entry.size.min(MOST_OF_A_NAME)).unwrap_or(0));
         let read = self.reader.by_ref().take(entry.size).read_to_end(&mut content);
@@ -174,7 +174,7 @@ impl<R: Read> TarEntries<R> {
         Err(self.cut_off(format!("after {} of the entry's {} bytes", content.len(), entry.size)))
     }
 
-    /// What follows a header that is about the next one.
+    /// The extra header for the next entry.
     fn name(&mut self, size: u64) -> Result<Vec<u8>> {
         if size > MOST_OF_A_NAME {
             return Err(self.error(format!(
@@ -198,7 +198,7 @@ impl<R: Read> TarEntries<R> {
         Err(self.cut_off(format!("{} bytes before the entry does", self.next - self.at)))
     }
 
-    /// The next block, unless it is all zeros, which ends the tar.
+    /// The next block. None if it is all zeros, which ends the tar.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>> {
         let mut block = [0; BLOCK];
         let filled = fill(&mut self.reader, &mut block).map_err(|source| self.broken(source))?;
@@ -215,7 +215,7 @@ impl<R: Read> TarEntries<R> {
         }
     }
 
-    /// What follows the end: zeros, which some programs fill up with. It is read so that a checksum behind it is too.
+    /// Reads the padding after the end, so that a checksum behind it is read too.
     fn end(&mut self) -> Result<()> {
         let (ended, mut rest) = (self.at - BLOCK as u64, vec![0; 64 << 10]);
         loop {
@@ -225,8 +225,7 @@ impl<R: Read> TarEntries<R> {
             }
             if rest[..count].iter().any(|&byte| byte != 0) {
                 return Err(self.error(format!(
-                    "after the zeros at byte {ended} that end the tar there are more bytes, as when tars are written one \
-                     after the other into a file; make one tar of them"
+                    "there are more bytes after the zeros at byte {ended} that end the tar; were several tars concatenated? Make one tar of them"
                 )));
             }
             self.at += count as u64;
@@ -251,10 +250,10 @@ impl<R: Read> TarEntries<R> {
         let hint = match block {
             [b'<', ..] => " (it looks like a web page: did the download fail?)",
             [b'P', b'K', ..] => " (it looks like a zip file)",
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => " (it is compressed with zstd; gzip is what is read)",
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => " (it is compressed with zstd; only gzip is supported)",
             _ => "",
         };
-        self.location.error(format!("this is no tar file, plain or gzip: {why}{hint}"))
+        self.location.error(format!("not a tar file, plain or gzip: {why}{hint}"))
     }
 
     fn cut_off(&self, place: String) -> Error {
@@ -270,11 +269,11 @@ impl<R: Read> TarEntries<R> {
     }
 }
 
-/// The size that a header claims, if its checksum is right.
+/// The size in a header, if its checksum is valid.
 fn checked_size(header: &Header) -> Result<u64, String> {
     let block = header.as_bytes();
     let claimed = header.cksum().map_err(|_| "its checksum is not a number")?;
-    // The field of the checksum itself counts as spaces.
+    // The checksum field itself counts as spaces.
     let sum = block[..148].iter().chain(&block[156..]).fold(8 * 32, |sum, &byte| sum + u32::from(byte));
     if sum != claimed {
         return Err(format!("its checksum should be {sum}, but is {claimed}"));
@@ -282,8 +281,8 @@ fn checked_size(header: &Header) -> Result<u64, String> {
     header.entry_size().map_err(|_| "its size is not a number".to_owned())
 }
 
-/// Reads records `length key=value\n`, where the length is that of the whole record (POSIX.1-2001 pax). Where a key comes
-/// twice, the last one counts.
+/// Parses records `length key=value\n`, where the length is that of the whole record (POSIX.1-2001 pax). If a key is
+/// repeated, the last value counts.
 fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
     let mut extended = PaxRecords::default();
     while !records.is_empty() {
@@ -295,7 +294,7 @@ fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
         let record = record[space + 1..].strip_suffix(b"\n").ok_or_else(broken)?;
         let equals = record.iter().position(|&byte| byte == b'=').ok_or_else(broken)?;
         match (&record[..equals], &record[equals + 1..]) {
-            // A record without a value takes back what another said.
+            // A record without a value deletes an earlier one.
             (b"path", name) => extended.name = (!name.is_empty()).then(|| name.to_vec()),
             (b"size", b"") => extended.size = None,
             (b"size", value) => {
@@ -310,7 +309,7 @@ fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
     Ok(extended)
 }
 
-/// A name as text: bytes that are not UTF-8 are written as `\xNN`, so that different names stay different.
+/// A name as text: bytes that are not UTF-8 become `\xNN`, so different names stay different.
 fn readable(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {

@@ -1,6 +1,6 @@
-//! One tar file of samples that is being written, into whatever takes its bytes.
+//! Writing one tar file of samples.
 //!
-//! Not here: what a key may be and when a file is full (`writer`), and the name that the file gets when it is complete.
+//! Not here: valid keys and the size of a shard (`writer`), and renaming the complete file.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 
 use fulmen_data::{Error, Result};
 
-/// How much is gathered before it is written.
+/// The size of the write buffer.
 const BUFFER: usize = 1 << 20;
 
 /// A tar ends with two blocks of zeros.
 pub const END: u64 = 1024;
 
-/// How many bytes a file takes in a tar: a header, the content in blocks of 512 bytes, and where the name does not fit
-/// into the header, the same again for the name and the byte that ends it.
+/// The size of a file in a tar: a header and the content in blocks of 512 bytes; if the name does not fit into the
+/// header, another header and the name with its terminating byte.
 pub fn size_in_tar(name_bytes: usize, content_bytes: u64) -> u64 {
     let blocks = |bytes: u64| bytes.div_ceil(512).saturating_mul(512).saturating_add(512);
     let name = if name_bytes > 100 { blocks(name_bytes as u64 + 1) } else { 0 };
     blocks(content_bytes).saturating_add(name)
 }
 
-/// A tar file of samples. The same samples give the same bytes: no time and no user is written.
+/// A tar file of samples. The same samples give the same bytes: times and users are not written.
 pub struct TarFile<W: Write> {
     /// For messages.
     path: PathBuf,
@@ -50,12 +50,12 @@ impl<W: Write> TarFile<W> {
         self.samples
     }
 
-    /// How many it has so far.
+    /// The number of samples so far.
     pub fn bytes(&self) -> u64 {
         self.tar.get_ref().bytes
     }
 
-    /// Adds a sample: its files by their extensions.
+    /// Adds a sample: its files by extension.
     pub fn add<'a>(&mut self, key: &str, files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<()> {
         for (extension, content) in files {
             let name = format!("{key}.{extension}");
@@ -70,7 +70,7 @@ impl<W: Write> TarFile<W> {
         Ok(())
     }
 
-    /// Ends the tar; where it went, and how many bytes it has.
+    /// Ends the tar; returns the writer and the number of bytes.
     pub fn finish(self) -> Result<(W, u64)> {
         let refused = |source| Error::io(&self.path, "cannot write the file", source);
         let CountingWriter { inner, bytes } = self.tar.into_inner().map_err(refused)?;

@@ -1,6 +1,6 @@
-//! What must hold of a tar whatever its bytes are.
+//! Invariants of a tar reader that must hold for any bytes.
 //!
-//! Not here: where the bytes come from; that is the fuzz target's.
+//! Not here: the fuzz target.
 
 use std::io::{self, Cursor};
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use super::group::{Groups, Selection};
 use fulmen_files::Location;
 use fulmen_files::gunzip;
 
-/// Passes over bytes without reading them, as of a file.
+/// Skips bytes without reading them, as in a file.
 fn jump(bytes: &mut &[u8], count: u64) -> io::Result<u64> {
     let count = usize::try_from(count).unwrap_or(usize::MAX).min(bytes.len());
     *bytes = &bytes[count..];
     Ok(count as u64)
 }
 
-/// Reads it both ways, and compares.
+/// Reads a tar both ways and compares the results.
 pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
     let selection = Arc::new(Selection { extensions: Vec::new(), max_sample_bytes: 64 << 20 });
     if bytes.starts_with(&[0x1f, 0x8b]) {
@@ -40,7 +40,7 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
                 }
             }
             (Ok(None), Ok(None)) => return,
-            // What is cut off is seen when it is read, and a sample later when it is passed over.
+            // The reader in sequence notices a truncated file; the index notices a truncated sample.
             (Err(_), _) => return,
             (Ok(sample), places) => panic!("{:?} and {:?}", sample.map(|s| s.key), places.map(|p| p.map(|p| p.key))),
         }

@@ -1,6 +1,6 @@
-//! Which files of a tar make up a sample.
+//! Grouping the files of a tar into samples.
 //!
-//! Not here: going through the tar (`walk`), and through several (`stream`).
+//! Not here: iterating over a tar (`entries`), and over several (`stream`).
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -10,7 +10,7 @@ use super::entries::{Entry, TarEntries};
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
-/// A sample of a WebDataset shard: files whose names are the same up to the first dot after the last slash.
+/// A sample of a WebDataset shard: files whose names are equal up to the first dot after the last slash.
 ///
 /// ```
 /// use fulmen_shards::TarSample;
@@ -26,33 +26,33 @@ use fulmen_files::Location;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TarSample {
-    /// The name that its files share, with folders.
+    /// The common part of the names, with folders.
     pub key: String,
-    /// The content of its files by their extensions, which are in lower case and may have dots (`seg.png`).
+    /// The content of its files by extension. Extensions are in lower case and may contain dots (`seg.png`).
     pub files: BTreeMap<String, Vec<u8>>,
 }
 
 impl TarSample {
-    /// Takes out the file with this extension.
+    /// Removes and returns the file with this extension.
     ///
     /// # Errors
-    /// There is none; the error names those that there are.
+    /// The file does not exist; the error lists the existing ones.
     pub fn take(&mut self, extension: &str) -> Result<Vec<u8>> {
         self.files.remove(extension).ok_or_else(|| self.lacks(extension))
     }
 
-    /// Takes out the file that has one of these extensions, the first that there is.
+    /// Removes and returns the first existing file with one of these extensions.
     pub fn take_any(&mut self, extensions: &[&str]) -> Result<Vec<u8>> {
         let found = extensions.iter().find_map(|extension| self.files.remove(*extension));
         found.ok_or_else(|| self.lacks(&extensions.join(", .")))
     }
 
-    /// The file with this extension as text, without spaces and line breaks at its ends.
+    /// The file with this extension as trimmed text.
     pub fn text(&self, extension: &str) -> Result<&str> {
         let bytes = self.files.get(extension).ok_or_else(|| self.lacks(extension))?;
         let text = std::str::from_utf8(bytes);
         text.map(str::trim)
-            .map_err(|why| Error::new(format!("the file .{extension} of `{}` is no text: {why}", self.key)))
+            .map_err(|why| Error::new(format!("the file .{extension} of `{}` is not text: {why}", self.key)))
     }
 
     fn lacks(&self, extension: &str) -> Error {
@@ -62,8 +62,8 @@ impl TarSample {
     }
 }
 
-/// Key and extension of a name. Files without an extension, hidden ones, and those by which the `webdataset` library
-/// describes a shard (`__name__`) belong to no sample.
+/// The key and the extension of a name. None for files without an extension, hidden files, and files with which the
+/// `webdataset` library describes a shard (`__name__`): they do not belong to a sample.
 pub fn split(name: &str) -> Option<(&str, &str)> {
     let first = name.split('/').next().unwrap_or_default();
     if first.len() >= 4 && first.starts_with("__") && first.ends_with("__") {
@@ -74,39 +74,39 @@ pub fn split(name: &str) -> Option<(&str, &str)> {
     (dot > last).then(|| (&name[..dot], &name[dot + 1..]))
 }
 
-/// What is read of a shard.
+/// The files to read from a shard.
 #[derive(Clone, Debug)]
 pub(super) struct Selection {
-    /// Extensions in lower case; all of them where there is none.
+    /// Extensions in lower case; none means all.
     pub(super) extensions: Vec<String>,
     pub(super) max_sample_bytes: u64,
 }
 
 impl Selection {
-    /// These extensions, however they are written: `.JPG` is `jpg`.
+    /// Only these extensions, in any case: `.JPG` is `jpg`.
     pub(super) fn new(extensions: &[&str], max_sample_bytes: u64) -> Selection {
         let extensions = extensions.iter().map(|extension| extension.trim_start_matches('.').to_lowercase()).collect();
         Selection { extensions, max_sample_bytes }
     }
 
-    /// Whether files with this extension, in lower case, are wanted.
+    /// Whether to read files with this extension, in lower case.
     pub(super) fn takes(&self, extension: &str) -> bool {
         self.extensions.is_empty() || self.extensions.iter().any(|wanted| wanted == extension)
     }
 }
 
-/// The samples of a shard, one after the other; `T` is what is kept of a file.
+/// An iterator over the samples of a shard. `T` is what is kept of a file.
 pub(super) struct Groups<R, T> {
     location: Location,
     walk: TarEntries<R>,
     selection: Arc<Selection>,
-    /// The first file of the next sample, which ended the one before.
+    /// The first file of the next sample, which ended the previous one.
     begun: Option<Group<T>>,
-    /// What was wrong behind a sample that was complete.
+    /// An error after a complete sample.
     failed: Option<Error>,
 }
 
-/// A sample: its key, and what is kept of its files by their extensions.
+/// A sample: its key, and what is kept of its files by extension.
 pub(super) struct Group<T> {
     pub(super) key: String,
     pub(super) files: BTreeMap<String, T>,
@@ -118,7 +118,7 @@ impl<R: Read, T> Groups<R, T> {
         Groups { location: location.clone(), walk, selection: selection.clone(), begun: None, failed: None }
     }
 
-    /// The next sample. `keep` makes of a file what is kept of it; the walk stands before its content.
+    /// The next sample. `keep` reads what to keep of a file, with the entries positioned at its content.
     pub(super) fn next(
         &mut self,
         mut keep: impl FnMut(&mut TarEntries<R>, Entry) -> Result<T>,
@@ -136,7 +136,7 @@ impl<R: Read, T> Groups<R, T> {
                 Some(group) if group.key == key => None,
                 _ => {
                     let group = Group { key: key.to_owned(), files: BTreeMap::new(), bytes: 0 };
-                    // A sample of which nothing was wanted is none.
+                    // A sample without selected files is skipped.
                     self.begun.replace(group).filter(|group| !group.files.is_empty())
                 }
             };
@@ -150,7 +150,7 @@ impl<R: Read, T> Groups<R, T> {
         }
     }
 
-    /// Adds a file to the sample that has begun.
+    /// Adds a file to the current sample.
     fn add(
         &mut self,
         entry: Entry,
@@ -185,7 +185,7 @@ impl<R: Read, T> Groups<R, T> {
 mod tests {
     use super::split;
 
-    /// As `webdataset.tariterators` (1.0.2) does it, but for hidden files in folders, of which it makes samples by the
+    /// The result of `webdataset.tariterators` (1.0.2), except for hidden files in folders, which it groups by the
     /// folder's name.
     #[test]
     fn names_are_split_at_the_first_dot_after_the_last_slash() {

@@ -1,6 +1,6 @@
-//! WebDataset: samples as files of one name in tar files, several thousand to a file.
+//! WebDataset: samples as files with a common name in tar files, several thousand per file.
 //!
-//! Not here: where the files lie (`store`), and what is in the members of a sample.
+//! Not here: access to the files (`fulmen-files`), and the content of a sample.
 
 mod entries;
 mod file;

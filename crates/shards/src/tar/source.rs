@@ -1,6 +1,6 @@
 //! The samples of local WebDataset shards by index.
 //!
-//! Not here: shards in a store or behind gzip, which are read from the beginning to the end (`stream`).
+//! Not here: shards in a store or compressed with gzip, which are read in sequence (`stream`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileExt;
@@ -17,8 +17,8 @@ use fulmen_data::{internal::cores, internal::in_parallel};
 use fulmen_files::CachedFile;
 use fulmen_files::Location;
 
-/// Local tar files, not compressed, as samples by index: read in any order, from any thread, without reading what lies
-/// between. The headers are gone through once, when it is opened; only places are kept.
+/// Local, uncompressed tar files as samples by index: in any order, from any thread, without reading other samples.
+/// Opening reads all headers once and keeps only the positions.
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -53,7 +53,7 @@ struct Shard {
     files: Vec<Member>,
 }
 
-/// A sample: its key, and which of the shard's files are its own.
+/// A sample: its key, and the range of its files in the shard's list.
 #[derive(Debug)]
 struct SampleEntry {
     key: Box<str>,
@@ -63,28 +63,28 @@ struct SampleEntry {
 
 #[derive(Debug)]
 struct Member {
-    /// Which of all extensions.
+    /// The index of its extension in the list of all extensions.
     extension: u32,
     offset: u64,
     size: u64,
 }
 
 impl TarSource {
-    /// The shards that a path or a pattern stands for ([`Location::expand`]).
+    /// Opens the shards of a path or a pattern ([`Location::expand`]).
     ///
     /// # Errors
-    /// Shards in a store or behind gzip ([`TarShards`](crate::TarShards) reads those); a shard that is damaged, cut short,
-    /// or without samples.
+    /// Shards in a store or compressed with gzip (use [`TarShards`](crate::TarShards)); a shard that is damaged, cut
+    /// short, or has no samples.
     pub fn open(shards: impl Into<Location>) -> Result<TarSource> {
         TarSource::open_only(shards, &[])
     }
 
-    /// The same, of which only the files with these extensions are read, such as `jpg`.
+    /// The same, reading only the files with these extensions, such as `jpg`.
     pub fn open_only(shards: impl Into<Location>, extensions: &[&str]) -> Result<TarSource> {
         TarSource::from_list(shards.into().expand()?, extensions)
     }
 
-    /// These shards; of each sample the files with these extensions, or all where there is none.
+    /// Opens these shards; of each sample only the files with these extensions, or all if there are none.
     pub fn from_list(shards: impl IntoIterator<Item = impl Into<Location>>, extensions: &[&str]) -> Result<TarSource> {
         let shards: Vec<Location> = shards.into_iter().map(Into::into).collect();
         let selection = Arc::new(Selection::new(extensions, u64::MAX));
@@ -96,7 +96,7 @@ impl TarSource {
             source.add(location, found, &mut known)?;
         }
         if source.len() == 0 {
-            return Err(Error::usage("there are no shards to read; expected one tar file at least"));
+            return Err(Error::usage("there are no shards to read; expected at least one tar file"));
         }
         Ok(source)
     }
@@ -126,7 +126,7 @@ impl TarSource {
         Ok(())
     }
 
-    /// The key of a sample, if there is one with this index.
+    /// The key of a sample, if the index is in range.
     pub fn key(&self, index: usize) -> Option<&str> {
         self.find(index).map(|(_, place)| &*place.key)
     }
@@ -143,7 +143,7 @@ impl TarSource {
     }
 }
 
-/// The files of a sample by their extensions, each with its offset and size.
+/// The files of a sample by extension, each with its offset and size.
 type IndexedSample = (Box<str>, BTreeMap<String, (u64, u64)>);
 
 fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<IndexedSample>> {
@@ -153,7 +153,9 @@ fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<IndexedS
         file.read_exact_at(&mut start, 0).map_err(|source| location.read_error(source))?;
     }
     if start == [0x1f, 0x8b] {
-        return Err(location.error("samples behind gzip cannot be read by index; unpack it, or read it with TarShards"));
+        return Err(
+            location.error("compressed samples cannot be read by index; decompress it, or read it with TarShards")
+        );
     }
     let mut groups = Groups::new(location, TarEntries::of_part(location.clone(), &file, 0..size), selection);
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! The samples of WebDataset shards from the beginning to the end, shard after shard.
+//! The samples of WebDataset shards in sequence.
 //!
 //! Not here: samples by index (`source`).
 
@@ -11,11 +11,11 @@ use crate::files::{FileItem, FileItems, FileList};
 use fulmen_data::{Fingerprint, Items, Result, Stream};
 use fulmen_files::{Location, open_unpacked};
 
-/// A sample is refused if it is larger, unless the caller asks for it: a small `.gz` can hold a thousand times its size.
+/// The default limit on the size of a sample: a small `.gz` can hold a thousand times its size.
 const DEFAULT_LIMIT: u64 = 1 << 30;
 
-/// WebDataset shards, on a local disk or in a store, read from the beginning to the end: tar files, plain or compressed
-/// with gzip, in which files that stand one after the other and share a name up to the first dot are a sample.
+/// WebDataset shards, on a local disk or in a store, read in sequence: tar files, plain or compressed with gzip.
+/// Consecutive files with the same name up to the first dot are a sample.
 ///
 /// ```
 /// use fulmen_data::Stream;
@@ -37,9 +37,9 @@ const DEFAULT_LIMIT: u64 = 1 << 30;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The number of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of its shard in the
-/// list, times 2³², and its place in the shard: it does not depend on the order in which shards are read. After a shard
-/// that cannot be read to its end comes an error, and then the next shard, so that a loader may skip what is bad.
+/// The index of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of its shard in the list,
+/// times 2³², plus its number in the shard: it does not depend on the order in which shards are read. If a shard cannot
+/// be read to its end, an error follows, and then the next shard, so a loader may skip what is bad.
 #[derive(Clone, Debug)]
 pub struct TarShards {
     shards: FileList,
@@ -47,19 +47,18 @@ pub struct TarShards {
 }
 
 impl TarShards {
-    /// The shards that a place or a pattern stands for ([`Location::expand`]), in that order. They are opened when it is
-    /// their turn.
+    /// The shards of a location or a pattern ([`Location::expand`]), in that order. Each is opened when its turn comes.
     pub fn open(shards: impl Into<Location>) -> Result<TarShards> {
         TarShards::from_list(shards.into().expand()?)
     }
 
-    /// These shards in this order.
+    /// These shards, in this order.
     pub fn from_list(shards: impl IntoIterator<Item = impl Into<Location>>) -> Result<TarShards> {
         let shards = FileList::new(shards, "shards to read; expected one tar file")?;
         Ok(TarShards { shards, selection: Arc::new(Selection::new(&[], DEFAULT_LIMIT)) })
     }
 
-    /// Reads the shards of each epoch in another order, which the seed and the epoch decide. Samples of one shard stay
+    /// Reads the shards in another order in each epoch, decided by the seed and the epoch. The samples of a shard stay
     /// together; [`Stream::shuffle`] mixes them.
     #[must_use]
     pub fn shuffle_shards(mut self, seed: u64) -> TarShards {
@@ -67,21 +66,21 @@ impl TarShards {
         self
     }
 
-    /// Passes over all files but those with these extensions, such as `jpg`.
+    /// Reads only the files with these extensions, such as `jpg`.
     #[must_use]
     pub fn extensions(mut self, extensions: &[&str]) -> TarShards {
         self.selection = Arc::new(Selection::new(extensions, self.selection.max_sample_bytes));
         self
     }
 
-    /// No sample may be larger; 1 GiB unless set.
+    /// The maximum size of a sample; 1 GiB unless set.
     #[must_use]
     pub fn max_sample_bytes(mut self, bytes: u64) -> TarShards {
         self.selection = Arc::new(Selection { max_sample_bytes: bytes, ..(*self.selection).clone() });
         self
     }
 
-    /// Says how many samples there are in all shards together, where that is known.
+    /// Sets the number of samples in all shards together, if it is known.
     #[must_use]
     pub fn num_samples(mut self, samples: usize) -> TarShards {
         self.shards.len = Some(samples);
@@ -119,7 +118,7 @@ impl Stream for TarShards {
     }
 }
 
-/// The samples of a shard up to the first that cannot be read.
+/// The samples of a shard up to the first one that cannot be read.
 fn samples(shard: &Location, selection: &Arc<Selection>) -> Result<FileItems<TarSample>> {
     let mut groups = Groups::new(shard, TarEntries::new(shard.clone(), open_unpacked(shard)?, read_over), selection);
     let groups = std::iter::from_fn(move || groups.next(|walk, entry| walk.content(&entry)).transpose());

@@ -1,7 +1,6 @@
-//! Writing samples into tar files, so many to a file.
+//! Writing samples into tar files of limited size.
 //!
-//! Not here: one tar file (`file`), reading them again (`stream`, `source`), and bringing them into a store
-//! (`Location::upload`).
+//! Not here: one tar file (`file`), reading (`stream`, `source`), and uploading to a store (`Location::upload`).
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,12 +12,12 @@ use fulmen_files as store;
 
 use super::file::{END, TarFile, size_in_tar};
 
-/// Writes shards as the `webdataset` library reads them: `train-000000.tar`, `train-000001.tar` and so on, in which the
-/// files of a sample stand one after the other, by the names `key.extension`.
+/// Writes shards for the `webdataset` library: `train-000000.tar`, `train-000001.tar` and so on. The files of a sample
+/// are consecutive, with the names `key.extension`.
 ///
-/// A shard has a temporary name until it is complete and on the disk; if the writer is dropped before
-/// [`finish`](TarShardWriter::finish), the shards that are complete stay. The same samples give the same bytes: no time and
-/// no user is written.
+/// A shard has a temporary name until it is complete and synced to the disk. If the writer is dropped before
+/// [`finish`](TarShardWriter::finish), the complete shards stay. The same samples give the same bytes: times and users
+/// are not written.
 ///
 /// ```
 /// use fulmen_shards::TarShardWriter;
@@ -39,24 +38,24 @@ pub struct TarShardWriter {
     settings: TarShardWriterBuilder,
     open: Option<TarFile<NewFile>>,
     written: Vec<WrittenShard>,
-    /// The sample before, which the next one must not join.
+    /// The key of the previous sample, which the next one must not share.
     last_key: Option<String>,
-    /// A write failed, so that a shard lacks a part of what it was given.
+    /// A write failed, so a shard is incomplete.
     failed: bool,
 }
 
-/// A shard that is complete.
+/// A complete shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenShard {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// How many samples are in it.
+    /// The number of samples in it.
     pub samples: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// Sets up a [`TarShardWriter`].
+/// The options of a [`TarShardWriter`].
 #[derive(Clone, Debug)]
 pub struct TarShardWriterBuilder {
     folder: PathBuf,
@@ -68,55 +67,55 @@ pub struct TarShardWriterBuilder {
 }
 
 impl TarShardWriterBuilder {
-    /// What the shards' names begin with; `shard` unless set.
+    /// The prefix of the shards' names; `shard` unless set.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> TarShardWriterBuilder {
         self.prefix = prefix.to_owned();
         self
     }
 
-    /// No shard gets more samples; 100,000 unless set.
+    /// The maximum number of samples per shard; 100,000 unless set.
     #[must_use]
     pub fn max_samples(mut self, samples: u64) -> TarShardWriterBuilder {
         self.max_samples = samples;
         self
     }
 
-    /// No shard gets larger, but for a single sample that is; 1 GiB unless set.
+    /// The maximum size of a shard, unless a single sample is larger; 1 GiB unless set.
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> TarShardWriterBuilder {
         self.max_bytes = bytes;
         self
     }
 
-    /// The number of the first shard; 0 unless set. Work that was interrupted goes on with the first that is not there.
+    /// The number of the first shard; 0 unless set. An interrupted job continues with the first missing one.
     #[must_use]
     pub fn first_shard(mut self, number: u64) -> TarShardWriterBuilder {
         self.first_shard = number;
         self
     }
 
-    /// Whether shards that are there already are replaced; no unless set.
+    /// Whether to replace existing shards; off unless set.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> TarShardWriterBuilder {
         self.overwrite = overwrite;
         self
     }
 
-    /// Makes the folder if it is missing.
+    /// Creates the folder if it does not exist.
     pub fn build(self) -> Result<TarShardWriter> {
         if self.max_samples == 0 {
             return Err(Error::usage("max_samples is 0; a shard has at least one sample"));
         }
         if self.prefix.is_empty() || self.prefix.contains(['/', '\0']) {
             return Err(Error::usage(format!(
-                "the prefix {:?} is no beginning of a file name; expected one like `train`",
+                "the prefix {:?} cannot start a file name; expected one like `train`",
                 self.prefix
             )));
         }
         fs::create_dir_all(&self.folder).map_err(|source| Error::io(&self.folder, "cannot make the folder", source))?;
         let writer = TarShardWriter { settings: self, open: None, written: Vec::new(), last_key: None, failed: false };
-        // Told now rather than after the first shard's work.
+        // Fail now instead of after writing the first shard.
         writer.refuse_existing(&writer.next_path())?;
         Ok(writer)
     }
@@ -135,13 +134,13 @@ impl TarShardWriter {
         }
     }
 
-    /// Writes a sample: its key, and its files as pairs of extension and content. A key may have folders; after the last
-    /// slash it has no dot, because the extension begins at the first one.
+    /// Writes a sample: its key, and its files as pairs of extension and content. A key may have folders. Its last part
+    /// must not contain a dot, because the extension starts at the first dot.
     ///
     /// # Errors
-    /// A key or an extension by which a reader would not find the sample again: empty, with a dot in the key's last part,
-    /// the key of the sample before, an extension twice. A disk without room, or a shard that is there already. After a
-    /// failed write this shard never gets its name, and nothing more can be written.
+    /// A key or an extension that a reader would not find again: empty, with a dot in the key's last part, the key of
+    /// the previous sample, an extension twice. A full disk, or a shard that already exists. After a failed write, this
+    /// shard never gets its name, and nothing more can be written.
     pub fn write(&mut self, key: &str, files: &[(&str, &[u8])]) -> Result<()> {
         self.check(key, files)?;
         self.refuse_after_failure()?;
@@ -168,14 +167,14 @@ impl TarShardWriter {
         Ok(())
     }
 
-    /// Completes the last shard, and says which there are.
+    /// Completes the last shard, and returns all shards.
     pub fn finish(mut self) -> Result<Vec<WrittenShard>> {
         self.refuse_after_failure()?;
         self.close_shard()?;
         Ok(self.written)
     }
 
-    /// The shards that are complete so far.
+    /// The complete shards so far.
     pub fn written(&self) -> &[WrittenShard] {
         &self.written
     }
@@ -184,7 +183,7 @@ impl TarShardWriter {
         let refuse = |why: &str| Err(Error::usage(format!("the sample `{key}` cannot go into a tar: {why}")));
         let last = key.rsplit('/').next().unwrap_or_default();
         if last.contains('.') {
-            return refuse("its key has a dot after the last slash, where a reader would begin the extension");
+            return refuse("its key has a dot after the last slash, where a reader would start the extension");
         }
         if key.split('/').any(|part| matches!(part, "" | "." | "..")) || key.contains('\0') {
             return refuse("between slashes a key has names, not nothing, `.` or `..`, and no zero byte");
@@ -193,14 +192,14 @@ impl TarShardWriter {
             return refuse("readers skip names that begin with `__`");
         }
         if self.last_key.as_deref() == Some(key) {
-            return refuse("the sample before has the same key, and a reader would take the two for one");
+            return refuse("the previous sample has the same key, and a reader would merge the two");
         }
         if files.is_empty() {
             return refuse("it has no files");
         }
         let mut seen = HashSet::new();
         for (extension, _) in files {
-            // Readers write extensions in lower case.
+            // Readers convert extensions to lower case.
             let extension = extension.to_lowercase();
             if extension.is_empty() || extension.contains(['/', '\0']) {
                 return refuse(&format!("the extension {extension:?} is empty or has a slash or a zero byte"));
@@ -223,8 +222,7 @@ impl TarShardWriter {
         }
         Err(Error::file(
             path,
-            "there is such a file already; write to another folder or with another prefix, go on after it with \
-             first_shard, or allow to replace it with overwrite(true)",
+            "the file already exists; use another folder or prefix, continue after it with first_shard, or replace it with overwrite(true)",
         ))
     }
 
@@ -243,8 +241,7 @@ impl TarShardWriter {
         if self.failed {
             Err(Error::file(
                 &self.next_path(),
-                "writing failed before, so that samples are missing from this shard; begin again with a new writer, after \
-                 the shards that are complete with first_shard",
+                "an earlier write failed, so samples are missing from this shard; start again with a new writer, after the complete shards with first_shard",
             ))
         } else {
             Ok(())
@@ -261,7 +258,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = TarShardWriter::builder(dir.path()).build().unwrap();
         writer.write("a", &[("x", b"1")]).unwrap();
-        // A file that is open for reading alone takes nothing, as a disk without room does.
+        // Writing to a file that is open for reading fails, as on a full disk.
         let readable = tempfile::NamedTempFile::new().unwrap();
         let file =
             store::temporary_file(&dir.path().join("x")).unwrap().with_file(fs::File::open(readable.path()).unwrap());

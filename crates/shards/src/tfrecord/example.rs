@@ -1,6 +1,6 @@
 //! `tf.train.Example`: named lists of bytes, floats or integers (`tensorflow/core/example/{example,feature}.proto`).
 //!
-//! Not here: how records stand in a file (`record`).
+//! Not here: the format of records in a file (`record`).
 
 use std::collections::BTreeMap;
 
@@ -23,21 +23,21 @@ use prost::Message;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Example {
-    /// The features by their names.
+    /// The features by name.
     pub features: BTreeMap<String, Feature>,
 }
 
 /// A list of values of one kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Feature {
-    /// No list at all, as some writers leave a missing value.
+    /// No list at all: some writers encode a missing value like this.
     #[default]
     Missing,
-    /// Strings of bytes: encoded images, text, serialized tensors.
+    /// Byte strings: encoded images, text, serialized tensors.
     Bytes(Vec<Vec<u8>>),
-    /// Numbers of 32 bits.
+    /// 32-bit floats.
     Floats(Vec<f32>),
-    /// Whole numbers of 64 bits.
+    /// 64-bit integers.
     Ints(Vec<i64>),
 }
 
@@ -45,7 +45,7 @@ impl Feature {
     fn kind(&self) -> String {
         match self {
             Feature::Missing => "no list".to_owned(),
-            Feature::Bytes(values) => format!("a list of {} strings of bytes", values.len()),
+            Feature::Bytes(values) => format!("a list of {} byte strings", values.len()),
             Feature::Floats(values) => format!("a list of {} floats", values.len()),
             Feature::Ints(values) => format!("a list of {} integers", values.len()),
         }
@@ -53,28 +53,28 @@ impl Feature {
 }
 
 impl Example {
-    /// One without features.
+    /// An empty example.
     pub fn new() -> Example {
         Example::default()
     }
 
-    /// The same with one feature more.
+    /// Adds a feature.
     #[must_use]
     pub fn with(mut self, name: &str, feature: Feature) -> Example {
         self.features.insert(name.to_owned(), feature);
         self
     }
 
-    /// Reads the message. Of a feature that comes twice the last one counts, and fields that are not known are passed over,
-    /// as protocol buffers have it.
+    /// Parses the message. If a feature is repeated, the last one counts, and unknown fields are skipped, as in
+    /// protocol buffers.
     pub fn parse(bytes: &[u8]) -> Result<Example> {
         let message = proto::Example::decode(bytes);
-        let message = message.map_err(|why| Error::new(format!("this is no tf.train.Example: {why}")))?;
+        let message = message.map_err(|why| Error::new(format!("not a tf.train.Example: {why}")))?;
         let features = message.features.unwrap_or_default().feature.into_iter();
         Ok(Example { features: features.map(|(name, feature)| (name, feature.into())).collect() })
     }
 
-    /// The message. The same features give the same bytes: they stand in the order of their names.
+    /// Serializes the message. The same features give the same bytes: they are sorted by name.
     pub fn encode(&self) -> Vec<u8> {
         let feature = self.features.iter().map(|(name, feature)| (name.clone(), feature.clone().into())).collect();
         proto::Example { features: Some(proto::Features { feature }) }.encode_to_vec()
@@ -85,7 +85,7 @@ impl Example {
         self.features.get(name).ok_or_else(|| self.lacks(name))
     }
 
-    /// Takes out the only string of bytes of a feature, such as an encoded image.
+    /// Removes and returns the only byte string of a feature, such as an encoded image.
     pub fn take_bytes(&mut self, name: &str) -> Result<Vec<u8>> {
         match self.features.get_mut(name) {
             Some(Feature::Bytes(values)) if values.len() == 1 => Ok(values.pop().unwrap_or_default()),
@@ -94,11 +94,11 @@ impl Example {
         }
     }
 
-    /// The only string of bytes of a feature as text.
+    /// The only byte string of a feature, as text.
     pub fn text(&self, name: &str) -> Result<&str> {
         match self.feature(name)? {
             Feature::Bytes(values) if values.len() == 1 => std::str::from_utf8(&values[0])
-                .map_err(|why| Error::new(format!("the feature `{name}` is no text: {why}"))),
+                .map_err(|why| Error::new(format!("the feature `{name}` is not text: {why}"))),
             other => Err(wrong(name, "one string of bytes", other)),
         }
     }
@@ -161,7 +161,7 @@ impl From<Feature> for proto::Feature {
     }
 }
 
-/// The messages as they are on the wire.
+/// The messages of the wire format.
 mod proto {
     use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! What must hold of records and examples whatever their bytes are.
+//! Invariants of records and examples that must hold for any bytes.
 //!
-//! Not here: where the bytes come from; that is the fuzz target's.
+//! Not here: the fuzz target.
 
 use std::io::Cursor;
 
@@ -11,7 +11,7 @@ use fulmen_files::gunzip;
 
 const LIMIT: u64 = 64 << 20;
 
-/// Reads the bytes as a file, as an example, and as records with right checksums.
+/// Reads the bytes as a file, as an example, and as records with valid checksums.
 pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
     let mut raw = Records::new(location, bytes, LIMIT);
     while !matches!(raw.next(), Ok(None)) {}
@@ -20,7 +20,7 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
         while !matches!(unpacked.next(), Ok(None)) {}
     }
     if let Ok(example) = Example::parse(bytes) {
-        // By bytes, because a NaN is not equal to itself.
+        // Compared as bytes, because NaN is not equal to itself.
         let again = example.encode();
         let read = Example::parse(&again).map(|example| example.encode());
         assert_eq!(read.ok(), Some(again));
@@ -37,7 +37,7 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
         assert_eq!(framed.next().ok().flatten().as_deref(), Some(*record));
     }
     assert!(matches!(framed.next(), Ok(None)));
-    // A length that claims more than there is, with a right checksum.
+    // A length larger than the data, with a valid checksum.
     if let Some(claimed) = bytes.first_chunk::<8>() {
         let header = [&claimed[..], &masked(claimed).to_le_bytes(), &bytes[8..]].concat();
         let mut lying = Records::new(location, &header[..], LIMIT);

@@ -1,6 +1,6 @@
-//! TensorFlow's record files, and the `tf.train.Example` messages that mostly are in them.
+//! TensorFlow's record files, and `tf.train.Example` messages, their usual content.
 //!
-//! Not here: where the files lie (`store`).
+//! Not here: access to the files (`fulmen-files`).
 
 mod example;
 #[cfg(feature = "fuzzing")]

@@ -1,7 +1,7 @@
-//! How records stand in a file: a length, the record, and a checksum of each
+//! The format of records in a file: a length, the record, and a checksum of each
 //! (`tensorflow/core/lib/io/record_writer.h`).
 //!
-//! Not here: what is in a record (`example`).
+//! Not here: the content of a record (`example`).
 
 use std::io::{self, Read};
 
@@ -10,34 +10,34 @@ use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 use fulmen_files::explain;
 
-/// Eight bytes of length and four of its checksum stand before a record, four of the record's checksum after it.
+/// Eight bytes of length and four of its checksum precede a record; four of the record's checksum follow it.
 pub(super) const HEADER: usize = 12;
 pub(super) const FOOTER: usize = 4;
 
-/// A record is refused if it is larger, unless the caller asks for it.
+/// The default limit on the size of a record.
 pub(super) const DEFAULT_LIMIT: u64 = 1 << 30;
 
-/// So much memory is taken for a record before any of it is there.
+/// The memory that is allocated for a record before any of it is read.
 const FIRST_PART: u64 = 1 << 20;
 
-/// CRC-32C (Castagnoli), turned and moved, so that the checksum of data that has checksums in it is a good one too.
+/// CRC-32C (Castagnoli), rotated and offset, so that it also works for data that contains checksums.
 pub(super) fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// The length of the record behind this header, if its checksum is right.
+/// The length in a header, if its checksum is valid.
 pub(super) fn length(header: &[u8; HEADER]) -> Option<u64> {
     let [a, b, c, d, e, f, g, h, i, j, k, l] = *header;
     let right = masked(&header[..8]) == u32::from_le_bytes([i, j, k, l]);
     right.then_some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// The records of a file, one after the other.
+/// An iterator over the records of a file.
 pub(super) struct Records<R> {
     location: Location,
     reader: R,
     limit: u64,
-    /// Where the next record begins, as the file is when it is unpacked.
+    /// The offset of the next record in the decompressed file.
     at: u64,
     /// The number of the next record.
     number: u64,
@@ -49,12 +49,13 @@ impl<R: Read> Records<R> {
         Records { location: location.clone(), reader, limit, at: 0, number: 0, ended: false }
     }
 
-    /// The number of the record that [`next`](Records::next) gave last, or could not read.
+    /// The number of the record that [`next`](Records::next) returned last, or could not read.
     pub(super) fn last(&self) -> u64 {
         self.number.saturating_sub(1)
     }
 
-    /// The next record. After one whose own checksum is wrong the next can be read; after other errors comes nothing.
+    /// The next record. After a record with a wrong checksum, the next one can be read; after other errors, the
+    /// iteration ends.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>> {
         if self.ended {
             return Ok(None);
@@ -87,7 +88,7 @@ impl<R: Read> Records<R> {
         if found != FOOTER {
             return Err(self.cut_short(format!("{found} of the {FOOTER} bytes of its checksum")));
         }
-        // Where the next one begins is known from here on.
+        // From here on, the start of the next record is known.
         self.ended = false;
         let checked = check(&self.location, self.last(), self.at, &record, footer);
         self.at += (HEADER + FOOTER) as u64 + length;
@@ -111,20 +112,20 @@ pub(super) fn at_record(location: &Location, number: u64, at: u64, message: impl
     location.error(format!("record {number}, at byte {at}: {message}"))
 }
 
-/// What is wrong where a header should be.
+/// The error for an invalid header.
 pub(super) fn bad_header(location: &Location, number: u64, at: u64, header: &[u8; HEADER]) -> Error {
     if at > 0 {
         return at_record(location, number, at, "the checksum of its length is wrong; copy or download the file again");
     }
     let hint = match header {
         [b'<', ..] => " (it looks like a web page: did the download fail?)",
-        [0x78, ..] => " (it looks like zlib's format; gzip is what is read)",
+        [0x78, ..] => " (it looks like zlib's format; only gzip is supported)",
         _ => "",
     };
-    location.error(format!("this is no TFRecord file, plain or gzip: the checksum of the first length is wrong{hint}"))
+    location.error(format!("not a TFRecord file, plain or gzip: the checksum of the first length is wrong{hint}"))
 }
 
-/// Compares a record with the checksum that stands after it.
+/// Compares a record with the checksum after it.
 pub(super) fn check(location: &Location, number: u64, at: u64, record: &[u8], footer: [u8; FOOTER]) -> Result<()> {
     if masked(record) == u32::from_le_bytes(footer) {
         Ok(())

@@ -1,6 +1,6 @@
 //! The records of local TFRecord files by index.
 //!
-//! Not here: files in a store or behind gzip, which are read from the beginning to the end (`stream`).
+//! Not here: files in a store or compressed with gzip, which are read in sequence (`stream`).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,8 +15,8 @@ use fulmen_data::{internal::cores, internal::in_parallel};
 use fulmen_files::CachedFile;
 use fulmen_files::Location;
 
-/// Local TFRecord files, not compressed, as records by index. The lengths are gone through once, when it is opened; a
-/// record's checksum is checked when it is read.
+/// Local, uncompressed TFRecord files as records by index. Opening reads all lengths once; the checksum of a record is
+/// verified when the record is read.
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -42,24 +42,25 @@ pub struct TfRecordSource {
 struct Indexed {
     location: Location,
     file: CachedFile,
-    /// Where each record begins, with its header, and where the last one ends.
+    /// The start of each record, including its header, and the end of the last one.
     offsets: Vec<u64>,
 }
 
 impl TfRecordSource {
-    /// The files that a path or a pattern stands for ([`Location::expand`]).
+    /// Opens the files of a path or a pattern ([`Location::expand`]).
     ///
     /// # Errors
-    /// Files in a store or behind gzip ([`TfRecords`](crate::TfRecords) reads those); a file that is damaged or cut short.
+    /// Files in a store or compressed with gzip (use [`TfRecords`](crate::TfRecords)); a file that is damaged or cut
+    /// short.
     pub fn open(files: impl Into<Location>) -> Result<TfRecordSource> {
         TfRecordSource::from_list(files.into().expand()?)
     }
 
-    /// These files.
+    /// Opens these files.
     pub fn from_list(files: impl IntoIterator<Item = impl Into<Location>>) -> Result<TfRecordSource> {
         let files: Vec<Location> = files.into_iter().map(Into::into).collect();
         if files.is_empty() {
-            return Err(Error::usage("there are no files to read; expected one TFRecord file at least"));
+            return Err(Error::usage("there are no files to read; expected at least one TFRecord file"));
         }
         let numbered: Vec<(usize, Location)> = files.into_iter().enumerate().collect();
         let files = in_parallel(&numbered, cores(), |(number, location)| Indexed::open(*number, location))?;
@@ -67,7 +68,7 @@ impl TfRecordSource {
         Ok(TfRecordSource { files, offsets })
     }
 
-    /// The records as `tf.train.Example` messages.
+    /// Parses the records as `tf.train.Example` messages.
     pub fn examples(self) -> impl Source<Item = Example> {
         self.map(|record: Vec<u8>| Example::parse(&record))
     }
@@ -87,9 +88,8 @@ impl Indexed {
             }
             file.read_exact_at(&mut header, at).map_err(|source| location.read_error(source))?;
             if at == 0 && header.starts_with(&[0x1f, 0x8b]) && length(&header).is_none() {
-                return Err(
-                    location.error("records behind gzip cannot be read by index; unpack it, or read it with TfRecords")
-                );
+                return Err(location
+                    .error("compressed records cannot be read by index; decompress it, or read it with TfRecords"));
             }
             let length = length(&header).ok_or_else(|| bad_header(location, record, at, &header))?;
             let end = length.checked_add((HEADER + FOOTER) as u64).and_then(|length| length.checked_add(at));

@@ -1,4 +1,4 @@
-//! The records of TFRecord files from the beginning to the end, file after file.
+//! The records of TFRecord files in sequence.
 //!
 //! Not here: records by index (`source`).
 
@@ -11,8 +11,8 @@ use fulmen_data::internal::fill;
 use fulmen_data::{Fingerprint, Items, Result, Stream};
 use fulmen_files::{Location, gunzip};
 
-/// TFRecord files, on a local disk or in a store, read from the beginning to the end; plain, or compressed with gzip, which
-/// is seen from their content. Checksums are checked.
+/// TFRecord files, on a local disk or in a store, read in sequence; plain or compressed with gzip, which is detected
+/// from their content. Checksums are verified.
 ///
 /// ```
 /// use fulmen_shards::{Example, Feature, TfRecordWriter, TfRecords};
@@ -31,9 +31,9 @@ use fulmen_files::{Location, gunzip};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The number of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of its file in the list,
-/// times 2³², and its place in the file. A record with a wrong checksum is an error, after which the next one comes;
-/// after a file that cannot be read further comes the next file.
+/// The index of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of its file in the list,
+/// times 2³², plus its number in the file. A record with a wrong checksum is an error, and the next record follows; if
+/// a file cannot be read further, the next file follows.
 #[derive(Clone, Debug)]
 pub struct TfRecords {
     files: FileList,
@@ -41,39 +41,39 @@ pub struct TfRecords {
 }
 
 impl TfRecords {
-    /// The files that a place or a pattern stands for ([`Location::expand`]), in that order.
+    /// The files of a location or a pattern ([`Location::expand`]), in that order.
     pub fn open(files: impl Into<Location>) -> Result<TfRecords> {
         TfRecords::from_list(files.into().expand()?)
     }
 
-    /// These files in this order.
+    /// These files, in this order.
     pub fn from_list(files: impl IntoIterator<Item = impl Into<Location>>) -> Result<TfRecords> {
         let files = FileList::new(files, "files to read; expected one TFRecord file")?;
         Ok(TfRecords { files, limit: DEFAULT_LIMIT })
     }
 
-    /// Reads the files of each epoch in another order, which the seed and the epoch decide.
+    /// Reads the files in another order in each epoch, decided by the seed and the epoch.
     #[must_use]
     pub fn shuffle_files(mut self, seed: u64) -> TfRecords {
         self.files.seed = Some(seed);
         self
     }
 
-    /// No record may be larger; 1 GiB unless set.
+    /// The maximum size of a record; 1 GiB unless set.
     #[must_use]
     pub fn max_record_bytes(mut self, bytes: u64) -> TfRecords {
         self.limit = bytes;
         self
     }
 
-    /// Says how many records there are in all files together, where that is known.
+    /// Sets the number of records in all files together, if it is known.
     #[must_use]
     pub fn num_records(mut self, records: usize) -> TfRecords {
         self.files.len = Some(records);
         self
     }
 
-    /// The records as `tf.train.Example` messages.
+    /// Parses the records as `tf.train.Example` messages.
     pub fn examples(self) -> impl Stream<Item = Example> {
         self.map(|record: Vec<u8>| Example::parse(&record))
     }
@@ -114,8 +114,8 @@ fn records(file: &Location, limit: u64) -> Result<FileItems<Vec<u8>>> {
     })))
 }
 
-/// Opens a file, and unpacks it where it is compressed. A plain file may begin with the two bytes by which gzip is known,
-/// but then they belong to a length whose checksum is right.
+/// Opens a file, and decompresses it if necessary. A plain file may start with gzip's two magic bytes, but then they
+/// belong to a length with a valid checksum.
 pub(super) fn open_records(location: &Location) -> Result<Box<dyn Read + Send>> {
     let mut reader = location.open()?;
     let mut start = [0; HEADER];

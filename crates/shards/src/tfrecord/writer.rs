@@ -32,7 +32,7 @@ pub struct TfRecordWriter {
     path: PathBuf,
     output: Output,
     records: u64,
-    /// A write failed, so that the file ends within a record.
+    /// A write failed, so the file ends within a record.
     failed: bool,
 }
 
@@ -43,12 +43,13 @@ enum Output {
 }
 
 impl TfRecordWriter {
-    /// A plain file. Folders that are missing are made; a file that is there already is replaced in the end.
+    /// Creates an uncompressed file. Missing folders are created; an existing file is replaced when the new one is
+    /// complete.
     pub fn create(path: impl AsRef<Path>) -> Result<TfRecordWriter> {
         TfRecordWriter::open(path.as_ref(), Output::Plain)
     }
 
-    /// A file compressed with gzip.
+    /// Creates a file compressed with gzip.
     pub fn create_gzip(path: impl AsRef<Path>) -> Result<TfRecordWriter> {
         TfRecordWriter::open(path.as_ref(), |file| Output::Gzip(Box::new(GzEncoder::new(file, Compression::default()))))
     }
@@ -60,7 +61,7 @@ impl TfRecordWriter {
 
     fn refuse_after_failure(&self) -> Result<()> {
         if self.failed {
-            Err(Error::file(&self.path, "writing failed before; begin again with a new writer"))
+            Err(Error::file(&self.path, "an earlier write failed; start again with a new writer"))
         } else {
             Ok(())
         }
@@ -69,7 +70,7 @@ impl TfRecordWriter {
     /// Writes a record.
     ///
     /// # Errors
-    /// A disk that takes no more; after that nothing more can be written, and the file never gets its name.
+    /// A full disk. After that nothing more can be written, and the file never gets its name.
     pub fn write(&mut self, record: &[u8]) -> Result<()> {
         self.refuse_after_failure()?;
         let length = (record.len() as u64).to_le_bytes();
@@ -91,7 +92,7 @@ impl TfRecordWriter {
         self.write(&example.encode())
     }
 
-    /// Completes the file on the disk and gives it its name; how many records are in it.
+    /// Completes the file, gives it its name, and returns the number of records.
     pub fn finish(self) -> Result<u64> {
         self.refuse_after_failure()?;
         let TfRecordWriter { path, output, records, .. } = self;
@@ -116,7 +117,7 @@ mod tests {
         let path = dir.path().join("x.tfrecord");
         let mut writer = TfRecordWriter::create(&path).unwrap();
         writer.write(b"first").unwrap();
-        // A file that is open for reading alone takes nothing, as a disk without room does.
+        // Writing to a file that is open for reading fails, as on a full disk.
         let readable = tempfile::NamedTempFile::new().unwrap();
         let file = store::temporary_file(&path).unwrap().with_file(std::fs::File::open(readable.path()).unwrap());
         writer.output = Output::Plain(BufWriter::with_capacity(16, file));

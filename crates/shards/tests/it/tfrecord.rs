@@ -89,7 +89,7 @@ fn features_may_be_missing_empty_or_of_another_kind() {
     let tell = |error: Error| error.to_string();
     expect!["the feature `two` is a list of 2 strings of bytes, expected one string of bytes"]
         .assert_eq(&tell(odd.take_bytes("two").unwrap_err()));
-    expect!["the feature `none` is no list, expected one integer"].assert_eq(&tell(odd.int("none").unwrap_err()));
+    expect!["the feature `none` is not a list, expected one integer"].assert_eq(&tell(odd.int("none").unwrap_err()));
     expect!["the example has no feature `label`; its features: `empty`, `none`, `two`"]
         .assert_eq(&tell(odd.floats("label").unwrap_err()));
     assert_eq!(Example::parse(&odd.encode()).unwrap(), odd);
@@ -135,7 +135,7 @@ fn damaged_files_are_refused_with_the_place() {
         (
             b"<html><body>".to_vec(),
             expect![
-                "FILE: this is no TFRecord file, plain or gzip: the checksum of the first length is wrong (it looks like a web page: did the download fail?)"
+                "FILE: not a TFRecord file, plain or gzip: the checksum of the first length is wrong (it looks like a web page: did the download fail?)"
             ],
         ),
         (

@@ -163,13 +163,13 @@ fn a_value_that_is_no_utf8_is_an_error_of_its_row_and_column_alone() {
         assert_eq!(row.get::<u8>("a").unwrap(), 2);
         files.check(
             row.str("b").unwrap_err(),
-            expect!["x.csv: line 3: column `b` holds bytes that are no UTF-8 (convert the file), expected text"],
+            expect!["x.csv: line 3: column `b` holds bytes that are not UTF-8 (convert the file), expected text"],
         );
     }
     assert!(!csv.get(1).unwrap().is_missing("b").unwrap() && csv.get(2).unwrap().is_missing(1).unwrap());
     files.check(
         csv.get(2).unwrap().str(1).unwrap_err(),
-        expect!["x.csv: line 4: column `b` has no value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
+        expect!["x.csv: line 4: column `b` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
     let labels = csv.label("b").fill(-1.0).build().unwrap_err();
     assert!(labels.to_string().contains("line 3: column `b` holds bytes that are no UTF-8"), "{labels}");
@@ -207,7 +207,7 @@ fn csv_that_is_not_as_it_should_be_is_named_by_file_and_line() {
         open(b"5.1,3.5,1\n4.9,3.0,0\n"),
         expect!["x.csv: the first line holds only numbers, expected the names of the columns; if the file has no header, open it with `Csv::options().header(false)`"],
     );
-    files.check(open(b"a,\xff\n1,2\n"), expect!["x.csv: the name of column 1 is no UTF-8; convert the file"]);
+    files.check(open(b"a,\xff\n1,2\n"), expect!["x.csv: the name of column 1 is not UTF-8; convert the file"]);
     let packed = files.write("x.csv.gz", gzip(b"a\n1\n"));
     files.check(
         Csv::open(&packed).unwrap_err(),
@@ -230,7 +230,7 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     let x = open().column("x", DType::F32).build().unwrap();
     files.check(
         read(&x, 1),
-        expect!["sample 1 (x.csv, line 3): column `x` has no value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
+        expect!["sample 1 (x.csv, line 3): column `x` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
     files.check(
         read(&x, 2),
@@ -250,7 +250,7 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     assert_eq!(HostBatch::collate(&flag, &[0, 1, 3]).unwrap().values::<bool>(0).unwrap(), [true, false, true]);
     files.check(
         open().label("kind").build().unwrap_err(),
-        expect!["x.csv: line 5: column `kind` has no value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
+        expect!["x.csv: line 5: column `kind` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
     let kind = open().label("kind").fill(-1.0).build().unwrap();
     assert_eq!(HostBatch::collate(&kind, &[0, 1, 2, 3]).unwrap().values::<i32>(0).unwrap(), [1, 0, 1, -1]);
@@ -470,7 +470,7 @@ fn lines_of_text_come_whole_and_what_is_no_utf8_is_named() {
     }
     let bad = files.write("bad.txt", b"good\nb\xe9d\ngood\n");
     let message = expect![
-        "bad.txt: line 2: the text is no UTF-8 from byte 1 on; convert the file, for instance with `iconv -t utf-8`"
+        "bad.txt: line 2: the text is not UTF-8 from byte 1 on; convert the file, for instance with `iconv -t utf-8`"
     ];
     files.check(TextFile::open(&bad).unwrap().get(1).unwrap_err(), message);
     let stream = TextFile::stream(&bad).unwrap();
@@ -492,7 +492,7 @@ fn a_folder_of_texts_is_read_document_by_document() {
     assert_eq!((texts.len(), texts.get(0).unwrap().as_str()), (2, "two\n\nparts"));
     files.check(
         texts.get(1).unwrap_err(),
-        expect!["c.txt: the text is no UTF-8 from byte 0 on; convert the file, for instance with `iconv -t utf-8`"],
+        expect!["c.txt: the text is not UTF-8 from byte 0 on; convert the file, for instance with `iconv -t utf-8`"],
     );
     assert_eq!(TextFolder::open_with(files.0.path(), &[".md", ".txt"]).unwrap().get(0).unwrap(), "one");
     let error = TextFolder::open_with(files.0.path(), &[".rst"]).unwrap_err().to_string();
@@ -529,7 +529,7 @@ fn json_lines_read_alike_by_index_and_in_order() {
     assert_eq!(items.len(), 2);
     files.check(
         items.into_iter().nth(1).unwrap().unwrap_err(),
-        expect!["x.jsonl: line 4: the value is not as expected at character 9: invalid type: floating point `2.5`, expected u8"],
+        expect!["x.jsonl: line 4: the value has an unexpected form at character 9: invalid type: floating point `2.5`, expected u8"],
     );
 }
 

@@ -1,6 +1,6 @@
-//! `fulmen build`: a program for machines with an older glibc than this one.
+//! `fulmen build`: builds a program for machines with an older glibc than this one.
 //!
-//! `cargo zigbuild` builds it; what came out is read again, since a library that is linked in can need more.
+//! `cargo zigbuild` builds it. The result is checked, because a linked library may need a newer glibc.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,13 +18,13 @@ use serde_json::Value;
 /// Builds a program for TPU VMs, whose glibc is older than that of most machines
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// For which machines
+    /// The machines to build for
     #[arg(long = "for", value_enum)]
     machine: Machine,
-    /// Installs cargo-zigbuild and zig with pip into the cache folder, if they are not there: 100 MB
+    /// Install cargo-zigbuild and zig with pip into the cache folder if they are missing: 100 MB
     #[arg(long)]
     install: bool,
-    /// Prints the commands and runs none
+    /// Print the commands without running them
     #[arg(long)]
     dry_run: bool,
     /// The arguments of `cargo build`, such as -p mnist --release
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Machine {
-    /// x86-64 with glibc 2.31, which the oldest images of TPU VMs have
+    /// x86-64 with glibc 2.31, the version in the oldest TPU VM images
     TpuVm,
 }
 
@@ -52,10 +52,10 @@ impl Machine {
     }
 }
 
-/// What pip installs, with versions and hashes.
+/// The packages for pip, with versions and hashes.
 const REQUIREMENTS: &str = include_str!("zigbuild.txt");
 
-/// cargo-zigbuild, and zig if it is not the one on the PATH.
+/// cargo-zigbuild, and zig if it is not on the PATH.
 #[derive(Debug)]
 struct Tool {
     cargo_zigbuild: PathBuf,
@@ -67,7 +67,7 @@ impl Tool {
         Tool { cargo_zigbuild: folder.join("bin/cargo-zigbuild"), zig: Some(folder.join("ziglang/zig")) }
     }
 
-    /// That of the user, or else that of the cache folder.
+    /// The user's installation, or the one in the cache folder.
     fn find(folder: &Path) -> Option<Tool> {
         let works = |program: &str, argument: &str| {
             let ran = Command::new(program).arg(argument).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { machine, install, dry_run, cargo } = arguments;
     if let Some(word) = cargo.iter().find(|word| word.to_string_lossy().starts_with("--target=") || *word == "--target")
     {
-        return Err(Error::usage(format!("{}: --for says what the target is", word.display())));
+        return Err(Error::usage(format!("{}: --for sets the target", word.display())));
     }
     let folder = cache_folder().map_err(|e| Error::new(e.to_string()))?.join(install_name());
     let tool = match Tool::find(&folder) {
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         None if *dry_run => Tool { cargo_zigbuild: "cargo-zigbuild".into(), zig: None },
         None => {
             return Err(Error::usage(
-                "cargo-zigbuild and zig are not there; --install installs them into the cache folder, or run `pip install \
+                "cargo-zigbuild and zig were not found; --install installs them into the cache folder, or run `pip install \
                  cargo-zigbuild ziglang` and put both on the PATH",
             ));
         }
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     programs.iter().try_for_each(|program| check(program, *machine))
 }
 
-/// Runs cargo, and returns the programs that it built.
+/// Runs cargo, and returns the built programs.
 fn build(mut command: Command) -> Result<Vec<PathBuf>> {
     let cannot = |why: String| Error::new(format!("cargo-zigbuild: {why}"));
     let output = command.stderr(Stdio::inherit()).output().map_err(|e| cannot(e.to_string()))?;
@@ -132,15 +132,14 @@ fn build(mut command: Command) -> Result<Vec<PathBuf>> {
     Ok(programs.collect())
 }
 
-/// Refuses a program that needs a newer glibc than the machine has.
+/// Rejects a program that needs a newer glibc than the machine has.
 fn check(program: &Path, machine: Machine) -> Result<()> {
     let path = program.display();
     let there = machine.glibc();
     let needs = glibc_of(program).map_err(|e| Error::new(e.to_string()))?;
     match needs {
         Some((needed, symbol)) if Some(needed) > Glibc::parse(there) => Err(Error::new(format!(
-            "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {there}; a library that was built for this \
-             machine is linked into it: build that from its source"
+            "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {there}; it links a library that was built for this machine: build that library from source"
         ))),
         Some((needed, symbol)) => {
             say!("{path}: needs glibc {needed} ({symbol}); TPU VMs have {there} or newer");
@@ -153,13 +152,13 @@ fn check(program: &Path, machine: Machine) -> Result<()> {
     }
 }
 
-/// The folder within the cache folder, by the versions.
+/// The folder within the cache folder, named by the versions.
 fn install_name() -> String {
     let versions = REQUIREMENTS.split_whitespace().filter_map(|word| Some(word.split_once("==")?.1));
     format!("zigbuild-{}", versions.collect::<Vec<_>>().join("-"))
 }
 
-/// Installs both, or nothing.
+/// Installs both, or neither.
 fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
     let cannot = |e: std::io::Error| Error::new(format!("cannot install into {}: {e}", folder.display()));
     let pip = |requirements: &Path, target: &Path| {
@@ -184,7 +183,7 @@ fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
     Ok(Tool::installed_in(folder))
 }
 
-/// A command as a shell takes it.
+/// A command in shell syntax.
 fn spell(command: &Command) -> String {
     let variables = command
         .get_envs()

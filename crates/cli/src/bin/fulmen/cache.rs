@@ -1,6 +1,6 @@
-//! `fulmen cache`: making caches of images ahead of a training, and taking care of caches of anything.
+//! `fulmen cache`: makes caches of images before a training, and maintains caches of any data.
 //!
-//! Not here: what a cache is; that is the library's.
+//! Not here: the caches themselves (`fulmen-cache`).
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,41 +19,41 @@ use fulmen_images::{ImageFolder, ImagePipeline};
 /// Makes, shows, verifies and clears cached datasets, and compiled programs
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Decodes and resizes the images of a folder by class once, and keeps them for trainings
+    /// Decodes and resizes the images of a folder by class once, and caches them for trainings
     #[command(long_about = "Decodes and resizes the images of a folder by class (FOLDER/class/image.jpg) once, and \
         keeps them as the fields image, u8[3, size, size], and label, i32. A training opens the cache by its path, or by \
         the same pipeline with .cache(path).version(..).variants(..).seed(..). A run that was ended goes on with what is \
         there")]
     Warm(Warm),
-    /// Says what the caches at a path are of, how large they are, and what is missing
+    /// Shows what the caches at a path contain, how large they are, and what is missing
     Info(CachePath),
-    /// Compares the files of the caches at a path with the checksums that were kept when they were written
+    /// Verifies the checksums of the caches at a path
     Verify {
         #[command(flatten)]
         place: CachePath,
-        /// Remove what is damaged or missing from the caches, so that making them again writes just that
+        /// Remove damaged parts from the caches, so that making them again writes only those
         #[arg(long)]
         repair: bool,
     },
-    /// Removes the caches at a path, and nothing else that lies there
+    /// Removes the caches at a path, and no other files
     Clear(CachePath),
     Compile(compile_cache::Arguments),
 }
 #[derive(Debug, Args)]
 pub(crate) struct Warm {
-    /// The folder of images, with a folder for each class
+    /// The folder of images, with a subfolder for each class
     #[arg(long, value_name = "FOLDER")]
     images: PathBuf,
-    /// The folder of the cache; caches of other images or options may lie in it too
+    /// The folder of the cache; it may have caches of other images or options
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
     /// The side of the images in pixels
     #[arg(long, default_value_t = 224, value_name = "PIXELS")]
     size: usize,
-    /// Resize the shorter side to so many pixels first, and crop the middle
+    /// Resize the shorter side to this many pixels first, then crop the middle
     #[arg(long, value_name = "PIXELS", default_value_t = 256, conflicts_with = "random_resized_crop")]
     resize: usize,
-    /// Crop a random part and resize that, as for training
+    /// Crop a random part and resize it, as for training
     #[arg(long)]
     random_resized_crop: bool,
     /// Flip left and right with this probability
@@ -61,25 +61,25 @@ pub(crate) struct Warm {
     flip: Option<f64>,
     #[command(flatten)]
     limits: Limits,
-    /// How often each image is kept, with another augmentation each time
+    /// How many variants of each image to cache, each with another augmentation
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     variants: usize,
-    /// Decides the augmentation
+    /// The seed of the augmentation
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// A name of your own for this state of the data; a new one makes a new cache
+    /// A name of your own for this version of the data; a new name makes a new cache
     #[arg(long, default_value = "", value_name = "NAME")]
     data_version: String,
-    /// Threads that decode [default: one a core]
+    /// Threads that decode [default: one per core]
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
-    /// How many images may fail to decode; they fail in the training too, which can skip them
+    /// How many images may fail to decode; they also fail in the training, which can skip them
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     allow_bad: usize,
-    /// Fail where the folder has a cache of something else, and say what differs
+    /// Fail if the folder has a cache of something else, and list the differences
     #[arg(long)]
     refuse_others: bool,
-    /// Only say how large the cache will be
+    /// Only print the size of the cache
     #[arg(long)]
     dry_run: bool,
 }
@@ -130,7 +130,7 @@ impl Warm {
     }
 }
 
-/// Shows what happens.
+/// Prints events.
 struct EventPrinter {
     reporter: Arc<Reporter>,
     /// Bytes of samples.
@@ -141,12 +141,12 @@ impl EventPrinter {
     fn tell(&mut self, event: CacheEvent) {
         match event {
             CacheEvent::Differs { differences } => {
-                self.reporter.note("there is a cache of something else; a new one is made beside it:");
+                self.reporter.note("there is a cache of something else; a new one is made next to it:");
                 differences.iter().for_each(|line| self.reporter.note(&format!("  {line}")));
             }
             CacheEvent::Waiting { holder } if !self.waiting => {
                 self.waiting = true;
-                self.reporter.begin(&format!("waiting for {holder}, which makes this cache"), 0);
+                self.reporter.begin(&format!("waiting for {holder}, which is making this cache"), 0);
             }
             CacheEvent::Started(estimate) => {
                 self.reporter.note(&estimate.to_string());
@@ -158,7 +158,7 @@ impl EventPrinter {
                 self.reporter.advance(done.saturating_sub(self.done));
                 self.done = done;
             }
-            // That is said in the end, and others may come.
+            // This is reported at the end, and more may follow.
             _ => {}
         }
     }
@@ -166,7 +166,7 @@ impl EventPrinter {
 
 #[derive(Debug, Args)]
 pub(crate) struct CachePath {
-    /// The folder that a cache was made with, or that of one cache in it
+    /// The folder that a cache was made with, or the subfolder of one cache
     path: PathBuf,
 }
 
@@ -183,14 +183,14 @@ pub(crate) fn run(command: Command) -> Result<()> {
                 say!("removed {}", file.display());
             }
             match removed.len() {
-                0 => say!("all is as it was written"),
-                count => say!("{count} files removed; make the cache again, and it writes what is missing"),
+                0 => say!("everything is intact"),
+                count => say!("removed {count} files; make the cache again to write what is missing"),
             }
             Ok(())
         }
         Command::Verify { place: CachePath { path }, repair: false } => verify(path),
         Command::Clear(CachePath { path }) => {
-            say!("{} bytes are free again", clear_cache(path)?);
+            say!("freed {} bytes", clear_cache(path)?);
             Ok(())
         }
         Command::Compile(arguments) => compile_cache::run(arguments),
@@ -226,7 +226,7 @@ fn show(info: &CacheInfo) {
     }
     match (&info.writer, info.is_complete()) {
         (Some(writer), _) => say!("  being written by {writer}"),
-        (None, false) => say!("  not finished; make it again, and it goes on from there"),
+        (None, false) => say!("  not finished; make it again to continue"),
         (None, true) => {}
     }
 }

@@ -1,6 +1,6 @@
-//! `fulmen checkpoint`: looking at checkpoints, verifying, merging and comparing them.
+//! `fulmen checkpoint`: shows, verifies, merges and compares checkpoints.
 //!
-//! Not here: how they are read; that is `fulmen_checkpoint`.
+//! Not here: reading them (`fulmen_checkpoint`).
 
 use std::path::{Path, PathBuf};
 
@@ -18,12 +18,12 @@ pub(crate) enum Command {
         /// The folder of a checkpoint, or a folder of checkpoints
         path: PathBuf,
     },
-    /// Compares every byte of a checkpoint with its checksums
+    /// Verifies the checksums of every byte of a checkpoint
     Verify {
         /// The folder of the checkpoint
         path: PathBuf,
     },
-    /// Writes the tensors of a checkpoint as safetensors files, which every reader of the format opens
+    /// Writes the tensors of a checkpoint as safetensors files
     Merge {
         /// The folder of the checkpoint
         path: PathBuf,
@@ -32,11 +32,11 @@ pub(crate) enum Command {
         /// Leave out the state of optimizers and of the Trainer
         #[arg(long)]
         weights_only: bool,
-        /// Write several files of at most this size, as in 5GB, and their index
+        /// Write several files of at most this size, such as 5GB, and their index
         #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         max_shard_size: Option<u64>,
     },
-    /// Says in what two checkpoints differ, and fails if they do
+    /// Lists the differences between two checkpoints, and fails if there are any
     Diff {
         /// The folder of the first checkpoint
         first: PathBuf,
@@ -52,12 +52,9 @@ pub(crate) fn run(command: Command) -> Result<()> {
             let damaged = verify(&open(&path)?);
             damaged.iter().for_each(|error| say!("{error}"));
             if !damaged.is_empty() {
-                return Err(Error::file(
-                    &path,
-                    format!("{} places are damaged; use another checkpoint", damaged.len()),
-                ));
+                return Err(Error::file(&path, format!("{} parts are damaged; use another checkpoint", damaged.len())));
             }
-            say!("{}: every byte is as it was written", path.display());
+            say!("{}: every byte is intact", path.display());
             Ok(())
         }
         Command::Merge { path, output, weights_only, max_shard_size } => {
@@ -74,7 +71,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
                     say!("no differences");
                     Ok(())
                 }
-                count => Err(Error::new(format!("the checkpoints differ in {count} points"))),
+                count => Err(Error::new(format!("the checkpoints have {count} differences"))),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `fulmen cache compile`: the programs that were compiled on this machine.
+//! `fulmen cache compile`: the compiled programs of this machine.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use fulmen_data::{Error, Result};
 use fulmen_pjrt::compile_cache::{CacheEntry, CompileCache};
 
-/// Shows, verifies and clears the compiled programs that are kept on disk
+/// Shows, verifies and clears the compiled programs on disk
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -19,11 +19,11 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Lists the programs, those used last first
+    /// Lists the programs, the most recently used first
     List,
-    /// Removes all programs; each is compiled again when it is next needed
+    /// Removes all programs; each is compiled again when it is needed
     Clear,
-    /// Compares the programs with their checksums
+    /// Verifies the checksums of the programs
     Verify,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
             say!("{} programs, {:.1} MB, in {folder}", entries.len(), bytes as f64 / 1e6);
         }
-        Command::Clear => say!("{} bytes are free again", cache.clear().map_err(failed)?),
+        Command::Clear => say!("freed {} bytes", cache.clear().map_err(failed)?),
         Command::Verify => {
             let damaged = cache.verify().map_err(failed)?;
             damaged.iter().for_each(|error| say!("{error}"));
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
                     "{count} programs in {folder} are damaged; they are never run, and replaced when they are needed"
                 )));
             }
-            say!("all programs in {folder} are as they were written");
+            say!("all programs in {folder} are intact");
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `fulmen data`: fetching and preparing datasets, and looking into shards.
+//! `fulmen data`: fetches and prepares datasets, and inspects shards.
 
 use std::path::PathBuf;
 
@@ -12,17 +12,17 @@ use fulmen_text::Tokenizer;
 use crate::progress::Reporter;
 use crate::size::parse_size;
 
-/// Fetches datasets, prepares them for training, and looks into shards
+/// Fetches datasets, prepares them for training, and inspects shards
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Downloads a dataset from where it is published, and verifies it
+    /// Downloads a published dataset, and verifies it
     Fetch(Fetch),
-    /// Makes the official archives of a dataset, as downloaded, into shards
+    /// Converts the official archives of a dataset, as downloaded, to shards
     #[command(subcommand)]
     Prepare(Dataset),
     /// Makes the images of a folder by class smaller, and writes them into a few tar shards
     Presize(crate::presize::Arguments),
-    /// Says what is in tar shards: samples, files by extension, classes
+    /// Shows the content of tar shards: samples, files by extension, classes
     Info {
         /// Tar files, or folders of them
         #[arg(required = true)]
@@ -32,18 +32,18 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Fetch {
-    /// Its name
+    /// The name of the dataset
     #[arg(value_parser = dataset, long_help = known())]
     dataset: &'static Published,
-    /// The folder that the files go into; where a run was ended, the next one goes on with what is there
+    /// The folder for the files; an interrupted run can be continued
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
-    /// Another folder that has the files: https://, gs://, s3:// or local
+    /// Another source of the files: https://, gs://, s3:// or a local folder
     #[arg(long, value_name = "PLACE")]
     from: Option<String>,
 }
 
-/// The datasets by name, for the help.
+/// The names of the datasets, for the help.
 fn known() -> String {
     let lines = PUBLISHED.iter().map(|dataset| format!("  {:<14}{}", dataset.name, dataset.about));
     format!("Its name:\n{}", lines.collect::<Vec<_>>().join("\n"))
@@ -67,7 +67,7 @@ pub(crate) enum Dataset {
     #[command(long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards \
         train-000000.tar ... and val-000000.tar ..., a sample with a .jpg and what is in it in a .json")]
     Coco(Archives),
-    /// Files of texts: tokens by a tokenizer, or documents
+    /// Text files: tokens with a tokenizer, or documents
     #[command(
         long_about = "Files of texts (.txt, .jsonl, either compressed by gzip or zstd, and .parquet) become token \
         files train-000000.tokens ... with --tokenizer, and else tar shards with a .txt each; documents for validation are \
@@ -80,7 +80,7 @@ pub(crate) enum Dataset {
 pub(crate) struct Archives {
     /// The folder with the archives
     archives: PathBuf,
-    /// Counts and checksums to expect in place of the official ones, as a JSON file: {"archives": [{"name": ..., "md5":
+    /// Expected counts and checksums instead of the official ones, as a JSON file: {"archives": [{"name": ..., "md5":
     /// ...}], "samples": {"train": ...}, "classes": ...}
     #[arg(long, value_name = "FILE")]
     expected: Option<PathBuf>,
@@ -96,19 +96,19 @@ pub(crate) struct Texts {
     /// A tokenizer.json of Hugging Face's tokenizers
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<String>,
-    /// Add the special tokens that the tokenizer's file names to each document
+    /// Add the special tokens of the tokenizer's file to each document
     #[arg(long, requires = "tokenizer")]
     special_tokens: bool,
-    /// A token to put after each document, such as '<|endoftext|>'
+    /// A token to append to each document, such as '<|endoftext|>'
     #[arg(long, value_name = "TOKEN")]
     separator: Option<String>,
-    /// The field of JSON lines, or the column of Parquet files, that has the text
+    /// The field of JSON lines, or the column of Parquet files, with the text
     #[arg(long, default_value = "text", value_name = "NAME")]
     field: String,
-    /// Each line of a text file is a document, and not the whole file
+    /// Treat each line of a text file as a document, instead of the whole file
     #[arg(long)]
     lines: bool,
-    /// The share of documents for validation, as in 0.005
+    /// The fraction of documents for validation, such as 0.005
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     validation: f64,
     #[command(flatten)]
@@ -117,28 +117,28 @@ pub(crate) struct Texts {
 
 #[derive(Debug, Args)]
 struct OutputArgs {
-    /// The folder that the shards go into; where a run was ended, the next one goes on with what is there
+    /// The folder for the shards; an interrupted run can be continued
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
-    /// Decides the order of the samples
+    /// The seed for the order of the samples
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// The most samples of a shard [default: 10000 images, or any number of documents]
+    /// The maximum number of samples per shard [default: 10000 images, or any number of documents]
     #[arg(long, value_name = "NUMBER")]
     max_samples: Option<usize>,
-    /// The most bytes of a shard
+    /// The maximum size of a shard in bytes
     #[arg(long, default_value = "256MiB", value_parser = parse_size, value_name = "SIZE")]
     max_bytes: u64,
-    /// How many shards are written at a time [default: one a core]
+    /// How many shards to write at a time [default: one per core]
     #[arg(long, value_name = "NUMBER")]
     threads: Option<usize>,
-    /// Do not compare checksums, neither of the archives nor of the shards that are there
+    /// Do not verify the checksums of the archives and of existing shards
     #[arg(long)]
     no_verify: bool,
-    /// Bring each shard there too as soon as it is written: gs://bucket/folder, s3://bucket/folder or a local folder
+    /// Also upload each shard as soon as it is written: gs://bucket/folder, s3://bucket/folder or a local folder
     #[arg(long, value_name = "PLACE")]
     upload: Option<String>,
-    /// Delete each shard here once it is there, so that the disk needs room for a few only
+    /// Delete each local shard after its upload, so that the disk needs space for only a few
     #[arg(long, requires = "upload")]
     delete_uploaded: bool,
 }
@@ -194,7 +194,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
                         None => options,
                     };
                     let files: Vec<Location> = texts.files.into_iter().map(Location::from).collect();
-                    // Documents are small, and so many of them are no reason for a new shard.
+                    // Documents are small, so their number does not start a new shard.
                     prepare::text(&files, &options, &texts.making.options(usize::MAX), &reporter)?
                 }
             };
@@ -221,12 +221,12 @@ fn tell(manifest: &Manifest) {
     if !manifest.classes.is_empty() {
         say!("{} classes", manifest.classes.len());
     }
-    for remark in manifest.remarks.iter().take(20) {
-        let of = if remark.sample.is_empty() { String::new() } else { format!("{}: ", remark.sample) };
-        say!("remark: {of}{}", remark.what);
+    for warning in manifest.warnings.iter().take(20) {
+        let of = if warning.sample.is_empty() { String::new() } else { format!("{}: ", warning.sample) };
+        say!("warning: {of}{}", warning.what);
     }
-    if manifest.remarks.len() > 20 {
-        say!("{} more remarks stand in manifest.json", manifest.remarks.len() - 20);
+    if manifest.warnings.len() > 20 {
+        say!("{} more warnings are in manifest.json", manifest.warnings.len() - 20);
     }
 }
 

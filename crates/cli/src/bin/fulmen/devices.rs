@@ -13,24 +13,24 @@ use serde_json::{Value, json};
 /// Shows the devices of this machine and which processes have them open
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// One kind of device [default: the CPU, and the other kinds that the machine has]
+    /// The kind of device [default: the CPU, and the other kinds that the machine has]
     #[arg(long, value_parser = ["cpu", "cuda", "tpu"])]
     platform: Option<String>,
-    /// Opens the devices and multiplies two matrices on each. A TPU must not be open in another process
+    /// Opens the devices and multiplies two matrices on each. No other process may have a TPU open
     #[arg(long = "try")]
     is_tried: bool,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The side of the square matrices that are multiplied.
+/// The size of the square matrices that are multiplied.
 const SIDE: usize = 1024;
 
-/// Products that are timed; the fastest is told.
+/// How many products are timed; the fastest is reported.
 const PRODUCTS: usize = 5;
 
-/// What one device did.
+/// The result of one device.
 struct Tried {
     id: i32,
     kind: String,
@@ -82,10 +82,10 @@ fn failed(error: fulmen_pjrt::Error) -> Error {
 
 fn wrong(device: &Device) -> Error {
     let (id, kind) = (device.id(), device.kind());
-    Error::new(format!("device {id} ({kind}) gives a wrong product of two matrices of ones; do not train on it"))
+    Error::new(format!("device {id} ({kind}) computes a wrong product of two matrices of ones; do not train on it"))
 }
 
-/// Nothing, if the product is wrong.
+/// None if the product is wrong.
 fn try_one(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<Tried>> {
     let matrix = format!("tensor<{SIDE}x{SIDE}xf32>");
     let program = format!(
@@ -96,7 +96,7 @@ fn try_one(client: &Client, device: &Device) -> fulmen_pjrt::Result<Option<Tried
     );
     let options = CompileOptions::new().device_assignment(vec![vec![device.id()]]);
     let product = client.compile(&program, &options)?;
-    // Each sum is exact in every precision that a device may multiply with.
+    // Each sum is exact in every precision that a device may use.
     let ones = 1.0_f32.to_ne_bytes().repeat(SIDE * SIDE);
     let x = client.buffer_from_host(&ones, ElementType::F32, &[SIDE, SIDE], device)?;
     let mut fastest = Duration::MAX;
@@ -157,7 +157,7 @@ fn as_json(diagnosis: &Diagnosis, tried: Option<&Result<Vec<Tried>>>) -> Value {
     })
 }
 
-/// The plugin, for `fulmen plugin list` too.
+/// Describes the plugin; also for `fulmen plugin list`.
 pub(crate) fn plugin_json(plugin: &PluginState) -> Value {
     match plugin {
         PluginState::Usable { path, version } => json!({ "path": path, "api_version": version.to_string() }),

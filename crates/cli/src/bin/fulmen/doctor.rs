@@ -1,16 +1,16 @@
-//! `fulmen doctor`: what stands between a training and the devices of this machine.
+//! `fulmen doctor`: finds problems that prevent a training on the devices of this machine.
 
 use clap::Args;
 use fulmen_data::{Error, Result};
 use fulmen_machine::doctor::{Machine, Severity};
 
-/// Looks for what keeps training from this machine's devices or slows it down, and says what to do
+/// Finds problems that prevent or slow down trainings on this machine's devices, and says what to do
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// A bucket whose region is compared with this machine's zone [default: that of FULMEN_CHECKPOINT_DIR]
     #[arg(long, value_name = "gs://NAME")]
     bucket: Option<String>,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     }
     match report.count(Severity::Error) {
         0 => Ok(()),
-        1 => Err(Error::new("one finding keeps a training from starting here")),
-        count => Err(Error::new(format!("{count} findings keep a training from starting here"))),
+        1 => Err(Error::new("one problem prevents training here")),
+        count => Err(Error::new(format!("{count} problems prevent training here"))),
     }
 }

@@ -1,13 +1,13 @@
-//! `fulmen env`: the set-up of machines that are only lent. `env.sh` is what all places have in common.
+//! `fulmen env`: the setup of temporary machines. `env.sh` is the common part.
 
 use clap::{Args, ValueEnum};
 use fulmen_data::{Error, Result};
 use fulmen_pjrt::fetch::libtpu_version;
 
-/// Prints the set-up for a place, with the versions that this command goes with
+/// Prints the setup of an environment, with the versions that match this command
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Which place
+    /// The environment
     #[arg(value_enum)]
     place: Environment,
 }

@@ -1,4 +1,4 @@
-//! `fulmen kill`: ends what holds the TPU.
+//! `fulmen kill`: ends the processes that hold the TPU.
 
 use std::io::{IsTerminal, Write, stdin, stdout};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::ps::{footer, headline, held, lock_json, process_json, seconds};
 
-/// Ends the processes that hold the TPU, and removes the lock file that they leave
+/// Ends the processes that hold the TPU, and removes their lock file
 #[derive(Debug, Args)]
 #[command(
     long_about = "Ends the processes that hold the TPU: SIGTERM, and SIGKILL for those that do not end in time. Then it removes \
@@ -19,21 +19,21 @@ use super::ps::{footer, headline, held, lock_json, process_json, seconds};
     TPU is not free, or if a process that was asked for is still there"
 )]
 pub(crate) struct Arguments {
-    /// The numbers of the processes; by default all that hold the TPU
+    /// The ids of the processes; by default all that hold the TPU
     pids: Vec<u32>,
-    /// Does not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
-    /// Ends the processes of other users, too, and the one that this command runs in
+    /// Also end the processes of other users, and the one that this command runs in
     #[arg(long)]
     force: bool,
     /// How long a process may take to save and end before it is killed
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     grace: Duration,
-    /// Shows what would be done, and does nothing
+    /// Show what would be done, without doing it
     #[arg(long)]
     dry_run: bool,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -98,7 +98,7 @@ fn show(plan: &Plan) {
 
 fn confirmed(json: bool) -> Result<bool> {
     if json || !stdin().is_terminal() {
-        return Err(Error::usage("there is nobody to ask; --yes goes on without"));
+        return Err(Error::usage("cannot ask for confirmation without a terminal; use --yes to skip it"));
     }
     let mut out = stdout();
     let _ = write!(out, "Go on? [y/N] ").and_then(|()| out.flush());

@@ -1,9 +1,9 @@
-//! The `fulmen` program: what is done with data before a training, with machines and hosts during it, and with checkpoints
+//! The `fulmen` program: prepares data before a training, handles machines and hosts during it, and reads checkpoints
 //! and reports after it.
 //!
-//! Not here: what the subcommands do, each in its own file, and how; that is the library's.
+//! Not here: the subcommands, each in its own file, and their implementation in the libraries.
 
-/// A line for the user. Where nobody reads it any more (`| head`), the work still goes on.
+/// Prints a line for the user. If the output is closed (`| head`), the work continues.
 macro_rules! say {
     ($($arguments:tt)*) => {{
         let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($arguments)*)));
@@ -41,7 +41,7 @@ use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, Parser, 
 use clap_complete::Shell;
 use fulmen_data::{Error, shorten};
 
-/// Prepares data for training, creates TPUs, runs a program on many hosts, reads checkpoints, and looks after devices.
+/// Prepares data for training, creates TPUs, runs a program on many hosts, reads checkpoints, and manages devices.
 #[derive(Debug, Parser)]
 #[command(name = "fulmen", version)]
 struct Arguments {
@@ -56,9 +56,9 @@ enum Command {
     Cache(cache::Command),
     #[command(subcommand)]
     Checkpoint(checkpoint::Command),
-    /// Prints a shell's completions of this command
+    /// Prints the shell completions of this command
     Completions {
-        /// Whose
+        /// The shell
         shell: Shell,
     },
     #[command(subcommand)]
@@ -126,7 +126,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Where nobody reads it any more there is still the status.
+            // If the output is closed, there is still the exit status.
             let _ = writeln!(std::io::stderr(), "error: {error}");
             failure(&error)
         }
@@ -143,7 +143,7 @@ fn arguments() -> Result<Arguments, clap::Error> {
     Arguments::from_arg_matches(&matches)
 }
 
-/// Reads `-1` as a value, so that what is wrong with it is told, with the option's name.
+/// Accepts `-1` as a value, so that the error about it names the option.
 fn with_negative_numbers(command: Clap) -> Clap {
     let command = command.mut_args(|arg| {
         if arg.get_long().is_some() && arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg }
@@ -151,17 +151,17 @@ fn with_negative_numbers(command: Clap) -> Clap {
     command.mut_subcommands(with_negative_numbers)
 }
 
-/// Arguments that are not understood, or the help that was asked for.
+/// Invalid arguments, or a request for help.
 fn refuse(error: &clap::Error) -> ExitCode {
     match shorten(&error.render().to_string()) {
         Cow::Owned(text) if error.use_stderr() => drop(writeln!(std::io::stderr(), "{}", text.trim_end())),
-        // In colour.
+        // In color.
         _ => drop(error.print()),
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// 2 for options that do not fit together, as for those that are not understood, and else 1.
+/// 2 for invalid combinations of options, as for other invalid arguments; otherwise 1.
 fn failure(error: &Error) -> ExitCode {
     ExitCode::from(if error.is_usage() { 2 } else { 1 })
 }

@@ -1,4 +1,4 @@
-//! `fulmen new`: a project that compiles, trains and tests itself. Its files are in `src/new`.
+//! `fulmen new`: creates a project that compiles, trains and tests itself. Its files are in `src/new`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,26 +7,26 @@ use clap::Args;
 use fulmen_data::{Error, Result};
 use serde_json::json;
 
-/// Makes a project: a model, data, a configuration file and a test, to be changed into one's own
+/// Creates a project to start from: a model, data, a configuration file and a test
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Its name: small letters, digits, `-` and `_`
+    /// Its name: lower-case letters, digits, `-` and `_`
     name: String,
-    /// Its folder, which is made, or is empty [default: NAME]
+    /// Its folder, which must be new or empty [default: NAME]
     #[arg(long, value_name = "FOLDER")]
     path: Option<PathBuf>,
-    /// A checkout of Fulmen that it depends on [default: the published version]
+    /// A checkout of Fulmen to depend on [default: the published version]
     #[arg(long, value_name = "FOLDER", conflicts_with = "fulmen_git")]
     fulmen_path: Option<PathBuf>,
-    /// A git repository of Fulmen that it depends on
+    /// A git repository of Fulmen to depend on
     #[arg(long, value_name = "URL")]
     fulmen_git: Option<String>,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Where a file goes, and what is in it.
+/// The path and the content of a file.
 const FILES: [(&str, &str); 7] = [
     ("Cargo.toml", include_str!("../../new/Cargo.toml.in")),
     (".gitignore", include_str!("../../new/gitignore")),
@@ -59,12 +59,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what Cargo would refuse, or what would make a crate that cannot be used.
+/// Rejects names that Cargo would reject, or that would make an unusable crate.
 fn check_name(name: &str) -> Result<()> {
-    let refuse = |why: &str| Err(Error::usage(format!("a project cannot be called {name:?}: {why}")));
+    let refuse = |why: &str| Err(Error::usage(format!("{name:?} cannot be a project's name: {why}")));
     let is_allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-_".contains(letter);
     if !name.starts_with(|letter: char| letter.is_ascii_lowercase()) || !name.chars().all(is_allowed) {
-        return refuse("expected small letters, digits, `-` and `_`, a letter first");
+        return refuse("expected lower-case letters, digits, `-` and `_`, starting with a letter");
     }
     const TAKEN: [&str; 12] = [
         "core",
@@ -80,7 +80,7 @@ fn check_name(name: &str) -> Result<()> {
         "incremental",
         "crate",
     ];
-    // Cargo allows a keyword for no package that it makes either.
+    // Cargo also rejects keywords as package names.
     const KEYWORDS: &str = "abstract as async await become box break const continue do dyn else enum extern false final fn for gen if \
                             impl in let loop macro match mod move mut override priv pub ref return self static struct super \
                             trait true try type typeof unsafe unsized use virtual where while yield";
@@ -90,9 +90,9 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What stands after `fulmen =`.
+/// The value of `fulmen =`.
 fn dependency(arguments: &Arguments) -> Result<String> {
-    // JSON's strings are TOML's.
+    // JSON strings are valid TOML strings.
     let quoted = |text: &str| json!(text).to_string();
     if let Some(url) = &arguments.fulmen_git {
         return Ok(format!("{{ git = {} }}", quoted(url)));

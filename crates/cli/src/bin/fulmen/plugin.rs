@@ -16,28 +16,28 @@ use super::devices::plugin_json;
 pub(crate) enum Command {
     /// Lists the plugins that would be used
     List {
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Fetches a plugin with pip and puts it into the cache folder
+    /// Downloads a plugin with pip and installs it into the cache folder
     Install {
-        /// Which
+        /// The plugin
         which: Installed,
     },
-    /// Loads the plugins that are installed, fetches damaged ones again, and prints each file's SHA-256
+    /// Loads the installed plugins, downloads damaged ones again, and prints each file's SHA-256
     Verify,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Installed {
-    /// XLA's for CPUs
+    /// XLA's plugin for CPUs
     Cpu,
     /// libtpu, under Google's terms of service
     Tpu,
-    /// XLA's for NVIDIA GPUs with CUDA 12, whose libraries must be there
+    /// XLA's plugin for NVIDIA GPUs with CUDA 12, whose libraries must be installed
     Cuda12,
-    /// XLA's for NVIDIA GPUs with CUDA 13, whose libraries must be there
+    /// XLA's plugin for NVIDIA GPUs with CUDA 13, whose libraries must be installed
     Cuda13,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     Ok(())
 }
 
-/// What there is to say of a plugin's file that can be loaded.
+/// Describes the file of a plugin that can be loaded.
 fn verify(path: &Path) -> fulmen_pjrt::Result<String> {
     let mended = if fetch::mend(path)? { "was damaged and was fetched again; " } else { "" };
     let plugin = Plugin::load(path)?;

@@ -1,6 +1,6 @@
-//! `fulmen data presize`: many small files of images into few large ones of smaller images.
+//! `fulmen data presize`: converts many small image files to few large files of smaller images.
 //!
-//! Not here: how; that is the library's.
+//! Not here: the implementation (`fulmen_cli::Presize`).
 
 use std::path::PathBuf;
 
@@ -15,32 +15,32 @@ use crate::size::parse_size;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The folder of images, with a folder for each class
+    /// The folder of images, with a subfolder for each class
     images: PathBuf,
-    /// The folder that the shards go into; where a run was ended, the next one goes on with what is there
+    /// The folder for the shards; an interrupted run can be continued
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
-    /// The shorter side of the images in pixels; smaller ones stay as they are, byte by byte
+    /// The shorter side of the images in pixels; smaller images are copied unchanged
     #[arg(long, default_value_t = 256, value_name = "PIXELS")]
     size: usize,
     /// The quality of the JPEGs, from 1 to 100
     #[arg(long, default_value_t = 95)]
     quality: u8,
-    /// Turn the images that are made smaller as their EXIF data say, which they lose
+    /// Apply the EXIF orientation to the images that are made smaller, which lose their EXIF data
     #[arg(long)]
     exif_orientation: bool,
     #[command(flatten)]
     limits: Limits,
-    /// Decides the order of the images
+    /// The seed for the order of the images
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// The most images of a shard
+    /// The maximum number of images per shard
     #[arg(long, default_value_t = 100_000, value_name = "NUMBER")]
     max_samples: u64,
-    /// The most bytes of a shard
+    /// The maximum size of a shard in bytes
     #[arg(long, default_value = "1GiB", value_parser = parse_size, value_name = "SIZE")]
     max_bytes: u64,
-    /// Threads that decode [default: one a core]
+    /// Threads that decode [default: one per core]
     #[arg(long, value_name = "NUMBER")]
     threads: Option<usize>,
     /// How many images may be left out because they cannot be decoded

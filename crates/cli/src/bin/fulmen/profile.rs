@@ -1,6 +1,7 @@
-//! `fulmen profile`: asks a training that runs for a trace of what it does.
+//! `fulmen profile`: asks a running training for a trace.
 //!
-//! Not here: the trace. The training makes it (`run/profiler.rs` of `fulmen-trainer`), upon a file in its run's folder.
+//! Not here: the trace. The training writes it (`run/profiler.rs` of `fulmen-trainer`) when it finds a request in its
+//! run's folder.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::ps::seconds;
 
-/// Asks a training for a trace of what it does, and says where the trace is
+/// Asks a training for a trace of what it does, and prints its location
 #[derive(Debug, Args)]
 #[command(
     long_about = "Asks a training for a trace of its next steps or seconds, and says where the trace is. The training goes on \
@@ -26,25 +27,25 @@ pub(crate) struct Arguments {
     /// How many steps to record [default: 10, unless --duration is given]
     #[arg(long, value_name = "NUMBER", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// How long to record, whatever the training does meanwhile, such as 2s
+    /// How long to record, regardless of steps, such as 2s
     #[arg(long, value_name = "SECONDS", value_parser = duration)]
     duration: Option<Duration>,
-    /// The folder of the run, or a folder of runs, whose newest is taken
+    /// The folder of the run, or a folder of runs, of which the newest is used
     #[arg(long, value_name = "FOLDER", default_value = "runs")]
     run: PathBuf,
-    /// How long to wait for the steps; then those that were made are all
+    /// How long to wait for the steps; then the trace ends with the steps so far
     #[arg(long, value_name = "SECONDS", default_value = "60s", value_parser = duration)]
     timeout: Duration,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 /// The longest time that a training records.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// A training looks for requests twice a second.
+/// A training checks for requests twice a second.
 const TAKEN_WITHIN: Duration = Duration::from_secs(20);
-/// For writing what was recorded.
+/// The time to write the trace.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(300);
 
 /// A number of seconds, such as `0.5s` or `2`.
@@ -73,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The folder of a run, which may be the newest one in this folder.
+/// The folder of a run, possibly the newest one in this folder.
 fn newest(folder: &Path) -> Result<PathBuf> {
     let is_run = |folder: &Path| folder.join("config.toml").is_file();
     if is_run(folder) {
@@ -87,12 +88,12 @@ fn newest(folder: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Leaves a request in the run's folder, and waits until the training has taken it.
+/// Leaves a request in the run's folder, and waits until the training has accepted it.
 fn ask(run: &Path, request: &Value) -> Result<()> {
     let (path, text) = (run.join("profile.request"), request.to_string());
     if path.exists() {
         return Err(Error::usage(format!(
-            "another trace is asked for: {} is there. If nobody waits for it, remove the file",
+            "another trace has been requested: {} exists. If no command is waiting for it, remove the file",
             path.display()
         )));
     }
@@ -101,23 +102,22 @@ fn ask(run: &Path, request: &Value) -> Result<()> {
     if wait_until(TAKEN_WITHIN, || !path.exists()) {
         return Ok(());
     }
-    // If it was taken just now, the training answers nobody.
+    // The training may have just taken the request.
     let _ = fs::remove_file(&path);
     Err(Error::new(format!(
-        "no training answers in {}: it has ended or hangs outside of the Trainer, it records another trace, or it was built \
-         with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
+        "no training answers in {}: it has ended or hangs outside of the Trainer, it is recording another trace, or it was built with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
         run.display()
     )))
 }
 
-/// What the training says of the trace, once it is whole.
+/// The training's answer, once it is complete.
 fn read_answer(folder: &Path, within: Duration) -> Result<Value> {
     let path = folder.join("profile.json");
     if !wait_until(within, || path.exists()) {
-        return Err(Error::new(format!("the training has taken the request, but {} did not come", path.display())));
+        return Err(Error::new(format!("the training accepted the request, but {} did not appear", path.display())));
     }
     let text = fulmen_durable::read_text(&path).map_err(|e| Error::io(&path, "cannot read it", e))?;
-    serde_json::from_str(&text).map_err(|e| Error::file(&path, format!("it is no answer of a training: {e}")))
+    serde_json::from_str(&text).map_err(|e| Error::file(&path, format!("it is not a training's answer: {e}")))
 }
 
 fn wait_until(within: Duration, mut is_there: impl FnMut() -> bool) -> bool {

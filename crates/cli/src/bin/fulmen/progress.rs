@@ -1,6 +1,6 @@
-//! How far the work is: a bar on a terminal, and elsewhere a line now and then.
+//! Progress: a bar on a terminal, otherwise a line from time to time.
 //!
-//! Not here: what the work is.
+//! Not here: the work.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::{Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_cli::prepare::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How often a line is written where there is no terminal.
+/// The time between lines without a terminal.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Shows progress on the standard error stream.
@@ -18,11 +18,11 @@ pub(crate) struct Reporter {
     now: Mutex<Now>,
 }
 
-/// The piece of work that is under way.
+/// The current task.
 struct Now {
     work: String,
     bar: ProgressBar,
-    /// When a line was written last.
+    /// When the last line was written.
     told: Instant,
 }
 
@@ -43,7 +43,7 @@ impl Progress for Reporter {
         now.bar.finish_and_clear();
         now.work = work.to_owned();
         now.told = Instant::now();
-        // A hidden bar counts and measures too.
+        // A hidden bar also counts and measures.
         now.bar = if self.terminal {
             ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr())
         } else {
@@ -88,7 +88,7 @@ fn plain() -> ProgressStyle {
     ProgressStyle::default_bar()
 }
 
-/// Writes a line. Where nobody reads it any more the work goes on without.
+/// Writes a line. If the output is closed, the work continues.
 fn say(line: &str) {
     let _ = writeln!(stderr(), "{line}");
 }

@@ -9,7 +9,7 @@ use fulmen_machine::{Holders, LockFile, Process, Tpu, Watched};
 use indicatif::HumanDuration;
 use serde_json::{Value, json};
 
-/// Shows which processes hold the TPU, whose they are, and whether they make progress
+/// Shows which processes hold the TPU, who owns them, and whether they make progress
 #[derive(Debug, Args)]
 #[command(
     long_about = "Shows which processes have the TPU's device files open or a libtpu.so mapped, whose they are, since when, \
@@ -17,10 +17,10 @@ use serde_json::{Value, json};
     FULMEN_PROGRESS_FILE. Only root sees the processes of all users"
 )]
 pub(crate) struct Arguments {
-    /// How long to watch what they do
+    /// How long to observe the processes
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     watch: Duration,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -47,13 +47,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// What is to be said of all of them.
+/// Remarks about all processes.
 pub(crate) fn footer(holders: &Holders) {
     if holders.processes.is_empty() {
-        say!("No process that can be seen holds the TPU.");
+        say!("No visible process holds the TPU.");
     }
     if holders.unseen > 0 {
-        say!("Processes that could not be looked into: {}. Root sees those of other users.", holders.unseen);
+        say!("Processes that could not be inspected: {}. Root can see those of other users.", holders.unseen);
     }
     if let Some(lock) = &holders.lock {
         let (path, owner) = (lock.path.display(), lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string()));
@@ -67,7 +67,7 @@ pub(crate) fn footer(holders: &Holders) {
     }
 }
 
-/// Which process it is.
+/// Identifies the process.
 pub(crate) fn headline(process: &Process) -> String {
     let Process { pid, user, age, command, .. } = process;
     format!("process {pid} of {user}, for {}: {command}", HumanDuration(*age))
@@ -110,7 +110,7 @@ pub(crate) fn lock_json(lock: &LockFile) -> Value {
 /// A number of seconds, such as `0.5`.
 pub(crate) fn seconds(text: &str) -> std::result::Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    // `sleep` takes no time without an end.
+    // `sleep` does not accept an infinite time.
     time.filter(|time| *time > Duration::ZERO && *time < Duration::from_secs(1 << 32))
         .ok_or_else(|| "expected a number of seconds above 0".into())
 }

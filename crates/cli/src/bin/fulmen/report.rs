@@ -1,4 +1,4 @@
-//! `fulmen report`: a page about one run, or about several laid over each other.
+//! `fulmen report`: writes a page about one run, or compares several.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use clap::Args;
 use fulmen_data::{Error, Result};
 use fulmen_report::{Run, report};
 
-/// Writes a page about a run, or lays several runs over each other with what is different
+/// Writes a page about a run, or compares several runs and their differences
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The folders of the runs, such as runs/version_3 runs/version_4

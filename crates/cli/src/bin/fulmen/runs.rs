@@ -1,4 +1,4 @@
-//! `fulmen runs`: the runs that a Trainer has left in folders: their values, time and cost, and in what they differ.
+//! `fulmen runs`: the runs of a Trainer in folders: their values, time, cost and differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,26 +12,26 @@ use serde_json::{Map, Value, json};
 /// Lists runs, shows one, or compares some
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Lists runs: their length, time and cost, and the best values of the validation
+    /// Lists runs: their length, time and cost, and the best validation values
     Ls(Folders),
     /// Shows one run: all its metrics, where its time went, and its configuration
     Show {
         /// The run's folder
         run: PathBuf,
-        /// Prints JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Shows in what the configurations of runs differ, beside their best values, time and cost
+    /// Compares runs: the differences of their configurations, their best values, time and cost
     Compare(Folders),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Folders {
-    /// Folders of runs, or of one run each
+    /// Folders of runs, or of single runs
     #[arg(default_value = "runs")]
     folders: Vec<PathBuf>,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -45,16 +45,16 @@ struct Metric {
     step: u64,
 }
 
-/// What a run's folder says.
+/// The content of a run's folder.
 struct Run {
     name: String,
     folder: PathBuf,
-    /// Epochs that were begun, and finished steps, as far as values were logged.
+    /// Started epochs and finished steps, as far as values were logged.
     epochs: u64,
     steps: u64,
     /// In the order in which they were first logged.
     metrics: Vec<(String, Metric)>,
-    /// Seconds by what they were spent on, and the sum. Those of this run alone.
+    /// Seconds by activity, and the sum, for this run alone.
     seconds: Map<String, Value>,
     environment: Value,
     /// Names as `section.key`.
@@ -95,7 +95,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
     Ok(())
 }
 
-/// The runs in these folders: each is one, or has some.
+/// The runs in these folders: each is a run, or contains some.
 fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
     let mut runs = vec![];
     for folder in folders {
@@ -121,7 +121,7 @@ fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
 }
 
 impl Run {
-    /// None if the folder is not that of a run. A file that is missing leaves out what it would say.
+    /// None if the folder is not that of a run. Information from missing files is left out.
     fn read(folder: &Path) -> Result<Option<Run>> {
         if !folder.join("config.toml").is_file() && !folder.join("metrics.csv").is_file() {
             return Ok(None);
@@ -136,7 +136,7 @@ impl Run {
             environment: read_json(&folder.join("environment.json"))?,
             config: read_config(&folder.join("config.toml"))?,
         };
-        // The last entry is this run's own, those before it are of the runs that it goes on with.
+        // The last entry is this run's own; the earlier ones are from the runs that it resumes.
         let goodput = read_json(&folder.join("goodput.json"))?;
         if let Some(own) = goodput["runs"].as_array().and_then(|runs| runs.last()) {
             run.seconds = own["seconds"].as_object().cloned().unwrap_or_default();
@@ -151,7 +151,7 @@ impl Run {
             return Ok(());
         }
         let damaged = |e: csv::Error| Error::file(path, e.to_string());
-        // A run that was killed may have ended within a row.
+        // A killed run may have ended within a row.
         let mut reader = csv::ReaderBuilder::new().flexible(true).from_path(path).map_err(damaged)?;
         let names: Vec<String> = reader.headers().map_err(damaged)?.iter().map(str::to_owned).collect();
         for row in reader.records() {
@@ -182,12 +182,12 @@ impl Run {
         }
     }
 
-    /// Seconds in all.
+    /// Total seconds.
     fn time(&self) -> f64 {
         self.seconds.values().filter_map(Value::as_f64).sum()
     }
 
-    /// The share of the time that went into steps.
+    /// The fraction of the time spent on steps.
     fn goodput(&self) -> Option<f64> {
         Some(self.seconds.get("steps")?.as_f64()? / self.time()).filter(|share| share.is_finite())
     }
@@ -196,13 +196,13 @@ impl Run {
         self.environment["started"].as_f64()
     }
 
-    /// What it ran on, such as `8 × TPU v5 lite`.
+    /// The hardware, such as `8 × TPU v5 lite`.
     fn devices(&self) -> Option<String> {
         let count = self.environment["devices"].as_array()?.len();
         Some(format!("{count} × {}", self.environment["device_kind"].as_str()?))
     }
 
-    /// US dollars by the list price of the chips; none of what is no TPU.
+    /// US dollars by the list price of the chips; none for hardware that is not a TPU.
     fn cost(&self) -> Option<f64> {
         let generation = Generation::of_kind(self.environment["device_kind"].as_str()?)?;
         let chips = self.environment["devices"].as_array()?.len().div_ceil(generation.devices);
@@ -243,7 +243,8 @@ impl Run {
     }
 }
 
-/// Whether a metric of this name is better when larger: one that counts what is right. Others are losses and errors.
+/// Whether larger values of this metric are better: those that count correct results. Other metrics are losses and
+/// errors.
 fn larger_is_better(name: &str) -> bool {
     const LARGER: [&str; 14] = [
         "acc",
@@ -279,7 +280,7 @@ fn read_config(path: &Path) -> Result<BTreeMap<String, String>> {
         toml_edit::Document::parse(text).map_err(|e| Error::file(path, e.to_string().trim_end().to_owned()))?;
     let mut config = BTreeMap::new();
     let show = |item: &toml_edit::Item| {
-        // Without the comment that says where it comes from.
+        // Without the comment about its origin.
         item.as_value().map(|value| value.clone().decorated("", "").to_string())
     };
     for (name, item) in document.iter() {
@@ -317,7 +318,7 @@ fn show_number(x: f64) -> String {
     }
 }
 
-/// Columns side by side; the first row is the head.
+/// A table; the first row is the header.
 fn table(rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
@@ -328,7 +329,7 @@ fn table(rows: &[Vec<String>]) {
     }
 }
 
-/// The metrics that a list has room for: of validations, or else the loss.
+/// The metrics that fit in a list: those of validations, otherwise the loss.
 fn of_validation(runs: &[Run]) -> Vec<String> {
     let mut names: Vec<String> = vec![];
     for (name, _) in runs.iter().flat_map(|run| &run.metrics) {
@@ -383,7 +384,7 @@ fn show(run: &Run) {
     run.config.iter().for_each(|(name, value)| say!("{name} = {value}"));
 }
 
-/// The keys of the configurations that are not the same in all runs, with the value of each run.
+/// The configuration keys that differ between runs, with the value of each run.
 fn differences(runs: &[Run]) -> Vec<(String, Vec<Option<String>>)> {
     let keys: BTreeSet<&String> = runs.iter().flat_map(|run| run.config.keys()).collect();
     let rows = keys.into_iter().map(|key| (key.clone(), runs.iter().map(|run| run.config.get(key).cloned()).collect()));

@@ -1,8 +1,7 @@
-//! Sizes as people write them: `256MiB`, `1GB`, `1000`.
+//! Sizes with units: `256MiB`, `1GB`, `1000`.
 //!
-//! Not here: what they are the sizes of.
 
-/// Bytes from a number with or without a unit.
+/// Parses a number of bytes with or without a unit.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -22,22 +22,22 @@ use super::ps::{seconds, watched_json};
     With --run, a training also says how long its steps take and how much of the time they wait for input. Where standard output is no terminal, it prints lines"
 )]
 pub(crate) struct Arguments {
-    /// Where libtpu serves its metrics
+    /// The address of libtpu's metrics
     #[arg(long, value_name = "HOST:PORT", default_value = METRICS_ADDRESS)]
     address: String,
-    /// A training's own metrics: the port, the HOST:PORT or the URL that its option metrics_port has
+    /// A training's metrics: the port, the HOST:PORT or the URL of its option metrics_port
     #[arg(long, value_name = "ADDRESS")]
     run: Option<String>,
-    /// 1 shows duty cycle and memory; 2 adds bandwidth, idle time, the queue and how long programs take
+    /// 1 shows duty cycle and memory; 2 adds bandwidth, idle time, the queue and program durations
     #[arg(long, default_value = "1", value_parser = ["1", "2"])]
     level: String,
-    /// How long to wait between two looks
+    /// The time between two updates
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: Duration,
-    /// How often to look [default: until q is pressed]
+    /// The number of updates [default: until q is pressed]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Prints JSON: an object in a line for each look
+    /// Print JSON, one object per line and update
     #[arg(long)]
     json: bool,
 }
@@ -63,13 +63,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         last = Some(look);
     }
     match last.map(|look| (look.metrics, look.run)) {
-        // Each of the two is worth looking at alone.
+        // Each of the two is useful alone.
         Some((Err(error), None) | (Err(_), Some(Err(error)))) => Err(Error::new(error)),
         _ => Ok(()),
     }
 }
 
-/// Looks in a thread of its own, so that a slow answer holds up no key.
+/// Takes snapshots in a separate thread, so that a slow response does not block the keyboard.
 fn look(
     client: MetricsClient,
     mut training: Option<RunMetricsClient>,
@@ -95,7 +95,7 @@ fn look(
     receiver
 }
 
-/// Until q is pressed, or there are no more looks.
+/// Until q is pressed, or there are no more snapshots.
 fn show(mut screen: Screen, looks: &Receiver<Snapshot>) -> std::io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     loop {

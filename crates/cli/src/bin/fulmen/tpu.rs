@@ -1,6 +1,6 @@
-//! `fulmen tpu`: TPU VMs, and one that lives as long as a run.
+//! `fulmen tpu`: TPU VMs, also for the duration of one run.
 //!
-//! Not here: machines (`fulmen-gcloud`) and what runs on them (`fulmen-pods`), which this file brings together.
+//! Not here: machines (`fulmen-gcloud`) and programs on them (`fulmen-pods`), which this file combines.
 
 use std::io::{stderr, stdout};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) struct Run {
     machine: Machine,
     #[command(flatten)]
     options: RunOptions,
-    /// Delete the TPU VM at the end, whatever happened: success, failure, Ctrl-C, a lost connection
+    /// Delete the TPU VM at the end in any case: success, failure, Ctrl-C, a lost connection
     #[arg(long, conflicts_with = "detach")]
     delete_after: bool,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub(crate) fn run(command: Command) -> Result<u8> {
             }
             let Run { machine, options, delete_after, output } = *run;
             let known = known_hosts()?;
-            // The machine is new, so its keys are, too; its addresses may have been those of others before.
+            // The machine is new, and so are its keys; other machines may have had its addresses before.
             let ssh =
                 ["StrictHostKeyChecking=accept-new".into(), format!("UserKnownHostsFile={}", known.path().display())];
             let mut pod = Some(options);

@@ -18,7 +18,7 @@ fn every_image_of_coco_is_in_one_shard_with_what_is_in_it() {
         manifest.classes.iter().map(|class| (class.id.as_str(), class.name.as_str())).collect();
     assert_eq!(classes, [("1", "person"), ("13", "stop sign"), ("90", "toothbrush")]);
     assert_eq!(manifest.splits.iter().map(|split| split.samples).collect::<Vec<_>>(), [20, 6]);
-    assert!(manifest.remarks.is_empty());
+    assert!(manifest.warnings.is_empty());
 
     let mut found = BTreeMap::new();
     for shard in manifest.splits.iter().flat_map(|split| &split.shards) {

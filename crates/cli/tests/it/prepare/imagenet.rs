@@ -47,8 +47,8 @@ fn every_image_of_imagenet_is_in_one_shard_with_its_class() {
     assert_eq!((info.samples(), info.classes.len(), info.extensions["jpg"].0), (90, 3, 90));
     assert_eq!(info.bytes(), manifest.splits.iter().map(|split| split.bytes).sum::<u64>());
     // The PNG file under the name of a JPEG is kept and told.
-    assert_eq!(manifest.remarks.len(), 1);
-    assert!(manifest.remarks[0].what.contains("PNG"), "{:?}", manifest.remarks);
+    assert_eq!(manifest.warnings.len(), 1);
+    assert!(manifest.warnings[0].what.contains("PNG"), "{:?}", manifest.warnings);
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn the_program_says_what_is_wrong_and_how_it_ended() {
     };
     let (code, text) = run(&["data", "prepare", "imagenet", "nowhere", "--output", "shards"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("error: nowhere: there is no such folder"), "{text}");
+    assert!(text.contains("error: nowhere: the folder does not exist"), "{text}");
     let (code, text) = run(&["data", "prepare", "imagenet", "nowhere"]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("--output"), "{text}");

@@ -73,7 +73,7 @@ fn texts_of_all_kinds_become_documents_in_order() {
     let texts = |output: &Path, options: &TextOptions| -> Vec<String> {
         let making = PrepareOptions::new(output).max_samples(3).threads(2);
         let manifest = prepare::text(&places(&input), options, &making, &()).unwrap();
-        assert_eq!(manifest.remarks[0].what, "1 document of nothing but white space was left out");
+        assert_eq!(manifest.warnings[0].what, "1 document with only whitespace was left out");
         assert_eq!(
             manifest.sources.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(),
             ["a.txt", "b.jsonl", "c.jsonl.gz", "d.parquet"]
@@ -196,8 +196,8 @@ fn documents_without_a_token_are_counted_apart_and_a_run_goes_on_over_them() {
         let file = TokenFile::open(output.join(&shard.name)).unwrap();
         assert_eq!(file.document_ends().len() as u64, shard.samples);
     }
-    assert_eq!(manifest.remarks.len(), 1);
-    assert_eq!(manifest.remarks[0].what, "20 documents without a token were left out");
+    assert_eq!(manifest.warnings.len(), 1);
+    assert_eq!(manifest.warnings[0].what, "20 documents without a token were left out");
     let whole = contents(&output);
     assert!(!String::from_utf8_lossy(&whole["manifest.json"]).contains("\"documents\""));
     fs::remove_file(output.join("train-000003.tokens")).unwrap();
@@ -249,7 +249,7 @@ fn what_is_wrong_with_texts_is_told_with_its_place() {
     };
     let plain = TextOptions::new();
     check("a.jsonl", b"{\"text\": \"x\"}\n{\"body\": \"y\"}\n", &plain, &["line 2", "no field \"text\"", "body"]);
-    check("a.jsonl", b"{\"text\": 7}\n", &plain, &["line 1", "is no text"]);
+    check("a.jsonl", b"{\"text\": 7}\n", &plain, &["line 1", "is not text"]);
     check("a.jsonl", b"{\"text\": \n", &plain, &["line 1", "no JSON"]);
     check("a.txt", b"\xff\xfe", &plain, &["UTF-8"]);
     check("a.doc", b"", &plain, &["does not say what it is", ".jsonl"]);
