@@ -365,8 +365,8 @@ macro_rules! option_table {
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             fast_dev_run: FastDevRun = FastDevRun::default(), "FULMEN_FAST_DEV_RUN", |_| None;
 
-            /// When a fit validates: each time after this share of an epoch (0.25), or after so many optimizer steps of the run
-            /// (500).
+            /// When a fit validates: each time after this share of an epoch (0.25), or after this number of optimizer steps of the
+            /// run (500).
             val_check_interval: BatchLimit = BatchLimit::ALL, "FULMEN_VAL_CHECK_INTERVAL", BatchLimit::refusal_of_some;
 
             /// Validation batches that are run before the first step, so that what is wrong with them is told at once; 0 for none.
@@ -400,11 +400,12 @@ macro_rules! option_table {
             /// in the background. All processes must see it.
             checkpoint_local: PathBuf = PathBuf::new(), "FULMEN_CHECKPOINT_LOCAL", |_| None;
 
-            /// A checkpoint to resume from; `last` or `best` for the newest run's under default_root_dir; empty to start anew.
+            /// A checkpoint to resume from; `last` or `best` for the newest run's under default_root_dir; empty to start
+            /// from scratch.
             ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
 
-            /// Whether a fit goes on with the newest whole checkpoint of this program under default_root_dir, if there is one
-            /// (auto), or starts anew unless ckpt_path names one (never).
+            /// Whether a fit resumes from the newest complete checkpoint of this program under default_root_dir, if there is one
+            /// (auto), or starts from scratch unless ckpt_path names one (never).
             resume: Resume = Resume::Never, "FULMEN_RESUME", |_| None;
 
             /// A file of compiled programs, which `preflight --save` wrote; what is not in it is compiled. Empty for none.
