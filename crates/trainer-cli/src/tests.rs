@@ -254,7 +254,7 @@ fn what_is_printed_says_what_each_key_is() {
     .assert_eq(own);
     assert!(
         text.contains(
-            "\n# Steps between two log points: how often logged values are read from the device [env: FULMEN_LOG"
+            "\n# Steps between two log points, at which logged values are read from the device [env: FULMEN_LOG"
         ) && text.contains(" [env: FULMEN_MAX_EPOCHS] [default: 10]\nmax-epochs = 77\n"),
         "{text}"
     );
