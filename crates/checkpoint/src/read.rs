@@ -113,8 +113,8 @@ impl Checkpoint {
     /// Reads a rectangle of a tensor: its elements, little-endian and in row-major order.
     ///
     /// # Errors
-    /// There is no such tensor; the rectangle does not lie within it; what is read does not match its checksum; the store
-    /// cannot be read, or not enough memory for so much.
+    /// The tensor does not exist; the rectangle exceeds it; the bytes do not match their checksum;
+    /// the store cannot be read; there is not enough memory.
     pub fn read(&self, tensor: &str, rectangle: &Rectangle) -> Result<Vec<u8>> {
         let entry = self.tensor(tensor)?;
         rectangle.check_within(&entry.shape)?;
