@@ -1,5 +1,6 @@
 //! [`Module`]: anything that holds parameters under names. What can be asked of a whole model stands here.
 
+use std::collections::HashSet;
 use std::panic::Location;
 
 use fulmen_tensor::{DType, Tensor, Variable, random};
@@ -49,9 +50,9 @@ pub trait Module {
     /// The parameters with their names, in the order of the fields. One that stands under several names (tied
     /// weights) comes once, under the first.
     fn parameters(&self) -> Vec<(String, Parameter)> {
-        let mut found: Vec<(String, Parameter)> = vec![];
+        let (mut found, mut seen) = (vec![], HashSet::new());
         each_parameter(self, |name, parameter| {
-            if !found.iter().any(|(_, seen)| seen.is(parameter)) {
+            if seen.insert(parameter.address()) {
                 found.push((name.into(), parameter.clone()));
             }
         });

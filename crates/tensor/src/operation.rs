@@ -51,6 +51,11 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The body that is a function of its own in a program, which this operation calls: its parameters are the operands.
+    fn called(&self) -> Option<&Region> {
+        None
+    }
+
     /// How the operand's parts lie that the operation gathers, if it does nothing else.
     fn gathers(&self) -> Option<&Sharding> {
         None
