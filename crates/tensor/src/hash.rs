@@ -52,7 +52,7 @@ mod tests {
         let hash = BuildHasherDefault::<QuickHasher>::default();
         let hashes: Vec<u64> = (0..1u64 << 12).map(|id| hash.hash_one(id * 3)).collect();
         let distinct = |part: fn(&u64) -> u64| hashes.iter().map(part).collect::<BTreeSet<_>>().len();
-        // Of random ones, 63 % of the low parts and all of the high parts are there.
+        // Random hashes have 63 % of the low parts and all of the high parts.
         assert!(distinct(|h| h & 0xFFF) > 2_000 && distinct(|h| h >> 57) == 128);
         assert_ne!(hash.hash_one("stablehlo.add"), hash.hash_one("stablehlo.mul"));
     }

@@ -35,7 +35,7 @@ pub(crate) struct Program {
     pub(crate) functions: Vec<Line>,
     /// The names that functions have.
     function_names: HashSet<String>,
-    /// The name of the function that computes what this text, without name and locations, says.
+    /// The name of each private function, by its text without name and locations.
     function_of: HashMap<String, String>,
     /// The type with the most elements, and the line that recorded it.
     pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,

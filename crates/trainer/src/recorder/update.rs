@@ -90,7 +90,7 @@ fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gr
         let entry = &values.layout[slots.param];
         let before = before(&gradient.param, values);
         let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&before).collect();
-        // Parameters of one shape share a function, in which this is.
+        // Parameters of one type share a function.
         let after = call("update", &inputs, |inputs| {
             let ready = gradients.ready(&inputs[0], norm.as_ref());
             let (parameter, state) = optimizer.update(steps.of(slots), &entry.name, &inputs[1], &ready, &inputs[2..]);

@@ -12,7 +12,7 @@ use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
 use crate::{Fault, Tensor, TensorType};
 
-/// What is called, and what its function is to be named.
+/// A function that is called: its name and its body.
 struct Callee {
     name: String,
     region: Region,
@@ -34,7 +34,7 @@ impl Callee {
         Arc::new(Callee { name, region, derivatives: Derivatives::new() })
     }
 
-    /// The results, none of which there may be.
+    /// The results; there may be none.
     fn apply(self: Arc<Callee>, inputs: &[Tensor]) -> Vec<Tensor> {
         if self.region.results.is_empty() { vec![] } else { Tensor::apply_all(Call(self), &borrowed(inputs)) }
     }
@@ -98,9 +98,9 @@ impl fmt::Debug for Call {
     }
 }
 
-/// `f(inputs)` as a function of its own in the program, named `name`, that is called. The program has it once for all calls
-/// that record the same operations on the same types, so that it is a shorter text (JAX does this with a `jit` within a
-/// `jit`). The compiler puts the function in place of each call: values, gradients, time and memory are as without.
+/// `f(inputs)` as a function of its own in the program, named `name`, that is called. All calls that record
+/// the same operations on the same types share one function, so that the program is a shorter text (JAX does this with a
+/// `jit` within a `jit`). The compiler inlines it: the values and the gradients are those of `f`.
 ///
 /// `f` is called once, with stand-ins for `inputs`. It may use tensors from outside as well; what depends on these alone is
 /// computed outside of the function. A [`Variable`](crate::Variable) that `f` sets keeps a value that exists only within it:
