@@ -177,6 +177,8 @@ fn a_call_of_what_is_impossible_is_poisoned_at_its_line() {
     assert_eq!(product.fault().unwrap().location().line(), line);
     let after = call("after", &[&product], |x| vec![x[0].exp()]).remove(0);
     assert_eq!(after.fault().unwrap().operation(), "matmul");
+    let mixed = call("mixed", &[&x], |x| vec![x[0].exp(), x[0].matmul(&x[0])]);
+    assert!(mixed.iter().all(|y| y.fault().is_some_and(|fault| fault.operation() == "matmul")));
     assert!(call("nothing", &[&x], |_| vec![]).is_empty());
 }
 

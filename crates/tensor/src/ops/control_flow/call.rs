@@ -127,8 +127,9 @@ pub fn call(name: &str, inputs: &[&Tensor], f: impl FnOnce(&[Tensor]) -> Vec<Ten
     }
     let own = parameters("call", "input", inputs.iter().map(|t| t.ty()));
     let results = Scope::outside(|| f(&own));
-    if all_live(&results).is_err() {
-        return results;
+    if let Err(fault) = all_live(&results) {
+        // The others are values within the body.
+        return vec![Tensor::poisoned(fault); results.len()];
     }
     let (region, captures) = Region::close("call", start, own, &results);
     let inputs: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).chain(captures).collect();
