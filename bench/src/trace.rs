@@ -119,6 +119,8 @@ mod tests {
         let bytes = |scanned| lower(&Gpt::deep(8, DType::Bf16, scanned), &words).unwrap().bytes;
         let (unrolled, scanned) = (bytes(false), bytes(true));
         assert!(scanned < unrolled * 3 / 4, "{scanned} and {unrolled} bytes");
+        let deep = lower(&Gpt::deep(LAYERS, DType::Bf16, true), &words).unwrap().bytes;
+        assert!(deep < 665_000, "{deep} bytes");
         assert!(trace("gpt").err().unwrap().to_string().contains("no workload gpt"));
     }
 }

@@ -1,5 +1,6 @@
 //! [`Module`]: anything that holds named parameters, and the operations on whole models.
 
+use std::collections::HashSet;
 use std::panic::Location;
 
 use fulmen_tensor::{DType, Tensor, Variable, random};
@@ -50,9 +51,9 @@ pub trait Module {
     /// The parameters with their names, in the order of the fields. A parameter with several names
     /// (tied weights) is listed once, under the first.
     fn parameters(&self) -> Vec<(String, Parameter)> {
-        let mut found: Vec<(String, Parameter)> = vec![];
+        let (mut found, mut seen) = (vec![], HashSet::new());
         each_parameter(self, |name, parameter| {
-            if !found.iter().any(|(_, seen)| seen.is(parameter)) {
+            if seen.insert(parameter.address()) {
                 found.push((name.into(), parameter.clone()));
             }
         });

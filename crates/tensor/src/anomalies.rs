@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 
-use crate::graph::{place, visit};
+use crate::graph::{inline_calls, place, visit};
 use crate::scope::Scope;
 use crate::tensor::Kind;
 use crate::{DType, Tensor, TensorType};
@@ -57,6 +57,7 @@ impl Anomalies {
     #[track_caller]
     pub fn watch(results: &[Tensor]) -> Anomalies {
         let _scope = Scope::open();
+        let results = &inline_calls(results);
         let (mut watched, mut levels, mut places) = (vec![], vec![], HashMap::new());
         visit(results, |node| {
             for (output, ty) in node.outputs.iter().enumerate() {

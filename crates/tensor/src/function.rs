@@ -19,6 +19,8 @@ pub struct Function {
     parameters: Vec<Tensor>,
     results: Vec<Tensor>,
     aliases: Vec<Option<usize>>,
+    /// Whether a parameter is donated to each result.
+    is_aliased: Vec<bool>,
     parameter_shardings: Vec<Sharding>,
     result_shardings: Vec<Sharding>,
     precision: MatmulPrecision,
@@ -30,6 +32,7 @@ impl Function {
     /// shows in profiles and messages.
     pub fn new(name: impl Into<String>, parameters: Vec<Tensor>, results: Vec<Tensor>) -> Function {
         let aliases = vec![None; parameters.len()];
+        let is_aliased = vec![false; results.len()];
         let parameter_shardings = vec![Sharding::replicated(); parameters.len()];
         let result_shardings = vec![Sharding::replicated(); results.len()];
         Function {
@@ -37,6 +40,7 @@ impl Function {
             parameters,
             results,
             aliases,
+            is_aliased,
             parameter_shardings,
             result_shardings,
             precision: MatmulPrecision::Default,
@@ -81,13 +85,14 @@ impl Function {
                 r.ty()
             )));
         }
-        if self.aliases[parameter].is_some() || self.aliases.contains(&Some(result)) {
+        if self.aliases[parameter].is_some() || self.is_aliased[result] {
             return Err(Error::usage(format!(
                 "{}: parameter {parameter} or result {result} already takes part in a donation",
                 self.name
             )));
         }
         self.aliases[parameter] = Some(result);
+        self.is_aliased[result] = true;
         Ok(self)
     }
 

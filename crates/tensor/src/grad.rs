@@ -1,7 +1,6 @@
 //! Reverse-mode differentiation: a function from graph to graph. The derivative of each operation is in the operation's file.
 
-use std::collections::{HashMap, HashSet};
-
+use crate::hash::{IdMap, IdSet};
 use crate::operation::Vjp;
 use crate::scope::Scope;
 use crate::tensor::{Kind, all_live};
@@ -53,7 +52,7 @@ pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
 pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<Option<Tensor>>, Fault> {
     // Only nodes between `wrt` and the results take part. Inputs are older than what is computed from them.
     let mut order = vec![];
-    let mut active: HashSet<u64> = wrt.iter().map(|t| t.node.id).collect();
+    let mut active: IdSet = wrt.iter().map(|t| t.node.id).collect();
     let oldest = active.iter().min().copied().unwrap_or(u64::MAX);
     let ends: Vec<Tensor> = results.iter().map(|(result, _)| result.clone()).collect();
     graph::visit_where(
@@ -67,7 +66,7 @@ pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result
         },
     );
 
-    let mut cotangents: HashMap<u64, Vec<Option<Tensor>>> = HashMap::new();
+    let mut cotangents: IdMap<Vec<Option<Tensor>>> = IdMap::default();
     for (result, cotangent) in results {
         accumulate(&mut cotangents, result, cotangent.clone());
     }
@@ -98,7 +97,7 @@ pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result
     Ok(wrt.iter().map(found).collect())
 }
 
-fn accumulate(cotangents: &mut HashMap<u64, Vec<Option<Tensor>>>, to: &Tensor, cotangent: Tensor) {
+fn accumulate(cotangents: &mut IdMap<Vec<Option<Tensor>>>, to: &Tensor, cotangent: Tensor) {
     let outputs = cotangents.entry(to.node.id).or_insert_with(|| vec![None; to.node.outputs.len()]);
     let slot = &mut outputs[to.output];
     *slot = Some(match slot.take() {

@@ -1,10 +1,11 @@
 //! The recorded expression as a list: every node once, inputs before users, common subexpressions merged and what no
 //! result needs left out.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::hash::{IdMap, IdSet, QuickMap};
 use crate::operation::Operation;
 use crate::tensor::{Kind, Node};
 use crate::{Result, Tensor};
@@ -16,7 +17,7 @@ pub(crate) fn visit(results: &[Tensor], f: impl FnMut(&Arc<Node>)) {
 
 /// As [`visit`], for the nodes that are reached over tensors that `enter` lets pass.
 pub(crate) fn visit_where(results: &[Tensor], enter: impl Fn(&Tensor) -> bool, mut f: impl FnMut(&Arc<Node>)) {
-    let mut state: HashMap<u64, usize> = HashMap::new();
+    let mut state: IdMap<usize> = IdMap::default();
     for result in results.iter().filter(|t| enter(t)) {
         let mut stack = vec![&result.node];
         while let Some(&node) = stack.last() {
@@ -39,8 +40,8 @@ pub(crate) fn visit_where(results: &[Tensor], enter: impl Fn(&Tensor) -> bool, m
 }
 
 /// The ids of the nodes that are computed from those of `sources`, and of these themselves.
-pub(crate) fn dependents(results: &[Tensor], sources: &[&Tensor]) -> HashSet<u64> {
-    let mut found: HashSet<u64> = sources.iter().map(|t| t.node.id).collect();
+pub(crate) fn dependents(results: &[Tensor], sources: &[&Tensor]) -> IdSet {
+    let mut found: IdSet = sources.iter().map(|t| t.node.id).collect();
     // Inputs are older than what is computed from them.
     let oldest = found.iter().min().copied().unwrap_or(u64::MAX);
     visit_where(
@@ -66,8 +67,8 @@ pub(crate) fn place(t: &Tensor) -> Place {
 /// same lines.
 pub(crate) fn replay(results: &[Tensor], with: &HashMap<Place, Tensor>) -> Vec<Tensor> {
     let oldest = with.keys().map(|place| place.0).min().unwrap_or(u64::MAX);
-    let mut again: HashMap<u64, Arc<Node>> = HashMap::new();
-    let look_up = |again: &HashMap<u64, Arc<Node>>, t: &Tensor| match (with.get(&place(t)), again.get(&t.node.id)) {
+    let mut again: IdMap<Arc<Node>> = IdMap::default();
+    let look_up = |again: &IdMap<Arc<Node>>, t: &Tensor| match (with.get(&place(t)), again.get(&t.node.id)) {
         (Some(other), _) => other.clone(),
         (None, Some(node)) => Tensor { node: node.clone(), output: t.output },
         (None, None) => t.clone(),
@@ -86,6 +87,28 @@ pub(crate) fn replay(results: &[Tensor], with: &HashMap<Place, Tensor>) -> Vec<T
     results.iter().map(|t| look_up(&again, t)).collect()
 }
 
+/// The expressions `results` with the bodies of what they call in place of the calls.
+pub(crate) fn inline_calls(results: &[Tensor]) -> Vec<Tensor> {
+    let mut again: IdMap<Vec<Tensor>> = IdMap::default();
+    let look_up = |again: &IdMap<Vec<Tensor>>, t: &Tensor| match again.get(&t.node.id) {
+        Some(outputs) => outputs[t.output].clone(),
+        None => t.clone(),
+    };
+    visit(results, |node| {
+        let Kind::Operation(operation) = &node.kind else { return };
+        let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&again, t)).collect();
+        if let Some(body) = operation.called() {
+            let with = body.parameters.iter().map(place).zip(inputs).collect();
+            again.insert(node.id, replay(&inline_calls(&body.results), &with));
+        } else if inputs.iter().zip(&node.inputs).any(|(new, old)| !new.is(old)) {
+            let node_again = node.again(operation, inputs);
+            let outputs = (0..node.outputs.len()).map(|output| Tensor { node: node_again.clone(), output });
+            again.insert(node.id, outputs.collect());
+        }
+    });
+    results.iter().map(|t| look_up(&again, t)).collect()
+}
+
 /// One result of one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Value {
@@ -98,11 +121,21 @@ pub(crate) struct Instruction {
     pub(crate) operands: Vec<Value>,
 }
 
-/// A list of instructions without duplicates, and the indices of the results.
+/// A list of instructions without twins, and where the results stand in it.
 pub(crate) struct Graph {
     pub(crate) instructions: Vec<Instruction>,
     pub(crate) results: Vec<Value>,
     constants: Constants,
+    calls: Calls,
+}
+
+/// What becomes of a [call](crate::call()).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Calls {
+    /// It stays one instruction.
+    Kept,
+    /// The instructions of its body stand in its place.
+    Inlined,
 }
 
 /// What a program does with small values that it was given.
@@ -123,7 +156,24 @@ enum Identity {
 }
 
 /// The instructions that are listed already, by what they are.
-type Known = HashMap<Identity, usize>;
+type Known = QuickMap<Identity, usize>;
+
+/// The values of a node's results.
+enum Values {
+    /// Those of one instruction.
+    Of(usize),
+    /// Those of the results of a body that stands in the node's place.
+    Each(Vec<Value>),
+}
+
+impl Values {
+    fn get(&self, output: usize) -> Value {
+        match self {
+            Values::Of(instruction) => Value { instruction: *instruction, output },
+            Values::Each(values) => values[output],
+        }
+    }
+}
 
 impl Graph {
     /// Lists what `results` need. Two given values that are equal are twins only where they are `constants`: the list is
@@ -131,12 +181,12 @@ impl Graph {
     ///
     /// # Errors
     /// The first fault among the results.
-    pub(crate) fn new(results: &[Tensor], constants: Constants) -> Result<Graph> {
+    pub(crate) fn new(results: &[Tensor], constants: Constants, calls: Calls) -> Result<Graph> {
         for result in results {
             result.check()?;
         }
-        let mut graph = Graph { instructions: vec![], results: vec![], constants };
-        graph.results = graph.list(results, HashMap::new(), &mut Known::new());
+        let mut graph = Graph { instructions: vec![], results: vec![], constants, calls };
+        graph.results = graph.list(results, IdMap::default(), &mut Known::default());
         Ok(graph)
     }
 
@@ -145,19 +195,23 @@ impl Graph {
         operation.given().filter(|_| self.constants == Constants::AsInputs)
     }
 
-    /// Adds what `results` need, where the values of some nodes are in the list already.
-    fn list(&mut self, results: &[Tensor], mut values: HashMap<u64, Vec<Value>>, known: &mut Known) -> Vec<Value> {
+    /// Adds what `results` need, where the values of some nodes stand in the list already.
+    fn list(&mut self, results: &[Tensor], mut values: IdMap<Values>, known: &mut Known) -> Vec<Value> {
         visit(results, |node| {
             if values.contains_key(&node.id) {
                 return;
             }
-            let operands: Vec<Value> = node.inputs.iter().map(|t| values[&t.node.id][t.output]).collect();
+            let operands: Vec<Value> = node.inputs.iter().map(|t| values[&t.node.id].get(t.output)).collect();
             let identity = match &node.kind {
                 Kind::Operation(operation) if self.takes(operation).is_some() => Identity::Leaf(node.id),
                 Kind::Operation(operation) => {
-                    if let Some(body) = operation.inlined() {
-                        let bound = body.parameters.iter().zip(&operands).map(|(p, &v)| (p.node.id, vec![v])).collect();
-                        values.insert(node.id, self.list(&body.results, bound, known));
+                    let called = || operation.called().filter(|_| self.calls == Calls::Inlined);
+                    if let Some(body) = operation.inlined().or_else(called) {
+                        let bound = (body.parameters.iter().zip(&operands))
+                            .map(|(p, &v)| (p.node.id, Values::Each(vec![v])))
+                            .collect();
+                        let inlined = self.list(&body.results, bound, known);
+                        values.insert(node.id, Values::Each(inlined));
                         return;
                     }
                     Identity::Operation { name: operation.name(), key: operation.key(), operands: operands.clone() }
@@ -181,17 +235,36 @@ impl Graph {
                     *new.insert(self.instructions.len() - 1)
                 }
             };
-            values.insert(node.id, (0..node.outputs.len()).map(|output| Value { instruction, output }).collect());
+            values.insert(node.id, Values::Of(instruction));
         });
-        results.iter().map(|t| values[&t.node.id][t.output]).collect()
+        results.iter().map(|t| values[&t.node.id].get(t.output)).collect()
     }
 }
 
 impl Tensor {
     /// Whether the value of this tensor is computed, by whatever way, from `leaf`.
     pub fn depends_on(&self, leaf: &Tensor) -> bool {
-        let mut found = false;
-        visit(std::slice::from_ref(self), |node| found |= node.id == leaf.node.id);
-        found
+        self.depends_on_each(&[leaf])[0]
+    }
+
+    /// As [`Tensor::depends_on`], of each of `leaves`, in one walk over the expression.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    ///
+    /// let [a, b, c] = [1.0f32, 2.0, 3.0].map(Tensor::scalar);
+    /// assert_eq!((&a + &b).depends_on_each(&[&a, &b, &c]), [true, true, false]);
+    /// ```
+    pub fn depends_on_each(&self, leaves: &[&Tensor]) -> Vec<bool> {
+        let oldest = leaves.iter().map(|leaf| leaf.node.id).min().unwrap_or(u64::MAX);
+        let mut seen = IdSet::default();
+        visit_where(
+            std::slice::from_ref(self),
+            |t| t.node.id >= oldest,
+            |node| {
+                seen.insert(node.id);
+            },
+        );
+        leaves.iter().map(|leaf| seen.contains(&leaf.node.id)).collect()
     }
 }

@@ -34,6 +34,7 @@ mod error;
 mod function;
 mod grad;
 mod graph;
+mod hash;
 mod host_reads;
 mod jit;
 mod listing;
@@ -81,8 +82,8 @@ pub use notes::set_note_handler;
 pub use num_complex::Complex;
 pub use ops::TriangularSolve;
 pub use ops::{
-    Bound, Combine, Convolution, Interpolation, Operand, PadMode, Pooling, Scan, checkpoint, cond, custom_gradient,
-    fori_loop, map, scan, switch, while_loop,
+    Bound, Combine, Convolution, Interpolation, Operand, PadMode, Pooling, Scan, call, checkpoint, cond,
+    custom_gradient, fori_loop, map, scan, switch, while_loop,
 };
 pub use precision::MatmulPrecision;
 pub use recorded::Recorded;

@@ -3,12 +3,13 @@
 //! Not here: the program's face and its text as a whole; see `lower.rs`. How one operation is written is with the
 //! operation.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::graph::{Constants, Graph, Value};
+use crate::graph::{Calls, Constants, Graph, Value};
+use crate::hash::{IdMap, QuickMap};
 use crate::region::Region;
 use crate::tensor::Kind;
 use crate::{DType, DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
@@ -30,13 +31,23 @@ pub(crate) struct Program {
     pub(crate) captured: Vec<(Captured, Sharding)>,
     /// The parameter that each captured value became, by its address.
     known: HashMap<usize, String>,
-    pub(crate) helpers: BTreeMap<String, String>,
+    /// Private functions, in the order of their first calls.
+    pub(crate) functions: Vec<Line>,
+    /// The names that functions have.
+    function_names: HashSet<String>,
+    /// The name of each private function, by its text without name and locations.
+    function_of: HashMap<String, String>,
     /// The type with the most elements, and the line that recorded it.
     pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
-    /// Numbers are given once in the whole function, in regions too.
+    numbers: Numbers,
+    failed: Option<Error>,
+}
+
+/// The next numbers of values in the function that is being written. Each is given once, in regions too.
+#[derive(Default)]
+struct Numbers {
     instructions: usize,
     constants: usize,
-    failed: Option<Error>,
 }
 
 /// One block of statements.
@@ -61,19 +72,56 @@ impl Line {
         Line { text, blocks: vec![], location: None }
     }
 
-    pub(crate) fn write(&self, to: &mut String, indent: usize, with_locations: bool) {
-        let _ = write!(to, "{:indent$}{}", "", self.text);
+    /// A function with this head, up to its body.
+    pub(crate) fn function(head: String, body: Body) -> Line {
+        Line { text: head, blocks: vec![(body.lines, "}".to_owned())], location: None }
+    }
+
+    /// Writes the line, with a reference to its location if there is a table of them.
+    pub(crate) fn write(&self, to: &mut String, indent: usize, mut locations: Option<&mut Locations>) {
+        let start = |to: &mut String| to.extend(std::iter::repeat_n(' ', indent));
+        start(to);
+        to.push_str(&self.text);
         for (lines, after) in &self.blocks {
             to.push('\n');
             for line in lines {
-                line.write(to, indent + 2, with_locations);
+                line.write(to, indent + 2, locations.as_deref_mut());
             }
-            let _ = write!(to, "{:indent$}{after}", "");
+            start(to);
+            to.push_str(after);
         }
-        if let Some((name, location)) = self.location.filter(|_| with_locations) {
-            let _ = write!(to, " {}", spell_location(name, location));
+        if let (Some((name, location)), Some(locations)) = (self.location, locations) {
+            let _ = write!(to, " loc(#loc{})", locations.alias(name, location));
         }
         to.push('\n');
+    }
+}
+
+/// The locations of a module, each written once, which statements refer to by aliases.
+#[derive(Default)]
+pub(crate) struct Locations {
+    lines: QuickMap<&'static Location<'static>, usize>,
+    named: QuickMap<(&'static str, usize), usize>,
+    /// The definitions of the aliases; they stand after the module.
+    pub(crate) definitions: String,
+}
+
+impl Locations {
+    /// The number of the alias of a line of the user's code under an operation's name. (It has a name because Shardy's
+    /// passes lose the line of a statement that has none.)
+    fn alias(&mut self, name: &'static str, location: &'static Location<'static>) -> usize {
+        let Locations { lines, named, definitions } = self;
+        let mut next = lines.len() + named.len();
+        let line = *lines.entry(location).or_insert_with(|| {
+            let file = location.file().replace('\\', "\\\\").replace('"', "\\\"");
+            let _ = writeln!(definitions, "#loc{next} = loc(\"{file}\":{}:{})", location.line(), location.column());
+            next += 1;
+            next - 1
+        });
+        *named.entry((name, line)).or_insert_with(|| {
+            let _ = writeln!(definitions, "#loc{next} = loc(\"{name}\"(#loc{line}))");
+            next
+        })
     }
 }
 
@@ -86,10 +134,11 @@ impl Program {
             declared,
             captured: vec![],
             known: HashMap::new(),
-            helpers: BTreeMap::new(),
+            functions: vec![],
+            function_names: HashSet::from(["main".to_owned()]),
+            function_of: HashMap::new(),
             largest: None,
-            instructions: 0,
-            constants: 0,
+            numbers: Numbers::default(),
             failed: None,
         }
     }
@@ -99,20 +148,20 @@ impl Program {
     }
 
     /// Writes the statements that `results` need and returns the names of their values. `names` are those of the leaves.
-    pub(crate) fn list(
-        &mut self,
-        results: &[Tensor],
-        leaves: &HashMap<u64, String>,
-        scope: &mut Body,
-    ) -> Result<Vec<String>> {
-        let graph = Graph::new(results, self.constants_are)?;
-        // A name for each result of each instruction.
-        let mut names: Vec<Vec<String>> = vec![];
-        let name = |names: &[Vec<String>], v: Value| names[v.instruction][v.output].clone();
+    pub(crate) fn list(&mut self, results: &[Tensor], leaves: &IdMap<String>, scope: &mut Body) -> Result<Vec<String>> {
+        // Only the main function has what the program captures.
+        let calls = if self.constants_are == Constants::AsInputs { Calls::Inlined } else { Calls::Kept };
+        let graph = Graph::new(results, self.constants_are, calls)?;
+        // The name of each instruction, and whether it stands for several results.
+        let mut names: Vec<(String, bool)> = Vec::with_capacity(graph.instructions.len());
+        let name = |names: &[(String, bool)], v: Value| match &names[v.instruction] {
+            (name, true) => format!("{name}#{}", v.output),
+            (name, false) => name.clone(),
+        };
         for instruction in &graph.instructions {
             let node = &instruction.node;
-            let number = self.instructions;
-            self.instructions += 1;
+            let number = self.numbers.instructions;
+            self.numbers.instructions += 1;
             for ty in &node.outputs {
                 if self.largest.as_ref().is_none_or(|(l, _)| ty.shape.num_elements() >= l.shape.num_elements()) {
                     self.largest = Some((ty.clone(), node.location));
@@ -122,7 +171,7 @@ impl Program {
                 Kind::Operation(operation) => {
                     if let Some(elements) = graph.takes(operation) {
                         // In a body too: XLA makes what it uses of the function around it an input of the loop or branch.
-                        names.push(vec![self.capture_host(&node.outputs[0], elements)]);
+                        names.push((self.capture_host(&node.outputs[0], elements), false));
                         continue;
                     }
                     if self.is_partitioned() {
@@ -155,10 +204,7 @@ impl Program {
                         n => format!("%{number}:{n} = {right}"),
                     };
                     scope.lines.push(Line { text, blocks, location: Some((operation.name(), node.location)) });
-                    names.push(match count {
-                        1 => vec![format!("%{number}")],
-                        _ => (0..node.outputs.len()).map(|i| format!("%{number}#{i}")).collect(),
-                    });
+                    names.push((format!("%{number}"), count > 1));
                     continue;
                 }
                 Kind::Placeholder { name } => match leaves.get(&node.id) {
@@ -178,9 +224,42 @@ impl Program {
                 Kind::Host(elements) => self.capture_host(&node.outputs[0], elements),
                 Kind::Poison(fault) => return Err(fault.clone().into()),
             };
-            names.push(vec![leaf]);
+            names.push((leaf, false));
         }
         Ok(graph.results.iter().map(|&v| name(&names, v)).collect())
+    }
+
+    /// Writes a private function that computes a region, unless there is one that is written alike. Gives its name, which is
+    /// `name`, with a number if another function has it.
+    fn function(&mut self, name: &str, region: &Region) -> Result<String> {
+        let numbers = std::mem::take(&mut self.numbers);
+        let Region { parameters, results } = region;
+        let leaves = parameters.iter().enumerate().map(|(i, p)| (p.node.id, format!("%arg{i}"))).collect();
+        let mut body = Body::default();
+        let names = self.list(results, &leaves, &mut body);
+        self.numbers = numbers;
+        let types: Vec<_> = results.iter().map(|t| t.ty().stablehlo()).collect();
+        body.lines.push(Line::bare(format!("return {} : {}", names?.join(", "), types.join(", "))));
+        let arguments: Vec<_> =
+            parameters.iter().enumerate().map(|(i, p)| format!("%arg{i}: {}", p.ty().stablehlo())).collect();
+        let head = format!("({}) -> ({}) {{", arguments.join(", "), types.join(", "));
+        let mut line = Line::function(head, body);
+        let mut definition = String::new();
+        line.write(&mut definition, 0, None);
+        if let Some(known) = self.function_of.get(&definition) {
+            return Ok(known.clone());
+        }
+        let mut chosen = name.to_owned();
+        for number in 1.. {
+            if self.function_names.insert(chosen.clone()) {
+                break;
+            }
+            chosen = format!("{name}_{number}");
+        }
+        line.text.insert_str(0, &format!("func.func private @{chosen}"));
+        self.functions.push(line);
+        self.function_of.insert(definition, chosen.clone());
+        Ok(chosen)
     }
 
     /// The parameter that a value in host memory becomes.
@@ -275,8 +354,8 @@ impl Lowering<'_> {
         if let Some(name) = self.scope.constants.get(&statement) {
             return name.clone();
         }
-        let name = format!("%c{}", self.program.constants);
-        self.program.constants += 1;
+        let name = format!("%c{}", self.program.numbers.constants);
+        self.program.numbers.constants += 1;
         self.push(format!("{name} = {statement}"));
         self.scope.constants.insert(statement, name.clone());
         name
@@ -284,16 +363,16 @@ impl Lowering<'_> {
 
     /// A statement before this operation's own, or in the block that is being written; the name of its only result.
     pub(crate) fn statement(&mut self, right: impl AsRef<str>) -> String {
-        let name = format!("%{}", self.program.instructions);
-        self.program.instructions += 1;
+        let name = self.fresh();
         self.push(format!("{name} = {}", right.as_ref()));
         name
     }
 
     /// A name that nothing else in the function has, for an argument of a block.
     pub(crate) fn fresh(&mut self) -> String {
-        self.program.instructions += 1;
-        format!("%{}", self.program.instructions - 1)
+        let number = self.program.numbers.instructions;
+        self.program.numbers.instructions += 1;
+        format!("%{number}")
     }
 
     /// Declares that the statement has `extra` results after those that the operation has.
@@ -338,20 +417,23 @@ impl Lowering<'_> {
         }
     }
 
+    /// The name of a private function that computes a region, the same for all regions that are written alike: `name`, or
+    /// that with a number.
+    pub(crate) fn function(&mut self, name: &str, region: &Region) -> String {
+        self.program.function(name, region).unwrap_or_else(|error| {
+            self.program.failed.get_or_insert(error);
+            String::new()
+        })
+    }
+
     /// Makes sure that the module has the private function `name`, whose whole text `define` gives.
     pub(crate) fn helper(&mut self, name: &str, define: impl FnOnce() -> String) {
-        if !self.program.helpers.contains_key(name) {
-            self.program.helpers.insert(name.to_owned(), define());
+        if self.program.function_names.insert(name.to_owned()) {
+            self.program.functions.push(Line::bare(define()));
         }
     }
 
     fn push(&mut self, text: String) {
         self.scope.lines.push(Line { text, blocks: vec![], location: Some((self.name, self.location)) });
     }
-}
-
-/// With a name, because Shardy's passes lose the line of a statement that has none.
-fn spell_location(name: &str, location: &Location<'_>) -> String {
-    let file = location.file().replace('\\', "\\\\").replace('"', "\\\"");
-    format!("loc(\"{name}\"(\"{file}\":{}:{}))", location.line(), location.column())
 }

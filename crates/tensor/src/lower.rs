@@ -1,15 +1,15 @@
-//! From a function to StableHLO text, with a `loc()` of the user's line on each statement.
+//! From a function to StableHLO text, with the location of the user's line on each statement.
 //!
 //! How one operation is written is in the operation's file, and how their statements come one after another in
 //! `listing.rs`; here is what surrounds them.
 
-use std::collections::HashMap;
 use std::panic::Location;
 
 use sha2::{Digest, Sha256};
 
+use crate::hash::IdMap;
 pub(crate) use crate::listing::Lowering;
-use crate::listing::{Body, Captured, Line, Program};
+use crate::listing::{Body, Captured, Line, Locations, Program};
 use crate::tensor::Kind;
 use crate::{Error, Function, Mesh, Result, Sharding, TensorType};
 
@@ -39,7 +39,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
         },
     };
     let mut arguments: Vec<String> = vec![];
-    let mut leaves = HashMap::new();
+    let mut leaves = IdMap::default();
     for (i, parameter) in parameters.iter().enumerate() {
         parameter.check()?;
         let Kind::Placeholder { name: called } = &parameter.node.kind else {
@@ -87,25 +87,22 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
         _ => format!("return {} : {}", result_names.join(", "), result_types.join(", ")),
     };
     body.lines.push(Line::bare(returned));
-    let write = |with_locations| {
-        let mesh = if partitioned { format!("  {}\n", mesh.declaration()) } else { String::new() };
-        let mut text = format!(
-            "module @{} {{\n{mesh}  func.func public @main({}) -> ({}) {{\n",
-            identifier(name),
-            arguments.join(", "),
-            declared.join(", ")
-        );
-        for line in &body.lines {
-            line.write(&mut text, 4, with_locations);
+    let head = format!("func.func public @main({}) -> ({}) {{", arguments.join(", "), declared.join(", "));
+    let main = Line::function(head, body);
+    let write = |mut locations: Option<&mut Locations>| {
+        let mut text = format!("module @{} {{\n", identifier(name));
+        if partitioned {
+            text.extend(["  ", &mesh.declaration(), "\n"]);
         }
-        text.push_str("  }\n");
-        for helper in program.helpers.values() {
-            text.push_str(helper);
+        for function in [&main].into_iter().chain(&program.functions) {
+            function.write(&mut text, 2, locations.as_deref_mut());
         }
         text.push_str("}\n");
         text
     };
-    Ok(Lowered { text: write(true), key: write(false), largest: program.largest, captured: program.captured })
+    let mut locations = Locations::default();
+    let text = write(Some(&mut locations)) + &locations.definitions;
+    Ok(Lowered { text, key: write(None), largest: program.largest, captured: program.captured })
 }
 
 /// A dictionary of attributes behind a type; nothing where there are none.
@@ -113,8 +110,8 @@ fn in_braces(attributes: &[String]) -> String {
     if attributes.is_empty() { String::new() } else { format!(" {{{}}}", attributes.join(", ")) }
 }
 
-/// A module name that MLIR takes: letters, digits and underscores.
-fn identifier(name: &str) -> String {
+/// A name of a module or a function that MLIR takes: letters, digits and underscores.
+pub(crate) fn identifier(name: &str) -> String {
     let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if clean.starts_with(|c: char| c.is_ascii_alphabetic()) { clean } else { format!("f_{clean}") }
 }

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::Location;
 use std::sync::{Mutex, PoisonError};
 
-use crate::graph::{Constants, Graph};
+use crate::graph::{Calls, Constants, Graph};
 use crate::notes::note;
 use crate::tensor::Kind;
 use crate::{Literal, Tensor, TensorType};
@@ -40,7 +40,7 @@ struct Step {
 impl Recompiles {
     /// Counts a program that `eval` compiled for a line. Its fifth is told of, with what differs from the fourth.
     pub(crate) fn count(&self, line: &'static Location<'static>, results: &[Tensor]) {
-        let Ok(graph) = Graph::new(results, Constants::AsInputs) else { return };
+        let Ok(graph) = Graph::new(results, Constants::AsInputs, Calls::Inlined) else { return };
         let steps: Vec<Step> = graph.instructions.iter().map(|i| Step::new(&graph, i)).collect();
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = lines.entry((line.file(), line.line())).or_default();

@@ -2,7 +2,8 @@
 
 use std::panic::Location;
 
-use crate::graph::{Constants, Graph};
+use crate::graph::{Calls, Constants, Graph};
+use crate::hash::IdMap;
 use crate::tensor::Kind;
 use crate::{Result, Tensor, TensorType};
 
@@ -25,7 +26,8 @@ pub struct Recorded {
 
 /// Lists what `results` are computed from, each value once, operands before users.
 pub(crate) fn record(parameters: &[Tensor], results: &[Tensor]) -> Result<Vec<Recorded>> {
-    let graph = Graph::new(results, Constants::InText)?;
+    let graph = Graph::new(results, Constants::InText, Calls::Inlined)?;
+    let numbers: IdMap<usize> = parameters.iter().enumerate().map(|(number, p)| (p.node.id, number)).collect();
     let recorded = graph.instructions.iter().map(|instruction| {
         let node = &instruction.node;
         Recorded {
@@ -33,7 +35,7 @@ pub(crate) fn record(parameters: &[Tensor], results: &[Tensor]) -> Result<Vec<Re
                 Kind::Operation(operation) => Some(operation.name()),
                 _ => None,
             },
-            parameter: parameters.iter().position(|p| p.node.id == node.id),
+            parameter: numbers.get(&node.id).copied(),
             name: match &node.kind {
                 Kind::Placeholder { name } => Some(name.clone()),
                 _ => None,

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::graph::{Place, dependents, place, replay};
+use crate::hash::IdSet;
 use crate::operation::Repeated;
 use crate::tensor::Kind;
 use crate::{Tensor, TensorType};
@@ -57,7 +58,7 @@ impl Region {
         parameters: Vec<Tensor>,
         results: &[Tensor],
     ) -> (Region, Vec<Tensor>) {
-        let own: HashSet<u64> = parameters.iter().map(|t| t.node.id).collect();
+        let own: IdSet = parameters.iter().map(|t| t.node.id).collect();
         let captures = frontier(results, |t| own.contains(&t.node.id) || is_since(start, t), |t| is_own(start, t));
         cut(of, parameters, captures, results, HashMap::new())
     }

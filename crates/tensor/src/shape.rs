@@ -1,6 +1,6 @@
 //! Shapes: the sizes of a tensor's axes, the rule of broadcasting, and [`TensorType`], a shape with a dtype.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -184,8 +184,15 @@ impl TensorType {
 
     /// StableHLO's spelling: `tensor<32x784xf32>`.
     pub fn stablehlo(&self) -> String {
-        let dims: String = self.shape.iter().map(|d| format!("{d}x")).collect();
-        format!("tensor<{dims}{}>", self.dtype.stablehlo())
+        let mut text = String::with_capacity(32);
+        text.push_str("tensor<");
+        for size in self.shape.iter() {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{size}x");
+        }
+        text.push_str(self.dtype.stablehlo());
+        text.push('>');
+        text
     }
 }
 

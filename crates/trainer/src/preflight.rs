@@ -5,6 +5,7 @@
 //! and nothing is measured; the values of the model are never computed.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_pjrt::Plugin;
@@ -15,13 +16,13 @@ pub use fulmen_preflight::{
     Bound, Error, Feasibility, GENERATIONS, Generation, LargeTensor, LineCost, Price, Prices, Report, Ring, Roofline,
     Slice, StepCost, StepSetting, Warning,
 };
-use fulmen_tensor::{Mesh, Runtime};
+use fulmen_tensor::{Function, Mesh, Runtime};
 
 use crate::program::trace_fit::{self, TracedFit};
-use crate::program::{StepProgram, is_internal};
-use crate::state::{names, to_initialize};
-use crate::step_config::Choices;
-use crate::step_config::limits::EpochSize;
+use crate::program::{StepProgram, TrainProgram, is_internal};
+use crate::setting::limits::EpochSize;
+use crate::setting::{Choices, Setting};
+use crate::state::{StateLayout, names, to_initialize};
 use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
@@ -44,11 +45,11 @@ pub fn training_step<M: TrainingModule>(
     slices: &[Slice],
     prices: Option<&Prices>,
 ) -> Result<Report> {
-    judge(&options.clone().into(), mesh, module, train, slices, prices)
+    estimate(&options.clone().into(), mesh, module, train, slices, prices)
 }
 
 /// As [`training_step`], with what the options do not say.
-fn judge<M: TrainingModule>(
+fn estimate<M: TrainingModule>(
     choices: &Choices,
     mesh: Option<&Mesh>,
     module: &M,
@@ -56,7 +57,9 @@ fn judge<M: TrainingModule>(
     slices: &[Slice],
     prices: Option<&Prices>,
 ) -> Result<Report> {
-    fulmen_preflight::estimate(&libtpu()?, slices, prices, |devices| record(choices, mesh, module, train, devices))
+    fulmen_preflight::estimate(&libtpu()?, slices, prices, |devices| {
+        TracedStep::new(choices, mesh, module, train, devices)?.step()
+    })
 }
 
 fn libtpu() -> Result<Plugin, Error> {
@@ -76,7 +79,7 @@ impl TrainerBuilder {
         slices: &[Slice],
         prices: Option<&Prices>,
     ) -> Result<Report> {
-        judge(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, slices, prices)
+        estimate(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, slices, prices)
     }
 
     /// The training step for this number of devices as StableHLO text, as JAX's `jit(step).lower(...).as_text()`. No device is
@@ -98,7 +101,8 @@ impl TrainerBuilder {
     /// # Errors
     /// An option that cannot be; a mistake in the step; a mesh of another number of devices.
     pub fn stablehlo<M: TrainingModule>(&self, module: &M, train: &DataLoader, devices: usize) -> Result<String> {
-        Ok(record(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, devices)?.stablehlo)
+        let recorded = TracedStep::new(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, devices)?;
+        Ok(recorded.function()?.stablehlo_for(&recorded.setting.mesh)?)
     }
 
     /// Compiles what a fit compiles (starting values, training step, validation steps, the module's programs, the copy of the
@@ -181,44 +185,65 @@ fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
 }
 
 /// The training step for this number of devices.
-fn record<M: TrainingModule>(
-    choices: &Choices,
-    mesh: Option<&Mesh>,
-    module: &M,
-    train: &DataLoader,
-    devices: usize,
-) -> Result<Step> {
-    let mesh = mesh_of(mesh, devices)?;
-    let replicas = Strategy::replicas(&mesh);
-    let setting = choices.on(mesh, replicas);
-    let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
-    let steps_per_epoch = setting.options.limit_train_batches.of(steps_per_epoch).max(1);
-    let samples = (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
-    let epoch = EpochSize {
-        batches: steps_per_epoch,
-        samples,
-        batch_size: batch_size as u64,
-        ..EpochSize::new(train, setting.options.max_duration)?
-    };
-    let (_, plan) = setting.plan(epoch);
-    let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
-    let shapes = (&[batch][..], steps_per_epoch);
-    let (layout, program) = trace_fit::training_step(module, &setting, &plan, shapes, setting.options.seed)?;
-    let function = program.largest().functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
-    Ok(Step {
-        is_internal,
-        parameter_of: names::parameter_of,
-        steps_per_epoch: Some(steps_per_epoch),
-        setting: Some(StepSetting {
-            batch_size,
-            precision: setting.options.precision.name().into(),
-            strategy: setting.options.strategy.to_string(),
-            mesh: setting.mesh.to_string(),
-        }),
-        note,
-        copied_bytes: setting.options.saves().then(|| layout.device_bytes(layout.ids(), &setting.mesh)),
-        ..Step::new(function, &setting.mesh)?
-    })
+struct TracedStep {
+    setting: Setting,
+    layout: Arc<StateLayout>,
+    program: TrainProgram,
+    batch_size: usize,
+    steps_per_epoch: u64,
+    /// What is different from the step that was asked for.
+    note: Option<String>,
+}
+
+impl TracedStep {
+    fn new<M: TrainingModule>(
+        choices: &Choices,
+        mesh: Option<&Mesh>,
+        module: &M,
+        train: &DataLoader,
+        devices: usize,
+    ) -> Result<TracedStep> {
+        let mesh = mesh_of(mesh, devices)?;
+        let replicas = Strategy::replicas(&mesh);
+        let setting = choices.on(mesh, replicas);
+        let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
+        let steps_per_epoch = setting.options.limit_train_batches.of(steps_per_epoch).max(1);
+        let samples = (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
+        let epoch = EpochSize {
+            batches: steps_per_epoch,
+            samples,
+            batch_size: batch_size as u64,
+            ..EpochSize::new(train, setting.options.max_duration)?
+        };
+        let (_, plan) = setting.plan(epoch);
+        let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
+        let shapes = (&[batch][..], steps_per_epoch);
+        let (layout, program) = trace_fit::training_step(module, &setting, &plan, shapes, setting.options.seed)?;
+        Ok(TracedStep { setting, layout, program, batch_size, steps_per_epoch, note })
+    }
+
+    fn function(&self) -> Result<&Function> {
+        self.program.largest().functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))
+    }
+
+    /// The step to estimate.
+    fn step(&self) -> Result<Step> {
+        let TracedStep { setting, layout, .. } = self;
+        Ok(Step {
+            is_internal,
+            parameter_of: names::parameter_of,
+            steps_per_epoch: Some(self.steps_per_epoch),
+            setting: Some(StepSetting {
+                batch_size: self.batch_size,
+                precision: setting.options.precision.name().into(),
+                strategy: setting.options.strategy.to_string(),
+                mesh: setting.mesh.to_string(),
+            }),
+            note: self.note.clone(),
+            copied_bytes: setting.options.saves().then(|| layout.device_bytes(layout.ids(), &setting.mesh)),
+            ..Step::new(self.function()?, &setting.mesh)?
+        })
+    }
 }
 
 /// The batch size and the steps of an epoch where these devices share a batch, and what is to be said of it.
@@ -319,7 +344,7 @@ mod tests {
             let builder = Trainer::builder().strategy(strategy);
             builder.preflight(&Mlp::new(2048), &loader(64), &slices, None).unwrap().slices.remove(0)
         };
-        let (ddp, fsdp) = (judge(Strategy::Ddp), judge(Strategy::Fsdp));
+        let (ddp, fsdp) = (estimate(Strategy::Ddp), judge(Strategy::Fsdp));
         let copied = |feasibility: &Feasibility| feasibility.copied_bytes.unwrap();
         assert!(copied(&ddp) > 7 * copied(&fsdp) && fsdp.copy_fits() == Some(true), "each device copies its part");
         let has = |feasibility: &Feasibility, kind| {

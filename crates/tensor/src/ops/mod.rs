@@ -63,7 +63,9 @@ mod trigonometric;
 mod unary;
 
 pub use binary::Operand;
-pub use control_flow::{Bound, Scan, checkpoint, cond, custom_gradient, fori_loop, map, scan, switch, while_loop};
+pub use control_flow::{
+    Bound, Scan, call, checkpoint, cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
+};
 pub use convolution::Convolution;
 pub use interpolate::Interpolation;
 pub use pad_modes::PadMode;

@@ -37,7 +37,8 @@ impl Operation for Threefry2x32 {
         // One private function a shape: the rounds are a hundred statements, and a model draws many times.
         let ty = cx.result().clone();
         let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
-        let name = format!("threefry2x32_{}", dims.join("x"));
+        // With a dot, which no function has that a user named.
+        let name = format!("threefry2x32.{}", dims.join("x"));
         cx.helper(&name, || helper(&name, &ty));
         format!("func.call @{name}({}) : {}", cx.operands(), cx.signature())
     }
@@ -47,7 +48,7 @@ impl Operation for Threefry2x32 {
 fn helper(name: &str, ty: &TensorType) -> String {
     let t = ty.stablehlo();
     let (key, scalar) = ("tensor<2xui32>", "tensor<ui32>");
-    let mut text = format!("  func.func private @{name}(%key: {key}, %a: {t}, %b: {t}) -> ({t}, {t}) {{\n");
+    let mut text = format!("func.func private @{name}(%key: {key}, %a: {t}, %b: {t}) -> ({t}, {t}) {{\n");
     let mut line = |statement: String| {
         let _ = writeln!(text, "    {statement}");
     };
@@ -85,7 +86,7 @@ fn helper(name: &str, ty: &TensorType) -> String {
         n += 1;
     }
     line(format!("return {x}, {y} : {t}, {t}"));
-    text.push_str("  }\n");
+    text.push_str("  }");
     text
 }
 

@@ -86,6 +86,7 @@ fn bodies_carry_their_own_lines() {
         cond(Tensor::scalar(true), &[&x], |x| vec![wrong(&x[0])], |x| x.to_vec()),
         cond(Tensor::scalar(true), &[&x], |x| x.to_vec(), |x| vec![wrong(&x[0])]),
         checkpoint(|x| vec![wrong(&x[0])], &[&x]),
+        fulmen_tensor::call("f", &[&x], |x| vec![wrong(&x[0])]),
         custom_gradient(&[&x], |x| vec![wrong(&x[0])], |_, _, c| c.to_vec()),
     ];
     for (i, results) in bad.iter().enumerate().skip(1) {

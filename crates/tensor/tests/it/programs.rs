@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
+use std::collections::HashMap;
+
 use expect_test::{Expect, expect};
-use fulmen_tensor::Argument;
-use fulmen_tensor::{Accelerator, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, grad};
+use fulmen_tensor::{
+    Accelerator, Argument, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, call, grad,
+};
 
 fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
     TensorType::new(DType::F32, shape)
@@ -12,9 +15,25 @@ fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
 
 /// The program without locations, which change with each edit of this file.
 fn check(function: &Function, expected: &Expect) {
-    let text = function.stablehlo().unwrap();
-    let lines = text.lines().map(|line| line.split(" loc(").next().unwrap().to_owned() + "\n");
-    expected.assert_eq(&lines.collect::<String>());
+    expected.assert_eq(&unlocated(&function.stablehlo().unwrap()));
+}
+
+/// A program without locations.
+pub(crate) fn unlocated(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.starts_with("#loc"));
+    lines.map(|line| line.split(" loc(").next().unwrap().to_owned() + "\n").collect()
+}
+
+/// The statements of a program that carry a location, each with the operation and the line that its aliases stand for.
+fn located(text: &str) -> Vec<(&str, &str, &str)> {
+    let aliases: HashMap<&str, &str> =
+        text.lines().filter_map(|l| l.strip_prefix('#')?.split_once(" = loc(")).collect();
+    let statements = text.lines().filter_map(|line| line.strip_suffix(')')?.split_once(" loc(#"));
+    let located = statements.map(|(statement, alias)| {
+        let (operation, line) = aliases[alias].split_once("(#").unwrap();
+        (statement, operation.trim_matches('"'), aliases[line.trim_end_matches(')')].trim_end_matches(')'))
+    });
+    located.collect()
 }
 
 #[test]
@@ -56,10 +75,120 @@ fn statements_carry_the_line_that_recorded_them() {
     let function = Function::trace("f", &[f32s([2])], |x| vec![grad(&x[0].tanh().sum_all(), &[&x[0]]).remove(0)]);
     let text = function.stablehlo().unwrap();
     let here = format!("tests/it/programs.rs\":{line}:");
-    for operation in ["stablehlo.tanh", "stablehlo.multiply"] {
-        let statement = text.lines().find(|l| l.contains(operation)).unwrap();
-        assert!(statement.contains(&here), "{statement}");
+    for (spelled, operation) in [("stablehlo.tanh", "tanh"), ("stablehlo.multiply", "mul")] {
+        let statement = located(&text).into_iter().find(|(statement, ..)| statement.contains(spelled)).unwrap();
+        assert!(statement.1 == operation && statement.2.contains(&here), "{statement:?}");
     }
+    // Each location stands in the text once.
+    let mut defined: Vec<_> = text.lines().filter(|line| line.starts_with("#loc")).collect();
+    defined.iter_mut().for_each(|line| *line = line.split_once(" = ").unwrap().1);
+    let all = defined.len();
+    defined.sort_unstable();
+    defined.dedup();
+    assert_eq!(defined.len(), all, "{text}");
+}
+
+#[test]
+fn equal_calls_are_one_function_and_others_are_not() {
+    let scaled = |by: f64| move |x: &[Tensor]| vec![(&x[0] * by).tanh()];
+    let function = Function::trace("f", &[f32s([2]), f32s([2]), f32s([3])], |x| {
+        let twice = |x: &Tensor| call("scale", &[x], scaled(2.0)).remove(0);
+        let thrice = call("scale", &[&x[0]], scaled(3.0)).remove(0);
+        vec![twice(&x[0]), twice(&x[1]), twice(&x[2]), thrice]
+    });
+    check(
+        &function,
+        &expect![[r#"
+            module @f {
+              func.func public @main(%arg0: tensor<2xf32>, %arg1: tensor<2xf32>, %arg2: tensor<3xf32>) -> (tensor<2xf32>, tensor<2xf32>, tensor<3xf32>, tensor<2xf32>) {
+                %1 = func.call @scale(%arg0) : (tensor<2xf32>) -> tensor<2xf32>
+                %3 = func.call @scale(%arg1) : (tensor<2xf32>) -> tensor<2xf32>
+                %5 = func.call @scale_1(%arg2) : (tensor<3xf32>) -> tensor<3xf32>
+                %6 = func.call @scale_2(%arg0) : (tensor<2xf32>) -> tensor<2xf32>
+                return %1, %3, %5, %6 : tensor<2xf32>, tensor<2xf32>, tensor<3xf32>, tensor<2xf32>
+              }
+              func.func private @scale(%arg0: tensor<2xf32>) -> (tensor<2xf32>) {
+                %1 = stablehlo.constant dense<2.0> : tensor<f32>
+                %2 = stablehlo.broadcast_in_dim %1, dims = [] : (tensor<f32>) -> tensor<2xf32>
+                %3 = stablehlo.multiply %arg0, %2 : tensor<2xf32>
+                %4 = stablehlo.tanh %3 : tensor<2xf32>
+                return %4 : tensor<2xf32>
+              }
+              func.func private @scale_1(%arg0: tensor<3xf32>) -> (tensor<3xf32>) {
+                %1 = stablehlo.constant dense<2.0> : tensor<f32>
+                %2 = stablehlo.broadcast_in_dim %1, dims = [] : (tensor<f32>) -> tensor<3xf32>
+                %3 = stablehlo.multiply %arg0, %2 : tensor<3xf32>
+                %4 = stablehlo.tanh %3 : tensor<3xf32>
+                return %4 : tensor<3xf32>
+              }
+              func.func private @scale_2(%arg0: tensor<2xf32>) -> (tensor<2xf32>) {
+                %1 = stablehlo.constant dense<3.0> : tensor<f32>
+                %2 = stablehlo.broadcast_in_dim %1, dims = [] : (tensor<f32>) -> tensor<2xf32>
+                %3 = stablehlo.multiply %arg0, %2 : tensor<2xf32>
+                %4 = stablehlo.tanh %3 : tensor<2xf32>
+                return %4 : tensor<2xf32>
+              }
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn a_call_computes_and_differentiates_as_what_it_calls() {
+    let rate = Tensor::placeholder("rate", f32s([]));
+    let [x, y] = ["x", "y"].map(|name| Tensor::placeholder(name, f32s([3])));
+    let body = |inputs: &[Tensor]| {
+        let scaled = &inputs[0] * (&rate * 2.0).exp();
+        let inner = call("inner", &[&scaled], |s| vec![s[0].sin()]).remove(0);
+        vec![&inner * &inputs[1], inner.sum_all()]
+    };
+    let step = |called: bool| {
+        // One input is computed from the other: no gradient may flow twice.
+        let inputs = [&x, &(&x * &y)];
+        let outputs = if called { call("outer", &inputs, body) } else { body(&inputs.map(Tensor::clone)) };
+        let loss = (&outputs[0] * &outputs[0]).sum_all() * &outputs[1];
+        let mut results = grad(&loss, &[&x, &y, &rate]);
+        let second = (&results[0] * &results[1]).sum_all();
+        results.extend(grad(&second, &[&x, &rate]));
+        results.push(loss);
+        Function::new("step", vec![x.clone(), y.clone(), rate.clone()], results)
+    };
+    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
+    let arrays = [(vec![0.3f32, -1.2, 0.7], vec![3]), (vec![1.1, 0.4, -0.6], vec![3]), (vec![0.1], vec![])]
+        .map(|(values, shape)| runtime.to_device(&Literal::from_slice(&values, &shape[..]).unwrap()).unwrap());
+    let values = |called| {
+        let step = runtime.compile(&step(called)).unwrap();
+        let outputs = step.call(arrays.iter().map(Argument::Borrow).collect()).unwrap();
+        let values = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        values.iter().flat_map(|literal| literal.to_f64()).collect::<Vec<_>>()
+    };
+    let (called, plain) = (values(true), values(false));
+    assert_eq!(called.len(), 3 + 3 + 1 + 3 + 1 + 1);
+    for (called, plain) in called.iter().zip(&plain) {
+        assert!((called - plain).abs() <= 1e-5 * plain.abs().max(1.0), "{called} and {plain}");
+    }
+}
+
+#[test]
+fn a_call_of_what_is_impossible_is_poisoned_at_its_line() {
+    let x = Tensor::ones(DType::F32, [2, 3]);
+    let line = line!() + 1;
+    let product = call("product", &[&x], |x| vec![x[0].matmul(&x[0])]).remove(0);
+    assert_eq!(product.fault().unwrap().location().line(), line);
+    let after = call("after", &[&product], |x| vec![x[0].exp()]).remove(0);
+    assert_eq!(after.fault().unwrap().operation(), "matmul");
+    let mixed = call("mixed", &[&x], |x| vec![x[0].exp(), x[0].matmul(&x[0])]);
+    assert!(mixed.iter().all(|y| y.fault().is_some_and(|fault| fault.operation() == "matmul")));
+    assert!(call("nothing", &[&x], |_| vec![]).is_empty());
+}
+
+#[test]
+fn a_program_that_runs_once_has_its_values_as_arguments_in_calls_too() {
+    let shifted =
+        |by: f32| call("shift", &[&Tensor::ones(DType::F32, [2])], |x| vec![&x[0] + Tensor::scalar(by)]).remove(0);
+    let text = |by| Function::new("f", vec![], vec![shifted(by)]).constants_as_inputs().stablehlo().unwrap();
+    assert_eq!(text(1.0), text(2.0));
+    assert_eq!(shifted(2.5).eval().unwrap().to_f64(), [3.5, 3.5]);
 }
 
 #[test]
@@ -82,10 +211,10 @@ fn every_statement_of_composed_operations_carries_the_users_line() {
         results
     });
     let text = function.stablehlo().unwrap();
-    let statements: Vec<_> = text.lines().filter(|line| line.contains(" loc(")).collect();
+    let statements = located(&text);
     assert!(statements.len() > 80, "{text}");
     for statement in statements {
-        assert!(statement.contains("tests/it/programs.rs\":"), "{statement}");
+        assert!(statement.2.contains("tests/it/programs.rs\":"), "{statement:?}");
     }
     let unused = Tensor::scalar(1.0f32);
     assert!(grad(&Tensor::scalar(2.0f32), &[&unused])[0].location().file().ends_with("programs.rs"));

@@ -177,7 +177,7 @@ fn a_block_under_autocast_compiles_for_a_tpu_and_multiplies_in_bf16() {
     let sizes = Sizes { batch: 4, time: 128, width: 256, heads: 2, vocabulary: 512 };
     let step = sizes.step(DType::F32, Some(DType::Bf16));
     let text = step.stablehlo().unwrap();
-    let products: Vec<&str> = text.lines().filter(|l| l.contains("dot_general")).collect();
+    let products: Vec<&str> = text.lines().filter(|l| l.contains("stablehlo.dot_general")).collect();
     // Seven forward (qkv, scores, mix, out, up, down, logits), each with two derivatives.
     assert_eq!(products.len(), 21);
     assert!(products.iter().all(|p| p.split(" : ").last().unwrap().matches("bf16>").count() == 3), "{products:?}");

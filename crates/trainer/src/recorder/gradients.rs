@@ -55,10 +55,10 @@ impl Gradients<'_> {
     /// The gradient as the optimizer gets it. Recorded where it is used: a whole gradient that goes into a branch would
     /// take memory, where its sum is there already.
     /// `norm` is [`Gradients::norm_to_clip`].
-    pub(super) fn ready(&self, gradient: &Gradient<'_>, norm: Option<&Tensor>) -> Tensor {
+    pub(super) fn ready(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
         let mean = match &self.samples {
-            Some(samples) => &gradient.sum / samples.to_dtype(gradient.sum.dtype()),
-            None => gradient.sum.clone(),
+            Some(samples) => sum / samples.to_dtype(sum.dtype()),
+            None => sum.clone(),
         };
         clip::clip(self.clip, &mean, norm)
     }
@@ -93,18 +93,19 @@ pub(super) fn gradients<'a>(
     group: Option<&Group>,
     setting: &StepConfig,
 ) -> Gradients<'a> {
-    let wrt: Vec<&Tensor> = params.iter().flat_map(|param| &param.used).collect();
+    let used: Vec<Tensor> = params.iter().flat_map(|param| &param.used).cloned().collect();
+    let wrt: Vec<&Tensor> = used.iter().collect();
     let scale = optimizer.loss_scale.map(|ids| GradScaler::new(values.all_of(ids)));
     let found = match &scale {
         Some(scale) => grad(&scale.scale(loss), &wrt).iter().map(|g| scale.unscale(g)).collect(),
         None => grad(loss, &wrt),
     };
-    let mut found = found.into_iter();
+    let mut found = found.into_iter().zip(loss.depends_on_each(&wrt));
     let mut of = vec![];
     for param in params {
-        let parts = found.by_ref().take(param.used.len()).zip(&param.used);
         // As in PyTorch: what has no gradient is left alone, by weight decay too.
-        let parts = parts.filter(|(_, used)| loss.depends_on(used)).map(|(gradient, _)| gradient);
+        let parts = found.by_ref().take(param.used.len());
+        let parts = parts.filter(|(_, is_used)| *is_used).map(|(gradient, _)| gradient);
         let Some(sum) = parts.reduce(|sum, part| sum + part) else { continue };
         // Summed over the devices, of which each keeps only the part that it updates.
         let sharding = &values.layout[param.slots.param].sharding;

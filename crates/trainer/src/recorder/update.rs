@@ -1,7 +1,7 @@
 //! The optimizer's part of a step: new parameters, and what it remembers of them.
 
 use fulmen_nn::optim::{Optimizer, Step};
-use fulmen_tensor::{Tensor, cond};
+use fulmen_tensor::{Tensor, call, cond};
 
 use super::gradients::{Gradients, Param};
 use super::values::Values;
@@ -89,21 +89,25 @@ fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gr
         let slots = gradient.param.slots;
         let entry = &values.layout[slots.param];
         let before = before(&gradient.param, values);
-        let (value, before) = (&gradient.param.value, &before[1..]);
-        let ready = gradients.ready(gradient, norm.as_ref());
-        let (parameter, state) = optimizer.update(steps.of(slots), &entry.name, value, &ready, before);
-        // A gradient may be wider than its parameter, that of a group of batches say, and so what is made of both.
-        let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
-        let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
-        if state.len() != before.len() {
+        let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&before).collect();
+        // Parameters of one type share a function.
+        let after = call("update", &inputs, |inputs| {
+            let ready = gradients.ready(&inputs[0], norm.as_ref());
+            let (parameter, state) = optimizer.update(steps.of(slots), &entry.name, &inputs[1], &ready, &inputs[2..]);
+            // A gradient may be wider than its parameter, that of a group of batches say, and so what is made of both.
+            let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
+            let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
+            [parameter].into_iter().chain(state).collect()
+        });
+        if after.len() != before.len() {
             return Err(Error::usage(format!(
                 "the optimizer has {} tensors of state for `{}`, and its update() returned {}",
-                before.len(),
+                before.len() - 1,
                 entry.name,
-                state.len()
+                after.len() - 1
             )));
         }
-        for (new, id) in [parameter].into_iter().chain(state).zip(slots.changed()) {
+        for (new, id) in after.into_iter().zip(slots.changed()) {
             values.check_one(id, &new)?;
             all.push(new);
         }

@@ -3,6 +3,7 @@
 //! A body is traced once, with parameters in place of its arguments, and closed ([`Region`]).
 
 mod branches;
+mod call;
 mod checkpoint;
 mod cond;
 mod custom_gradient;
@@ -14,6 +15,7 @@ mod while_loop;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use call::call;
 pub use checkpoint::checkpoint;
 pub use cond::{cond, switch};
 pub use custom_gradient::custom_gradient;

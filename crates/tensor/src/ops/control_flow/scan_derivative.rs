@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 use super::no_derivative;
 use super::scan::{Loop, Step};
 use crate::grad::pull_back;
-use crate::graph::{Constants, Graph, Value, dependents, place, replay};
+use crate::graph::{Calls, Constants, Graph, Value, dependents, place, replay};
 use crate::operation::{Repeated, Vjp};
 use crate::region::{Region, frontier, parameters};
 use crate::scope::Scope;
@@ -228,8 +228,8 @@ impl Loop {
         let ys = &own.results[carries..];
         // Twins are kept once.
         let all: Vec<Tensor> = ys.iter().chain(&*residuals).chain(values).cloned().collect();
-        let graph =
-            Graph::new(&all, Constants::InText).map_err(|e| Fault::new("scan", e.to_string(), Scope::line()))?;
+        let graph = Graph::new(&all, Constants::InText, Calls::Inlined)
+            .map_err(|e| Fault::new("scan", e.to_string(), Scope::line()))?;
         let (kept, wanted) = graph.results.split_at(ys.len() + residuals.len());
         let mut kept: Vec<Value> = kept.to_vec();
         let mut sources = vec![];

@@ -451,6 +451,10 @@ const FLOW: &[(&str, Call)] = &[
     }),
     ("map", |c, x| map(|x| vec![x[0].tanh()], &[c.pick(x)])),
     ("checkpoint", |c, x| checkpoint(|v| vec![v[0].exp().sin()], &[c.pick(x)])),
+    ("call", |c, x| {
+        let (a, b) = (c.pick(x), c.pick(x));
+        fulmen_tensor::call("f", &[a], |v| vec![&v[0] + b.exp(), v[0].sin()])
+    }),
 ];
 
 /// Every call by name.

@@ -1,0 +1,137 @@
+//! Parts of a program that are functions of their own: [`call`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Derivatives, borrowed, no_derivative, types};
+use crate::grad::pull_back;
+use crate::lower::{Lowering, identifier};
+use crate::operation::{Operation, Vjp};
+use crate::region::{Region, parameters};
+use crate::scope::Scope;
+use crate::tensor::{all_live, next_id};
+use crate::{Fault, Tensor, TensorType};
+
+/// A function that is called: its name and its body.
+struct Callee {
+    name: String,
+    region: Region,
+    derivatives: Derivatives<Derivative>,
+}
+
+/// Another function, which gives the cotangents of the inputs `wrt`.
+struct Derivative {
+    callee: Arc<Callee>,
+    wrt: Vec<usize>,
+    /// What a user's own derivative took from outside of the function.
+    outside: Vec<Tensor>,
+}
+
+struct Call(Arc<Callee>);
+
+impl Callee {
+    fn new(name: String, region: Region) -> Arc<Callee> {
+        Arc::new(Callee { name, region, derivatives: Derivatives::new() })
+    }
+
+    /// The results; there may be none.
+    fn apply(self: Arc<Callee>, inputs: &[Tensor]) -> Vec<Tensor> {
+        if self.region.results.is_empty() { vec![] } else { Tensor::apply_all(Call(self), &borrowed(inputs)) }
+    }
+
+    fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Fault> {
+        let Region { parameters: own, results } = &self.region;
+        let given: Vec<&Tensor> = (0..cx.outputs.len())
+            .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
+            .map(|o| &results[o])
+            .collect();
+        let cotangents = parameters("call", "cotangent", given.iter().map(|t| t.ty()));
+        let seeds: Vec<_> = given.iter().map(|&t| t.clone()).zip(cotangents.iter().cloned()).collect();
+        let needed: Vec<usize> = (0..own.len()).filter(|&i| cx.needed[i]).collect();
+        let found = pull_back(&seeds, &needed.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
+        let found = needed.into_iter().zip(found).filter_map(|(i, gradient)| Some((i, gradient?)));
+        let (wrt, gradients): (Vec<usize>, Vec<Tensor>) = found.unzip();
+        let all = own.iter().chain(&cotangents).cloned().collect();
+        let (region, outside) = Region::close("call", 0, all, &gradients);
+        Ok(Derivative { callee: Callee::new(format!("{}_vjp", self.name), region), wrt, outside })
+    }
+}
+
+impl Operation for Call {
+    fn name(&self) -> &'static str {
+        "call"
+    }
+    fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        Ok(types(&self.0.region.results))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let mut cotangents = vec![None; cx.inputs.len()];
+        let asked = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
+        let derivative = match self.0.derivatives.get(asked, || self.0.differentiate(cx)) {
+            Ok(derivative) => derivative,
+            Err(fault) => return no_derivative(fault, cx.inputs.len()),
+        };
+        let mut inputs = cx.inputs.to_vec();
+        // Only floats have cotangents that mean anything.
+        inputs.extend(cx.cotangents.iter().flatten().filter(|c| c.dtype().is_inexact()).cloned());
+        inputs.extend(derivative.outside.iter().cloned());
+        for (&i, cotangent) in derivative.wrt.iter().zip(derivative.callee.clone().apply(&inputs)) {
+            cotangents[i] = Some(cotangent);
+        }
+        cotangents
+    }
+    fn called(&self) -> Option<&Region> {
+        Some(&self.0.region)
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let name = cx.function(&self.0.name, &self.0.region);
+        format!("func.call @{name}({}) : {}", cx.operands(), cx.signature())
+    }
+    fn key(&self) -> String {
+        format!("{:p}", Arc::as_ptr(&self.0))
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "call of {}", self.0.name)
+    }
+}
+
+/// `f(inputs)` as a function of its own in the program, named `name`, that is called. All calls that record
+/// the same operations on the same types share one function, so that the program is a shorter text (JAX does this with a
+/// `jit` within a `jit`). The compiler inlines it: the values and the gradients are those of `f`.
+///
+/// `f` is called once, with stand-ins for `inputs`. It may use tensors from outside as well; what depends on these alone is
+/// computed outside of the function. A [`Variable`](crate::Variable) that `f` sets keeps a value that exists only within it:
+/// return the value and set the variable after.
+///
+/// ```
+/// use fulmen_tensor::{DType, Function, TensorType, call};
+///
+/// let ty = TensorType::new(DType::F32, [3]);
+/// let function = Function::trace("f", &[ty.clone(), ty], |x| {
+///     x.iter().flat_map(|x| call("softsign", &[x], |x| vec![&x[0] / (x[0].abs() + 1.0)])).collect()
+/// });
+/// let text = function.stablehlo()?;
+/// assert_eq!((text.matches("stablehlo.divide").count(), text.matches("func.call @softsign(").count()), (1, 2));
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn call(name: &str, inputs: &[&Tensor], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Vec<Tensor> {
+    let _scope = Scope::open();
+    let start = next_id();
+    // A poisoned input reaches the results in its own way.
+    if all_live(inputs.iter().copied()).is_err() {
+        return Scope::outside(|| f(&super::owned(inputs)));
+    }
+    let own = parameters("call", "input", inputs.iter().map(|t| t.ty()));
+    let results = Scope::outside(|| f(&own));
+    if let Err(fault) = all_live(&results) {
+        // The others are values within the body.
+        return vec![Tensor::poisoned(fault); results.len()];
+    }
+    let (region, captures) = Region::close("call", start, own, &results);
+    let inputs: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).chain(captures).collect();
+    Callee::new(identifier(name), region).apply(&inputs)
+}
