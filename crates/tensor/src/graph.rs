@@ -121,7 +121,7 @@ pub(crate) struct Instruction {
     pub(crate) operands: Vec<Value>,
 }
 
-/// A list of instructions without twins, and where the results stand in it.
+/// A list of instructions without duplicates, and the indices of the results.
 pub(crate) struct Graph {
     pub(crate) instructions: Vec<Instruction>,
     pub(crate) results: Vec<Value>,
@@ -195,7 +195,7 @@ impl Graph {
         operation.given().filter(|_| self.constants == Constants::AsInputs)
     }
 
-    /// Adds what `results` need, where the values of some nodes stand in the list already.
+    /// Adds what `results` need, where the values of some nodes are in the list already.
     fn list(&mut self, results: &[Tensor], mut values: IdMap<Values>, known: &mut Known) -> Vec<Value> {
         visit(results, |node| {
             if values.contains_key(&node.id) {

@@ -1,7 +1,7 @@
 //! The form that every operation has: its shape rule, its derivative and its StableHLO text, side by side.
 //!
 //! An operation is one `struct` in [`ops`](crate::ops) that implements [`Operation`]; its attributes are the struct's
-//! fields. The method of [`Tensor`] that users call, with the formula in its doc, stands in the same file.
+//! fields. The method of [`Tensor`] that users call, with the formula in its doc, is in the same file.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         Repeated::Constants
     }
 
-    /// The body that stands in a program instead of this operation, if it is only a name for what it contains: its
+    /// The body that replaces this operation in a program, if it is only a name for what it contains: its
     /// parameters are the operands. What sets it apart is its derivative.
     fn inlined(&self) -> Option<&Region> {
         None
@@ -56,7 +56,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// How the operand's parts lie that the operation gathers, if it does nothing else.
+    /// The sharding of the operand, if the operation gathers it and does nothing else.
     fn gathers(&self) -> Option<&Sharding> {
         None
     }

@@ -20,9 +20,9 @@ use fulmen_tensor::{Function, Mesh, Runtime};
 
 use crate::program::trace_fit::{self, TracedFit};
 use crate::program::{StepProgram, TrainProgram, is_internal};
-use crate::setting::limits::EpochSize;
-use crate::setting::{Choices, Setting};
 use crate::state::{StateLayout, names, to_initialize};
+use crate::step_config::limits::EpochSize;
+use crate::step_config::{Choices, StepConfig};
 use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
@@ -186,7 +186,7 @@ fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
 
 /// The training step for this number of devices.
 struct TracedStep {
-    setting: Setting,
+    setting: StepConfig,
     layout: Arc<StateLayout>,
     program: TrainProgram,
     batch_size: usize,
