@@ -340,11 +340,11 @@ mod tests {
             return;
         }
         let slices = Slice::parse_list("v5e:2x4").unwrap();
-        let judge = |strategy| {
+        let estimate = |strategy| {
             let builder = Trainer::builder().strategy(strategy);
             builder.preflight(&Mlp::new(2048), &loader(64), &slices, None).unwrap().slices.remove(0)
         };
-        let (ddp, fsdp) = (estimate(Strategy::Ddp), judge(Strategy::Fsdp));
+        let (ddp, fsdp) = (estimate(Strategy::Ddp), estimate(Strategy::Fsdp));
         let copied = |feasibility: &Feasibility| feasibility.copied_bytes.unwrap();
         assert!(copied(&ddp) > 7 * copied(&fsdp) && fsdp.copy_fits() == Some(true), "each device copies its part");
         let has = |feasibility: &Feasibility, kind| {
