@@ -27,7 +27,7 @@ impl Rates {
 
     /// US dollars per hour for a slice.
     pub(crate) fn of_slice(&self, slice: &Slice) -> Option<f64> {
-        Some(self.0.of(slice)?.usd_per_chip_hour * slice.num_chips() as f64)
+        Some(self.0.for_slice(slice)?.usd_per_chip_hour * slice.num_chips() as f64)
     }
 
     /// US dollars per day for a disk.
