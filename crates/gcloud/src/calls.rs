@@ -99,7 +99,7 @@ pub(crate) fn create(
             let command = if machine.flex_start { format!("alpha {command}") } else { command.to_owned() };
             let valid = format!("--valid-until-duration={}s", machine.ready_timeout.as_secs());
             let node = format!("--node-id={name}");
-            at(&command, name, place, &[&node, &format!("--runtime-version={version}"), &valid])
+            located(&command, name, place, &[&node, &format!("--runtime-version={version}"), &valid])
         }
         false => located("compute tpus tpu-vm create", name, place, &[&format!("--version={version}")]),
     };
