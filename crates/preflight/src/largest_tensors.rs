@@ -138,6 +138,6 @@ mod tests {
         assert_eq!(of[0], ("input 1", 400_000, 1), "{large:?}");
         // Each device has an eighth of the rows of the results.
         assert_eq!((of[1].1, of[2].1), (8 * 1000 * 4, 8 * 1000 * 4), "{large:?}");
-        assert!(large.iter().all(|t| t.source.contains(&format!("large.rs:{line}:"))), "{large:?}");
+        assert!(large.iter().all(|t| t.source.contains(&format!("largest_tensors.rs:{line}:"))), "{large:?}");
     }
 }

@@ -55,7 +55,7 @@ fn play(go: &Path) -> Result<()> {
 fn who_is_early_for_the_next_run_is_not_taken_for_one_of_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
-    let mut troupe = Troupe::new("again::member", COUNT);
+    let mut troupe = Troupe::new("restarts::member", COUNT);
     for index in 0..COUNT {
         troupe.start(index, go.to_str().unwrap(), &[("FULMEN_HEARTBEAT_TIMEOUT", "60")]);
     }
