@@ -184,7 +184,7 @@ impl Presize {
             })?;
             for (&index, done) in round.iter().zip(done) {
                 match done {
-                    Ok(Small { extension, bytes, read }) => {
+                    Ok(ResizedImage { extension, bytes, read }) => {
                         write(&mut writer, images, index, extension, &bytes)?;
                         progress.advance(read);
                     }
@@ -209,7 +209,8 @@ impl Presize {
         let Presize { side, quality, seed, max_samples, max_bytes, .. } = self;
         let (decoding, decoder) = (self.pipeline.to_string(), fulmen_images::jpeg_decoder());
         let options = format!(
-            "shorter side {side}, quality {quality}, decoded by {decoding} with {decoder}, seed {seed}, at most {max_samples} samples and {max_bytes} bytes a shard"
+            "shorter side {side}, quality {quality}, decoded by {decoding} with {decoder}, seed {seed}, at most \
+             {max_samples} samples and {max_bytes} bytes a shard"
         );
         Ok(PresizeInputs { options, images: fingerprint.to_string(), left_out: Vec::new() })
     }
@@ -279,16 +280,16 @@ impl Presize {
         if side <= self.side {
             // Decoded anyway, to find damage now.
             pipeline.decode(&file, &mut random)?;
-            return Ok(Small { extension, bytes: file, read });
+            return Ok(ResizedImage { extension, bytes: file, read });
         }
         let small = pipeline.resize(self.side).decode(&file, &mut random)?;
         let bytes = encode_image(&small, Encoding::Jpeg { quality: self.quality })?;
-        Ok(Small { extension: "jpg", bytes, read })
+        Ok(ResizedImage { extension: "jpg", bytes, read })
     }
 }
 
 /// An image that is small enough.
-struct Small {
+struct ResizedImage {
     extension: &'static str,
     bytes: Vec<u8>,
     /// The size of its original file in bytes.

@@ -735,7 +735,7 @@ fn child_that_fills_its_disk() {
     let builder = |data: &Noise| Filling(data.clone(), filler.clone()).cache(&path).part_bytes(320_000).workers(1);
     let error = builder(&data).open().unwrap_err();
     let text = error.to_string();
-    assert!(error.is_disk_full() && text.contains("the disk has") && text.contains("goes on after"), "{text}");
+    assert!(error.is_disk_full() && text.contains("the disk has") && text.contains("continues after"), "{text}");
     fs::write(&filler, "").unwrap();
     data.count();
     let cached = builder(&data).open().unwrap();

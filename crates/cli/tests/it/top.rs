@@ -4,7 +4,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 use expect_test::{expect, expect_file};
-use fulmen_cli::top::{Look, Screen};
+use fulmen_cli::top::{Screen, Snapshot};
 use fulmen_machine::{DeviceMetrics, Level, Process, RunMetrics, Step, Watched};
 use fulmen_tui::svg;
 use ratatui::Terminal;
@@ -12,7 +12,7 @@ use ratatui::backend::TestBackend;
 use serde_json::Value;
 
 /// Four devices and a training on them.
-fn look(turn: u32) -> Look {
+fn look(turn: u32) -> Snapshot {
     let wave = f64::from(turn % 12) / 12.0;
     let device = |id: i64| DeviceMetrics {
         duty_cycle: Some(78.0 + 4.0 * id as f64 + 9.0 * wave),
@@ -41,7 +41,7 @@ fn look(turn: u32) -> Look {
     };
     let step_time = Some(Duration::from_micros(310_250));
     let watched = Watched { process, load: Some(0.4), steps: Some(3), step_time };
-    Look { metrics: Ok((0..4).map(device).collect()), run: None, processes: vec![watched], unseen: 0 }
+    Snapshot { metrics: Ok((0..4).map(device).collect()), run: None, processes: vec![watched], unseen: 0 }
 }
 
 fn drawn(screen: &Screen, width: u16, height: u16) -> Terminal<TestBackend> {
@@ -92,7 +92,7 @@ fn more_is_shown_at_level_2_and_the_reason_where_there_is_nothing() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let why = "127.0.0.1:8431: no process with libtpu serves metrics there";
-    screen.update(Look { metrics: Err(why.into()), run: None, processes: vec![], unseen: 7 });
+    screen.update(Snapshot { metrics: Err(why.into()), run: None, processes: vec![], unseen: 7 });
     let text = drawn(&screen, 100, 16).backend().to_string();
     assert!(text.contains(why) && text.contains("TPU; 7 could not be inspected"), "{text}");
     // There is room for nothing.
@@ -116,7 +116,7 @@ fn a_training_tells_how_long_it_waits_for_input() {
     let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
     let said = "epoch 1, step 1200, 310.2 ms a step, waits for input 4.2 % of the time";
     for (run, said) in [(Ok(run), said), (Err("nobody answers".to_owned()), "nobody answers")] {
-        let look = Look { run: Some(run), ..look(0) };
+        let look = Snapshot { run: Some(run), ..look(0) };
         assert!(look.lines()[4].ends_with(said), "{:?}", look.lines());
         screen.update(look);
         let text = drawn(&screen, 96, 23).backend().to_string();

@@ -158,31 +158,36 @@ fn buckets_that_cannot_be_are_refused() {
     refused(
         rows().buckets(Buckets::new([1; 5], &[4]).unwrap()).build(),
         expect![
-            "no field has the first axis 4, the longest bucket: the dataset has values i32[10], noise f64[2], pairs u8[10, 2]; declare those of varying length with it"
+            "no field has the first axis 4, the longest bucket: the dataset has values i32[10], noise f64[2], pairs \
+             u8[10, 2]; declare those of varying length with it"
         ],
     );
     refused(
         rows().buckets(buckets(5).fields(["noise"])).build(),
         expect![
-            "buckets vary the first axis of `noise`, which must be a field with the first axis 10, the longest bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
+            "buckets vary the first axis of `noise`, which must be a field with the first axis 10, the longest \
+             bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
         ],
     );
     refused(
         rows().buckets(buckets(5).fields(["other"])).build(),
         expect![
-            "buckets vary the first axis of `other`, which must be a field with the first axis 10, the longest bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
+            "buckets vary the first axis of `other`, which must be a field with the first axis 10, the longest \
+             bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
         ],
     );
     refused(
         rows().buckets(buckets(5)).sampler(SequentialSampler).build(),
         expect![
-            "buckets need a dataset that is read in order or with shuffle(true): with a sampler or a stream, the number of batches of a shape would differ from epoch to epoch"
+            "buckets need a dataset that is read in order or with shuffle(true): with a sampler or a stream, the \
+             number of batches of a shape would differ from epoch to epoch"
         ],
     );
     refused(
         rows().buckets(buckets(5)).batch_size(4).drop_last(true).build(),
         expect![
-            "no batch is left: no bucket has as many samples as the batch size 4, and drop_last(true) drops the rest; use a smaller batch size, fewer buckets or drop_last(false)"
+            "no batch is left: no bucket has as many samples as the batch size 4, and drop_last(true) drops the rest; \
+             use a smaller batch size, fewer buckets or drop_last(false)"
         ],
     );
     let only = rows().buckets(buckets(5).fields(["values"])).build().unwrap();

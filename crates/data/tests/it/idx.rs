@@ -182,7 +182,8 @@ fn a_header_that_promises_the_moon_allocates_nothing() {
     Case::new(&idx(8, &[most, most, most], &[0])).fails(expect!["FILE: the header claims the shape [4294967295, 4294967295, 4294967295] of u8, which is more than this machine can address; the file is damaged"]);
     // Within the limit, but the file cannot hold it.
     Case::new(&idx(8, &[2, most], &[0])).fails(expect![
-        "FILE: the header promises 8589934590 bytes of data (u8[2, 4294967295]), found 1; copy or download the file again"
+        "FILE: the header promises 8589934590 bytes of data (u8[2, 4294967295]), found 1; copy or download the file \
+         again"
     ]);
     let small = gz(&idx(8, &[2, most], &[0]));
     let error = Case::new(&small).open().unwrap_err().to_string();

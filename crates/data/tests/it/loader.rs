@@ -114,13 +114,15 @@ fn choices_that_cannot_be_are_refused() {
     refused(
         builder().batch_size(11).drop_last(true).build(),
         expect![
-            "no batch is left: an epoch has 10 samples, fewer than the batch size 11, and drop_last(true) drops them; use a smaller batch size or drop_last(false)"
+            "no batch is left: an epoch has 10 samples, fewer than the batch size 11, and drop_last(true) drops them; \
+             use a smaller batch size or drop_last(false)"
         ],
     );
     refused(
         builder().batch_size(usize::MAX).build(),
         expect![
-            "a batch of 18446744073709551615 samples does not fit into this machine's address space; choose a smaller batch size"
+            "a batch of 18446744073709551615 samples does not fit into this machine's address space; choose a smaller \
+             batch size"
         ],
     );
     refused(
@@ -134,7 +136,8 @@ fn choices_that_cannot_be_are_refused() {
     refused(
         builder().num_workers(8).prefetch(2).build(),
         expect![
-            "prefetch(2) leaves no batch for some of the 8 workers, and each reads one at a time; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least 8, or leave it out for 16"
+            "prefetch(2) leaves no batch for some of the 8 workers, and each reads one at a time; it counts the \
+             batches of all workers together, unlike PyTorch's prefetch_factor: set at least 8, or leave it out for 16"
         ],
     );
     refused(

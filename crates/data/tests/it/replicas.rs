@@ -302,7 +302,8 @@ fn what_cannot_be_shared_is_refused() {
         1,
         0,
         expect![
-            "a batch size of 100 cannot be shared equally by 8 devices; the nearest that do are 96 and 104. The batch size is that of all devices together; per_device_batch_size gives it for one"
+            "a batch size of 100 cannot be shared equally by 8 devices; the nearest that do are 96 and 104. The batch \
+             size is that of all devices together; per_device_batch_size gives it for one"
         ],
     );
     refused(
@@ -311,7 +312,8 @@ fn what_cannot_be_shared_is_refused() {
         1,
         0,
         expect![
-            "a batch size of 5 cannot be shared equally by 8 devices; the smallest that does is 8. The batch size is that of all devices together; per_device_batch_size gives it for one"
+            "a batch size of 5 cannot be shared equally by 8 devices; the smallest that does is 8. The batch size is \
+             that of all devices together; per_device_batch_size gives it for one"
         ],
     );
     refused(
@@ -358,7 +360,8 @@ fn what_cannot_be_shared_is_refused() {
         1,
         0,
         expect![
-            "no batch is left: an epoch has 100 samples, fewer than the batch size 160, and drop_last(true) drops them; use a smaller batch size or drop_last(false)"
+            "no batch is left: an epoch has 100 samples, fewer than the batch size 160, and drop_last(true) drops \
+             them; use a smaller batch size or drop_last(false)"
         ],
     );
     refused(
@@ -367,7 +370,8 @@ fn what_cannot_be_shared_is_refused() {
         1,
         0,
         expect![
-            "batch_size(8), which is that of all devices together, and per_device_batch_size(4) exclude each other; keep one of the two"
+            "batch_size(8), which is that of all devices together, and per_device_batch_size(4) exclude each other; \
+             keep one of the two"
         ],
     );
     refused(builder().per_device_batch_size(0), 1, 1, 0, expect!["the batch size is 0; it must be at least 1"]);
@@ -398,7 +402,8 @@ fn replicas_that_disagree_are_refused() {
         4,
         1,
         expect![
-            "the sampler Uneven takes 2 samples for rank 1 of 4 replicas and 1 for rank 3; all replicas must take the same number, because they take the same number of steps"
+            "the sampler Uneven takes 2 samples for rank 1 of 4 replicas and 1 for rank 3; all replicas must take the \
+             same number, because they take the same number of steps"
         ],
     );
     // One replica agrees with itself, and four of them where the samples divide.

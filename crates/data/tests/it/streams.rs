@@ -360,7 +360,8 @@ fn a_batch_of_which_no_record_can_be_decoded_is_an_error() {
         let (batches, _) = outcome(torn(), on_error, 2);
         assert_eq!(
             batches[1],
-            "none of the 3 records of a batch can be read, so that nothing can take their place; the last error: sample 5 \
+            "none of the 3 records of a batch can be read, so that nothing can take their place; the last error: \
+             sample 5 \
              (number 5): torn 5"
         );
         assert_eq!((batches.len(), &*batches[2]), (6, "[6, 7, 8] [1.0, 1.0, 1.0]"));
@@ -526,8 +527,10 @@ fn a_stream_longer_than_it_said_is_an_error() {
             assert_eq!(
                 batches[place],
                 format!(
-                    "the stream has more records than the {said} that it said an epoch has; correct the number where the \
-                     stream was given it, or was something added since it was opened? num_samples({said}) of the loader \
+                    "the stream has more records than the {said} that it said an epoch has; correct the number where \
+                     the \
+                     stream was given it, or was something added since it was opened? num_samples({said}) of the \
+                     loader \
                      would read only so many of them in each epoch"
                 )
             );
@@ -568,13 +571,15 @@ fn choices_that_do_not_fit_a_stream_are_refused() {
     refused(
         builder(Numbers::new(8)).shuffle(true).build(),
         expect![
-            "a stream has no random access, so shuffle(true) and samplers do not work; use Stream::shuffle(buffer, seed), which shuffles within a buffer"
+            "a stream has no random access, so shuffle(true) and samplers do not work; use Stream::shuffle(buffer, \
+             seed), which shuffles within a buffer"
         ],
     );
     refused(
         builder(Numbers::new(3)).drop_last(true).build(),
         expect![
-            "no batch is left: an epoch has 3 samples, fewer than the batch size 4, and drop_last(true) drops them; use a smaller batch size or drop_last(false)"
+            "no batch is left: an epoch has 3 samples, fewer than the batch size 4, and drop_last(true) drops them; \
+             use a smaller batch size or drop_last(false)"
         ],
     );
     let loader = builder(Numbers::unknown(0)).num_samples(8).build().unwrap();

@@ -89,8 +89,8 @@ impl TarSource {
         let shards: Vec<Location> = shards.into_iter().map(Into::into).collect();
         let selection = Arc::new(Selection::new(extensions, u64::MAX));
         let found = in_parallel(&shards, cores(), |shard| index(shard, &selection))?;
-        let starts = Offsets::new(found.iter().map(Vec::len));
-        let mut source = TarSource { shards: Vec::new(), starts, extensions: Vec::new(), selection };
+        let offsets = Offsets::new(found.iter().map(Vec::len));
+        let mut source = TarSource { shards: Vec::new(), offsets, extensions: Vec::new(), selection };
         let mut known = HashMap::new();
         for (location, found) in shards.into_iter().zip(found) {
             source.add(location, found, &mut known)?;

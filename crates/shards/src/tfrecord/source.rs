@@ -64,8 +64,8 @@ impl TfRecordSource {
         }
         let numbered: Vec<(usize, Location)> = files.into_iter().enumerate().collect();
         let files = in_parallel(&numbered, cores(), |(number, location)| Indexed::open(*number, location))?;
-        let starts = Offsets::new(files.iter().map(|file| file.offsets.len() - 1));
-        Ok(TfRecordSource { files, starts })
+        let offsets = Offsets::new(files.iter().map(|file| file.offsets.len() - 1));
+        Ok(TfRecordSource { files, offsets })
     }
 
     /// Parses the records as `tf.train.Example` messages.

@@ -262,43 +262,51 @@ fn a_damaged_tar_is_refused_with_the_place() {
         (
             b"<html>".repeat(100),
             expect![
-                "FILE: not a tar file, plain or gzip: its checksum is not a number (it looks like a web page: did the download fail?)"
+                "FILE: not a tar file, plain or gzip: its checksum is not a number (it looks like a web page: did the \
+                 download fail?)"
             ],
         ),
         (
             good.clone(),
             expect![
-                "FILE: entry a.txt, at byte 512: the file ends without the zeros that end a tar; it is cut short: copy or download it again"
+                "FILE: entry a.txt, at byte 512: the file ends without the zeros that end a tar; it is cut short: \
+                 copy or download it again"
             ],
         ),
         (
             good[..700].to_vec(),
             expect![
-                "FILE: entry a.txt, at byte 512: the file ends 324 bytes before the entry does; it is cut short: copy or download it again"
+                "FILE: entry a.txt, at byte 512: the file ends 324 bytes before the entry does; it is cut short: copy \
+                 or download it again"
             ],
         ),
         (
             [&good[..], &[1; 100]].concat(),
             expect![
-                "FILE: entry a.txt, at byte 512: the file ends within a header, at byte 1124; it is cut short: copy or download it again"
+                "FILE: entry a.txt, at byte 512: the file ends within a header, at byte 1124; it is cut short: copy \
+                 or download it again"
             ],
         ),
         (
             flipped,
             expect![
-                "FILE: the header at byte 1024, after the entry a.txt, is damaged: its checksum should be 853, but is 852; copy or download the file again"
+                "FILE: the header at byte 1024, after the entry a.txt, is damaged: its checksum should be 853, but is \
+                 852; copy or download the file again"
             ],
         ),
         (
             [file(b"77777777777"), end.clone()].concat(),
             expect![
-                "FILE: entry a.txt, at byte 512: the file ends after 1024 of the entry's 8589934591 bytes; it is cut short: copy or download it again"
+                "FILE: entry a.txt, at byte 512: the file ends after 1024 of the entry's 8589934591 bytes; it is cut \
+                 short: copy or download it again"
             ],
         ),
         (
             [file(huge), end.clone()].concat(),
             expect![
-                "FILE: entry a.txt, at byte 512: with its 9223372036854775807 bytes the sample would have 9223372036854775807, over the limit of 1099511627776; if that is right, raise the limit with max_sample_bytes"
+                "FILE: entry a.txt, at byte 512: with its 9223372036854775807 bytes the sample would have \
+                 9223372036854775807, over the limit of 1099511627776; if that is right, raise the limit with \
+                 max_sample_bytes"
             ],
         ),
         ([file(b"9"), end.clone()].concat(), expect!["FILE: not a tar file, plain or gzip: its size is not a number"]),
@@ -311,7 +319,8 @@ fn a_damaged_tar_is_refused_with_the_place() {
         (
             [header(b"x", b"77777777", b'L'), end.clone()].concat(),
             expect![
-                "FILE: the name or extended header before byte 512 claims 16777215 bytes, and more than 1048576 are refused"
+                "FILE: the name or extended header before byte 512 claims 16777215 bytes, and more than 1048576 are \
+                 refused"
             ],
         ),
         (
@@ -343,7 +352,8 @@ fn a_damaged_tar_is_refused_with_the_place() {
         (
             [good.clone(), end.clone(), good.clone(), end.clone()].concat(),
             expect![
-                "FILE: entry a.txt, at byte 512: after the zeros at byte 1024 that end the tar there are more bytes, as when tars are written one after the other into a file; make one tar of them"
+                "FILE: entry a.txt, at byte 512: after the zeros at byte 1024 that end the tar there are more bytes, \
+                 as when tars are written one after the other into a file; make one tar of them"
             ],
         ),
         (
@@ -353,7 +363,8 @@ fn a_damaged_tar_is_refused_with_the_place() {
         (
             bad_gzip,
             expect![
-                "FILE: entry a.txt, at byte 512: the compressed file is damaged (corrupt gzip stream does not have a matching checksum); copy or download it again"
+                "FILE: entry a.txt, at byte 512: the compressed file is damaged (corrupt gzip stream does not have a \
+                 matching checksum); copy or download it again"
             ],
         ),
     ];

@@ -135,13 +135,15 @@ fn damaged_files_are_refused_with_the_place() {
         (
             b"<html><body>".to_vec(),
             expect![
-                "FILE: not a TFRecord file, plain or gzip: the checksum of the first length is wrong (it looks like a web page: did the download fail?)"
+                "FILE: not a TFRecord file, plain or gzip: the checksum of the first length is wrong (it looks like a \
+                 web page: did the download fail?)"
             ],
         ),
         (
             vec![0; 5],
             expect![
-                "FILE: record 0, at byte 0: the file ends after 5 of the 12 bytes of its header; it is cut short: copy or download it again"
+                "FILE: record 0, at byte 0: the file ends after 5 of the 12 bytes of its header; it is cut short: \
+                 copy or download it again"
             ],
         ),
         (
@@ -157,19 +159,22 @@ fn damaged_files_are_refused_with_the_place() {
         (
             good[..second + 6].to_vec(),
             expect![
-                "FILE: record 1, at byte 79: the file ends after 6 of the 12 bytes of its header; it is cut short: copy or download it again"
+                "FILE: record 1, at byte 79: the file ends after 6 of the 12 bytes of its header; it is cut short: \
+                 copy or download it again"
             ],
         ),
         (
             good[..second + 40].to_vec(),
             expect![
-                "FILE: record 1, at byte 79: the file ends after 28 of its 126 bytes; it is cut short: copy or download it again"
+                "FILE: record 1, at byte 79: the file ends after 28 of its 126 bytes; it is cut short: copy or \
+                 download it again"
             ],
         ),
         (
             good[..good.len() - 1].to_vec(),
             expect![
-                "FILE: record 3, at byte 428: the file ends after 3 of the 4 bytes of its checksum; it is cut short: copy or download it again"
+                "FILE: record 3, at byte 428: the file ends after 3 of the 4 bytes of its checksum; it is cut short: \
+                 copy or download it again"
             ],
         ),
         (

@@ -198,13 +198,15 @@ fn values_and_columns_of_another_type_are_named_with_their_place() {
     check(
         open().array("matrix", DType::C64, [6]).build().unwrap_err(),
         expect![
-            "plain.parquet: column `matrix` has the type list<list<int64>>, expected lists whose elements can be read as c64"
+            "plain.parquet: column `matrix` has the type list<list<int64>>, expected lists whose elements can be read \
+             as c64"
         ],
     );
     check(
         open().label("picture").build().unwrap_err(),
         expect![
-            "plain.parquet: column `picture` has the type struct<bytes: binary, path: string>, expected texts or integers, to number classes by"
+            "plain.parquet: column `picture` has the type struct<bytes: binary, path: string>, expected texts or \
+             integers, to number classes by"
         ],
     );
     let error = open().column("height", DType::F32).build().unwrap_err();
@@ -218,7 +220,8 @@ fn values_and_columns_of_another_type_are_named_with_their_place() {
     check(
         read(&missing, 3),
         expect![
-            "sample 3 (plain.parquet, row 3): column `f64` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"
+            "sample 3 (plain.parquet, row 3): column `f64` has a missing value here; fill it with `.fill(..)`, read \
+             it as an Option, or leave the row out"
         ],
     );
     let ragged = open().array("ragged", DType::I64, [3]).build().unwrap();

@@ -19,8 +19,10 @@ use super::ps::seconds;
 #[derive(Debug, Args)]
 #[command(
     long_about = "Asks a training for a trace of its next steps or seconds, and says where the trace is. The training goes on \
-    meanwhile. It needs no option for that, but this command must see the folder of its run. trace.json shows what each thread \
-    of the process did; ui.perfetto.dev opens it. If the PJRT plugin has a profiler, as libtpu has, there is also what it \
+    meanwhile. It needs no option for that, but this command must see the folder of its run. trace.json shows what \
+    each thread \
+    of the process did; ui.perfetto.dev opens it. If the PJRT plugin has a profiler, as libtpu has, there is also \
+    what it \
     recorded of its devices, for TensorBoard's profile plugin"
 )]
 pub(crate) struct Arguments {
@@ -105,7 +107,8 @@ fn ask(run: &Path, request: &Value) -> Result<()> {
     // The training may have just taken the request.
     let _ = fs::remove_file(&path);
     Err(Error::new(format!(
-        "no training answers in {}: it has ended or hangs outside of the Trainer, it is recording another trace, or it was built with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
+        "no training answers in {}: it has ended or hangs outside of the Trainer, it is recording another trace, or \
+         it was built with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
         run.display()
     )))
 }

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 #[derive(Debug, Args)]
 #[command(
     long_about = "Shows which processes have the TPU's device files open or a libtpu.so mapped, whose they are, since when, \
-    and whether they make progress: how much of a processor they use, and the steps of a training of Fulmen that writes \
+    and whether they make progress: how much of a processor they use, and the steps of a training of Fulmen that \
+    writes \
     FULMEN_PROGRESS_FILE. Only root sees the processes of all users"
 )]
 pub(crate) struct Arguments {

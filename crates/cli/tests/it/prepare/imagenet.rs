@@ -127,7 +127,8 @@ fn archives_that_are_cut_off_are_named_with_the_entry() {
         (
             "ILSVRC2012_img_val.tar",
             2,
-            "the archive: entry ILSVRC2012_val_00000004.JPEG, at byte 5120: the file ends 1024 bytes before the entry does",
+            "the archive: entry ILSVRC2012_val_00000004.JPEG, at byte 5120: the file ends 1024 bytes before the entry \
+             does",
         ),
         ("ILSVRC2012_devkit_t12.tar.gz", 2, "reading the archive"),
     ] {
