@@ -232,8 +232,7 @@ pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
             &path,
             format!(
                 "it has the format {format}, this release reads {FORMAT}; make the cache again, and clear this one if \
-                 no \
-                 other release needs it"
+                 no other release needs it"
             ),
         ))),
         _ => parse(&bytes)

@@ -181,8 +181,7 @@ fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Resul
             file,
             format!(
                 "it has {size} bytes; {records} records of {record} bytes are {expected}: copy or download it again, \
-                 or is \
-                 it another CIFAR's?"
+                 or is it another CIFAR's?"
             ),
         ));
     }

@@ -344,8 +344,7 @@ fn random_crop(of: ImageSize, size: ImageSize, padding: usize, random: &mut Samp
     let (Some(rows), Some(columns)) = (room(of.height, size.height), room(of.width, size.width)) else {
         return Err(Error::content(format!(
             "RandomCrop(size={size}, padding={padding}) does not fit into an image of {} x {} pixels; resize before \
-             it, or \
-             pad more",
+             it, or pad more",
             of.width, of.height
         )));
     };

@@ -104,8 +104,7 @@ impl ImageSplits {
                     &root,
                     format!(
                         "it has no folders of classes (CLASS/image.jpg or train/CLASS/image.jpg), and none of the \
-                         files \
-                         {} of CIFAR and MNIST",
+                         files {} of CIFAR and MNIST",
                         marks.join(", ")
                     ),
                 ));

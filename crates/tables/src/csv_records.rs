@@ -344,8 +344,7 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
     if names.iter().all(|name| name.parse::<f64>().is_ok()) {
         return Err(input.error(
             "the first line holds only numbers, expected the names of the columns; if the file has no header, open it \
-             with \
-             `Csv::options().header(false)`",
+             with `Csv::options().header(false)`",
         ));
     }
     Ok(names)

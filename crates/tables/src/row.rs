@@ -135,8 +135,7 @@ impl Row {
             (_, None, Some(ScalarRef::Text(path))) => {
                 let message = format!(
                     "column {column} names the file `{path}` and does not hold its bytes; save the dataset with its \
-                     files \
-                     embedded (`embed_external_files=True`), or read that file"
+                     files embedded (`embed_external_files=True`), or read that file"
                 );
                 return Err(self.place.error(self.number, message));
             }

@@ -96,8 +96,7 @@ impl MaskedLanguageModel {
         if !sound {
             return Err(Error::usage(format!(
                 "masking with probability {}, of which {} become the mask token and {} a random one: each must be \
-                 from 0 \
-                 to 1, and the last two together at most 1",
+                 from 0 to 1, and the last two together at most 1",
                 self.probability, self.mask_share, self.random_share
             )));
         }

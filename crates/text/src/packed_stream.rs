@@ -154,8 +154,7 @@ impl Options {
         let Options { length, separator, keep_remainder, open_blocks, long, threads: _ } = self;
         format!(
             "length {length}, separator {separator:?}, keep_remainder {keep_remainder}, open_blocks {open_blocks:?}, \
-             long \
-             documents {long:?}"
+             long documents {long:?}"
         )
     }
 }

@@ -112,8 +112,7 @@ impl Expected {
                 path,
                 format!(
                     "{source}; expected {{\"archives\": [{{\"name\": ..., \"md5\": ...}}], \"samples\": {{\"train\": \
-                     ...}}, \
-                     \"classes\": ...}}"
+                     ...}}, \"classes\": ...}}"
                 ),
             )
         })

@@ -112,8 +112,7 @@ impl Buckets {
         if names.is_empty() {
             return Err(Error::usage(format!(
                 "no field has the first axis {longest}, the longest bucket: the dataset has {}; declare those of \
-                 varying \
-                 length with it",
+                 varying length with it",
                 list()
             )));
         }

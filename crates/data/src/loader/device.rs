@@ -76,8 +76,7 @@ impl HostBatch {
             if start < rows.start || end > rows.end {
                 return Err(Error::usage(format!(
                     "{device} needs the rows {start}..{end} by the sharding {sharding} over the mesh {}, and this \
-                     process \
-                     has read {}..{}; distribute the loader with Replicas::from_runtime",
+                     process has read {}..{}; distribute the loader with Replicas::from_runtime",
                     runtime.mesh(),
                     rows.start,
                     rows.end

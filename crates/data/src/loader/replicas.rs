@@ -81,8 +81,8 @@ impl Replicas {
         if last - first + 1 != count || devices % count != 0 || first % count != 0 {
             return Err(Error::usage(format!(
                 "by the sharding {rows} over the mesh {mesh} this process has the parts {parts:?} of the {devices} \
-                 that a \
-                 batch is split into, which are not adjacent; put the axes that split the batch first in the mesh"
+                 that a batch is split into, which are not adjacent; put the axes that split the batch first in the \
+                 mesh"
             )));
         }
         Ok(Replicas { devices, num_processes: devices / count, process_index: first / count })

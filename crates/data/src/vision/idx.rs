@@ -188,8 +188,7 @@ impl<R: Read> Reader<'_, R> {
         match self.compressed {
             true if expected > most => Err(self.error(format!(
                 "the header claims {expected} bytes of data ({dtype}{dims:?}), but {} compressed bytes can hold no \
-                 more \
-                 than {most}; the file is damaged or cut short",
+                 more than {most}; the file is damaged or cut short",
                 self.size
             ))),
             false if expected != most => Err(self.wrong_size(dims, dtype, expected, &most.to_string())),
@@ -229,8 +228,7 @@ impl<R: Read> Reader<'_, R> {
         match source.kind() {
             io::ErrorKind::UnexpectedEof if self.compressed => self.error(format!(
                 "the gzip file is cut short: its {} compressed bytes end after {found} of {expected} bytes of data; \
-                 copy \
-                 or download the file again",
+                 copy or download the file again",
                 self.size
             )),
             io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData if self.compressed => self.error(format!(

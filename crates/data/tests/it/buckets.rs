@@ -146,12 +146,21 @@ fn processes_share_the_batches_of_a_bucket() {
 
 #[test]
 fn buckets_that_cannot_be_are_refused() {
-    refused(Buckets::new([1], &[]), expect!["the lengths of buckets are []; they must ascend from 1 on"]);
-    refused(Buckets::new([1], &[4, 4]), expect!["the lengths of buckets are [4, 4]; they must ascend from 1 on"]);
-    refused(Buckets::new([1], &[0, 4]), expect!["the lengths of buckets are [0, 4]; they must ascend from 1 on"]);
+    refused(
+        Buckets::new([1], &[]),
+        expect!["the boundaries of buckets are []; they must ascend, starting from at least 1"],
+    );
+    refused(
+        Buckets::new([1], &[4, 4]),
+        expect!["the boundaries of buckets are [4, 4]; they must ascend, starting from at least 1"],
+    );
+    refused(
+        Buckets::new([1], &[0, 4]),
+        expect!["the boundaries of buckets are [0, 4]; they must ascend, starting from at least 1"],
+    );
     refused(
         Buckets::new([1, 2, 5], &[2, 4]),
-        expect!["sample 2 has the length 5, and the longest bucket 4; add a longer one, or cut the samples"],
+        expect!["sample 2 has the length 5, and the longest bucket is 4; add a longer one, or truncate the samples"],
     );
     let rows = || DataLoader::builder(Rows { count: 5, bad: |_| false });
     refused(rows().buckets(buckets(6)).build(), expect!["the buckets were made for 6 samples, and the dataset has 5"]);

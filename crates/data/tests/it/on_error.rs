@@ -172,7 +172,7 @@ fn data_of_which_next_to_nothing_can_be_read_is_an_error() {
         let loader = torn(1000, |i| i % 3 == 1 || i > 0).on_error(on_error).build().unwrap();
         let batches: Vec<Result<HostBatch>> = loader.epoch(0).collect();
         let error = batches[100].as_ref().unwrap_err().to_string();
-        assert!(error.contains("nor any of 8 others that were drawn to take its place"), "{error}");
+        assert!(error.contains("nor any of 8 random replacements"), "{error}");
         assert!(error.contains("samples could not be read ") && error.contains("of them\n  sample "), "{error}");
     }
 }

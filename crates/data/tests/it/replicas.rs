@@ -337,7 +337,7 @@ fn what_cannot_be_shared_is_refused() {
         3,
         0,
         expect![
-            "8 devices cannot be the same number in each of 3 processes; give the devices of all processes together"
+            "8 devices cannot be divided equally among 3 processes; give the number of devices of all processes together"
         ],
     );
     refused(
@@ -370,8 +370,7 @@ fn what_cannot_be_shared_is_refused() {
         1,
         0,
         expect![
-            "batch_size(8), which is that of all devices together, and per_device_batch_size(4) exclude each other; \
-             keep one of the two"
+            "batch_size(8), for all devices together, and per_device_batch_size(4) are mutually exclusive; set only one"
         ],
     );
     refused(builder().per_device_batch_size(0), 1, 1, 0, expect!["the batch size is 0; it must be at least 1"]);

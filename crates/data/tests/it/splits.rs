@@ -129,7 +129,7 @@ fn divisions_that_cannot_be_are_refused() {
     );
     refused(
         stratified_split(&[1, 1, 2], 0.5, 0),
-        expect!["stratified_split: the class of sample 2 has that sample alone; it cannot be on both sides"],
+        expect!["stratified_split: sample 2 is the only one of its class; it cannot be on both sides"],
     );
     refused(
         stratified_split(&[1, 1, 2, 2, 3, 3], 0.2, 0),
@@ -137,7 +137,7 @@ fn divisions_that_cannot_be_are_refused() {
     );
     refused(
         group_split(&[1, 2], 1.5, 0),
-        expect!["group_split: the part that validates is 1.5; it must be between 0 and 1"],
+        expect!["group_split: the validation fraction is 1.5; it must be between 0 and 1"],
     );
     refused(
         group_split(&[1, 1], 0.5, 0),
@@ -145,7 +145,7 @@ fn divisions_that_cannot_be_are_refused() {
     );
     refused(
         group_split::<u8>(&[], f64::NAN, 0),
-        expect!["group_split: the part that validates is NaN; it must be between 0 and 1"],
+        expect!["group_split: the validation fraction is NaN; it must be between 0 and 1"],
     );
 }
 

@@ -360,9 +360,8 @@ fn a_batch_of_which_no_record_can_be_decoded_is_an_error() {
         let (batches, _) = outcome(torn(), on_error, 2);
         assert_eq!(
             batches[1],
-            "none of the 3 records of a batch can be read, so that nothing can take their place; the last error: \
-             sample 5 \
-             (number 5): torn 5"
+            "none of the 3 records of a batch can be read, so they cannot be replaced; the last error: \
+             sample 5 (number 5): torn 5"
         );
         assert_eq!((batches.len(), &*batches[2]), (6, "[6, 7, 8] [1.0, 1.0, 1.0]"));
     }
@@ -527,11 +526,7 @@ fn a_stream_longer_than_it_said_is_an_error() {
             assert_eq!(
                 batches[place],
                 format!(
-                    "the stream has more records than the {said} that it said an epoch has; correct the number where \
-                     the \
-                     stream was given it, or was something added since it was opened? num_samples({said}) of the \
-                     loader \
-                     would read only so many of them in each epoch"
+                    "the stream has more records than the {said} it promised for an epoch; correct the number, or check whether records were added since it was opened. With num_samples({said}), the loader would read only that many in each epoch"
                 )
             );
         }
@@ -549,8 +544,7 @@ fn a_stream_shorter_than_it_said_is_an_error() {
     assert_eq!(batches.len(), 3);
     assert_eq!(
         batches[2],
-        "the stream ended after 7 records, but said that an epoch has 9; was something deleted since it was opened? \
-         num_samples(7) would set the length of an epoch and repeat a shorter stream"
+        "the stream ended after 7 records, but promised 9 for an epoch; were records deleted since it was opened? num_samples(7) would set the length of an epoch and repeat a shorter stream"
     );
 }
 

@@ -171,8 +171,7 @@ impl ImageTransform for RandomAffine {
         let shear = [self.shear, self.shear_y].map(|shear| shear.unwrap_or(FactorRange::One(0.0)));
         format!(
             "RandomAffine(degrees={}, translate={x}/{y}, scale={scale}, shear={}, shear_y={}, interpolation={}, \
-             fill={}, \
-             center={})",
+             fill={}, center={})",
             self.degrees,
             shear[0],
             shear[1],

@@ -91,11 +91,9 @@ fn a_machine_without_a_tpu_is_told_all_that_was_looked_at() {
     let text = machine.diagnose(Platform::Tpu).to_string();
     let root = machine.folder.path().display();
     let expected = format!(
-        "No TPU devices were found. Looked at:\n  \
-         {root}/dev/accel*: not there\n  \
-         {root}/dev/vfio/*: not there\n  \
-         {root}/sys/bus/pci/devices: no accelerator of Google's (vendor 0x1ae0)\n  \
-         the plugin /opt/libtpu.so: speaks PJRT API 0.116 (0.81 or later 0.x is needed)"
+        "No TPU devices were found. Looked at:\n  {root}/dev/accel*: not there\n  {root}/dev/vfio/*: not there\n  \
+         {root}/sys/bus/pci/devices: no accelerator of Google's (vendor 0x1ae0)\n  the plugin /opt/libtpu.so: speaks \
+         PJRT API 0.116 (0.81 or later 0.x is needed)"
     );
     assert_eq!(text, expected);
 }

@@ -171,8 +171,7 @@ impl<R: Read, T> Groups<R, T> {
         if group.bytes > limit {
             return refuse(format!(
                 "with its {} bytes the sample would have {}, over the limit of {limit}; if that is right, raise the \
-                 limit \
-                 with max_sample_bytes",
+                 limit with max_sample_bytes",
                 entry.size, group.bytes
             ));
         }

@@ -352,8 +352,7 @@ fn a_damaged_tar_is_refused_with_the_place() {
         (
             [good.clone(), end.clone(), good.clone(), end.clone()].concat(),
             expect![
-                "FILE: entry a.txt, at byte 512: after the zeros at byte 1024 that end the tar there are more bytes, \
-                 as when tars are written one after the other into a file; make one tar of them"
+                "FILE: entry a.txt, at byte 512: there are more bytes after the zeros at byte 1024 that end the tar; were several tars concatenated? Make one tar of them"
             ],
         ),
         (

@@ -87,7 +87,7 @@ fn features_may_be_missing_empty_or_of_another_kind() {
     assert_eq!(odd.features["empty"], Feature::Ints(vec![]));
     assert_eq!(odd.features["two"], Feature::Bytes(vec![b"a".to_vec(), vec![]]));
     let tell = |error: Error| error.to_string();
-    expect!["the feature `two` is a list of 2 strings of bytes, expected one string of bytes"]
+    expect!["the feature `two` is a list of 2 byte strings, expected one string of bytes"]
         .assert_eq(&tell(odd.take_bytes("two").unwrap_err()));
     expect!["the feature `none` is not a list, expected one integer"].assert_eq(&tell(odd.int("none").unwrap_err()));
     expect!["the example has no feature `label`; its features: `empty`, `none`, `two`"]

@@ -324,7 +324,7 @@ fn files_that_are_cut_short_or_are_something_else_are_refused() {
         assert!(error.is_file() && error.to_string().contains("copy or download it again"), "{error}");
     }
     let error = open(b"<html>no parquet here</html>");
-    assert!(error.to_string().contains("this is no Parquet file"), "{error}");
+    assert!(error.to_string().contains("not a Parquet file"), "{error}");
     let arrow = folder.path().join("x.arrow");
     for name in ["plain.arrow", "stream.arrows"] {
         let whole = fs::read(reference().join(name)).unwrap();
@@ -335,7 +335,7 @@ fn files_that_are_cut_short_or_are_something_else_are_refused() {
         }
     }
     fs::write(&arrow, "a,b\n1,2\n".repeat(10)).unwrap();
-    assert!(ArrowFiles::open(&arrow).unwrap_err().to_string().contains("this is no Arrow IPC file"));
+    assert!(ArrowFiles::open(&arrow).unwrap_err().to_string().contains("not an Arrow IPC file"));
     assert!(ArrowFiles::open(folder.path().join("none.arrow")).unwrap_err().is_not_found());
     assert!(Parquet::open(reference().join("saved")).unwrap_err().is_not_found());
 }
@@ -670,8 +670,9 @@ fn files_that_belong_to_no_split_are_left_out() {
 #[test]
 fn what_a_card_lists_need_not_be_there_before_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
-    let card = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: small/train-*\n  - split: test\n    \
-                path: small/test-*\n- config_name: large\n  data_files: large/*.parquet\n- config_name: other\n  data_dir: other\n---\n";
+    let card = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: small/train-*\n  - \
+                split: test\n    path: small/test-*\n- config_name: large\n  data_files: large/*.parquet\n- \
+                config_name: other\n  data_dir: other\n---\n";
     fs::write(folder.path().join("README.md"), card).unwrap();
     fs::create_dir(folder.path().join("small")).unwrap();
     fs::copy(reference().join("hub/data/test-00000-of-00001.parquet"), folder.path().join("small/train-0.parquet"))
@@ -704,5 +705,5 @@ fn what_is_no_folder_of_a_dataset_says_what_is_missing() {
     fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "gone.arrow"}]}"#).unwrap();
     assert!(HfDataset::open(folder.path()).unwrap_err().is_not_found());
     fs::write(folder.path().join("state.json"), "{").unwrap();
-    assert!(HfDataset::open(folder.path()).unwrap_err().to_string().contains("state.json: this is no JSON"));
+    assert!(HfDataset::open(folder.path()).unwrap_err().to_string().contains("state.json: not JSON"));
 }

@@ -172,7 +172,7 @@ fn a_value_that_is_no_utf8_is_an_error_of_its_row_and_column_alone() {
         expect!["x.csv: line 4: column `b` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
     let labels = csv.label("b").fill(-1.0).build().unwrap_err();
-    assert!(labels.to_string().contains("line 3: column `b` holds bytes that are no UTF-8"), "{labels}");
+    assert!(labels.to_string().contains("line 3: column `b` holds bytes that are not UTF-8"), "{labels}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn csv_that_is_not_as_it_should_be_is_named_by_file_and_line() {
     let packed = files.write("x.csv.gz", gzip(b"a\n1\n"));
     files.check(
         Csv::open(&packed).unwrap_err(),
-        expect!["x.csv.gz: the file is compressed by gzip, so that its items can only be read in order; read it with `CsvOptions::stream`, or decompress it"],
+        expect!["x.csv.gz: the file is compressed with gzip, so its items can only be read in sequence; use `CsvOptions::stream`, or decompress it"],
     );
     assert!(Csv::open(files.0.path().join("none.csv")).unwrap_err().is_not_found());
     assert!(Csv::options().delimiter(b'"').open(&packed).unwrap_err().is_usage());
@@ -517,7 +517,7 @@ fn json_lines_read_alike_by_index_and_in_order() {
     let bad = files.write("bad.jsonl", "{\"a\": 1}\n{\"a\": }\n");
     files.check(
         JsonLines::open(&bad).unwrap().get(1).unwrap_err(),
-        expect!["bad.jsonl: line 2: this is no JSON at character 7: expected value"],
+        expect!["bad.jsonl: line 2: this is not JSON at character 7: expected value"],
     );
     #[derive(Debug, serde::Deserialize)]
     struct Numbers {

@@ -96,8 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         None => {
             return Err(Error::usage(
                 "cargo-zigbuild and zig were not found; --install installs them into the cache folder, or run `pip \
-                 install \
-                 cargo-zigbuild ziglang` and put both on the PATH",
+                 install cargo-zigbuild ziglang` and put both on the PATH",
             ));
         }
     };
