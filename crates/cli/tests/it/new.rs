@@ -50,7 +50,7 @@ fn names_that_cargo_would_refuse_are_refused() {
     for name in ["My", "1st", "a b", "../up", "-x", "", "fn", "test", "fulmen", "über"] {
         let refused = new(folder.path(), &["--", name]);
         assert_eq!(refused.status.code(), Some(2), "{name}: {refused:?}");
-        assert!(String::from_utf8_lossy(&refused.stderr).contains("a project cannot be called"), "{refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("cannot be a project's name"), "{refused:?}");
     }
     let refused = new(folder.path(), &["x", "--fulmen-path", "."]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("expected a checkout of Fulmen"), "{refused:?}");

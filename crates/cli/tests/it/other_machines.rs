@@ -48,7 +48,7 @@ fn a_build_for_tpu_vms_reads_what_the_program_needs() {
     let (code, out, _) = build(&["--dry-run", "--example", "a b"]);
     assert!(code == Some(0) && out.contains("zigbuild --target") && out.contains("'a b'"), "{out}");
     let (code, _, err) = build(&["--target", "x"]);
-    assert!(code == Some(2) && err.contains("--for says what the target is"), "{err}");
+    assert!(code == Some(2) && err.contains("--for sets the target"), "{err}");
 }
 
 #[test]

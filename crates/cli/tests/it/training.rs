@@ -120,7 +120,7 @@ fn a_running_training_gives_a_trace_and_tells_how_long_it_waits_for_input() {
     fs::write(folder.path().join("runs/version_0/profile.request"), "{}").unwrap();
     let nobody = nobody.to_string();
     for (arguments, code, message) in [
-        (&["profile", "--steps", "3"][..], 2, "another trace is asked for"),
+        (&["profile", "--steps", "3"][..], 2, "another trace has been requested"),
         (&["profile", "--run", "nowhere"], 1, "nowhere"),
         (&["profile", "--steps", "0"], 2, "steps"),
         (&["profile", "--duration", "2h"], 2, "such as 2s"),

@@ -283,7 +283,7 @@ fn a_sampler_that_divides_and_does_not_say_so_is_refused() {
         let error = part.epoch(0).next().unwrap().unwrap_err();
         let ranks = format!("for rank {index} of 2 replicas than for rank {other}");
         assert!(error.is_usage() && error.to_string().contains(&ranks), "{error}");
-        assert!(error.to_string().contains("declare it final"), "{error}");
+        assert!(error.to_string().contains("return true from"), "{error}");
     }
 }
 

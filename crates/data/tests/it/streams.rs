@@ -293,7 +293,7 @@ fn a_shuffle_buffer_moves_an_item_forward_by_at_most_its_length() {
         pinned.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, number| (hash ^ number).wrapping_mul(0x0100_0000_01b3));
     assert_eq!(digest, 0xc63e_9f95_5e33_5ab9);
     let error = Numbers::new(3).shuffle(0, 1).items(0).err().unwrap();
-    assert!(error.is_usage() && error.to_string().contains("a shuffle buffer of 0"));
+    assert!(error.is_usage() && error.to_string().contains("a shuffle buffer needs at least 1 item"));
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn folders_are_listed_in_the_order_of_their_bytes() {
     assert_eq!(below(dir, &folder.join("t-{9..10}.tar").expand().unwrap()), ["t-9.tar", "t-10.tar"]);
 
     let error = folder.join("*.tar").expand().unwrap_err();
-    assert!(error.is_not_found() && error.to_string().contains("no file fits this pattern"), "{error}");
+    assert!(error.is_not_found() && error.to_string().contains("no file matches this pattern"), "{error}");
     assert!(folder.join("missing").list().unwrap_err().is_not_found());
 }
 

@@ -411,7 +411,7 @@ fn wrong_options_are_refused() {
         (Box::new(RandomRotation::new((3.0, f64::NAN))), "RandomRotation: the range of degrees goes from 3 to NaN"),
         (
             Box::new(RandomRotation::new(3.0).interpolation(Interpolation::Lanczos)),
-            "RandomRotation: moved pixels cannot be found by lanczos",
+            "RandomRotation: cannot resample with lanczos",
         ),
         (Box::new(RandomAffine::new(0.0).translate(0.1, 1.1)), "RandomAffine: the translation by 0.1 and 1.1"),
         (Box::new(RandomAffine::new(0.0).scale(0.0, 1.0)), "RandomAffine: the scale goes from 0 to 1"),
@@ -463,7 +463,7 @@ fn wrong_options_are_refused() {
                 Interpolation::Nearest,
                 &Fill::default(),
             ),
-            "no perspective brings",
+            "no perspective map takes",
         ),
     ];
     for (result, message) in late {

@@ -54,7 +54,7 @@ fn what_python_wrote_is_read_plain_and_compressed() {
         assert_eq!(Example::parse(&example.encode()).unwrap(), *example);
     }
     let error = TfRecordSource::open(reference("examples.tfrecord.gz")).unwrap_err();
-    assert!(error.to_string().contains("behind gzip"), "{error}");
+    assert!(error.to_string().contains("compressed records"), "{error}");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn features_may_be_missing_empty_or_of_another_kind() {
     assert_eq!(Example::parse(&old).unwrap().floats("f").unwrap(), [1.0, 2.0]);
     for broken in [&[0x0a][..], &[0x0a, 5, 1], &[0xff; 12], &[0x0f], &[0x08, 1], &[0x02, 0]] {
         let error = Example::parse(broken).unwrap_err();
-        assert!(error.to_string().contains("no tf.train.Example"), "{error}");
+        assert!(error.to_string().contains("not a tf.train.Example"), "{error}");
     }
 }
 

@@ -112,7 +112,7 @@ fn parquet_of_every_compression_reads_as_pyarrow_reads_it() {
     {
         let parquet = Parquet::open(reference().join(format!("{name}.parquet"))).unwrap();
         compare_all(&parquet, &parquet.stream(), rows);
-        // With no room for what was decoded, each row is decoded anew.
+        // With no room for what was decoded, each row is decoded again.
         let parquet = parquet.cache_bytes(0);
         compare_all(&parquet, &parquet.stream(), rows);
     }
@@ -699,9 +699,9 @@ fn what_is_no_folder_of_a_dataset_says_what_is_missing() {
     );
     let folder = tempfile::tempdir().unwrap();
     let error = HfFolder::open(folder.path()).unwrap_err();
-    assert!(error.is_not_found() && error.to_string().contains("no folder of Hugging Face's `datasets`"), "{error}");
+    assert!(error.is_not_found() && error.to_string().contains("not a folder of Hugging Face's `datasets`"), "{error}");
     fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "../x.arrow"}]}"#).unwrap();
-    assert!(HfFolder::open(folder.path()).unwrap_err().to_string().contains("does not lie in the folder"));
+    assert!(HfFolder::open(folder.path()).unwrap_err().to_string().contains("is not in the folder"));
     fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "gone.arrow"}]}"#).unwrap();
     assert!(HfDataset::open(folder.path()).unwrap_err().is_not_found());
     fs::write(folder.path().join("state.json"), "{").unwrap();

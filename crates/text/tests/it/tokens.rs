@@ -614,7 +614,7 @@ fn large_vocabularies_take_four_bytes() {
         let last = vocab_size as u32 - 1;
         let mut writer = TokenFileWriter::create(folder.path().join("tokens"), vocab_size).unwrap();
         writer.push([0, last, 1]).unwrap();
-        assert!(writer.push([last + 1]).unwrap_err().to_string().contains("none of a vocabulary"));
+        assert!(writer.push([last + 1]).unwrap_err().to_string().contains("not in the vocabulary"));
         let file = writer.finish().unwrap();
         assert_eq!(file.path().metadata().unwrap().len(), 1024 + (3 * width as u64).next_multiple_of(8) + 8);
         let mut tokens = [0; 3];
@@ -665,7 +665,7 @@ fn damaged_token_files_are_refused() {
     std::fs::write(&path, &bytes).unwrap();
     let error = TokenFile::open(&path).unwrap().read(0, &mut [0; 4]).unwrap_err();
     assert!(error.to_string().contains("outside its vocabulary of 1000"), "{error}");
-    assert!(open(b"what is this?").unwrap_err().to_string().contains("no token file"));
+    assert!(open(b"what is this?").unwrap_err().to_string().contains("not a token file"));
     assert!(TokenFile::open(folder.path()).unwrap_err().to_string().contains("not a regular file"));
     assert!(TokenFile::open(folder.path().join("absent")).unwrap_err().is_not_found());
 }
@@ -694,8 +694,8 @@ fn what_does_not_fit_says_what_to_do() {
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     };
     says(Tokenizer::from_file("absent/tokenizer.json").unwrap_err(), &["absent/tokenizer.json"]);
-    says(Tokenizer::from_file(path("text.json")).unwrap_err(), &["text.json", "no tokenizer.json"]);
-    says(Tokenizer::from_bytes(b"\xff").unwrap_err(), &["no tokenizer.json"]);
+    says(Tokenizer::from_file(path("text.json")).unwrap_err(), &["text.json", "not a tokenizer.json"]);
+    says(Tokenizer::from_bytes(b"\xff").unwrap_err(), &["not a tokenizer.json"]);
     let mut random: Value = serde_json::from_slice(&std::fs::read(path("text_bpe.json")).unwrap()).unwrap();
     random["model"]["dropout"] = Value::from(0.1);
     says(Tokenizer::from_bytes(random.to_string().as_bytes()).unwrap_err(), &["dropout of 0.1", "null"]);

@@ -40,7 +40,7 @@ fn only_what_is_missing_or_damaged_is_written_again() {
     fs::write(output.join("train-000002.tar"), damaged).unwrap();
     let notes = run();
     assert_eq!(notes.len(), 4, "{notes:?}");
-    assert!(notes[0].contains("train-000002.tar: its checksum is not what it was"), "{notes:?}");
+    assert!(notes[0].contains("train-000002.tar: its checksum has changed"), "{notes:?}");
     assert_eq!(contents(&output), whole);
 
     let other = prepare::imagenet(folder.path(), &expected, &options(&output).seed(3), &()).unwrap_err();
@@ -113,7 +113,7 @@ fn shards_are_uploaded_once_and_what_is_there_of_others_is_left_alone() {
     };
     fs::write(store.join("train-000003.tar"), b"mine").unwrap();
     let error = run(false).unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("something else is there"), "{error}");
+    assert!(error.is_usage() && error.to_string().contains("another file with this name exists"), "{error}");
     assert_eq!(fs::read(store.join("train-000003.tar")).unwrap(), b"mine");
     fs::remove_file(store.join("train-000003.tar")).unwrap();
 
