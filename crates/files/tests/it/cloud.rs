@@ -225,9 +225,13 @@ fn a_store_that_never_works_is_given_up_with_its_name() {
 
 #[test]
 fn what_will_not_pass_is_not_tried_again() {
-    for (status, why) in
-        [(403, "AWS_ACCESS_KEY_ID"), (404, "the object does not exist"), (400, "400"), (301, "AWS_REGION"), (307, "AWS_REGION")]
-    {
+    for (status, why) in [
+        (403, "AWS_ACCESS_KEY_ID"),
+        (404, "the object does not exist"),
+        (400, "400"),
+        (301, "AWS_REGION"),
+        (307, "AWS_REGION"),
+    ] {
         let store = S3::start(move |_| Answer::Status(status));
         let error = at(&store, "s3://b/k").size().unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
