@@ -64,13 +64,15 @@ pub(crate) enum Dataset {
                             ..., with a .jpg and a .cls (the class) for each sample")]
     Imagenet(Archives),
     /// COCO 2017: images with boxes, outlines and captions
-    #[command(
-        long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards train-000000.tar ... and val-000000.tar ..., with a .jpg and a .json (the annotations) for each sample"
-    )]
+    #[command(long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards \
+                      train-000000.tar ... and val-000000.tar ..., with a .jpg and a .json (the annotations) for each \
+                      sample")]
     Coco(Archives),
     /// Text files: tokens with a tokenizer, or documents
     #[command(
-        long_about = "Text files (.txt and .jsonl, optionally compressed with gzip or zstd, and .parquet) become token files train-000000.tokens ... with --tokenizer, otherwise tar shards with a .txt for each document. Documents for validation are chosen by a hash of their text"
+        long_about = "Text files (.txt and .jsonl, optionally compressed with gzip or zstd, and .parquet) become \
+                      token files train-000000.tokens ... with --tokenizer, otherwise tar shards with a .txt for each \
+                      document. Documents for validation are chosen by a hash of their text"
     )]
     Text(Texts),
 }

@@ -18,7 +18,11 @@ use super::ps::seconds;
 /// Asks a training for a trace of what it does, and prints its location
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Asks a training for a trace of its next steps or seconds, and prints the location of the trace. The training continues and needs no special option, but this command must have access to the folder of its run. trace.json shows the activity of each thread of the process; open it with ui.perfetto.dev. If the PJRT plugin has a profiler, as libtpu does, its recording of the devices is included, for TensorBoard's profile plugin"
+    long_about = "Asks a training for a trace of its next steps or seconds, and prints the location of the trace. The \
+                  training continues and needs no special option, but this command must have access to the folder of \
+                  its run. trace.json shows the activity of each thread of the process; open it with ui.perfetto.dev. \
+                  If the PJRT plugin has a profiler, as libtpu does, its recording of the devices is included, for \
+                  TensorBoard's profile plugin"
 )]
 pub(crate) struct Arguments {
     /// How many steps to record [default: 10, unless --duration is given]
