@@ -1,4 +1,4 @@
-//! Batches of several shapes: what is in them, how many there are, in which order, and what cannot be.
+//! Batches of several shapes: their content, number and order, and invalid options.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use fulmen_data::{
 
 use crate::common::refused;
 
-/// Sample `i` is `i` written `length(i)` times, then zeros to the end of the row; beside it noise and its number.
+/// Sample `i` is `i` written `length(i)` times, then zeros to the end of the row, with noise and its number as further
+/// fields.
 struct Rows {
     count: usize,
     bad: fn(usize) -> bool,
@@ -51,7 +52,7 @@ fn loader(count: usize) -> DataLoaderBuilder {
     DataLoader::builder(Rows { count, bad: |_| false }).batch_size(4).buckets(buckets(count))
 }
 
-/// Epoch, index, bucket and numbers of a batch, whose content is checked.
+/// Epoch, index, bucket and numbers of a batch, after checking its content.
 fn content(batch: Result<HostBatch>) -> (u64, usize, usize, Vec<i32>, Vec<f64>, Vec<f32>) {
     let batch = batch.unwrap();
     let width = [3, 6, 10][batch.bucket()];

@@ -1,4 +1,4 @@
-//! The datasets that need no file, and the place they write to.
+//! Datasets without files, and the row they write to.
 
 use bytemuck::NoUninit;
 use expect_test::{Expect, expect};

@@ -1,4 +1,5 @@
-//! Folds and splits, against scikit-learn's where that draws nothing at random (`reference/folds.py`), and mixtures.
+//! Folds and splits, compared with scikit-learn's where it does not draw at random (`reference/folds.py`), and
+//! mixtures.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ fn number(value: &Value) -> usize {
     value.as_u64().unwrap() as usize
 }
 
-/// Checks the validation parts, and that the training parts are all the rest.
+/// Checks the validation parts, and that the training parts are the rest.
 #[track_caller]
 fn check(folds: &[Fold], len: usize, expected: &Value) {
     let expected: Vec<Vec<usize>> = expected.as_array().unwrap().iter().map(numbers).collect();
@@ -98,7 +99,7 @@ fn splits_have_the_counts_of_scikit_learns() {
             seen.insert(counts);
             splits.insert(split.validation);
         }
-        // The same ones where a tie is broken by chance.
+        // The same ones where a tie is broken at random.
         assert_eq!(seen, allowed);
         assert_eq!(splits.len(), 50);
     }
