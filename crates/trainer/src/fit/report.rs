@@ -105,7 +105,7 @@ impl Fit<'_> {
         let batches_per_second = self.times.steps_per_second();
         let loader = self.step.train.report();
         let measured = self.measure(&loader);
-        let loader = loader.verdict();
+        let loader = loader.bottleneck();
         let state_bytes = self.summary.state_bytes.iter().map(|&bytes| bytes as u64);
         let memory = self.session.runtime.local_devices().zip(state_bytes).map(|(device, state)| {
             let stats = device.memory_stats().ok();

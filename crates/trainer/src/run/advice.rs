@@ -71,7 +71,7 @@ fn losses(fit: &Measured<'_>, reads: &HostReads) -> Vec<String> {
     let mut advice = vec![];
     let (share, wait) = fit.input_wait;
     if share > INPUT_BOUND.0 && wait > INPUT_BOUND.1 {
-        advice.push(fit.loader.verdict());
+        advice.push(fit.loader.bottleneck());
     }
     for (line, reads) in reads {
         let reads = reads - fit.reads_before.get(line).copied().unwrap_or_default();

@@ -86,7 +86,7 @@ fn a_fit_whose_data_is_slow_is_input_bound() {
     // 100 ms of sleep a batch, and a step that is nearly nothing, also on a busy machine.
     assert!(summary.data_wait_share > 0.3, "{}", summary.data_wait_share);
     assert!(trainer.runtime().metrics().value("InputWait") > 0, "{}", trainer.metrics_report());
-    let verdict = summary.loader.unwrap().verdict();
+    let verdict = summary.loader.unwrap().bottleneck();
     assert!(verdict.starts_with("input-bound: ") && verdict.contains("write is the slow stage"), "{verdict}");
 }
 
