@@ -113,7 +113,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// There is no such tensor; the rectangle does not lie within it; what is read does not match its checksum; the store
-    /// cannot be read, or not enough memory for so much.
+    /// cannot be read, or there is no memory for so much.
     pub fn read(&self, tensor: &str, rectangle: &Rectangle) -> Result<Vec<u8>> {
         let entry = self.tensor(tensor)?;
         rectangle.check_within(&entry.shape)?;

@@ -91,9 +91,11 @@ fn a_machine_without_a_tpu_is_told_all_that_was_looked_at() {
     let text = machine.diagnose(Platform::Tpu).to_string();
     let root = machine.folder.path().display();
     let expected = format!(
-        "No TPU devices were found. Looked at:\n  {root}/dev/accel*: not there\n  {root}/dev/vfio/*: not there\n  \
-         {root}/sys/bus/pci/devices: no accelerator of Google's (vendor 0x1ae0)\n  the plugin /opt/libtpu.so: speaks \
-         PJRT API 0.116 (0.81 or later 0.x is needed)"
+        "No TPU devices were found. Looked at:\n  \
+         {root}/dev/accel*: not there\n  \
+         {root}/dev/vfio/*: not there\n  \
+         {root}/sys/bus/pci/devices: no accelerator of Google's (vendor 0x1ae0)\n  \
+         the plugin /opt/libtpu.so: speaks PJRT API 0.116 (0.81 or later 0.x is needed)"
     );
     assert_eq!(text, expected);
 }
@@ -187,12 +189,12 @@ fn processes_that_cannot_be_looked_into_are_counted() {
     // An administrator may look into everything.
     if fs::read_dir(&closed).is_err() {
         let found = holders::of(&[device], &machine.path("proc"));
-        let expected = "open in no process that can be seen (one process of another user could not be inspected)";
+        let expected = "open in no process that can be seen (one process of another user could not be looked into)";
         assert_eq!(found[0].to_string(), expected);
     }
     fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let several = Holders { processes: Vec::new(), unseen: 3 };
-    assert!(several.to_string().ends_with("(3 processes of other users could not be inspected)"));
+    assert!(several.to_string().ends_with("(3 processes of other users could not be looked into)"));
 }
 
 #[test]
