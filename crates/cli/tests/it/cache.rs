@@ -1,4 +1,4 @@
-//! `fulmen cache`: shown, verified, repaired, cleared, and filled with the images of a folder.
+//! `fulmen cache`: showing, verifying, repairing, clearing and making caches.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ impl Dataset for Numbers {
     }
 }
 
-/// Runs the program, and gives whether it succeeded and what it said.
+/// Runs the program; returns whether it succeeded, and its output.
 fn fulmen(arguments: &[&str], path: &Path) -> (bool, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).arg("cache").args(arguments).arg(path).output().unwrap();
     let text = [output.stdout, output.stderr].concat();

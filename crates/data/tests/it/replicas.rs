@@ -102,7 +102,7 @@ fn every_sample_is_seen_exactly_once_an_epoch() {
 }
 
 #[test]
-fn the_global_batches_are_the_same_whoever_shares_them() {
+fn the_global_batches_do_not_depend_on_the_sharing() {
     for (len, drop_last) in [(103, false), (103, true), (3, false), (64, true)] {
         let read = |devices, num_processes, workers| {
             let builder = DataLoader::builder(data(len)).batch_size(16).shuffle(true).seed(5).drop_last(drop_last);

@@ -1,4 +1,4 @@
-//! WebDataset shards: written, read, and read where they are damaged.
+//! WebDataset shards: writing, reading, and reading damaged ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -140,7 +140,7 @@ fn shards_are_read_as_webdataset_reads_them() {
 
 #[test]
 fn what_is_written_is_what_tarfile_writes() {
-    // Also with names that do not fit into a header, and keys in folders.
+    // Also with names that do not fit into a header, and with folders in keys.
     let dir = tempfile::tempdir().unwrap();
     let mut writer = TarShardWriter::builder(dir.path()).build().unwrap();
     let long = "folder/".repeat(40) + "key";
@@ -230,7 +230,7 @@ fn a_source_tells_files_that_changed_under_it() {
     assert!(source.get(12).unwrap_err().is_usage());
 }
 
-/// A header with these parts and a right checksum.
+/// A header with these parts and a valid checksum.
 fn header(name: &[u8], size: &[u8], kind: u8) -> Vec<u8> {
     let mut block = vec![0; 512];
     block[..name.len()].copy_from_slice(name);
@@ -375,7 +375,7 @@ fn a_damaged_tar_is_refused_with_the_place() {
         let tell = |error: &Error| error.to_string().replace(&path.display().to_string(), "FILE");
         assert!(error.is_file(), "{error}");
         expect.assert_eq(&tell(&error));
-        // By index it is refused too, when it is opened.
+        // Opening it by index fails too.
         let indexed = TarSource::open(&path).unwrap_err();
         assert!(bytes.starts_with(&[0x1f, 0x8b]) || indexed.is_file(), "{indexed}");
     }
@@ -402,7 +402,7 @@ fn extended_records_and_binary_sizes_count_more_than_a_header() {
     assert_eq!(read(&[records.concat(), header(b"a.txt", b"0", b'0'), block(b"text")]), text("folder/b"));
     assert_eq!(read(&[header(b"a.txt", b"\x80\0\0\0\0\0\0\0\0\0\0\x04", b'0'), block(b"text")]), text("a"));
     assert_eq!(read(&[header(b"a.txt", b"     000004\0", b'7'), block(b"text")]), text("a"));
-    // A folder whose size nothing follows, and bytes that say nothing about names.
+    // A folder with a size but no content, and bytes that are irrelevant for names.
     let other = [header(b"folder/", b"100", b'5'), header(b"g", b"4", b'g'), block(b"what")];
     assert_eq!(read(&[other.concat(), header(b"a.txt", b"4", b'0'), block(b"text")]), text("a"));
 }

@@ -1,4 +1,4 @@
-//! TFRecord files and `tf.train.Example` messages: as Python writes them, written here, and damaged.
+//! TFRecord files and `tf.train.Example` messages: written by Python, written here, and damaged.
 
 use std::fs;
 use std::io::Write;
@@ -49,7 +49,7 @@ fn what_python_wrote_is_read_plain_and_compressed() {
     let source = TfRecordSource::open(&path).unwrap().examples();
     let read: Vec<Example> = (0..source.len()).map(|index| source.get(index).unwrap()).collect();
     assert_eq!(read, expected);
-    // Written again, the bytes are the same but for the order of the features, which Python leaves open.
+    // Written again, the bytes are the same except for the order of the features, which Python does not fix.
     for example in &expected {
         assert_eq!(Example::parse(&example.encode()).unwrap(), *example);
     }
@@ -93,7 +93,7 @@ fn features_may_be_missing_empty_or_of_another_kind() {
     expect!["the example has no feature `label`; its features: `empty`, `none`, `two`"]
         .assert_eq(&tell(odd.floats("label").unwrap_err()));
     assert_eq!(Example::parse(&odd.encode()).unwrap(), odd);
-    // Values one by one, as they were before lists were packed, and a field that is not known.
+    // Unpacked values, as in old files, and an unknown field.
     let old = [
         &[0x0a, 0x17, 0x0a, 0x15, 0x0a, 1, b'f', 0x12, 0x10, 0x12, 0x0a][..],
         &[0x0d, 0, 0, 0x80, 0x3f],
@@ -199,7 +199,7 @@ fn damaged_files_are_refused_with_the_place() {
     assert!(source.get(1).unwrap_err().to_string().contains("record 1, at byte"));
     assert_eq!(source.get(2).unwrap(), items[2].as_ref().unwrap().item);
     assert!(source.get(4).unwrap_err().is_usage());
-    // By index, a file that ends early is refused when it is opened.
+    // Opening a truncated file by index fails.
     for end in [5, second + 6, second + 40, good.len() - 1] {
         fs::write(&path, &good[..end]).unwrap();
         assert!(TfRecordSource::open(&path).unwrap_err().is_file());
@@ -227,7 +227,7 @@ fn a_file_that_shrinks_under_a_source_is_told() {
     assert_ne!(of(&source), before);
 }
 
-/// A length whose low bytes are those by which gzip is known.
+/// A length whose low bytes are gzip's magic bytes.
 #[test]
 fn a_plain_file_may_begin_as_gzip_does() {
     let dir = tempfile::tempdir().unwrap();

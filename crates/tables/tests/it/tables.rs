@@ -1,4 +1,4 @@
-//! Parquet, Arrow and Hugging Face folders as Python wrote them, and what is wrong with other files.
+//! Parquet, Arrow and Hugging Face folders written by Python, and invalid files.
 #![cfg(feature = "parquet")]
 
 use std::fs;
@@ -33,7 +33,7 @@ fn bytes(value: &Value) -> Vec<u8> {
     value.as_array().unwrap().iter().map(|byte| byte.as_u64().unwrap() as u8).collect()
 }
 
-/// Compares every column of a row with what pyarrow says.
+/// Compares every column of a row with pyarrow's result.
 fn compare(row: &Row, expected: &Value) {
     for (column, value) in expected.as_object().unwrap() {
         let context = format!("{} of {}", column, row.origin());
@@ -112,7 +112,7 @@ fn parquet_of_every_compression_reads_as_pyarrow_reads_it() {
     {
         let parquet = Parquet::open(reference().join(format!("{name}.parquet"))).unwrap();
         compare_all(&parquet, &parquet.stream(), rows);
-        // With no room for what was decoded, each row is decoded again.
+        // Without space in the cache, each row is decoded again.
         let parquet = parquet.cache_bytes(0);
         compare_all(&parquet, &parquet.stream(), rows);
     }
@@ -425,14 +425,14 @@ fn no_flipped_bit_in_a_page_with_a_checksum_gives_other_values() {
                         }
                     }
                 }
-                // What is left are fields of a page's header that say nothing of its values.
+                // The others are fields of a page's header that do not affect its values.
                 assert!(refused > flips, "{refused} of {flips} flips of `{column}` are refused");
             }
         }
     }
 }
 
-/// 10 blocks of 10 rows, of which the second cannot be decoded: a Parquet file, and an Arrow file.
+/// 10 blocks of 10 rows, as a Parquet file and as an Arrow file; the second block cannot be decoded.
 fn with_a_bad_block(folder: &Path) -> (PathBuf, PathBuf) {
     let batch = |first: i64| {
         let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + 10));
@@ -567,7 +567,7 @@ fn several_files_are_one_table_if_their_columns_are_the_same() {
     );
 }
 
-/// What is known of the pictures of the reference datasets.
+/// The expected content of the pictures in the reference datasets.
 fn check_animals(dataset: &HfDataset, first: usize) {
     for index in 0..dataset.len() {
         let number = (first + index) as i64;
@@ -646,7 +646,7 @@ fn files_that_belong_to_no_split_are_left_out() {
     };
     let (of_train, of_test) = (rows(&train), rows(&test));
     assert_ne!(of_train, of_test);
-    // What `datasets` 5.2 makes of the same names.
+    // The result of `datasets` 5.2 for the same names.
     check(
         &[
             ("data/train-00000-of-00001.parquet", &train),

@@ -1,4 +1,4 @@
-//! Files of texts.
+//! Text files.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
