@@ -83,7 +83,7 @@ impl Program for Args {
     /// The test digits, each with noise to draw one of its class from: a step that does not train draws the same random numbers
     /// for each batch.
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
-        let data = FakeDataset::beside(self.digits(Split::Test)?).normal("noise", SHAPE);
+        let data = FakeDataset::extending(self.digits(Split::Test)?).normal("noise", SHAPE);
         Ok((&self.in_order(data)?).into())
     }
 
@@ -91,7 +91,7 @@ impl Program for Args {
     fn predict_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
         let labels: Vec<i32> = (0..self.samples).map(|i| (i % 10) as i32).collect();
         let labels = TensorDataset::builder().array("label", [self.samples], labels).build()?;
-        let noise = FakeDataset::beside(labels).seed(options.seed).normal("noise", SHAPE);
+        let noise = FakeDataset::extending(labels).seed(options.seed).normal("noise", SHAPE);
         // In one batch, which is one picture.
         Ok(Some(DataLoader::builder(noise).per_device_batch_size(self.samples.max(1)).build()?))
     }

@@ -56,7 +56,7 @@ impl Args {
     fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];
-        let data = FakeDataset::beside(pictures.open(split)?).normal("noise", noise);
+        let data = FakeDataset::extending(pictures.open(split)?).normal("noise", noise);
         Ok(DataLoader::builder(data).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
     }
 }
@@ -87,7 +87,7 @@ impl Program for Args {
     fn predict_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];
-        let data = FakeDataset::beside(pictures.labels(self.samples)?).seed(options.seed).normal("noise", noise);
+        let data = FakeDataset::extending(pictures.labels(self.samples)?).seed(options.seed).normal("noise", noise);
         // In one batch, which is one picture.
         Ok(Some(DataLoader::builder(data).per_device_batch_size(self.samples.max(1)).build()?))
     }
