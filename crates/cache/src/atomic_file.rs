@@ -94,7 +94,8 @@ fn refused(path: &Path, bytes: u64, source: io::Error) -> Error {
         _ => String::new(),
     };
     let message = format!(
-        "not enough disk space for this file of {}{free}; free some space, or put the cache on another disk, and run it again: it continues after the last complete part",
+        "not enough disk space for this file of {}{free}; free some space, or put the cache on another disk, and run \
+         it again: it continues after the last complete part",
         size(bytes)
     );
     Error::io(path, &message, source)

@@ -155,7 +155,8 @@ impl CacheBuilder {
             let now = Key::new(&*self.dataset, &fields, &self.options)?;
             if now.hash != key.hash {
                 return Err(Error::usage(format!(
-                    "what the samples depend on changed while another process made the cache: {}; open the dataset again",
+                    "what the samples depend on changed while another process made the cache: {}; open the dataset \
+                     again",
                     differences(&key.key_parts, &now.key_parts).join("; ")
                 )));
             }
@@ -171,7 +172,8 @@ impl CacheBuilder {
             if after.hash != key.hash {
                 maintenance::remove_files(&dir)?;
                 return Err(Error::usage(format!(
-                    "what the samples depend on changed while the cache was made, so it mixes old and new samples: {}; it was removed; make it again",
+                    "what the samples depend on changed while the cache was made, so it mixes old and new samples: \
+                     {}; it was removed; make it again",
                     differences(&key.key_parts, &after.key_parts).join("; ")
                 )));
             }
@@ -252,7 +254,8 @@ impl CacheBuilder {
         }
         match nearest {
             Some((folder, lines)) if self.refuse_others => Err(Error::usage(format!(
-                "{} is a cache of something else: {}; clear it, choose another path, or let a new cache be made next to it (refuse_others(false))",
+                "{} is a cache of something else: {}; clear it, choose another path, or let a new cache be made next \
+                 to it (refuse_others(false))",
                 folder.display(),
                 lines.join("; ")
             ))),
@@ -272,7 +275,8 @@ impl CacheBuilder {
             return Ok(());
         }
         let message = format!(
-            "not enough disk space for the cache: {expected}, but the disk has {} free; {} more are needed. Free some space, put the cache on another disk, keep fewer variants, or make the samples smaller",
+            "not enough disk space for the cache: {expected}, but the disk has {} free; {} more are needed. Free some \
+             space, put the cache on another disk, keep fewer variants, or make the samples smaller",
             size(free),
             size(needed - free)
         );

@@ -38,7 +38,8 @@ impl Key {
             && let Some(function) = fingerprint.function()
         {
             return Err(Error::usage(format!(
-                "the samples depend on a function ({function}), and a cache cannot see changes of its code: give the cache a version, .version(\"1\"), and another when the function changes"
+                "the samples depend on a function ({function}), and a cache cannot see changes of its code: give the \
+                 cache a version, .version(\"1\"), and another when the function changes"
             )));
         }
         let hash = fingerprint.to_string();

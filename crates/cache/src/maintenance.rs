@@ -139,8 +139,8 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
         false => Err(Error::file(
             path.as_ref(),
             format!(
-                "{} files are damaged: {}; remove them with repair_cache (`fulmen cache verify --repair`), and make the \
-                 cache again: it writes only what is missing",
+                "{} files are damaged: {}; remove them with repair_cache (`fulmen cache verify --repair`), and make \
+                 the cache again: it writes only what is missing",
                 wrong.len(),
                 wrong.join("; ")
             ),

@@ -231,8 +231,8 @@ pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
         Ok(AnyFormat { format }) if format != FORMAT => Err(Unusable::OtherFormat(Error::file(
             &path,
             format!(
-                "it has the format {format}, this release reads {FORMAT}; make the cache again, and clear this one if no \
-                 other release needs it"
+                "it has the format {format}, this release reads {FORMAT}; make the cache again, and clear this one if \
+                 no other release needs it"
             ),
         ))),
         _ => parse(&bytes)

@@ -40,7 +40,10 @@ fn a_disk_that_fills_up_keeps_what_was_finished_and_the_next_run_goes_on() {
         let error = full.open().unwrap_err();
         assert!(error.is_disk_full(), "{error}");
         let text = error.to_string();
-        assert!(text.contains("not enough disk space for this file of 1") && text.contains("goes on after"), "{text}");
+        assert!(
+            text.contains("not enough disk space for this file of 1") && text.contains("continues after"),
+            "{text}"
+        );
 
         let left = crate::cache_info(folder.path()).unwrap().remove(0).estimate;
         let finished = left.parts - left.missing_parts;

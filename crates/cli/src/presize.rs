@@ -209,7 +209,8 @@ impl Presize {
         let Presize { side, quality, seed, max_samples, max_bytes, .. } = self;
         let (decoding, decoder) = (self.pipeline.to_string(), fulmen_images::jpeg_decoder());
         let options = format!(
-            "shorter side {side}, quality {quality}, decoded by {decoding} with {decoder}, seed {seed}, at most {max_samples} samples and {max_bytes} bytes a shard"
+            "shorter side {side}, quality {quality}, decoded by {decoding} with {decoder}, seed {seed}, at most \
+             {max_samples} samples and {max_bytes} bytes a shard"
         );
         Ok(PresizeInputs { options, images: fingerprint.to_string(), left_out: Vec::new() })
     }

@@ -122,8 +122,8 @@ impl RetryState {
             _ => "",
         };
         self.object.error(format!(
-            "{doing}: given up after {:.1} s, {:.1} s without progress{silent}: {text}; check that the store can be reached; \
-             StoreOptions::give_up_after sets how long to retry",
+            "{doing}: given up after {:.1} s, {:.1} s without progress{silent}: {text}; check that the store can be \
+             reached; StoreOptions::give_up_after sets how long to retry",
             self.began.elapsed().as_secs_f64(),
             self.last_progress.elapsed().as_secs_f64(),
         ))

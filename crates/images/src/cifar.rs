@@ -180,8 +180,8 @@ fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Resul
         return Err(Error::file(
             file,
             format!(
-                "it has {size} bytes; {records} records of {record} bytes are {expected}: copy or download it again, or is \
-                 it another CIFAR's?"
+                "it has {size} bytes; {records} records of {record} bytes are {expected}: copy or download it again, \
+                 or is it another CIFAR's?"
             ),
         ));
     }

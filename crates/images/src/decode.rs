@@ -90,7 +90,8 @@ pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, l
     let pixels = width as u64 * height as u64;
     if pixels > limits.pixels {
         return Err(Error::content(format!(
-            "the header claims {width} x {height} pixels, over the limit of {}: it may be a decompression bomb; if not, raise the limit with ImagePipeline::max_pixels",
+            "the header claims {width} x {height} pixels, over the limit of {}: it may be a decompression bomb; if \
+             not, raise the limit with ImagePipeline::max_pixels",
             limits.pixels
         )));
     }

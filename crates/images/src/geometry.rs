@@ -343,8 +343,8 @@ fn random_crop(of: ImageSize, size: ImageSize, padding: usize, random: &mut Samp
     let room = |all: usize, part: usize| (all + 2 * padding).checked_sub(part);
     let (Some(rows), Some(columns)) = (room(of.height, size.height), room(of.width, size.width)) else {
         return Err(Error::content(format!(
-            "RandomCrop(size={size}, padding={padding}) does not fit into an image of {} x {} pixels; resize before it, or \
-             pad more",
+            "RandomCrop(size={size}, padding={padding}) does not fit into an image of {} x {} pixels; resize before \
+             it, or pad more",
             of.width, of.height
         )));
     };

@@ -57,11 +57,11 @@ impl ImageFolder {
         let mut classes = Vec::new();
         let mut files = Vec::new();
         let mut empty = Vec::new();
-        let mut beside = 0;
+        let mut loose_images = 0;
         for entry in walk(root, 1) {
             let entry = entry?;
             if !entry.file_type().is_dir() {
-                beside += usize::from(is_image(entry.path()));
+                loose_images += usize::from(is_image(entry.path()));
                 continue;
             }
             let class = i32::try_from(classes.len())
@@ -81,9 +81,9 @@ impl ImageFolder {
             classes.push(name);
         }
         if files.is_empty() {
-            let hint = match (classes.len(), beside) {
+            let hint = match (classes.len(), loose_images) {
                 (0, 0) => "it has no folders; each class needs one (root/class/image.jpg)".into(),
-                (0, _) => format!("its {beside} images are not in class folders (root/class/image.jpg)"),
+                (0, _) => format!("its {loose_images} images are not in class folders (root/class/image.jpg)"),
                 (count, _) => format!("none of its {count} folders has a file that ends in {}", EXTENSIONS.join(", ")),
             };
             return Err(Error::file(root, format!("there are no images in it: {hint}")));

@@ -103,8 +103,8 @@ impl ImageSplits {
                 return Err(Error::file(
                     &root,
                     format!(
-                        "it has no folders of classes (CLASS/image.jpg or train/CLASS/image.jpg), and none of the files \
-                         {} of CIFAR and MNIST",
+                        "it has no folders of classes (CLASS/image.jpg or train/CLASS/image.jpg), and none of the \
+                         files {} of CIFAR and MNIST",
                         marks.join(", ")
                     ),
                 ));

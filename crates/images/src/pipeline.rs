@@ -288,7 +288,7 @@ impl fmt::Display for ImagePipeline {
             _ => "rgba",
         };
         let layout = if self.channels_first { "CHW" } else { "HWC" };
-        write!(f, "Images({channels}, {layout}, {}", self.interpolation)?;
+        write!(f, "ImagePipeline({channels}, {layout}, {}", self.interpolation)?;
         if let Some(gap) = self.reducing_gap {
             write!(f, ", reducing_gap={gap}")?;
         }

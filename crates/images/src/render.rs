@@ -150,8 +150,8 @@ impl ImagePipeline {
         let declared = sample.fields().get(field);
         if let Some(declared) = declared.filter(|declared| declared.shape != shape) {
             return Err(Error::field(format!(
-                "the image is {shape:?}, but field `{declared}` takes another shape; declare it with ImagePipeline::field, or \
-                 give all images one size (random_resized_crop, resize_exact, center_crop)"
+                "the image is {shape:?}, but field `{declared}` takes another shape; declare it with \
+                 ImagePipeline::field, or give all images one size (random_resized_crop, resize_exact, center_crop)"
             )));
         }
         let to = resize::Target { size, channels: self.channels, orientation, channels_first: self.channels_first };

@@ -254,7 +254,8 @@ fn receive(signal: Signal) {
         let state = STATE.lock();
         if state.running > 0 && state.guards == guards && state.requested.is_some() {
             say(&format!(
-                "error: {grace:?} after {signal} (the option `grace`) saving is not complete, and the program ends. Resume from the last complete checkpoint"
+                "error: {grace:?} after {signal} (the option `grace`) saving is not complete, and the program ends. \
+                 Resume from the last complete checkpoint"
             ));
             end(signal);
         }

@@ -167,7 +167,8 @@ impl ArrowFile {
                 MessageHeader::DictionaryBatch if batches.is_empty() => dictionaries.push(block),
                 MessageHeader::DictionaryBatch => {
                     return Err(input.error(
-                        "the dictionaries of this stream change between batches, so its rows cannot be read by index; write it in the file format",
+                        "the dictionaries of this stream change between batches, so its rows cannot be read by index; \
+                         write it in the file format",
                     ));
                 }
                 _ => match &schema {
@@ -270,7 +271,7 @@ impl BlockSource for ArrowBlocks {
 
     fn place(&self, block: usize) -> Option<RowOrigin> {
         let (file, _, first_row) = self.batches[block];
-        Some(RowOrigin::new(&self.files[file].input, RowNumbers::BlockReader(first_row)))
+        Some(RowOrigin::new(&self.files[file].input, RowNumbers::Rows(first_row)))
     }
 
     fn decode(&self, block: usize) -> Result<Block> {
@@ -286,7 +287,7 @@ impl BlockSource for ArrowBlocks {
         // Decompressed arrays have their own memory; others share the memory that was read.
         let sizes = decoded.columns().iter().filter_map(|column| column.to_data().get_slice_memory_size().ok());
         let bytes = sizes.sum::<usize>().max(read);
-        Ok(Block::new(decoded, RowOrigin::new(&file.input, RowNumbers::BlockReader(first_row)), bytes))
+        Ok(Block::new(decoded, RowOrigin::new(&file.input, RowNumbers::Rows(first_row)), bytes))
     }
 
     fn select(&self, columns: &[usize]) -> Result<Arc<dyn BlockSource>> {

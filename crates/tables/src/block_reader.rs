@@ -48,7 +48,7 @@ pub(crate) struct RowOrigin {
 #[derive(Debug)]
 pub(crate) enum RowNumbers {
     /// By row, starting at this one.
-    BlockReader(usize),
+    Rows(usize),
     /// By line, one per row, starting at this one.
     Lines(u64),
     /// By the lines in which they start.
@@ -63,7 +63,7 @@ impl RowOrigin {
     /// `row 3`, or `line 4`.
     fn number(&self, row: usize) -> String {
         match &self.numbers {
-            RowNumbers::BlockReader(first) => format!("row {}", first + row),
+            RowNumbers::Rows(first) => format!("row {}", first + row),
             RowNumbers::Lines(first) => format!("line {}", first + row as u64),
             RowNumbers::Each(lines) => format!("line {}", lines[row]),
         }
@@ -304,7 +304,7 @@ mod tests {
     fn the_cache_keeps_what_was_used_last_within_its_bytes_and_at_least_one_block() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let input = SourceFile::open_all(&[file.path().into()]).unwrap().remove(0);
-        let place = || RowOrigin::new(&input, RowNumbers::BlockReader(0));
+        let place = || RowOrigin::new(&input, RowNumbers::Rows(0));
         let block = |bytes| {
             let column: ArrayRef = Arc::new(Int32Array::from(vec![1]));
             Block::new(RecordBatch::try_from_iter([("x", column)]).unwrap(), place(), bytes)

@@ -343,8 +343,8 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
     // A first line with only numbers is a row: reading it as a header would lose it silently.
     if names.iter().all(|name| name.parse::<f64>().is_ok()) {
         return Err(input.error(
-            "the first line holds only numbers, expected the names of the columns; if the file has no header, open it with \
-             `Csv::options().header(false)`",
+            "the first line holds only numbers, expected the names of the columns; if the file has no header, open it \
+             with `Csv::options().header(false)`",
         ));
     }
     Ok(names)

@@ -207,7 +207,8 @@ fn state(folder: &Location) -> Result<Vec<Location>> {
     let state = json(&path)?;
     if state.get("_indices_data_files").and_then(Value::as_array).is_some_and(|files| !files.is_empty()) {
         return Err(path.error(
-            "the dataset is a selection of rows, kept by their indices; save it again after `dataset.flatten_indices()`",
+            "the dataset is a selection of rows, kept by their indices; save it again after \
+             `dataset.flatten_indices()`",
         ));
     }
     let files = state.get("_data_files").and_then(Value::as_array);

@@ -60,7 +60,8 @@ impl Labels {
             }
             if texts.len() > MOST_CLASSES {
                 return Err(Error::label(format!(
-                    "{}: column `{name}` has more than {MOST_CLASSES} different values; it cannot be a column of labels",
+                    "{}: column `{name}` has more than {MOST_CLASSES} different values; it cannot be a column of \
+                     labels",
                     table.name
                 )));
             }

@@ -251,7 +251,7 @@ type Reader = (ParquetRecordBatchReader, ParquetInput);
 impl ParquetBlocks {
     fn block(&self, part: &Part, batch: RecordBatch) -> Block {
         let bytes = batch.get_array_memory_size();
-        Block::new(batch, RowOrigin::new(&self.files[part.file].input, RowNumbers::BlockReader(part.first_row)), bytes)
+        Block::new(batch, RowOrigin::new(&self.files[part.file].input, RowNumbers::Rows(part.first_row)), bytes)
     }
 
     /// The rows of this part, which is the next one in the row group.
@@ -275,7 +275,7 @@ impl BlockSource for ParquetBlocks {
 
     fn place(&self, block: usize) -> Option<RowOrigin> {
         let part = &self.parts[block];
-        Some(RowOrigin::new(&self.files[part.file].input, RowNumbers::BlockReader(part.first_row)))
+        Some(RowOrigin::new(&self.files[part.file].input, RowNumbers::Rows(part.first_row)))
     }
 
     fn decode(&self, block: usize) -> Result<Block> {

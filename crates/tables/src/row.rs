@@ -134,8 +134,8 @@ impl Row {
             (None, ..) => self.cell(column)?,
             (_, None, Some(ScalarRef::Text(path))) => {
                 let message = format!(
-                    "column {column} names the file `{path}` and does not hold its bytes; save the dataset with its files \
-                     embedded (`embed_external_files=True`), or read that file"
+                    "column {column} names the file `{path}` and does not hold its bytes; save the dataset with its \
+                     files embedded (`embed_external_files=True`), or read that file"
                 );
                 return Err(self.place.error(self.number, message));
             }

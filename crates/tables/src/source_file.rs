@@ -152,7 +152,8 @@ impl SourceFile {
             _ => return Ok(()),
         };
         Err(self.error(format!(
-            "the file is compressed with {kind}, so its items can only be read in sequence; use {instead}, or decompress it"
+            "the file is compressed with {kind}, so its items can only be read in sequence; use {instead}, or \
+             decompress it"
         )))
     }
 

@@ -41,7 +41,8 @@ impl BucketBoundaries {
             let bucket = boundaries.partition_point(|&boundary| boundary < length);
             let Some((samples, tokens)) = counts.get_mut(bucket) else {
                 return Err(Error::usage(format!(
-                    "sample {index} has {length} tokens, more than the last boundary, {}; add a longer one, or truncate the texts",
+                    "sample {index} has {length} tokens, more than the last boundary, {}; add a longer one, or \
+                     truncate the texts",
                     boundaries[boundaries.len() - 1]
                 )));
             };

@@ -137,7 +137,9 @@ pub fn pad_to(ids: &[u32], length: usize, pad_id: u32, side: Side) -> Result<(Ve
 pub(super) fn place(tokens: usize, length: usize, padding: Side) -> Result<usize> {
     let Some(rest) = length.checked_sub(tokens) else {
         return Err(Error::usage(format!(
-            "a text has {tokens} tokens, more than the {length} of a sample; let the tokenizer truncate it (Tokenizer::max_length), truncate it without regard to special tokens (TokenCollator::truncation), or use longer samples"
+            "a text has {tokens} tokens, more than the {length} of a sample; let the tokenizer truncate it \
+             (Tokenizer::max_length), truncate it without regard to special tokens (TokenCollator::truncation), or \
+             use longer samples"
         )));
     };
     Ok(match padding {

@@ -95,8 +95,8 @@ impl MaskedLanguageModel {
         let sound = shares.iter().all(|share| (0.0..=1.0 + 1e-9).contains(share));
         if !sound {
             return Err(Error::usage(format!(
-                "masking with probability {}, of which {} become the mask token and {} a random one: each must be from 0 \
-                 to 1, and the last two together at most 1",
+                "masking with probability {}, of which {} become the mask token and {} a random one: each must be \
+                 from 0 to 1, and the last two together at most 1",
                 self.probability, self.mask_share, self.random_share
             )));
         }

@@ -153,8 +153,8 @@ impl Options {
     fn describe(&self) -> String {
         let Options { length, separator, keep_remainder, open_blocks, long, threads: _ } = self;
         format!(
-            "length {length}, separator {separator:?}, keep_remainder {keep_remainder}, open_blocks {open_blocks:?}, long \
-             documents {long:?}"
+            "length {length}, separator {separator:?}, keep_remainder {keep_remainder}, open_blocks {open_blocks:?}, \
+             long documents {long:?}"
         )
     }
 }

@@ -178,7 +178,8 @@ impl TokenCollator {
             other => {
                 let found = other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
                 return Err(Error::field(format!(
-                    "field {first} should hold the tokens as {}, but {found}; give TokenCollator::fields to the dataset, and their position to `write`",
+                    "field {first} should hold the tokens as {}, but {found}; give TokenCollator::fields to the \
+                     dataset, and their position to `write`",
                     self.field("input_ids")
                 )));
             }

@@ -206,8 +206,8 @@ impl Head {
         let expected = data.saturating_add(header.data_len() as u64);
         if expected != size {
             return Err(format!(
-                "the file has {size} bytes, but its header promises {num_tokens} tokens and {documents} documents, which \
-                 take {expected}; it was cut short or overwritten: create it again"
+                "the file has {size} bytes, but its header promises {num_tokens} tokens and {documents} documents, \
+                 which take {expected}; it was cut short or overwritten: create it again"
             ));
         }
         let metadata = |key: &str| header.metadata().as_ref().and_then(|texts| texts.get(key));

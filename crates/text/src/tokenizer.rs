@@ -96,7 +96,8 @@ impl Tokenizer {
             && let Some(dropout) = model.dropout.filter(|&dropout| dropout > 0.0)
         {
             return Err(format!(
-                "the BPE model has a dropout of {dropout}, whose random numbers cannot be seeded, so a run could not be reproduced; set \"dropout\" to null in the file"
+                "the BPE model has a dropout of {dropout}, whose random numbers cannot be seeded, so a run could not \
+                 be reproduced; set \"dropout\" to null in the file"
             ));
         }
         inner.with_padding(None);
@@ -159,7 +160,8 @@ impl Tokenizer {
         let special = self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
         if length <= special {
             return Err(Error::usage(format!(
-                "{self:?}: the maximum length of {length} tokens leaves no space for a text: {special} special tokens are added to a pair; choose at least {}",
+                "{self:?}: the maximum length of {length} tokens leaves no space for a text: {special} special tokens \
+                 are added to a pair; choose at least {}",
                 special + 1
             )));
         }

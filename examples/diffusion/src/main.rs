@@ -92,7 +92,7 @@ impl Program for Args {
         let labels: Vec<i32> = (0..self.samples).map(|i| (i % 10) as i32).collect();
         let labels = TensorDataset::builder().array("label", [self.samples], labels).build()?;
         let noise = FakeDataset::extending(labels).seed(options.seed).normal("noise", SHAPE);
-        // In one batch, which becomes one image.
+        // In one batch, which is one picture.
         Ok(Some(DataLoader::builder(noise).per_device_batch_size(self.samples.max(1)).build()?))
     }
 

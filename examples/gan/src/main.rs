@@ -88,7 +88,7 @@ impl Program for Args {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];
         let data = FakeDataset::extending(pictures.labels(self.samples)?).seed(options.seed).normal("noise", noise);
-        // In one batch, which becomes one image.
+        // In one batch, which is one picture.
         Ok(Some(DataLoader::builder(data).per_device_batch_size(self.samples.max(1)).build()?))
     }
 

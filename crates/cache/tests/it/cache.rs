@@ -1,4 +1,4 @@
-//! Cached datasets: the same samples as without, from files that survive kills, full disks and second writers.
+//! Cached datasets: the same samples as without a cache, from files that survive kills, full disks and second writers.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,13 +13,13 @@ use fulmen_cache::{
 };
 use fulmen_data::{DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, Result, Sample, Source};
 
-/// Samples with noise in them, of which some may fail or take their time.
+/// Random samples; some may fail or take time.
 #[derive(Clone)]
 struct Noise {
     len: usize,
     width: usize,
     source: &'static str,
-    /// These fail.
+    /// The indices that fail.
     bad: Vec<usize>,
     pause: Duration,
     read: Arc<AtomicUsize>,
@@ -114,7 +114,7 @@ fn a_cache_holds_what_the_first_epochs_would_have_read() {
     assert_eq!(epochs(cached.clone(), 6)[epochs(cached.clone(), 3).len()..], epochs(cached.clone(), 3));
     assert_eq!(cached.origin(12).unwrap(), format!("{}, row 2", cached.path().join("part-00001.arrow").display()));
 
-    // A second time nothing is read, and the dataset need not be there.
+    // The second time, nothing is read, and the dataset need not exist.
     data.count();
     let again = small(&data, folder.path()).variants(3).open().unwrap();
     let without = CachedDataset::open(folder.path()).unwrap();
@@ -216,7 +216,7 @@ fn what_differs_is_said_and_a_new_cache_stands_beside_the_old() {
     let told = Arc::new(Mutex::new(vec![]));
     let events = Arc::clone(&told);
     let builder = small(&other, folder.path()).on_event(move |event| events.lock().unwrap().push(event));
-    let beside = builder.open().unwrap();
+    let other_cache = builder.open().unwrap();
     let differences =
         ["version: was `v1`, is ``", "source: was `noise`, is `louder noise`"].map(str::to_owned).to_vec();
     assert_eq!(told.lock().unwrap()[0], CacheEvent::Differs { differences });
@@ -226,7 +226,7 @@ fn what_differs_is_said_and_a_new_cache_stands_beside_the_old() {
 
     let error = CachedDataset::open(folder.path()).unwrap_err().to_string();
     assert!(error.contains("has 2 caches; name one of them"), "{error}");
-    assert_eq!(CachedDataset::open(beside.path()).unwrap().len(), 20);
+    assert_eq!(CachedDataset::open(other_cache.path()).unwrap().len(), 20);
     // Each option is part of the key.
     for builder in [small(&data, folder.path()).seed(1), small(&data, folder.path()).variants(2)] {
         assert_eq!(builder.estimate().unwrap().missing_parts, builder.estimate().unwrap().parts);
@@ -252,7 +252,7 @@ fn a_dataset_that_cannot_say_what_it_depends_on_is_refused() {
     assert!(error.contains("implement Dataset::fingerprint"), "{error}");
     for (builder, expected) in [
         (small(&Noise::new(0), folder.path()), "nothing to cache"),
-        (small(&Noise::new(1), folder.path()).variants(0), "0 variants"),
+        (small(&Noise::new(1), folder.path()).variants(0), "at least 1 variant"),
         (small(&Noise::new(1), folder.path()).workers(5000), "more than 1024 threads"),
         (small(&Noise::new(usize::MAX / 2), folder.path()).variants(3), "too many to count"),
     ] {
@@ -278,7 +278,7 @@ fn damage_is_found_named_and_repaired() {
         fs::remove_file(path).unwrap();
         fs::write(path, bytes).unwrap();
     };
-    // A bit of a sample; half of the file; a file that is gone.
+    // A bit of a sample; half of the file; a missing file.
     let mut flipped = fs::read(part(1)).unwrap();
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
@@ -319,7 +319,7 @@ fn what_cannot_be_read_is_not_removed() {
     fs::write(&damaged, "").unwrap();
     fs::rename(other.path(), folder.path().join("0123456789abcdef")).unwrap();
     fs::remove_file(at("part-00001.arrow")).unwrap();
-    // A link to itself opens for nobody, as a file whose reading is not permitted does for all but root.
+    // A link to itself cannot be opened, like an unreadable file for users other than root.
     for name in ["part-00003.arrow", "cache.json"] {
         let kept = at("kept");
         fs::rename(at(name), &kept).unwrap();
@@ -389,7 +389,7 @@ fn clearing_removes_caches_and_nothing_else() {
     let freed = clear_cache(&path).unwrap();
     assert!(freed > 20 * SAMPLE);
     assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
-    // Whoever has it open goes on.
+    // Processes that have it open continue.
     #[cfg(unix)]
     assert_eq!(epochs(open, 1), before);
     assert!(CachedDataset::open(&path).unwrap_err().is_not_found());
@@ -400,7 +400,7 @@ fn what_lies_beside_a_cache_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let foreign = [
-        // Prepared shards have a manifest too; and somebody else's files may have a cache's names.
+        // Prepared shards have a manifest too, and files of others may have a cache's names.
         ("manifest.json", "mine"),
         ("shards/manifest.json", "{\"version\": 1}"),
         ("shards/train-000000.tar", "a shard"),
@@ -420,7 +420,7 @@ fn what_lies_beside_a_cache_is_left_alone() {
     assert_eq!(CachedDataset::open(path).unwrap().len(), 20);
     verify_cache(path, |_, _| {}).unwrap();
     assert!(repair_cache(path).unwrap().is_empty() && check());
-    // A folder of another name is a cache by its manifest.
+    // A folder with another name is a cache because of its manifest.
     fs::rename(made.path(), path.join("mine")).unwrap();
     assert_eq!(CachedDataset::open(path.join("mine")).unwrap().len(), 20);
     clear_cache(path).unwrap();
@@ -428,17 +428,17 @@ fn what_lies_beside_a_cache_is_left_alone() {
 }
 
 #[test]
-fn a_cache_without_its_manifest_is_in_nobodys_way_and_can_be_cleared() {
+fn a_cache_without_its_manifest_does_not_interfere_and_can_be_cleared() {
     let folder = tempfile::tempdir().unwrap();
     let data = Noise::new(20);
     let mut other = data.clone();
     other.source = "more noise";
     let (first, second) = (small(&data, folder.path()).open().unwrap(), small(&other, folder.path()).open().unwrap());
-    // As after a clearing that was killed.
+    // As after a killed `clear`.
     fs::remove_file(first.path().join("cache.json")).unwrap();
     assert_eq!(cache_info(folder.path()).unwrap().len(), 1);
     assert_eq!(CachedDataset::open(folder.path()).unwrap().path(), second.path());
-    // A damaged one is told, and taken away.
+    // A damaged one is reported, and removed.
     fs::write(second.path().join("cache.json"), "{").unwrap();
     assert!(cache_info(folder.path()).unwrap_err().to_string().contains("it is not a manifest"));
     assert!(verify_cache(folder.path(), |_, _| {}).unwrap_err().to_string().contains("1 files are damaged"));
@@ -459,7 +459,7 @@ fn repairing_what_is_sound_writes_nothing() {
     assert_eq!(number(), before);
 }
 
-/// Samples that are large, each of one byte.
+/// Large samples, each of one repeated byte.
 struct Large {
     len: usize,
     width: usize,
@@ -497,7 +497,7 @@ fn parts_of_many_pieces_are_filled_by_many_threads() {
 
 #[test]
 fn a_panic_of_the_users_ends_the_making_and_the_next_goes_on() {
-    /// Says where its samples come from by a panic.
+    /// Its origin panics.
     struct Nowhere(Noise);
     impl Dataset for Nowhere {
         fn len(&self) -> usize {
@@ -526,7 +526,7 @@ fn a_panic_of_the_users_ends_the_making_and_the_next_goes_on() {
 
         data.bad.clear();
         let panicking = small(&data, folder.path()).workers(workers).on_event(|event| {
-            assert!(!matches!(event, CacheEvent::Progress { .. }), "nobody listens");
+            assert!(!matches!(event, CacheEvent::Progress { .. }), "events are not wanted here");
         });
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| panicking.open()));
         assert!(result.is_err());
@@ -569,7 +569,7 @@ fn samples_of_a_function_need_a_version() {
     assert_eq!(values(cached(3, "2")), [3, 12]);
 }
 
-/// Noise from a file that may be rewritten: the function says whether it has been.
+/// Noise from a file that may be rewritten: the function tells whether it has been.
 struct Changing<F>(Noise, F);
 
 impl<F: Fn() -> bool + Send + Sync + 'static> Dataset for Changing<F> {
@@ -647,7 +647,7 @@ fn the_second_of_two_writers_waits_and_reads_nothing() {
     assert_eq!(epochs(caches[0].clone(), 1), epochs(caches[1].clone(), 1));
 }
 
-/// The environment variable that names the folder in which a child works.
+/// The environment variable with the folder of a child process.
 const CHILD: &str = "FULMEN_TEST_CACHE_CHILD";
 
 fn slow() -> Noise {
@@ -656,7 +656,7 @@ fn slow() -> Noise {
     data
 }
 
-/// Not a test by itself: what the tests below start as a process of its own.
+/// Not a test: the tests below run it as a separate process.
 #[test]
 fn child_that_writes() {
     if let Ok(folder) = std::env::var(CHILD) {
@@ -704,11 +704,11 @@ fn a_killed_writer_leaves_whole_parts_and_the_one_that_waits_takes_over() {
     assert_eq!(epochs(cached, 1), epochs(Noise::new(400), 1));
 }
 
-/// Not a test by itself: runs where a file system of 3 MB is mounted on the folder.
+/// Not a test: runs with a file system of 3 MB mounted on the folder.
 #[test]
 #[cfg(target_os = "linux")]
 fn child_that_fills_its_disk() {
-    /// While sample 30 of 40 is read, somebody else takes the rest of the disk.
+    /// While sample 30 of 40 is read, another process takes the rest of the disk.
     struct Filling(Noise, PathBuf);
     impl Dataset for Filling {
         fn len(&self) -> usize {
@@ -735,7 +735,7 @@ fn child_that_fills_its_disk() {
     let builder = |data: &Noise| Filling(data.clone(), filler.clone()).cache(&path).part_bytes(320_000).workers(1);
     let error = builder(&data).open().unwrap_err();
     let text = error.to_string();
-    assert!(error.is_disk_full() && text.contains("the disk has") && text.contains("goes on after"), "{text}");
+    assert!(error.is_disk_full() && text.contains("the disk has") && text.contains("continues after"), "{text}");
     fs::write(&filler, "").unwrap();
     data.count();
     let cached = builder(&data).open().unwrap();
@@ -743,7 +743,7 @@ fn child_that_fills_its_disk() {
     assert_eq!(cached.len(), 40);
     verify_cache(&path, |_, _| {}).unwrap();
 
-    // A second one does not fit: refused with numbers before it begins.
+    // A second one does not fit: it is rejected with numbers before it starts.
     data.source = "more noise";
     let error = builder(&data).variants(2).open().unwrap_err();
     let text = error.to_string();
@@ -755,7 +755,7 @@ fn child_that_fills_its_disk() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_an_error_with_numbers_and_nothing_is_lost() {
-    // A file system of one's own needs a user namespace, which some machines forbid.
+    // Mounting a file system needs a user namespace, which some machines forbid.
     let allowed = Command::new("unshare").args(["-Urm", "true"]).status().is_ok_and(|status| status.success());
     if !allowed {
         eprintln!("skipped: this machine has no user namespaces");
@@ -779,8 +779,8 @@ fn a_full_disk_is_an_error_with_numbers_and_nothing_is_lost() {
     );
 }
 
-/// `tests/reference/cache.py` read the files in `tests/reference/cache` with pyarrow. Files with the same bytes are read
-/// the same way.
+/// `tests/reference/cache.py` has read the files in `tests/reference/cache` with pyarrow. Files with the same bytes are
+/// read in the same way.
 #[test]
 fn pyarrow_reads_the_same_values() {
     let folder = tempfile::tempdir().unwrap();

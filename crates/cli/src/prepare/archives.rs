@@ -112,7 +112,8 @@ fn verify_archive(
             return Err(Error::file(
                 path,
                 format!(
-                    "its MD5 checksum is {found}, expected {md5} ({bytes} bytes): it is damaged or another edition; download it again, or turn off verification to use it as it is"
+                    "its MD5 checksum is {found}, expected {md5} ({bytes} bytes): it is damaged or another edition; \
+                     download it again, or turn off verification to use it as it is"
                 ),
             ));
         }

@@ -111,8 +111,8 @@ impl Expected {
             Error::file(
                 path,
                 format!(
-                    "{source}; expected {{\"archives\": [{{\"name\": ..., \"md5\": ...}}], \"samples\": {{\"train\": ...}}, \
-                     \"classes\": ...}}"
+                    "{source}; expected {{\"archives\": [{{\"name\": ..., \"md5\": ...}}], \"samples\": {{\"train\": \
+                     ...}}, \"classes\": ...}}"
                 ),
             )
         })
@@ -128,7 +128,8 @@ impl Expected {
             Some(&expected) if expected != found as u64 => Err(Error::file(
                 archive,
                 format!(
-                    "the {split} split has {found} samples, expected {expected}: this is not the official archive; for a part of the dataset, set the expected counts"
+                    "the {split} split has {found} samples, expected {expected}: this is not the official archive; \
+                     for a part of the dataset, set the expected counts"
                 ),
             )),
             _ => Ok(()),

@@ -154,7 +154,8 @@ pub(crate) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
     }
     let gigabytes = |bytes: u64| bytes as f64 / 1e9;
     let message = format!(
-        "the remaining shards need {:.1} GB, but the disk has {:.1} GB free: {:.1} GB are missing; free some space, or use a folder on another disk",
+        "the remaining shards need {:.1} GB, but the disk has {:.1} GB free: {:.1} GB are missing; free some space, \
+         or use a folder on another disk",
         gigabytes(needed),
         gigabytes(room),
         gigabytes(needed - room)

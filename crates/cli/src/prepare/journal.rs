@@ -136,7 +136,8 @@ impl Journal {
             let Some(name) = other else { return Ok(()) };
             let word = |value: Option<&String>| value.map_or("nothing", String::as_str).to_owned();
             return Err(Error::usage(format!(
-                "{}: this folder was started with other options or archives: {name} was {} and is now {}; continue with the same ones, or use another folder",
+                "{}: this folder was started with other options or archives: {name} was {} and is now {}; continue \
+                 with the same ones, or use another folder",
                 self.folder.display(),
                 word(earlier.get(name)),
                 word(plan.get(name))

@@ -307,7 +307,8 @@ impl Run<'_> {
                     return Err(Error::file(
                         &self.work.options.output.join(&record.name),
                         format!(
-                            "it was made from {} documents, and now there are {}: the files have changed; use another folder",
+                            "it was made from {} documents, and now there are {}: the files have changed; use another \
+                             folder",
                             record.documents(),
                             split.inside
                         ),

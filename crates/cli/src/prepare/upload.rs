@@ -59,7 +59,8 @@ impl Destination<'_> {
                     return self.journal.add(Line::Uploaded(line));
                 }
                 return Err(Error::usage(format!(
-                    "{to}: another file with this name exists and would be replaced; remove it, or upload to another folder"
+                    "{to}: another file with this name exists and would be replaced; remove it, or upload to another \
+                     folder"
                 )));
             }
             self.journal.add(Line::Uploading { name: line.name.clone(), to: line.to.clone() })?;

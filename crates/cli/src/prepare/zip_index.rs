@@ -36,7 +36,8 @@ impl ZipIndex {
         let refused = |what: String| Error::file(section.path(), what);
         let mut archive = ZipArchive::new(section.clone()).map_err(|source| {
             refused(format!(
-                "{source}: the zip file's list of files, at its end, cannot be read; is the file cut short? Download it again"
+                "{source}: the zip file's list of files, at its end, cannot be read; is the file cut short? Download \
+                 it again"
             ))
         })?;
         let mut entries = Vec::with_capacity(archive.len());

@@ -1,4 +1,4 @@
-//! `fulmen cache`: shown, verified, repaired, cleared, and filled with the images of a folder.
+//! `fulmen cache`: showing, verifying, repairing, clearing and making caches.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ impl Dataset for Numbers {
     }
 }
 
-/// Runs the program, and gives whether it succeeded and what it said.
+/// Runs the program; returns whether it succeeded, and its output.
 fn fulmen(arguments: &[&str], path: &Path) -> (bool, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).arg("cache").args(arguments).arg(path).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
@@ -55,7 +55,7 @@ fn the_program_shows_verifies_repairs_and_clears() {
     let (done, text) = fulmen(&["info"], &path);
     assert!(done && text.contains("1 of the files") && text.contains("not finished"), "{text}");
     let (done, text) = fulmen(&["clear"], &path);
-    assert!(done && text.contains("bytes are free again") && !path.exists(), "{text}");
+    assert!(done && text.contains("freed ") && !path.exists(), "{text}");
     let (done, text) = fulmen(&["info"], &path);
     assert!(!done && text.contains("there is no cache here"), "{text}");
 }
@@ -81,7 +81,7 @@ fn the_program_lists_verifies_and_clears_compiled_programs() {
     let (done, text) = fulmen(&["compile", "verify", "--folder"], folder.path());
     assert!(!done && text.contains("its checksum does not match") && text.contains("1 programs in"), "{text}");
     let (done, text) = fulmen(&["compile", "clear", "--folder"], folder.path());
-    assert!(done && text.contains("bytes are free again") && !path.exists(), "{text}");
+    assert!(done && text.contains("freed ") && !path.exists(), "{text}");
     let (done, text) = fulmen(&["compile", "list", "--folder"], folder.path());
     assert!(done && text.starts_with("0 programs"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `fulmen checkpoint`: shown, verified, merged and compared.
+//! `fulmen checkpoint`: showing, verifying, merging and comparing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use fulmen_tensor::Accelerator;
 use fulmen_trainer::callbacks::ModelCheckpoint;
 use fulmen_trainer::{Trainer, TrainingFn};
 
-/// Runs the program, and gives whether it succeeded and what it said.
+/// Runs the program; returns whether it succeeded, and its output.
 fn fulmen(arguments: &[&str], paths: &[&Path]) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
     let output = command.arg("checkpoint").args(arguments).args(paths).output().unwrap();
@@ -23,7 +23,7 @@ fn fulmen(arguments: &[&str], paths: &[&Path]) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
-/// A checkpoint of a weight in two parts and of an optimizer's state.
+/// A checkpoint with a weight in two parts and an optimizer's state.
 fn write(folder: &Path, step: u64, last: f32) {
     let writer = CheckpointWriter::new(Arc::new(LocalStore::new(folder)), &format!("step_{step}")).unwrap();
     let halves = [0, 2].map(|start| Part::slice("w", Dtype::F32, [4], Rectangle::new([start], [2])));

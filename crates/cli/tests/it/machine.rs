@@ -1,4 +1,4 @@
-//! `fulmen devices`, `doctor`, `plugin`, `completions` and `man`: what is asked of the machine and of the command itself.
+//! `fulmen devices`, `doctor`, `plugin`, `completions` and `man`.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! `fulmen new`: the project that it makes, and what it refuses.
+//! `fulmen new`: the created project, and invalid arguments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,14 +50,14 @@ fn names_that_cargo_would_refuse_are_refused() {
     for name in ["My", "1st", "a b", "../up", "-x", "", "fn", "test", "fulmen", "über"] {
         let refused = new(folder.path(), &["--", name]);
         assert_eq!(refused.status.code(), Some(2), "{name}: {refused:?}");
-        assert!(String::from_utf8_lossy(&refused.stderr).contains("a project cannot be called"), "{refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("cannot be a project's name"), "{refused:?}");
     }
     let refused = new(folder.path(), &["x", "--fulmen-path", "."]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("expected a checkout of Fulmen"), "{refused:?}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
 }
 
-/// With the repository's versions and profile, so that what it has built serves again.
+/// With the repository's versions and profile, so that its build artifacts are reused.
 #[test]
 #[ignore = "compiles Fulmen: cargo test -p fulmen-cli --test it a_new_project -- --ignored"]
 fn a_new_project_compiles_and_learns() {

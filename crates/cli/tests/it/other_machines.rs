@@ -1,4 +1,4 @@
-//! `fulmen build` and `fulmen env`: programs for other machines, and what sets those up.
+//! `fulmen build` and `fulmen env`: programs for other machines, and their setup.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -15,7 +15,7 @@ const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 fn a_build_for_tpu_vms_reads_what_the_program_needs() {
     let folder = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_fulmen");
-    // Stand-ins that build nothing: cargo's message names this very command.
+    // Fake tools that build nothing: cargo's message names this very command.
     for (name, text) in [
         ("zig", "#!/bin/sh\n".to_owned()),
         (
@@ -48,7 +48,7 @@ fn a_build_for_tpu_vms_reads_what_the_program_needs() {
     let (code, out, _) = build(&["--dry-run", "--example", "a b"]);
     assert!(code == Some(0) && out.contains("zigbuild --target") && out.contains("'a b'"), "{out}");
     let (code, _, err) = build(&["--target", "x"]);
-    assert!(code == Some(2) && err.contains("--for says what the target is"), "{err}");
+    assert!(code == Some(2) && err.contains("--for sets the target"), "{err}");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_program_for_tpu_vms_needs_no_newer_glibc() {
     let path = text.split(':').next().unwrap();
     let (needed, symbol) = glibc_of(Path::new(path)).unwrap().unwrap();
     assert!(Some(needed) <= Glibc::parse("2.31"), "{needed} {symbol}");
-    // It is a whole program, which finds the plugin here.
+    // It is a complete program, which finds the plugin here.
     assert!(Command::new(path).status().unwrap().success());
 }
 

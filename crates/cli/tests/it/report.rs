@@ -1,4 +1,4 @@
-//! `fulmen report`: runs laid over each other.
+//! `fulmen report`: comparing runs.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! `fulmen runs`: folders as a Trainer leaves them, listed, shown and compared.
+//! `fulmen runs`: listing, showing and comparing a Trainer's folders.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn write_run(root: &Path, number: u32, learning_rate: &str, accuracies: [f64; 3]
     for (epoch, accuracy) in accuracies.iter().enumerate() {
         rows += &format!("{epoch},{},,{accuracy}\n", 10 * (epoch + 1));
     }
-    // The end of a run that was killed.
+    // The end of a killed run.
     fs::write(folder.join("metrics.csv"), rows + "2,31,0.5,\n2,3").unwrap();
 }
 

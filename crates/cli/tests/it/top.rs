@@ -11,7 +11,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::Value;
 
-/// Four devices and a training on them.
+/// Four devices with a training.
 fn look(turn: u32) -> Snapshot {
     let wave = f64::from(turn % 12) / 12.0;
     let device = |id: i64| DeviceMetrics {
@@ -50,7 +50,7 @@ fn drawn(screen: &Screen, width: u16, height: u16) -> Terminal<TestBackend> {
     terminal
 }
 
-/// `UPDATE_EXPECT=1 cargo test -p fulmen-cli --test it top::` draws the book's image again.
+/// `UPDATE_EXPECT=1 cargo test -p fulmen-cli --test it top::` updates the book's image.
 #[test]
 fn the_screen_is_the_books_image() {
     let mut screen = Screen::new("127.0.0.1:8431, every 1 s".into(), Level::Basic);
@@ -95,7 +95,7 @@ fn more_is_shown_at_level_2_and_the_reason_where_there_is_nothing() {
     screen.update(Snapshot { metrics: Err(why.into()), run: None, processes: vec![], unseen: 7 });
     let text = drawn(&screen, 100, 16).backend().to_string();
     assert!(text.contains(why) && text.contains("TPU; 7 could not be inspected"), "{text}");
-    // There is room for nothing.
+    // There is no space for anything.
     drawn(&screen, 5, 2);
 }
 
@@ -115,7 +115,7 @@ fn a_training_tells_how_long_it_waits_for_input() {
     let run = RunMetrics { epoch: 1, global_step: 1200, step_time, input_wait: Some(0.042) };
     let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
     let said = "epoch 1, step 1200, 310.2 ms a step, waits for input 4.2 % of the time";
-    for (run, said) in [(Ok(run), said), (Err("nobody answers".to_owned()), "nobody answers")] {
+    for (run, said) in [(Ok(run), said), (Err("no answer".to_owned()), "no answer")] {
         let look = Snapshot { run: Some(run), ..look(0) };
         assert!(look.lines()[4].ends_with(said), "{:?}", look.lines());
         screen.update(look);
@@ -133,7 +133,7 @@ fn the_commands_say_who_holds_the_tpu() {
     let output = fulmen(&["ps", "--json", "--watch", "0.01"]);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success() && found["processes"].is_array() && found["unseen"].is_u64(), "{found}");
-    // Nothing is ended: this process holds no TPU.
+    // Nothing is ended: this process does not hold a TPU.
     let this = std::process::id().to_string();
     let output = fulmen(&["kill", "--yes", &this]);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -147,7 +147,7 @@ fn the_commands_say_who_holds_the_tpu() {
     assert!(output.status.success() && plan["ended"].is_array() && plan["spared"].is_array(), "{plan}");
 }
 
-/// A shell that is named `libtpu.so`, so that the kernel maps a file of that name.
+/// A shell that is named `libtpu.so`, so that the kernel maps a file with that name.
 #[test]
 fn one_process_is_shown_and_ended() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ fn one_process_is_shown_and_ended() {
     let shown = String::from_utf8(fulmen(&["ps", "--watch", "0.01"]).stdout).unwrap();
     let (_, of_this) = shown.split_once(&format!("process {pid} of ")).unwrap();
     assert!(of_this.contains(&format!("{0} -c read line\n  holds {0}\n  ", shell.display())), "{shown}");
-    // There is nobody to ask.
+    // There is no terminal to ask.
     let output = fulmen(&["kill", &pid]);
     assert_eq!((output.status.code(), child.try_wait().unwrap()), (Some(2), None), "{output:?}");
     let output = fulmen(&["kill", "--yes", "--json", &pid]);

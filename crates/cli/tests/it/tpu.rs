@@ -1,10 +1,10 @@
-//! `fulmen tpu run`: a TPU VM that lives as long as its run. `gcloud` and `ssh` are stand-ins; the run itself is real.
+//! `fulmen tpu run`: a TPU VM for the duration of a run. `gcloud` and `ssh` are fakes; the run itself is real.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
 
-/// Keeps one TPU as a file.
+/// Represents one TPU by a file.
 const GCLOUD: &str = r#"#!/bin/sh
 echo "$*" >>"$HOME/calls"
 case "$*" in

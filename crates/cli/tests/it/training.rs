@@ -1,4 +1,4 @@
-//! `fulmen profile` and `fulmen top --run`, and a training that answers them.
+//! `fulmen profile` and `fulmen top --run` with a running training.
 
 use std::fs;
 use std::net::TcpListener;
@@ -38,7 +38,7 @@ impl Dataset for Slow {
     }
 }
 
-/// Runs the program in a folder, and gives its exit code and what it said.
+/// Runs the program in a folder; returns its exit code and its output.
 fn fulmen(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
     let output = command.current_dir(folder).args(arguments).output().unwrap();
@@ -46,7 +46,7 @@ fn fulmen(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
-/// A port that nobody listens at.
+/// A port without a listener.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -75,9 +75,9 @@ fn train(folder: &Path, port: u16, stop: &Arc<AtomicBool>) {
 fn a_running_training_gives_a_trace_and_tells_how_long_it_waits_for_input() {
     let folder = tempfile::tempdir().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    let (port, nobody) = (free_port(), free_port());
+    let (port, unused_port) = (free_port(), free_port());
     std::thread::scope(|scope| {
-        // Ends the training also if the test fails.
+        // Ends the training even if the test fails.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {
@@ -105,9 +105,9 @@ fn a_running_training_gives_a_trace_and_tells_how_long_it_waits_for_input() {
         assert!(code == Some(0) && said.contains("ui.perfetto.dev") && said.contains("has no profiler"), "{said}");
         assert!(!run.join("profile.request").exists());
 
-        let (port, nobody) = (port.to_string(), format!("127.0.0.1:{nobody}"));
-        let top = ["top", "--address", &nobody, "--run", &port, "--interval", "0.2", "--count", "2", "--json"];
-        // On a busy machine a look may see no step.
+        let (port, unused_port) = (port.to_string(), format!("127.0.0.1:{unused_port}"));
+        let top = ["top", "--address", &unused_port, "--run", &port, "--interval", "0.2", "--count", "2", "--json"];
+        // On a busy machine, an update may see no step.
         let sees_steps = (0..100).any(|_| {
             let (code, said) = fulmen(folder.path(), &top);
             let look: Value = serde_json::from_str(said.lines().nth(1).unwrap()).unwrap();
@@ -118,13 +118,13 @@ fn a_running_training_gives_a_trace_and_tells_how_long_it_waits_for_input() {
     });
 
     fs::write(folder.path().join("runs/version_0/profile.request"), "{}").unwrap();
-    let nobody = nobody.to_string();
+    let unused_port = unused_port.to_string();
     for (arguments, code, message) in [
-        (&["profile", "--steps", "3"][..], 2, "another trace is asked for"),
+        (&["profile", "--steps", "3"][..], 2, "another trace has been requested"),
         (&["profile", "--run", "nowhere"], 1, "nowhere"),
         (&["profile", "--steps", "0"], 2, "steps"),
         (&["profile", "--duration", "2h"], 2, "such as 2s"),
-        (&["top", "--address", "127.0.0.1:1", "--run", &nobody, "--count", "1"], 1, "no training answers there"),
+        (&["top", "--address", "127.0.0.1:1", "--run", &unused_port, "--count", "1"], 1, "no training answers there"),
     ] {
         let (found, said) = fulmen(folder.path(), arguments);
         assert!(found == Some(code) && said.contains(message), "{found:?} {said}");

@@ -94,7 +94,8 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
     let members = members(&classes);
     if let Some(most) = members.iter().map(Vec::len).max().filter(|&most| most < folds) {
         return Err(Error::usage(format!(
-            "stratified_k_fold: {folds} folds need a class with as many samples, and the largest has {most}; use fewer folds"
+            "stratified_k_fold: {folds} folds need a class with as many samples, and the largest has {most}; use \
+             fewer folds"
         )));
     }
     let mut sorted = classes;
@@ -196,7 +197,8 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
     let least = count.min(labels.len() - count);
     if least < members.len() {
         return Err(Error::usage(format!(
-            "stratified_split: {count} of {} samples validate, which leaves {least} on one side, fewer than the {} classes",
+            "stratified_split: {count} of {} samples validate, which leaves {least} on one side, fewer than the {} \
+             classes",
             labels.len(),
             members.len()
         )));

@@ -69,7 +69,8 @@ impl Buckets {
         for (index, &length) in lengths.as_ref().iter().enumerate() {
             if length > longest {
                 return Err(Error::usage(format!(
-                    "sample {index} has the length {length}, and the longest bucket is {longest}; add a longer one, or truncate the samples"
+                    "sample {index} has the length {length}, and the longest bucket is {longest}; add a longer one, \
+                     or truncate the samples"
                 )));
             }
             bucket_of.push(boundaries.partition_point(|&boundary| boundary < length) as u32);
@@ -110,8 +111,8 @@ impl Buckets {
         };
         if names.is_empty() {
             return Err(Error::usage(format!(
-                "no field has the first axis {longest}, the longest bucket: the dataset has {}; declare those of varying \
-                 length with it",
+                "no field has the first axis {longest}, the longest bucket: the dataset has {}; declare those of \
+                 varying length with it",
                 list()
             )));
         }
@@ -149,7 +150,8 @@ impl Buckets {
     /// The error of a loader that cannot use buckets.
     pub(crate) fn refused(&self) -> Error {
         Error::usage(
-            "buckets need a dataset that is read in order or with shuffle(true): with a sampler or a stream, the number of batches of a shape would differ from epoch to epoch",
+            "buckets need a dataset that is read in order or with shuffle(true): with a sampler or a stream, the \
+             number of batches of a shape would differ from epoch to epoch",
         )
     }
 

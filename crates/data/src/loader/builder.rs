@@ -177,7 +177,8 @@ impl DataLoaderBuilder {
         let batch_size = match (self.batch_size, self.per_device_batch_size) {
             (Some(global), Some(per_device)) => {
                 return Err(Error::usage(format!(
-                    "batch_size({global}), for all devices together, and per_device_batch_size({per_device}) are mutually exclusive; set only one"
+                    "batch_size({global}), for all devices together, and per_device_batch_size({per_device}) are \
+                     mutually exclusive; set only one"
                 )));
             }
             (None, Some(rows)) => BatchSize::PerDevice(rows),
@@ -209,7 +210,9 @@ impl DataLoaderBuilder {
         let prefetch = self.prefetch.unwrap_or(2 * workers);
         if prefetch < workers {
             return Err(Error::usage(format!(
-                "prefetch({prefetch}) leaves no batch for some of the {workers} workers, and each reads one at a time; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least {workers}, or leave it out for {}",
+                "prefetch({prefetch}) leaves no batch for some of the {workers} workers, and each reads one at a \
+                 time; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least \
+                 {workers}, or leave it out for {}",
                 2 * workers
             )));
         }

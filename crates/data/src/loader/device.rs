@@ -75,8 +75,8 @@ impl HostBatch {
             let (start, end) = (block.start[0], block.start[0] + block.size[0]);
             if start < rows.start || end > rows.end {
                 return Err(Error::usage(format!(
-                    "{device} needs the rows {start}..{end} by the sharding {sharding} over the mesh {}, and this process \
-                     has read {}..{}; distribute the loader with Replicas::from_runtime",
+                    "{device} needs the rows {start}..{end} by the sharding {sharding} over the mesh {}, and this \
+                     process has read {}..{}; distribute the loader with Replicas::from_runtime",
                     runtime.mesh(),
                     rows.start,
                     rows.end

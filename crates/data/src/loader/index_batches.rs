@@ -78,7 +78,9 @@ impl IndexBatches {
             && order_of(other)? != order
         {
             return Err(Error::usage(format!(
-                "the sampler {} gives another order for rank {} of {} replicas than for rank {}, so each process would take its part of a different order and samples would be lost; if it divides the samples itself, return true from `is_presharded`; otherwise give all ranks the same order",
+                "the sampler {} gives another order for rank {} of {} replicas than for rank {}, so each process \
+                 would take its part of a different order and samples would be lost; if it divides the samples \
+                 itself, return true from `is_presharded`; otherwise give all ranks the same order",
                 self.sampler.describe(),
                 replica.rank,
                 replica.num_replicas,
@@ -115,7 +117,8 @@ impl BatchSource for IndexBatches {
             let there = self.sampler.num_samples(len, replica);
             if there != here {
                 return Err(Error::usage(format!(
-                    "the sampler {} takes {here} samples for rank {} of {} replicas and {there} for rank {}; all replicas must take the same number, because they take the same number of steps",
+                    "the sampler {} takes {here} samples for rank {} of {} replicas and {there} for rank {}; all \
+                     replicas must take the same number, because they take the same number of steps",
                     self.sampler.describe(),
                     replicas.process_index,
                     replica.num_replicas,

@@ -118,8 +118,8 @@ impl Inner {
         let batch_size = shard.batch_size;
         Err(Error::usage(match self.source.buckets() {
             Some(_) => format!(
-                "no batch is left: no bucket has as many samples as the batch size {batch_size}, and drop_last(true) drops \
-                 the rest; use a smaller batch size, fewer buckets or drop_last(false)"
+                "no batch is left: no bucket has as many samples as the batch size {batch_size}, and drop_last(true) \
+                 drops the rest; use a smaller batch size, fewer buckets or drop_last(false)"
             ),
             None => format!(
                 "no batch is left: an epoch has {} samples, fewer than the batch size {batch_size}, and \

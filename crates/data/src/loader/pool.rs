@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_allocation_comes_back_only_when_nobody_holds_it() {
+    fn an_allocation_is_reused_only_when_it_is_not_held() {
         let pool = Pool::new(128, 2);
         let first = pool.take().unwrap();
         pool.remember(&first);

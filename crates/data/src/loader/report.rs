@@ -308,7 +308,8 @@ mod tests {
         check(
             LoaderReport { cores: 2, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; cache it: it would take 3 threads, and this machine has 2 cores"
+                "input-bound: 33 % of step time waits; decode is the slow stage; cache it: it would take 3 threads, \
+                 and this machine has 2 cores"
             ],
         );
         let of_reading =
@@ -316,19 +317,22 @@ mod tests {
         check(
             of_reading(),
             expect![
-                "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many samples into one file, cache what is read, or add 1 thread"
+                "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many \
+                 samples into one file, cache what is read, or add 1 thread"
             ],
         );
         check(
             LoaderReport { num_workers: 4, cores: 1, ..of_reading() },
             expect![
-                "input-bound: 33 % of step time waits; read is the slow stage; 4 threads are too many for 1 core; read from faster storage, put many samples into one file, or cache what is read"
+                "input-bound: 33 % of step time waits; read is the slow stage; 4 threads are too many for 1 core; \
+                 read from faster storage, put many samples into one file, or cache what is read"
             ],
         );
         check(
             LoaderReport { cores: 2, ..of_reading() },
             expect![
-                "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many samples into one file, or cache what is read: it would take 3 threads, and this machine has 2 cores"
+                "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many \
+                 samples into one file, or cache what is read: it would take 3 threads, and this machine has 2 cores"
             ],
         );
         check(
@@ -338,14 +342,16 @@ mod tests {
         check(
             LoaderReport { stages: vec![], writing: ms(2900), ..report() },
             expect![
-                "input-bound: 33 % of step time waits; write is the slow stage; make what Dataset::read does faster or add 1 thread"
+                "input-bound: 33 % of step time waits; write is the slow stage; make what Dataset::read does faster \
+                 or add 1 thread"
             ],
         );
         check(LoaderReport { waiting: ms(20), ..report() }, expect!["not input-bound: 2.0 % of step time waits"]);
         check(
             LoaderReport { num_workers: 3, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; 3 threads are enough on average: raise prefetch, to read further ahead"
+                "input-bound: 33 % of step time waits; decode is the slow stage; 3 threads are enough on average: \
+                 raise prefetch, to read further ahead"
             ],
         );
         check(
@@ -355,19 +361,22 @@ mod tests {
         check(
             LoaderReport { num_workers: 4, cores: 2, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; 4 threads are too many for 2 cores; cache it"
+                "input-bound: 33 % of step time waits; decode is the slow stage; 4 threads are too many for 2 cores; \
+                 cache it"
             ],
         );
         check(
             LoaderReport { busy: Duration::from_nanos(9), ..report() },
             expect![
-                "input-bound: 100 % of step time waits; decode is the slow stage; nothing else is done between two batches, so that no number of threads is enough"
+                "input-bound: 100 % of step time waits; decode is the slow stage; nothing else is done between two \
+                 batches, so that no number of threads is enough"
             ],
         );
         check(
             LoaderReport { sequential: true, in_order: ms(1400), ..report() },
             expect![
-                "input-bound: 33 % of step time waits; reading the stream is the slow stage, which one thread does at a time; leave decoding to Stream::map, mix several streams, read from faster storage, or cache it"
+                "input-bound: 33 % of step time waits; reading the stream is the slow stage, which one thread does at \
+                 a time; leave decoding to Stream::map, mix several streams, read from faster storage, or cache it"
             ],
         );
         let queue = QueueDepth { capacity: 2, ..QueueDepth::default() };
@@ -381,7 +390,8 @@ mod tests {
         check(
             LoaderReport { transfer: Some(slow), ..report() },
             expect![
-                "input-bound: 33 % of step time waits; the transfer to the device is the slow stage; send fewer bytes: u8 in place of f32, smaller rows"
+                "input-bound: 33 % of step time waits; the transfer to the device is the slow stage; send fewer \
+                 bytes: u8 in place of f32, smaller rows"
             ],
         );
         check(LoaderReport { steps: 0, ..report() }, expect!["too few batches to find the bottleneck"]);

@@ -28,7 +28,8 @@ impl StreamBatches {
         }
         if shuffle || sampler.is_some() {
             return Err(Error::usage(
-                "a stream has no random access, so shuffle(true) and samplers do not work; use Stream::shuffle(buffer, seed), which shuffles within a buffer",
+                "a stream has no random access, so shuffle(true) and samplers do not work; use \
+                 Stream::shuffle(buffer, seed), which shuffles within a buffer",
             ));
         }
         let length = match (num_samples, dataset.len()) {
@@ -38,7 +39,8 @@ impl StreamBatches {
             (None, Some(known)) => EpochLength::Known(known),
             (None, None) => {
                 return Err(Error::usage(
-                    "the length of the stream is unknown; set num_samples, the length of an epoch, or endless, for one epoch that never ends",
+                    "the length of the stream is unknown; set num_samples, the length of an epoch, or endless, for \
+                     one epoch that never ends",
                 ));
             }
         };

@@ -118,7 +118,9 @@ impl StreamCursor {
             return Ok(());
         }
         Err(Error::usage(format!(
-            "the stream has more records than the {count} it promised for an epoch; correct the number, or check whether records were added since it was opened. With num_samples({count}), the loader would read only that many in each epoch"
+            "the stream has more records than the {count} it promised for an epoch; correct the number, or check \
+             whether records were added since it was opened. With num_samples({count}), the loader would read only \
+             that many in each epoch"
         )))
     }
 
@@ -183,7 +185,8 @@ impl StreamCursor {
         }
         if let (EpochLength::Known(count), false) = (self.length, self.broken) {
             return Err(Error::usage(format!(
-                "the stream ended after {} records, but promised {count} for an epoch; were records deleted since it was opened? num_samples({}) would set the length of an epoch and repeat a shorter stream",
+                "the stream ended after {} records, but promised {count} for an epoch; were records deleted since it \
+                 was opened? num_samples({}) would set the length of an epoch and repeat a shorter stream",
                 self.read, self.read
             )));
         }

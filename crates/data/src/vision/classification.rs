@@ -88,8 +88,8 @@ fn read_labels(file: &IdxFile, num_classes: usize) -> Result<Vec<i32>> {
     match labels.iter().position(|&label| outside(label)) {
         None => Ok(labels),
         Some(sample) => Err(Error::label(format!(
-            "label {} of sample {sample} in {} is out of range: there are {num_classes} classes, expected labels from 0 \
-             to {}",
+            "label {} of sample {sample} in {} is out of range: there are {num_classes} classes, expected labels from \
+             0 to {}",
             labels[sample],
             file.path().display(),
             num_classes.saturating_sub(1)

@@ -187,8 +187,8 @@ impl<R: Read> Reader<'_, R> {
             if self.compressed { self.size.saturating_mul(MOST_INFLATION) } else { self.size.saturating_sub(header) };
         match self.compressed {
             true if expected > most => Err(self.error(format!(
-                "the header claims {expected} bytes of data ({dtype}{dims:?}), but {} compressed bytes can hold no more \
-                 than {most}; the file is damaged or cut short",
+                "the header claims {expected} bytes of data ({dtype}{dims:?}), but {} compressed bytes can hold no \
+                 more than {most}; the file is damaged or cut short",
                 self.size
             ))),
             false if expected != most => Err(self.wrong_size(dims, dtype, expected, &most.to_string())),
@@ -227,8 +227,8 @@ impl<R: Read> Reader<'_, R> {
     fn broken(&self, found: usize, expected: usize, source: io::Error) -> Error {
         match source.kind() {
             io::ErrorKind::UnexpectedEof if self.compressed => self.error(format!(
-                "the gzip file is cut short: its {} compressed bytes end after {found} of {expected} bytes of data; copy \
-                 or download the file again",
+                "the gzip file is cut short: its {} compressed bytes end after {found} of {expected} bytes of data; \
+                 copy or download the file again",
                 self.size
             )),
             io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData if self.compressed => self.error(format!(

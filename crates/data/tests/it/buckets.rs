@@ -1,4 +1,4 @@
-//! Batches of several shapes: what is in them, how many there are, in which order, and what cannot be.
+//! Batches of several shapes: their content, number and order, and invalid options.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use fulmen_data::{
 
 use crate::common::refused;
 
-/// Sample `i` is `i` written `length(i)` times, then zeros to the end of the row; beside it noise and its number.
+/// Sample `i` is `i` written `length(i)` times, then zeros to the end of the row, with noise and its number as further
+/// fields.
 struct Rows {
     count: usize,
     bad: fn(usize) -> bool,
@@ -51,7 +52,7 @@ fn loader(count: usize) -> DataLoaderBuilder {
     DataLoader::builder(Rows { count, bad: |_| false }).batch_size(4).buckets(buckets(count))
 }
 
-/// Epoch, index, bucket and numbers of a batch, whose content is checked.
+/// Epoch, index, bucket and numbers of a batch, after checking its content.
 fn content(batch: Result<HostBatch>) -> (u64, usize, usize, Vec<i32>, Vec<f64>, Vec<f32>) {
     let batch = batch.unwrap();
     let width = [3, 6, 10][batch.bucket()];
@@ -146,43 +147,57 @@ fn processes_share_the_batches_of_a_bucket() {
 
 #[test]
 fn buckets_that_cannot_be_are_refused() {
-    refused(Buckets::new([1], &[]), expect!["the lengths of buckets are []; they must ascend from 1 on"]);
-    refused(Buckets::new([1], &[4, 4]), expect!["the lengths of buckets are [4, 4]; they must ascend from 1 on"]);
-    refused(Buckets::new([1], &[0, 4]), expect!["the lengths of buckets are [0, 4]; they must ascend from 1 on"]);
+    refused(
+        Buckets::new([1], &[]),
+        expect!["the boundaries of buckets are []; they must ascend, starting from at least 1"],
+    );
+    refused(
+        Buckets::new([1], &[4, 4]),
+        expect!["the boundaries of buckets are [4, 4]; they must ascend, starting from at least 1"],
+    );
+    refused(
+        Buckets::new([1], &[0, 4]),
+        expect!["the boundaries of buckets are [0, 4]; they must ascend, starting from at least 1"],
+    );
     refused(
         Buckets::new([1, 2, 5], &[2, 4]),
-        expect!["sample 2 has the length 5, and the longest bucket 4; add a longer one, or cut the samples"],
+        expect!["sample 2 has the length 5, and the longest bucket is 4; add a longer one, or truncate the samples"],
     );
     let rows = || DataLoader::builder(Rows { count: 5, bad: |_| false });
     refused(rows().buckets(buckets(6)).build(), expect!["the buckets were made for 6 samples, and the dataset has 5"]);
     refused(
         rows().buckets(Buckets::new([1; 5], &[4]).unwrap()).build(),
         expect![
-            "no field has the first axis 4, the longest bucket: the dataset has values i32[10], noise f64[2], pairs u8[10, 2]; declare those of varying length with it"
+            "no field has the first axis 4, the longest bucket: the dataset has values i32[10], noise f64[2], pairs \
+             u8[10, 2]; declare those of varying length with it"
         ],
     );
     refused(
         rows().buckets(buckets(5).fields(["noise"])).build(),
         expect![
-            "buckets vary the first axis of `noise`, which must be a field with the first axis 10, the longest bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
+            "buckets vary the first axis of `noise`, which must be a field with the first axis 10, the longest \
+             bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
         ],
     );
     refused(
         rows().buckets(buckets(5).fields(["other"])).build(),
         expect![
-            "buckets vary the first axis of `other`, which must be a field with the first axis 10, the longest bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
+            "buckets vary the first axis of `other`, which must be a field with the first axis 10, the longest \
+             bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
         ],
     );
     refused(
         rows().buckets(buckets(5)).sampler(SequentialSampler).build(),
         expect![
-            "buckets need a dataset that is read in order or with shuffle(true): with a sampler or a stream, the number of batches of a shape would differ from epoch to epoch"
+            "buckets need a dataset that is read in order or with shuffle(true): with a sampler or a stream, the \
+             number of batches of a shape would differ from epoch to epoch"
         ],
     );
     refused(
         rows().buckets(buckets(5)).batch_size(4).drop_last(true).build(),
         expect![
-            "no batch is left: no bucket has as many samples as the batch size 4, and drop_last(true) drops the rest; use a smaller batch size, fewer buckets or drop_last(false)"
+            "no batch is left: no bucket has as many samples as the batch size 4, and drop_last(true) drops the rest; \
+             use a smaller batch size, fewer buckets or drop_last(false)"
         ],
     );
     let only = rows().buckets(buckets(5).fields(["values"])).build().unwrap();

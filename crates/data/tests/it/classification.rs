@@ -1,4 +1,4 @@
-//! MNIST and other images with labels: the real digits, and files that do not belong together.
+//! MNIST and other labelled images: the real digits, and files that do not belong together.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn idx(code: u8, dims: &[u32], data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Image and label files in a folder that is gone with the test.
+/// Image and label files in a temporary folder.
 struct Pair(tempfile::TempDir);
 
 impl Pair {

@@ -1,4 +1,4 @@
-//! The datasets that need no file, and the place they write to.
+//! Datasets without files, and the row they write to.
 
 use bytemuck::NoUninit;
 use expect_test::{Expect, expect};
@@ -69,7 +69,7 @@ fn a_subset_reads_the_samples_it_names() {
     assert_eq!(read_all(&subset), [4, 0, 4]);
     check(
         Subset::new(numbers(5), [1, 5]).unwrap_err(),
-        expect!["index 5 (at place 1 of a Subset) is not in the dataset, which has 5 samples"],
+        expect!["index 5 (at position 1 of a Subset) is not in the dataset, which has 5 samples"],
     );
 }
 

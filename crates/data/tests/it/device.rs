@@ -1,4 +1,4 @@
-//! Batches on a real device, the CPU plugin's: content, order, memory that is not copied, and ends of all kinds.
+//! Batches on a real device of the CPU plugin: content, order, memory that is not copied, and all kinds of ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,7 +66,7 @@ fn batches_arrive_as_they_are_on_the_host() {
         for (moved, host) in moved.iter().zip(loader.epoch(1)) {
             same(moved, &host.unwrap());
         }
-        // And one at a time, so that memory is used again.
+        // One at a time, so that memory is reused.
         for (moved, host) in loader.epochs(1..4, 3).prefetch_to(&runtime, &rows()).zip(loader.epochs(1..4, 3)) {
             same(&moved.unwrap(), &host.unwrap());
         }
@@ -83,7 +83,7 @@ fn the_cpu_reads_the_batch_in_place() {
         assert_eq!(buffer.address().unwrap(), host.field_bytes(i).unwrap().as_ptr() as usize, "field {i}");
     }
     assert_eq!(moved.arrays[7].shards()[0].address().unwrap(), host.mask().as_ptr() as usize);
-    // The device's hold on the memory outlives the host's, and other batches do not write there.
+    // The device keeps the memory alive after the host drops it, and other batches do not write there.
     let expected = host.field_bytes(2).unwrap().to_vec();
     drop(host);
     for batch in loader.epochs(1..20, 0) {
@@ -92,7 +92,7 @@ fn the_cpu_reads_the_batch_in_place() {
     assert_eq!(read(&moved.arrays[2].shards()[0]), expected);
 }
 
-/// Counts what is read; sample 12 fails.
+/// Counts reads; sample 12 fails.
 struct Counting {
     read: Arc<AtomicUsize>,
     pause: Duration,
@@ -150,7 +150,7 @@ fn an_error_arrives_at_its_place_and_skipped_batches_are_not_read() {
         assert_eq!(batches[1].as_ref().unwrap_err().to_string(), "sample 12: damaged");
         assert_eq!(batches[1].as_ref().unwrap_err().sample_index(), Some(12));
         assert_eq!(batches[2].as_ref().unwrap().index, 4);
-        // Batch 2 and batch 4 wholly, batch 3 up to its fault.
+        // Batches 2 and 4 fully, batch 3 up to its fault.
         assert_eq!(read.load(Ordering::SeqCst), 4 + 1 + 4);
     }
 }

@@ -1,4 +1,5 @@
-//! Datasets, samplers and consumers that misbehave: every fault is an `Err` at its place, and no thread is left behind.
+//! Datasets, samplers and consumers that misbehave: every fault is an `Err` in its position, and no thread is left
+//! running.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,7 @@ use fulmen_data::{
     Replica, Replicas, Result, Sample, Sampler,
 };
 
-/// 20 samples, of which some fail, panic or are left unwritten. It counts what is read.
+/// 20 samples; some fail, panic or are left unwritten. Reads are counted.
 struct Faulty {
     read: Arc<AtomicUsize>,
     fault: fn(usize) -> Fault,
@@ -48,7 +49,7 @@ impl Dataset for Faulty {
     }
 }
 
-/// What an epoch in batches of 3 gives, each batch as its values or its error.
+/// The result of an epoch in batches of 3: each batch as its values or its error.
 fn outcome(fault: fn(usize) -> Fault, workers: usize) -> Vec<std::result::Result<Vec<i32>, Error>> {
     let loader = DataLoader::builder(Faulty::new(fault)).batch_size(3).num_workers(workers).build().unwrap();
     loader.epoch(0).map(|batch| batch.map(|batch| batch.values::<i32>(0).unwrap().to_vec())).collect()
@@ -193,14 +194,14 @@ fn a_sampler_that_lies_is_an_error_and_the_end() {
     }
 }
 
-/// Does something that might never come to an end.
+/// Runs something that might never end, with a time limit.
 fn finishes<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || send.send(work()));
     receive.recv_timeout(Duration::from_secs(60)).expect("it hangs, or it panicked")
 }
 
-/// What an epoch or two give: the first number of each batch, or its error.
+/// The result of one or two epochs: the first number of each batch, or its error.
 fn firsts(loader: DataLoader, start: usize) -> Vec<String> {
     finishes(move || {
         let text = |batch: Result<HostBatch>| match batch {
@@ -211,7 +212,7 @@ fn firsts(loader: DataLoader, start: usize) -> Vec<String> {
     })
 }
 
-/// Six samples, of which the fourth cannot be read; then more of the user's code panics.
+/// Six samples; the fourth cannot be read, then more user code panics.
 struct Cursed {
     message: bool,
 }
@@ -270,7 +271,7 @@ impl Drop for Bomb {
     }
 }
 
-/// Four records; what panics in its drop are the records or the stream itself.
+/// Four records; either the records or the stream panic when they are dropped.
 struct Bombs {
     records: bool,
 }
@@ -304,7 +305,7 @@ fn a_panic_in_a_drop_is_an_error_and_the_end() {
         let loader =
             |records| DataLoader::from_stream(Bombs { records }).batch_size(2).num_workers(workers).build().unwrap();
         let panicked = "planning a batch panicked: boom";
-        // The stream is dropped when the next epoch begins, and a record where nobody wants it.
+        // The stream is dropped when the next epoch begins, and a record when it is not needed.
         assert_eq!(firsts(loader(false), 0), ["0", "2", panicked]);
         assert_eq!(firsts(loader(true), 0), ["0", "2", "0", "2"]);
         assert_eq!(firsts(loader(true), 1), [panicked]);

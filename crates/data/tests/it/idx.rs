@@ -1,4 +1,4 @@
-//! IDX files: good ones, plain and compressed, and every way in which one can be bad.
+//! IDX files: valid ones, plain and compressed, and all kinds of damage.
 
 use std::fs;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use fulmen_data::{DType, Error, IdxFile};
 
-/// Writes `bytes` to a file that is gone with the test, opens it, and gives the message with the path as `FILE`.
+/// Writes `bytes` to a temporary file, opens it, and returns the message with the path as `FILE`.
 struct Case {
     dir: tempfile::TempDir,
     path: PathBuf,
@@ -46,7 +46,7 @@ fn gz(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Bytes that hardly compress, so that cutting the file cuts the data.
+/// Bytes that hardly compress, so cutting the file cuts the data.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 1u32;
     let next = |_| {
@@ -127,7 +127,7 @@ fn a_damaged_gz_is_refused() {
     let garbage = [whole.as_slice(), b"garbage after the end"].concat();
     assert!(Case::new(&garbage).open().unwrap_err().is_file());
 
-    // A flipped bit is found, unless it is one that nobody reads; then the data is what it was.
+    // A flipped bit is detected, unless it is an unused one; then the data is unchanged.
     let expected = Case::new(&whole).open().unwrap();
     let mut refused = 0;
     let places: Vec<usize> = (10..whole.len()).step_by(997).collect();
@@ -182,7 +182,8 @@ fn a_header_that_promises_the_moon_allocates_nothing() {
     Case::new(&idx(8, &[most, most, most], &[0])).fails(expect!["FILE: the header claims the shape [4294967295, 4294967295, 4294967295] of u8, which is more than this machine can address; the file is damaged"]);
     // Within the limit, but the file cannot hold it.
     Case::new(&idx(8, &[2, most], &[0])).fails(expect![
-        "FILE: the header promises 8589934590 bytes of data (u8[2, 4294967295]), found 1; copy or download the file again"
+        "FILE: the header promises 8589934590 bytes of data (u8[2, 4294967295]), found 1; copy or download the file \
+         again"
     ]);
     let small = gz(&idx(8, &[2, most], &[0]));
     let error = Case::new(&small).open().unwrap_err().to_string();

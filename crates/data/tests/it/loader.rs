@@ -1,4 +1,4 @@
-//! Batches: how many, how large, what is in them, and which choices are refused.
+//! Batches: their number, size and content, and invalid options.
 
 use expect_test::expect;
 use fulmen_data::{DataLoader, HostBatch, Replica, Sampler, Subset};
@@ -13,7 +13,7 @@ fn batches(loader: &DataLoader, epoch: u64) -> Vec<HostBatch> {
 fn a_short_last_batch_is_padded_with_its_first_sample_and_masked() {
     let loader = DataLoader::builder(data(10)).batch_size(4).build().unwrap();
     assert_eq!((loader.len(), loader.num_samples(), loader.batch_size(), loader.pads()), (3, 10, 4, true));
-    // Three times, so that the memory of a full batch is used again for the short one.
+    // Three times, so that the memory of a full batch is reused for the short one.
     for epoch in 0..3 {
         let mut seen = 0;
         for (index, batch) in loader.epoch(epoch).enumerate() {
@@ -87,7 +87,7 @@ fn an_epoch_can_start_in_the_middle_and_several_follow_without_a_seam() {
     assert_eq!(stream.iter().map(number).collect::<Vec<_>>(), expected);
     let places: Vec<_> = stream.iter().map(|batch| (batch.epoch(), batch.index())).collect();
     assert_eq!(places, [(3, 2), (4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)]);
-    // Right at the end of an epoch lies the start of the next.
+    // Directly after the end of an epoch comes the start of the next.
     assert_eq!(loader.epochs(3..5, 3).count(), 3);
     assert_eq!(loader.epochs(3..4, 3).count(), 0);
     let mut beyond = loader.epochs(3..5, 4);
@@ -114,13 +114,15 @@ fn choices_that_cannot_be_are_refused() {
     refused(
         builder().batch_size(11).drop_last(true).build(),
         expect![
-            "no batch is left: an epoch has 10 samples, fewer than the batch size 11, and drop_last(true) drops them; use a smaller batch size or drop_last(false)"
+            "no batch is left: an epoch has 10 samples, fewer than the batch size 11, and drop_last(true) drops them; \
+             use a smaller batch size or drop_last(false)"
         ],
     );
     refused(
         builder().batch_size(usize::MAX).build(),
         expect![
-            "a batch of 18446744073709551615 samples does not fit into this machine's address space; choose a smaller batch size"
+            "a batch of 18446744073709551615 samples does not fit into this machine's address space; choose a smaller \
+             batch size"
         ],
     );
     refused(
@@ -134,7 +136,8 @@ fn choices_that_cannot_be_are_refused() {
     refused(
         builder().num_workers(8).prefetch(2).build(),
         expect![
-            "prefetch(2) leaves no batch for some of the 8 workers, and each reads one at a time; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least 8, or leave it out for 16"
+            "prefetch(2) leaves no batch for some of the 8 workers, and each reads one at a time; it counts the \
+             batches of all workers together, unlike PyTorch's prefetch_factor: set at least 8, or leave it out for 16"
         ],
     );
     refused(

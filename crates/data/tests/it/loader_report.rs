@@ -1,4 +1,4 @@
-//! A loader as it runs: batches in any order, and what it reports of itself.
+//! A running loader: batches in any order, and its report.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};
@@ -10,7 +10,7 @@ use fulmen_data::{
     StreamItem, bench_loader,
 };
 
-/// 40 numbers, of which the first of each epoch is not read before the last of that epoch has been.
+/// 40 numbers. The first of each epoch is read only after the last of that epoch.
 struct LateFirst(Arc<(Mutex<Read>, Condvar)>);
 
 /// Epochs and indices.
@@ -46,7 +46,7 @@ fn batches_that_are_done_first_come_first_but_never_before_the_end_of_the_epoch_
     for (epoch, batches) in batches.chunks(10).enumerate() {
         assert!(batches.iter().all(|batch| batch.epoch() == epoch as u64));
         let order: Vec<usize> = batches.iter().map(HostBatch::index).collect();
-        // The last one is begun when at most three are not taken yet, and the first is done after that.
+        // The last one is started when at most three have not been taken yet, and the first is finished after that.
         assert!(order[7..].contains(&0), "{order:?}");
         assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 10);
         for batch in batches {

@@ -1,4 +1,4 @@
-//! Samples of a dataset that cannot be read: failing, skipping them, and putting others in their place.
+//! Samples of a dataset that cannot be read: failing, skipping and replacing them.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use fulmen_data::{
     Sampler,
 };
 
-/// The numbers below `count`, of which some cannot be read, each with noise.
+/// The numbers below `count`, each with noise; some cannot be read.
 struct Torn {
     count: usize,
     bad: fn(usize) -> bool,
@@ -64,7 +64,7 @@ fn skipped_samples_leave_padding_behind() {
             (&[9, 9, 9, 9], &[1.0, 0.0, 0.0, 0.0])
         ]
     );
-    // Nothing half-written shows.
+    // Nothing half-written is visible.
     assert_eq!(batches[0].1[3], batches[0].1[0]);
     let even = torn(8, |_| false).on_error(OnError::Skip).drop_last(true).build().unwrap();
     assert!(even.pads(), "a batch may have padding at any time");
@@ -172,7 +172,7 @@ fn data_of_which_next_to_nothing_can_be_read_is_an_error() {
         let loader = torn(1000, |i| i % 3 == 1 || i > 0).on_error(on_error).build().unwrap();
         let batches: Vec<Result<HostBatch>> = loader.epoch(0).collect();
         let error = batches[100].as_ref().unwrap_err().to_string();
-        assert!(error.contains("nor any of 8 others that were drawn to take its place"), "{error}");
+        assert!(error.contains("nor any of 8 random replacements"), "{error}");
         assert!(error.contains("samples could not be read ") && error.contains("of them\n  sample "), "{error}");
     }
 }
@@ -187,13 +187,13 @@ fn processes_skip_each_for_itself() {
     let (first, second) = (part(0), part(1));
     let rows = |part: &[Content]| part.iter().map(|batch| (batch.0.clone(), batch.2.clone())).collect::<Vec<_>>();
     assert_eq!(rows(&first), [(vec![1, 1], vec![1.0, 0.0]), (vec![4, 5], vec![1.0; 2]), (vec![8, 9], vec![1.0; 2])]);
-    // Of the second batch nothing is left: it is padded with the batch's first sample. So is the last one, as ever.
+    // The second batch has no readable sample: it is padded with its first sample. So is the last one.
     assert_eq!(rows(&second), [(vec![2, 3], vec![1.0; 2]), (vec![4, 4], vec![0.0; 2]), (vec![8, 8], vec![0.0; 2])]);
 }
 
 #[test]
 fn a_file_deleted_during_the_epoch_is_one_bad_sample() {
-    /// A number a file.
+    /// One number per file.
     struct Files(PathBuf);
     impl Dataset for Files {
         fn len(&self) -> usize {

@@ -18,7 +18,7 @@ fn the_random_order_never_changes_between_releases() {
     assert_eq!(digest, PINNED_DIGEST);
 }
 
-/// Computed by a second implementation, of ChaCha8 and of the shuffle, in another language.
+/// Computed by a second implementation of ChaCha8 and of the shuffle, in another language.
 const PINNED: [[usize; 10]; 4] = [
     [6, 5, 8, 9, 2, 1, 3, 7, 4, 0],
     [7, 1, 8, 4, 5, 9, 3, 2, 0, 6],
@@ -54,7 +54,7 @@ fn seed_epoch_and_length_each_change_the_order() {
     let order = |seed, epoch, len| RandomSampler::new(seed).order(epoch, len, Replica::ONLY);
     assert_ne!(order(1, 0, 50), order(2, 0, 50));
     assert_ne!(order(1, 0, 50), order(1, 1, 50));
-    // Not seed + epoch, nor any other mixture of the two.
+    // Not seed + epoch, nor any other simple combination of the two.
     assert_ne!(order(1, 2, 50), order(2, 1, 50));
     let shorter: Vec<usize> = order(1, 0, 50).into_iter().filter(|&i| i < 49).collect();
     assert_ne!(shorter, order(1, 0, 49));

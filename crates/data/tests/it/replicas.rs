@@ -1,5 +1,5 @@
-//! Loaders whose batches several devices and processes share: each sample is read once, by one process, and the batches
-//! are the same ones whoever shares them.
+//! Loaders whose batches are shared by several devices and processes: one process reads each sample once, and the
+//! batches do not depend on the sharing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ fn processes(loader: &DataLoader, num_processes: usize, devices: usize) -> Vec<D
         .collect()
 }
 
-/// A batch, or several parts of it put together: the rows of both fields, and the mask.
+/// A batch, or several parts of it joined: the rows of both fields, and the mask.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Rows {
     bytes: Vec<u8>,
@@ -39,7 +39,7 @@ impl Rows {
     }
 }
 
-/// The global batches of some epochs from a batch on, each put together from the parts of all processes.
+/// The global batches of some epochs from a batch on, joined from the parts of all processes.
 fn global_batches(parts: &[DataLoader], epochs: std::ops::Range<u64>, start_batch: usize) -> Vec<Rows> {
     let mut streams: Vec<_> = parts.iter().map(|part| part.epochs(epochs.clone(), start_batch)).collect();
     let mut batches = vec![];
@@ -50,7 +50,7 @@ fn global_batches(parts: &[DataLoader], epochs: std::ops::Range<u64>, start_batc
         }
         let mut rows = Rows::default();
         for part in &round {
-            // No process may end before the others do.
+            // All processes must end at the same batch.
             let part = part.as_ref().unwrap();
             assert_eq!(part.global_batch_size(), parts[0].batch_size());
             rows.push(part);
@@ -102,7 +102,7 @@ fn every_sample_is_seen_exactly_once_an_epoch() {
 }
 
 #[test]
-fn the_global_batches_are_the_same_whoever_shares_them() {
+fn the_global_batches_do_not_depend_on_the_sharing() {
     for (len, drop_last) in [(103, false), (103, true), (3, false), (64, true)] {
         let read = |devices, num_processes, workers| {
             let builder = DataLoader::builder(data(len)).batch_size(16).shuffle(true).seed(5).drop_last(drop_last);
@@ -122,7 +122,7 @@ fn the_global_batches_are_the_same_whoever_shares_them() {
     }
 }
 
-/// Says which samples were read.
+/// Records which samples were read.
 struct Recording {
     read: Arc<Mutex<Vec<usize>>>,
 }
@@ -147,7 +147,7 @@ fn a_process_reads_its_own_samples_and_what_pads_them() {
         let data = Recording { read: Arc::clone(&read) };
         let whole = DataLoader::builder(data).batch_size(8).num_workers(workers).build().unwrap();
         let parts = processes(&whole, 4, 4);
-        // The last batch has the samples 16 to 19: all of the processes 0 and 1, none of the processes 2 and 3.
+        // The last batch has the samples 16 to 19: processes 0 and 1 get all of them, processes 2 and 3 none.
         let expected: [&[usize]; 4] =
             [&[0, 1, 8, 9, 16, 17], &[2, 3, 10, 11, 18, 19], &[4, 5, 12, 13, 16], &[6, 7, 14, 15, 16]];
         for (part, expected) in parts.iter().zip(expected) {
@@ -186,7 +186,7 @@ fn a_run_resumes_in_the_middle_of_an_epoch_with_another_number_of_processes() {
     }
 }
 
-/// Every replica reads a stretch of its own, backwards; what does not divide is left out.
+/// Every replica reads its own range, backwards; the remainder is left out.
 struct Stretch;
 
 impl Sampler for Stretch {
@@ -216,7 +216,7 @@ fn a_final_sampler_is_not_divided_further() {
     for workers in [0, 1, 3] {
         let parts = processes(&build(workers, false), 4, 4);
         let batches = global_batches(&parts, 0..1, 0);
-        // Ten samples a replica, three at a time.
+        // Ten samples per replica, three at a time.
         assert_eq!((batches.len(), parts[0].len(), parts[0].num_samples(), parts[0].pads()), (4, 4, 40, true));
         assert_eq!(batches[0].numbers, [9, 8, 7, 19, 18, 17, 29, 28, 27, 39, 38, 37]);
         assert_eq!(batches[3].numbers, [0, 0, 0, 10, 10, 10, 20, 20, 20, 30, 30, 30]);
@@ -238,7 +238,7 @@ fn a_final_sampler_is_not_divided_further() {
 
 #[test]
 fn a_sampler_that_is_not_final_is_divided_and_asked_once_an_epoch() {
-    /// Every sample, from the back.
+    /// Every sample, in reverse order.
     struct Backwards(Arc<AtomicUsize>, Arc<Mutex<Vec<Replica>>>);
     impl Sampler for Backwards {
         fn order(&self, _: u64, len: usize, replica: Replica) -> Vec<usize> {
@@ -253,7 +253,7 @@ fn a_sampler_that_is_not_final_is_divided_and_asked_once_an_epoch() {
     let batches = global_batches(&processes(&whole, 2, 8), 0..1, 0);
     assert_eq!(batches[0].numbers, [15, 14, 13, 12, 11, 10, 9, 8]);
     assert_eq!(batches[1].numbers, [7, 6, 5, 4, 3, 2, 1, 0]);
-    // And once more in each process, for the order of another rank.
+    // Once more in each process, for the order of another rank.
     assert_eq!(asked.load(Ordering::SeqCst), 4);
     let expected = [0, 1, 1, 0].map(|rank| Replica { num_replicas: 2, rank });
     assert_eq!(*replicas.lock().unwrap(), expected);
@@ -262,7 +262,7 @@ fn a_sampler_that_is_not_final_is_divided_and_asked_once_an_epoch() {
 
 #[test]
 fn a_sampler_that_divides_and_does_not_say_so_is_refused() {
-    /// What PyTorch's DistributedSampler gives.
+    /// The result of PyTorch's DistributedSampler.
     struct Strided;
     impl Sampler for Strided {
         fn num_samples(&self, len: usize, replica: Replica) -> usize {
@@ -283,7 +283,7 @@ fn a_sampler_that_divides_and_does_not_say_so_is_refused() {
         let error = part.epoch(0).next().unwrap().unwrap_err();
         let ranks = format!("for rank {index} of 2 replicas than for rank {other}");
         assert!(error.is_usage() && error.to_string().contains(&ranks), "{error}");
-        assert!(error.to_string().contains("declare it final"), "{error}");
+        assert!(error.to_string().contains("return true from"), "{error}");
     }
 }
 
@@ -302,7 +302,8 @@ fn what_cannot_be_shared_is_refused() {
         1,
         0,
         expect![
-            "a batch size of 100 cannot be shared equally by 8 devices; the nearest that do are 96 and 104. The batch size is that of all devices together; per_device_batch_size gives it for one"
+            "a batch size of 100 cannot be shared equally by 8 devices; the nearest that do are 96 and 104. The batch \
+             size is that of all devices together; per_device_batch_size gives it for one"
         ],
     );
     refused(
@@ -311,7 +312,8 @@ fn what_cannot_be_shared_is_refused() {
         1,
         0,
         expect![
-            "a batch size of 5 cannot be shared equally by 8 devices; the smallest that does is 8. The batch size is that of all devices together; per_device_batch_size gives it for one"
+            "a batch size of 5 cannot be shared equally by 8 devices; the smallest that does is 8. The batch size is \
+             that of all devices together; per_device_batch_size gives it for one"
         ],
     );
     refused(
@@ -335,7 +337,7 @@ fn what_cannot_be_shared_is_refused() {
         3,
         0,
         expect![
-            "8 devices cannot be the same number in each of 3 processes; give the devices of all processes together"
+            "8 devices cannot be divided equally among 3 processes; give the number of devices of all processes together"
         ],
     );
     refused(
@@ -358,7 +360,8 @@ fn what_cannot_be_shared_is_refused() {
         1,
         0,
         expect![
-            "no batch is left: an epoch has 100 samples, fewer than the batch size 160, and drop_last(true) drops them; use a smaller batch size or drop_last(false)"
+            "no batch is left: an epoch has 100 samples, fewer than the batch size 160, and drop_last(true) drops \
+             them; use a smaller batch size or drop_last(false)"
         ],
     );
     refused(
@@ -367,7 +370,7 @@ fn what_cannot_be_shared_is_refused() {
         1,
         0,
         expect![
-            "batch_size(8), which is that of all devices together, and per_device_batch_size(4) exclude each other; keep one of the two"
+            "batch_size(8), for all devices together, and per_device_batch_size(4) are mutually exclusive; set only one"
         ],
     );
     refused(builder().per_device_batch_size(0), 1, 1, 0, expect!["the batch size is 0; it must be at least 1"]);
@@ -375,7 +378,7 @@ fn what_cannot_be_shared_is_refused() {
 
 #[test]
 fn replicas_that_disagree_are_refused() {
-    /// Gives the samples that do not divide to the first ranks.
+    /// Gives the remaining samples to the first ranks.
     struct Uneven;
     impl Sampler for Uneven {
         fn is_presharded(&self) -> bool {
@@ -398,10 +401,11 @@ fn replicas_that_disagree_are_refused() {
         4,
         1,
         expect![
-            "the sampler Uneven takes 2 samples for rank 1 of 4 replicas and 1 for rank 3; all replicas must take the same number, because they take the same number of steps"
+            "the sampler Uneven takes 2 samples for rank 1 of 4 replicas and 1 for rank 3; all replicas must take the \
+             same number, because they take the same number of steps"
         ],
     );
-    // One replica agrees with itself, and four of them where the samples divide.
+    // One replica agrees with itself, and four of them if the samples divide equally.
     assert_eq!(builder().build().unwrap().num_samples(), 7);
     let even = DataLoader::builder(data(8)).batch_size(4).sampler(Uneven).build().unwrap();
     assert_eq!(processes(&even, 4, 4)[3].num_samples(), 8);

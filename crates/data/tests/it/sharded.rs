@@ -1,4 +1,4 @@
-//! Batches on eight devices: which device has which rows, what is copied and what is not, and how long memory lives.
+//! Batches on eight devices: which device has which rows, what is copied, and how long memory lives.
 
 use fulmen_data::{DataLoader, DeviceBatch, Error, HostBatch, Replicas, Result, TensorDataset};
 use fulmen_tensor::{Accelerator, Devices, Mesh, Runtime, Sharding};
@@ -11,7 +11,7 @@ fn rows() -> Sharding {
     Sharding::new([Some("data")])
 }
 
-/// Wide rows, which begin at multiples of 64 bytes, narrow ones, which do not, and one without elements.
+/// Wide rows, which start at multiples of 64 bytes, narrow ones, which do not, and one without elements.
 fn data(count: usize) -> TensorDataset {
     TensorDataset::builder()
         .array("wide", [count, 16], (0..16 * count).map(|i| i as f32).collect::<Vec<_>>())
@@ -22,7 +22,7 @@ fn data(count: usize) -> TensorDataset {
         .unwrap()
 }
 
-/// The bytes of a field of the host's batch, or of its mask, and of a row of it.
+/// The bytes of a field of the host's batch, or of its mask, and of one row of it.
 fn on_host(host: &HostBatch, array: usize) -> (Vec<u8>, usize) {
     match host.fields().get(array) {
         Some(field) => (host.field_bytes(array).unwrap().to_vec(), field.sample_bytes().unwrap()),
@@ -30,7 +30,7 @@ fn on_host(host: &HostBatch, array: usize) -> (Vec<u8>, usize) {
     }
 }
 
-/// Compares each device's buffer with the rows that `rows_of` says it must have.
+/// Compares each device's buffer with the rows that `rows_of` expects.
 fn compare(device: &DeviceBatch, host: &HostBatch, rows_of: impl Fn(usize) -> std::ops::Range<usize>) {
     assert_eq!((device.epoch, device.index, device.valid), (host.epoch(), host.index(), host.valid()));
     assert_eq!(device.arrays.len(), host.fields().len() + 1);
@@ -56,7 +56,7 @@ fn each_device_has_its_rows_and_no_others() {
             assert_eq!(replicas, Replicas { devices, ..Replicas::default() });
             let loader = builder.build().unwrap().distributed(replicas).unwrap();
             let each = loader.per_device_batch_size();
-            // Kept together, and one at a time, so that memory is used again.
+            // Kept together, then one at a time, so that memory is reused.
             let kept: Vec<DeviceBatch> = loader.prefetch_to(&runtime, &rows(), 1, 0).collect::<Result<_>>().unwrap();
             assert_eq!(kept.len(), 4);
             for (moved, host) in kept.iter().zip(loader.epoch(1)) {
@@ -105,7 +105,7 @@ fn the_devices_read_aligned_rows_in_place_and_share_one_copy_of_whole_batches() 
         // Two rows of 64 bytes each.
         assert_eq!(buffer.address().unwrap(), address(0) + shard * 128, "device {shard}");
     }
-    // Six bytes a device: only the first device's begin at a multiple of 64.
+    // Six bytes per device: only the first device's start at a multiple of 64.
     assert_eq!(split.arrays[1].shards()[0].address().unwrap(), address(1));
     assert_ne!(split.arrays[1].shards()[1].address().unwrap(), address(1) + 6);
 
@@ -134,7 +134,7 @@ fn memory_is_used_again_only_when_all_devices_are_done_with_it() {
     }
     compare(&moved, &next(), |shard| shard * 2..shard * 2 + 2);
     drop(moved);
-    // The plugin lets go of it on a thread of its own.
+    // The plugin releases it on its own thread.
     let patience = std::time::Instant::now();
     let mut held = vec![];
     while held.iter().all(|host| place(host) != first) {

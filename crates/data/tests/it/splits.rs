@@ -1,4 +1,5 @@
-//! Folds and splits, against scikit-learn's where that draws nothing at random (`reference/folds.py`), and mixtures.
+//! Folds and splits, compared with scikit-learn's where it does not draw at random (`reference/folds.py`), and
+//! mixtures.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ fn number(value: &Value) -> usize {
     value.as_u64().unwrap() as usize
 }
 
-/// Checks the validation parts, and that the training parts are all the rest.
+/// Checks the validation parts, and that the training parts are the rest.
 #[track_caller]
 fn check(folds: &[Fold], len: usize, expected: &Value) {
     let expected: Vec<Vec<usize>> = expected.as_array().unwrap().iter().map(numbers).collect();
@@ -98,7 +99,7 @@ fn splits_have_the_counts_of_scikit_learns() {
             seen.insert(counts);
             splits.insert(split.validation);
         }
-        // The same ones where a tie is broken by chance.
+        // The same ones where a tie is broken at random.
         assert_eq!(seen, allowed);
         assert_eq!(splits.len(), 50);
     }
@@ -129,7 +130,7 @@ fn divisions_that_cannot_be_are_refused() {
     );
     refused(
         stratified_split(&[1, 1, 2], 0.5, 0),
-        expect!["stratified_split: the class of sample 2 has that sample alone; it cannot be on both sides"],
+        expect!["stratified_split: sample 2 is the only one of its class; it cannot be on both sides"],
     );
     refused(
         stratified_split(&[1, 1, 2, 2, 3, 3], 0.2, 0),
@@ -137,7 +138,7 @@ fn divisions_that_cannot_be_are_refused() {
     );
     refused(
         group_split(&[1, 2], 1.5, 0),
-        expect!["group_split: the part that validates is 1.5; it must be between 0 and 1"],
+        expect!["group_split: the validation fraction is 1.5; it must be between 0 and 1"],
     );
     refused(
         group_split(&[1, 1], 0.5, 0),
@@ -145,7 +146,7 @@ fn divisions_that_cannot_be_are_refused() {
     );
     refused(
         group_split::<u8>(&[], f64::NAN, 0),
-        expect!["group_split: the part that validates is NaN; it must be between 0 and 1"],
+        expect!["group_split: the validation fraction is NaN; it must be between 0 and 1"],
     );
 }
 

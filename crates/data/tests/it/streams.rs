@@ -12,7 +12,7 @@ use fulmen_data::{
 
 use crate::common::refused;
 
-/// The numbers from `start` on, and how many of them were read.
+/// The numbers from `start` on, with a count of reads.
 #[derive(Clone)]
 struct Numbers {
     start: u64,
@@ -52,7 +52,7 @@ impl Stream for Numbers {
     }
 }
 
-/// Each item as a number, and beside it two random numbers.
+/// Each item as a number and two random numbers.
 fn samples(stream: impl Stream<Item = u64>) -> impl IterableDataset {
     let fields = vec![Field::new("number", DType::I64, []), Field::new("noise", DType::F64, [2])];
     stream.into_dataset(fields, |number, sample| {
@@ -97,7 +97,7 @@ fn the_number_of_workers_changes_nothing_nor_does_a_start_in_mid_epoch() {
             assert!(rest == whole[start..], "{workers} workers from batch {start}");
         }
     }
-    // Each epoch has all of them, in an order and with noise of its own.
+    // Each epoch has all of them, with its own order and noise.
     for epoch in whole.chunks(26) {
         let mut all: Vec<i64> = epoch.iter().flat_map(|batch| batch.2.clone()).collect();
         all.truncate(103);
@@ -139,7 +139,7 @@ fn workers_map_at_the_same_time() {
         now.0 += 1;
         now.1 = now.1.max(now.0);
         changed.notify_all();
-        // Ends at once where two are inside, as they should be.
+        // Ends immediately if two are inside, as they should be.
         let patience = Duration::from_secs(10);
         let (mut now, _) = changed.wait_timeout_while(now, patience, |now| now.1 < 2).unwrap();
         now.0 -= 1;
@@ -235,7 +235,7 @@ fn chains_count_on_and_limits_cut() {
     );
     assert_eq!(items(from(0, 9).skip(2).take(3), 0), [(2, 2), (3, 3), (4, 4)]);
     assert_eq!(items(from(0, 2).take(0), 0), []);
-    // Errors are no items.
+    // Errors are not items.
     let faulty = Numbers { fault: |i| (i < 2).then(|| Error::new("gone")), ..Numbers::new(9) };
     let (first, rest) = (faulty.clone().take(3), faulty.skip(3));
     let indices = |items: Items<Deferred<u64>>| items.filter_map(|item| Some(item.ok()?.index)).collect::<Vec<u64>>();
@@ -243,9 +243,9 @@ fn chains_count_on_and_limits_cut() {
         (indices(first.deferred(0).unwrap()), indices(rest.deferred(0).unwrap())),
         (vec![2, 3, 4], vec![5, 6, 7, 8])
     );
-    // No two items have the same index, though the first ones are left out.
+    // All items have different indices, although the first ones are left out.
     assert_eq!(items(from(0, 4).skip(2).chain(from(70, 2)), 0), [(2, 2), (3, 3), (4, 70), (5, 71)]);
-    // A shuffled first part does not change where the second one begins to count.
+    // Shuffling the first part does not change where the second one starts counting.
     let indices: Vec<u64> = items(from(0, 5).shuffle(5, 0).chain(from(70, 2)), 0).iter().map(|item| item.0).collect();
     assert_eq!(indices[5..], [5, 6]);
 }
@@ -286,14 +286,14 @@ fn a_shuffle_buffer_moves_an_item_forward_by_at_most_its_length() {
     assert_ne!(order(10, 5, 0), order(10, 5, 1));
     assert_ne!(order(10, 5, 0), order(10, 6, 0));
     assert_eq!(order(10, 5, 7), order(10, 5, 7));
-    // Another order would be another run's. By tests/reference/orders.py.
+    // Another order would belong to another run. By tests/reference/orders.py.
     let pinned: Vec<u64> = order(10, 5, 0).iter().map(|item| item.1).collect();
     assert_eq!(pinned[..12], [9, 5, 8, 2, 12, 13, 10, 16, 3, 6, 15, 1]);
     let digest =
         pinned.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, number| (hash ^ number).wrapping_mul(0x0100_0000_01b3));
     assert_eq!(digest, 0xc63e_9f95_5e33_5ab9);
     let error = Numbers::new(3).shuffle(0, 1).items(0).err().unwrap();
-    assert!(error.is_usage() && error.to_string().contains("a shuffle buffer of 0"));
+    assert!(error.is_usage() && error.to_string().contains("a shuffle buffer needs at least 1 item"));
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_shuffle_buffer_as_long_as_the_stream_gives_every_permutation() {
     assert!(chi_squared < 20.5, "{chi_squared}");
 }
 
-/// What an epoch gives, each batch as its numbers or its error.
+/// The result of an epoch: each batch as its numbers or its error.
 fn outcome(stream: impl Stream<Item = u64>, on_error: OnError, workers: usize) -> (Vec<String>, DataLoader) {
     let builder = DataLoader::from_stream(samples(stream)).batch_size(3).on_error(on_error).num_workers(workers);
     let loader = builder.build().unwrap();
@@ -360,8 +360,8 @@ fn a_batch_of_which_no_record_can_be_decoded_is_an_error() {
         let (batches, _) = outcome(torn(), on_error, 2);
         assert_eq!(
             batches[1],
-            "none of the 3 records of a batch can be read, so that nothing can take their place; the last error: sample 5 \
-             (number 5): torn 5"
+            "none of the 3 records of a batch can be read, so they cannot be replaced; the last error: \
+             sample 5 (number 5): torn 5"
         );
         assert_eq!((batches.len(), &*batches[2]), (6, "[6, 7, 8] [1.0, 1.0, 1.0]"));
     }
@@ -370,7 +370,7 @@ fn a_batch_of_which_no_record_can_be_decoded_is_an_error() {
 #[test]
 fn a_stream_that_breaks_ends_the_run_or_goes_on_behind_the_gap() {
     let broken = |fault| Numbers { fault, ..Numbers::new(7) };
-    // One that goes on behind what it could not read has a record too few.
+    // A stream that continues after an unreadable record has one record too few.
     let gap = |i| (i == 4).then(|| Error::new("shard 4 is cut off"));
     for workers in [0, 2] {
         let (batches, _) = outcome(broken(gap), OnError::Fail, workers);
@@ -422,7 +422,7 @@ fn bad_records_change_nothing_about_workers_and_starts_in_mid_epoch() {
         let whole: Vec<Content> = loader(0).epochs(1..3, 0).map(content).collect();
         assert_eq!(whole.len(), 2 * 13);
         if on_error == OnError::Skip {
-            // Each that can be read comes once, and the batches that are left over are padding.
+            // Each readable record comes once, and the remaining batches are padding.
             let real = |batch: &Content| batch.4.iter().filter(|&&mask| mask == 1.0).count();
             let mut seen: Vec<i64> = whole[..13].iter().flat_map(|batch| batch.2[..real(batch)].to_vec()).collect();
             seen.sort_unstable();
@@ -461,7 +461,7 @@ fn processes_lose_none_of_a_stream_but_the_bad_records() {
                 let expected: Vec<i64> = (0..50).filter(|n| !(20..29).contains(n) && n % 7 != 3).collect();
                 assert_eq!(real, expected, "{count} processes");
             }
-            // Each row is a sample, whoever reads it.
+            // Each row is a sample, in every process.
             _ => assert_eq!(real.len(), 50),
         }
     }
@@ -470,14 +470,14 @@ fn processes_lose_none_of_a_stream_but_the_bad_records() {
 #[test]
 fn a_process_whose_own_records_are_all_bad_pads_with_those_of_others() {
     let torn = || Numbers::new(4).map(|n| if n == 2 { Err(Error::new("torn")) } else { Ok(n) });
-    // The second batch is [bad, good]: the first process has the bad one, which the second one would pad with.
+    // The second batch is [bad, good]: the first process has the bad one, with which the second one would pad.
     for (process_index, expected) in [(0, (vec![3], vec![0.0])), (1, (vec![3], vec![1.0]))] {
         let loader = DataLoader::from_stream(samples(torn())).batch_size(2).on_error(OnError::Skip).build().unwrap();
         let part = loader.distributed(Replicas { devices: 2, num_processes: 2, process_index }).unwrap();
         let batch = part.epoch(0).nth(1).unwrap().unwrap();
         assert_eq!((numbers(&batch), batch.mask().to_vec()), expected);
     }
-    // Of a short batch of one bad record nothing can be read, here as in one process.
+    // A short batch with only one bad record cannot be read, here as in one process.
     let short = || Numbers::new(3).map(|n| if n == 2 { Err(Error::new("torn")) } else { Ok(n) });
     for num_processes in [1, 2] {
         let loader = DataLoader::from_stream(samples(short())).batch_size(2).on_error(OnError::Skip).build().unwrap();
@@ -491,7 +491,7 @@ fn a_process_whose_own_records_are_all_bad_pads_with_those_of_others() {
 
 #[test]
 fn whatever_can_be_read_of_a_batch_pads_the_rows_of_a_process() {
-    // Of 32 records the last four are good, far behind those of the first process.
+    // The last four of 32 records are good, far after those of the first process.
     let torn = || Numbers::new(32).map(|n| if n < 28 { Err(Error::new("torn")) } else { Ok(n) });
     for (process_index, mask) in [(0, vec![0.0; 16]), (1, [vec![1.0; 4], vec![0.0; 12]].concat())] {
         let loader = DataLoader::from_stream(samples(torn())).batch_size(32).on_error(OnError::Skip).build().unwrap();
@@ -501,7 +501,7 @@ fn whatever_can_be_read_of_a_batch_pads_the_rows_of_a_process() {
     }
 }
 
-/// Says that an epoch has another number of items than it has.
+/// Declares another number of items than it has.
 struct Says(usize, Numbers);
 
 impl Stream for Says {
@@ -526,14 +526,12 @@ fn a_stream_longer_than_it_said_is_an_error() {
             assert_eq!(
                 batches[place],
                 format!(
-                    "the stream has more records than the {said} that it said an epoch has; correct the number where the \
-                     stream was given it, or was something added since it was opened? num_samples({said}) of the loader \
-                     would read only so many of them in each epoch"
+                    "the stream has more records than the {said} it promised for an epoch; correct the number, or check whether records were added since it was opened. With num_samples({said}), the loader would read only that many in each epoch"
                 )
             );
         }
         let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9)))).batch_size(3).num_workers(workers);
-        // What the last batch would have been is dropped, so that nobody comes to the end.
+        // The last batch is dropped, so the end of the stream is never reached.
         assert_eq!(builder.drop_last(true).build().unwrap().epoch(0).filter(Result::is_ok).count(), 2);
         let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9)))).batch_size(3).num_workers(workers);
         assert_eq!(builder.num_samples(7).build().unwrap().epoch(0).filter(Result::is_ok).count(), 3);
@@ -546,8 +544,7 @@ fn a_stream_shorter_than_it_said_is_an_error() {
     assert_eq!(batches.len(), 3);
     assert_eq!(
         batches[2],
-        "the stream ended after 7 records, but said that an epoch has 9; was something deleted since it was opened? \
-         num_samples(7) would set the length of an epoch and repeat a shorter stream"
+        "the stream ended after 7 records, but promised 9 for an epoch; were records deleted since it was opened? num_samples(7) would set the length of an epoch and repeat a shorter stream"
     );
 }
 
@@ -568,13 +565,15 @@ fn choices_that_do_not_fit_a_stream_are_refused() {
     refused(
         builder(Numbers::new(8)).shuffle(true).build(),
         expect![
-            "a stream has no random access, so shuffle(true) and samplers do not work; use Stream::shuffle(buffer, seed), which shuffles within a buffer"
+            "a stream has no random access, so shuffle(true) and samplers do not work; use Stream::shuffle(buffer, \
+             seed), which shuffles within a buffer"
         ],
     );
     refused(
         builder(Numbers::new(3)).drop_last(true).build(),
         expect![
-            "no batch is left: an epoch has 3 samples, fewer than the batch size 4, and drop_last(true) drops them; use a smaller batch size or drop_last(false)"
+            "no batch is left: an epoch has 3 samples, fewer than the batch size 4, and drop_last(true) drops them; \
+             use a smaller batch size or drop_last(false)"
         ],
     );
     let loader = builder(Numbers::unknown(0)).num_samples(8).build().unwrap();

@@ -1,5 +1,5 @@
-//! Object stores, played by a server on loopback: reading, listing and uploading, where the store is well, busy, slow to
-//! recover, or cuts connections.
+//! Object stores, simulated by a server on loopback: reading, listing and uploading while the store is well, busy, slow
+//! to recover, or drops connections.
 #![cfg(feature = "cloud")]
 
 use std::cell::RefCell;
@@ -72,7 +72,7 @@ fn no_more_is_fetched_ahead_than_was_asked_for() {
     let mut some = [0; 10];
     reader.read_exact(&mut some).unwrap();
     drop(reader);
-    // The part that is read from, and three after it.
+    // The part that is being read, and three after it.
     let furthest = store.seen().iter().filter_map(Request::range).map(|(_, end)| end).max().unwrap();
     assert!(furthest <= 4000, "{furthest}");
 }
@@ -83,7 +83,7 @@ fn lists_go_on_over_pages_and_patterns_pick_from_them() {
     for name in ["a/t-0.tar", "a/t-1.tar", "a/t-2.tar", "a/sub/t-3.tar", "a/t.idx", "a-b/x.tar"] {
         store.put(&format!("b/{name}"), vec![1]);
     }
-    // What some programs write so that there is a folder.
+    // Some programs write such an object to create a folder.
     store.put("b/a/sub/", vec![]);
     let names = |found: Vec<Location>| found.iter().map(ToString::to_string).collect::<Vec<_>>();
     let folder = at(&store, "s3://b/a");
@@ -104,7 +104,7 @@ fn a_list_that_fails_between_two_pages_is_taken_up_where_it_was() {
         "b" if pages.fetch_add(1, Ordering::Relaxed) % 2 == 1 => Answer::Status(503),
         _ => Answer::Serve,
     });
-    // Of a key that was written in another way, `%25` for `%`, a store would skip others that follow.
+    // With a key that is encoded differently, `%25` for `%`, a store would skip later ones.
     let names = ["a#1", "a#2", "a#3", "a%1", "a%2", "a%25", "a&1", "a+1", "a[1]", "a[2]", "a~1", "a~2"];
     names.iter().for_each(|name| store.put(&format!("b/f/{}", name.replace('&', "and")), vec![1]));
     let mut expected: Vec<String> = names.iter().map(|name| format!("s3://b/f/{}", name.replace('&', "and"))).collect();
@@ -119,7 +119,7 @@ fn a_store_that_accepts_and_never_answers_is_given_up() {
     let hasty = at(&store, "s3://b/k").with_options(options(&store).give_up_after(Duration::from_millis(300)));
     for error in [hasty.size().unwrap_err(), hasty.open().err().unwrap(), hasty.list().unwrap_err()] {
         let text = error.to_string();
-        assert!(text.contains("given up after") && text.contains("nothing came for"), "{text}");
+        assert!(text.contains("given up after") && text.contains("no data for"), "{text}");
     }
 }
 
@@ -129,7 +129,7 @@ fn an_upload_that_takes_its_time_is_not_broken_off() {
     let late = Duration::from_millis(1500);
     let mut cut = std::collections::HashSet::new();
     let store = S3::start(move |request| match request.method.as_str() {
-        // The first attempt at each object or part breaks off when the time for retries is over.
+        // The first attempt at each object or part breaks after the time for retries is over.
         "PUT" if cut.insert(request.query("partNumber")) => Answer::LoseLate(late),
         "PUT" => Answer::Late(late),
         // The store joins the parts.
@@ -144,7 +144,7 @@ fn an_upload_that_takes_its_time_is_not_broken_off() {
     }
 }
 
-/// A store that answers 503 for so long, and what a reader that begins meanwhile gets.
+/// A store that answers 503 for some time, and the result of a reader that starts during it.
 fn busy_for(time: Duration) {
     let began = Instant::now();
     let store = S3::start(move |_| if began.elapsed() < time { Answer::Status(503) } else { Answer::Serve });
@@ -191,7 +191,7 @@ fn every_third_answer_may_fail_in_any_way() {
 #[test]
 fn a_connection_that_is_cut_is_taken_up_at_its_byte() {
     let store = S3::start(|request| match request.range() {
-        // Each answer is cut after 300 bytes, so that 1000 take four.
+        // Each response is cut after 300 bytes, so 1000 take four.
         Some(_) => Answer::Cut(300),
         None => Answer::Serve,
     });
@@ -213,7 +213,7 @@ fn a_store_that_never_works_is_given_up_with_its_name() {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
-    // One that is not there at all.
+    // An object that does not exist.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -225,9 +225,13 @@ fn a_store_that_never_works_is_given_up_with_its_name() {
 
 #[test]
 fn what_will_not_pass_is_not_tried_again() {
-    for (status, why) in
-        [(403, "AWS_ACCESS_KEY_ID"), (404, "no such object"), (400, "400"), (301, "AWS_REGION"), (307, "AWS_REGION")]
-    {
+    for (status, why) in [
+        (403, "AWS_ACCESS_KEY_ID"),
+        (404, "the object does not exist"),
+        (400, "400"),
+        (301, "AWS_REGION"),
+        (307, "AWS_REGION"),
+    ] {
         let store = S3::start(move |_| Answer::Status(status));
         let error = at(&store, "s3://b/k").size().unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
@@ -267,7 +271,7 @@ fn uploads_arrive_whole_or_not_at_all() {
     assert!(told.borrow().is_sorted() && told.borrow().len() == 3);
     assert_eq!(store.uploads(), 0);
 
-    // The answer to the last request is lost: what is complete stays so.
+    // The answer to the last request is lost: a complete object stays complete.
     let completed = AtomicUsize::new(0);
     let store = S3::start(move |request| match request.method.as_str() {
         "POST" if !request.body_is_empty() && completed.fetch_add(1, Ordering::Relaxed) == 0 => Answer::Lose,
@@ -276,7 +280,7 @@ fn uploads_arrive_whole_or_not_at_all() {
     at(&store, "s3://b/lost").upload(&file, &|_| {}).unwrap();
     assert!(store.get("b/lost").unwrap() == large);
 
-    // Parts that are never taken: nothing is left.
+    // Parts that are never accepted: nothing is left.
     let store = S3::start(|request| if request.method == "PUT" { Answer::Status(503) } else { Answer::Serve });
     let hasty = at(&store, "s3://b/never").with_options(options(&store).give_up_after(Duration::from_millis(300)));
     let error = hasty.upload(&file, &|_| {}).unwrap_err();
@@ -329,10 +333,10 @@ fn shards_are_read_from_a_store_that_fails_now_and_then() {
     assert_eq!(read, (0..20).map(|i| local.get(i).unwrap()).collect::<Vec<_>>());
     shards.fingerprint(&mut Fingerprint::new()).unwrap();
     let error = TarSource::open(folder.join("shard-000000.tar")).unwrap_err();
-    assert!(error.to_string().contains("local disk only"), "{error}");
+    assert!(error.to_string().contains("only from a local disk"), "{error}");
 }
 
-/// The error that a stream gives once the store gives nothing but this status.
+/// The error of a stream once the store returns only this status.
 fn fails_with<S: Stream>(status: u16, name: &str, content: Vec<u8>, open: impl Fn(Location) -> Result<S>) -> Error {
     let now = Arc::new(AtomicU16::new(0));
     let answer = now.clone();
@@ -351,7 +355,7 @@ fn fails_with<S: Stream>(status: u16, name: &str, content: Vec<u8>, open: impl F
 
 #[test]
 fn a_store_that_fails_under_a_table_is_not_taken_for_a_damaged_file() {
-    // Numbers that gzip cannot make much smaller.
+    // Numbers that gzip can hardly compress.
     let number = |line: u64| line.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let lines: String = (0..20_000).map(|line| format!("{}\n", number(line))).collect();
     let csv = format!("a\n{lines}").replace('\n', ",1\n").replacen(",1", ",b", 1);
@@ -394,7 +398,7 @@ fn a_store_that_fails_under_a_table_is_not_taken_for_a_damaged_file() {
     }
 }
 
-/// In a process of its own, because the environment is one for all tests.
+/// In a separate process, because all tests share the environment.
 #[test]
 fn settings_come_from_the_environment() {
     let store = S3::start(|_| Answer::Serve);

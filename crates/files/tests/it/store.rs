@@ -11,7 +11,7 @@ use std::path::Path;
 use fulmen_data::Fingerprint;
 use fulmen_files::Location;
 
-/// What stands in a folder after its name, of a list of locations.
+/// The relative paths of a list of locations in a folder.
 fn below(folder: &Path, found: &[Location]) -> Vec<String> {
     let strip = |l: &Location| l.local().unwrap().strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
     found.iter().map(strip).collect()
@@ -25,7 +25,7 @@ fn folders_are_listed_in_the_order_of_their_bytes() {
     for name in ["b/deep/2.txt", "b/1.txt", "b-c.txt", "a.txt", ".hidden"] {
         fs::write(dir.join(name), name).unwrap();
     }
-    // A link to a folder is followed, one upwards is not, and one to nowhere is no file.
+    // A link to a folder is followed; one to an enclosing folder is not, and a dangling one is not a file.
     let elsewhere = tempfile::tempdir().unwrap();
     fs::write(elsewhere.path().join("far.txt"), "far").unwrap();
     symlink(elsewhere.path(), dir.join("link")).unwrap();
@@ -44,7 +44,7 @@ fn folders_are_listed_in_the_order_of_their_bytes() {
     assert_eq!(below(dir, &folder.join("t-{9..10}.tar").expand().unwrap()), ["t-9.tar", "t-10.tar"]);
 
     let error = folder.join("*.tar").expand().unwrap_err();
-    assert!(error.is_not_found() && error.to_string().contains("no file fits this pattern"), "{error}");
+    assert!(error.is_not_found() && error.to_string().contains("no file matches this pattern"), "{error}");
     assert!(folder.join("missing").list().unwrap_err().is_not_found());
 }
 
@@ -111,7 +111,7 @@ fn a_copy_takes_its_name_when_it_is_whole() {
     assert_eq!(to.read().unwrap(), bytes);
     assert_eq!(told.borrow().last(), Some(&3_000_000));
     assert!(told.borrow().is_sorted());
-    // Nothing else is left there, and a copy that fails takes nothing away.
+    // No other files are left, and a failed copy leaves the old file.
     assert_eq!(Location::from(dir.path().join("new")).list().unwrap(), std::slice::from_ref(&to));
     assert!(to.upload(&dir.path().join("missing"), &|_| {}).unwrap_err().is_not_found());
     assert_eq!(to.read().unwrap(), bytes);

@@ -65,7 +65,7 @@ choice! {
 }
 
 choice! {
-    /// Inverts an image's colours.
+    /// Inverts an image's colors.
     RandomInvert(), 0.5, |_, image| Ok(functional::invert(image))
 }
 

@@ -170,8 +170,8 @@ impl ImageTransform for RandomAffine {
         let scale = self.scale.map_or(FactorRange::One(1.0), FactorRange::from);
         let shear = [self.shear, self.shear_y].map(|shear| shear.unwrap_or(FactorRange::One(0.0)));
         format!(
-            "RandomAffine(degrees={}, translate={x}/{y}, scale={scale}, shear={}, shear_y={}, interpolation={}, fill={}, \
-             center={})",
+            "RandomAffine(degrees={}, translate={x}/{y}, scale={scale}, shear={}, shear_y={}, interpolation={}, \
+             fill={}, center={})",
             self.degrees,
             shear[0],
             shear[1],

@@ -156,7 +156,8 @@ pub fn rgb_to_grayscale(mut image: Image, num_output_channels: usize) -> Result<
     let channels = image.channels();
     if !(matches!(num_output_channels, 1 | 3) || num_output_channels == channels) {
         return Err(Error::usage(format!(
-            "cannot convert an image with {channels} channels to grey with {num_output_channels}; the number must be 1, 3, or that of the image"
+            "cannot convert an image with {channels} channels to grey with {num_output_channels}; the number must be \
+             1, 3, or that of the image"
         )));
     }
     if channels == num_output_channels {

@@ -105,7 +105,7 @@ pub(crate) fn check_gaussian(kernel_size: (usize, usize), sigma: (f64, f64)) -> 
     Ok(())
 }
 
-/// The weights of a Gaussian at the `size` pixels around its centre; their sum is 1.
+/// The weights of a Gaussian at the `size` pixels around its center; their sum is 1.
 fn gaussian(size: usize, sigma: f64) -> Vec<f32> {
     let centre = (size / 2) as f64;
     let weight = |tap: usize| (-(tap as f64 - centre).powi(2) / (2.0 * sigma * sigma)).exp();

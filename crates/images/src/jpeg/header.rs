@@ -85,8 +85,8 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
         }
         0xc9 | 0xca => {
             return Err(refuse(
-                "it is arithmetic-coded, which only libjpeg-turbo decodes; build fulmen with its feature `turbojpeg`, or \
-                 convert the file",
+                "it is arithmetic-coded, which only libjpeg-turbo decodes; build fulmen with its feature `turbojpeg`, \
+                 or convert the file",
             ));
         }
         _ => {}

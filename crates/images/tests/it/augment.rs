@@ -1,4 +1,4 @@
-//! Augmentation of images on the host: what is done to them, against torchvision, and when it is done.
+//! Augmentation of images on the host: compared with torchvision, and its probabilities.
 
 use fulmen_data::{Result, SampleRng};
 use fulmen_images::functional::{self, Affine, Fill, Padding, PaddingMode};
@@ -46,7 +46,7 @@ fn corners(value: &Value) -> functional::Corners {
     [0, 1, 2, 3].map(|corner| pair(&value[corner]).unwrap())
 }
 
-/// Does the operation of a case of the reference file.
+/// Runs the operation of a case of the reference file.
 fn run(op: &str, image: Image, p: &Value) -> Result<Image> {
     match op {
         "adjust_brightness" => functional::adjust_brightness(image, number(&p["factor"])),
@@ -108,7 +108,7 @@ fn functions_give_torchvisions_values() {
         let differences: Vec<u8> = ours.pixels().iter().zip(theirs.pixels()).map(|(a, b)| a.abs_diff(*b)).collect();
         let (off, far) =
             (differences.iter().filter(|&&d| d == 1).count(), differences.iter().filter(|&&d| d > 1).count());
-        // In f32 a place in the middle between two pixels goes to one or the other by chance.
+        // In f32 a point in the middle between two pixels goes to either of them.
         let allowed = if parameters["mode"] == "nearest" { differences.len() / 50 } else { 0 };
         assert!(far <= allowed, "{op} {parameters}: {far} of {} values differ by more than 1", differences.len());
         let entry = report.entry(op.to_owned()).or_default();
@@ -123,13 +123,13 @@ fn functions_give_torchvisions_values() {
         println!("{op}: {values} values, {off} off by 1, {far} by more, at most {most}");
     }
     assert_eq!(report.len(), 18);
-    // What is a table of integers is exact.
+    // Results of integer tables are exact.
     for op in ["posterize", "solarize", "invert", "equalize", "autocontrast", "adjust_brightness", "pad", "erase"] {
         assert_eq!((report[op].1, report[op].2), (0, 0), "{op}");
     }
 }
 
-/// An image without two equal neighbours, neither black nor white.
+/// An image without two equal neighbors, neither black nor white.
 fn noise(width: usize, height: usize, channels: usize) -> Image {
     let pixels = (0..width * height * channels).map(|i| 20 + ((i * 2_654_435_761) >> 7) as u8 % 216).collect();
     Image::new(width, height, channels, pixels).unwrap()
@@ -139,7 +139,7 @@ fn random(index: u64) -> SampleRng {
     SampleRng::new(3, 1, index)
 }
 
-/// One of each, all of which change an image with a high probability.
+/// One of each kind; they all change an image with high probability.
 fn all() -> Vec<Box<dyn ImageTransform>> {
     vec![
         Box::new(ColorJitter::new().brightness(0.4).contrast(0.4).saturation((0.2, 1.9)).hue(0.1)),
@@ -219,7 +219,7 @@ fn perspectives_of_small_images_are_drawn_until_there_is_one() {
             assert_eq!((seen.width(), seen.height()), (side, side));
         }
     }
-    // What is wrong with the options stays an error.
+    // Errors in the options persist.
     let colours = RandomPerspective::new().p(1.0).fill([1, 2]);
     assert!(colours.apply(noise(8, 8, 3), &mut random(0)).unwrap_err().is_usage());
 }
@@ -245,7 +245,7 @@ fn alpha_stays_where_colours_change() {
         assert_eq!(alpha(&result), alpha(&image));
         assert_ne!(result, image);
     }
-    // The colours are those of the image without alpha.
+    // The colors are those of the image without alpha.
     let opaque = functional::adjust_hue(image.clone().with_channels(3).unwrap(), 0.3).unwrap();
     assert_eq!(functional::adjust_hue(image, 0.3).unwrap().with_channels(3).unwrap(), opaque);
 }
@@ -276,7 +276,7 @@ fn probabilities_are_kept() {
 
 #[test]
 fn jitter_stays_in_its_ranges_and_in_all_orders() {
-    // One value a pixel: the factor of brightness can be read from it.
+    // One value per pixel, from which the factor of brightness can be read.
     let grey = Image::new(1, 1, 1, vec![100]).unwrap();
     let factors = |jitter: &ColorJitter| -> Vec<u8> {
         (0..500).map(|i| jitter.apply(grey.clone(), &mut random(i)).unwrap().pixels()[0]).collect()
@@ -286,10 +286,10 @@ fn jitter_stays_in_its_ranges_and_in_all_orders() {
     assert!(*symmetric.iter().min().unwrap() < 55 && *symmetric.iter().max().unwrap() > 145);
     let range = factors(&ColorJitter::new().brightness((1.2, 1.4)));
     assert!(range.iter().all(|value| (120..=140).contains(value)));
-    // From 1 - 3 cut off at 0, not negative.
+    // 1 - 3 is clipped to 0, not negative.
     assert!(factors(&ColorJitter::new().brightness(3.0)).iter().any(|&value| value < 20));
 
-    // With two steps that do not commute, both orders are seen.
+    // With two steps that do not commute, both orders occur.
     let image = Image::new(2, 1, 1, vec![200, 20]).unwrap();
     let jitter = ColorJitter::new().brightness((1.5, 1.5)).contrast((0.5, 0.5));
     let brightness = |p| functional::adjust_brightness(p, 1.5).unwrap();
@@ -324,7 +324,7 @@ fn erased_rectangles_have_the_asked_area_and_ratio() {
         places.insert((top, left));
     }
     assert!(places.len() > 200);
-    // The mean colour of the image, and colours that are no constant.
+    // The mean color of the image, and colors that are not constant.
     let noise = noise(30, 30, 3);
     let mean = RandomErasing::new().p(1.0).value(ErasingValue::Mean).apply(noise.clone(), &mut random(1)).unwrap();
     let sum: usize = noise.pixels().iter().step_by(3).map(|&value| usize::from(value)).sum();
@@ -341,7 +341,7 @@ fn rotations_and_moves_stay_in_their_ranges() {
     let rotation = RandomRotation::new((80.0, 100.0));
     for index in 0..50 {
         let turned = rotation.apply(image.clone(), &mut random(index)).unwrap();
-        // Counter-clockwise: what was right is above.
+        // Counter-clockwise: what was right is at the top.
         let at = turned.pixels().iter().position(|&value| value == 255).unwrap();
         assert!(at / 21 <= 3 && (8..=12).contains(&(at % 21)), "{at}");
     }
@@ -349,7 +349,7 @@ fn rotations_and_moves_stay_in_their_ranges() {
     let columns: std::collections::BTreeSet<usize> = (0..300)
         .filter_map(|i| moves.apply(image.clone(), &mut random(i)).unwrap().pixels().iter().position(|&v| v == 255))
         .collect();
-    // 0.2 of 21 is 4.2; what would leave the image at the right is gone.
+    // 0.2 of 21 is 4.2; what would leave the image on the right is gone.
     assert_eq!(columns, (10 * 21 + 14..=10 * 21 + 20).collect());
 }
 
@@ -357,7 +357,7 @@ fn rotations_and_moves_stay_in_their_ranges() {
 fn rand_augment_does_each_operation_at_its_magnitude() {
     let image = noise(30, 20, 3);
     let augment = RandAugment::new().num_ops(1);
-    // Of the 14, as they are at magnitude 9 of 31.
+    // Operations out of the 14, at magnitude 9 of 31.
     let affine = |map: Affine| functional::affine(&image, &map, Interpolation::Nearest, &Fill::from(0)).unwrap();
     let lean = 0.09f64.atan().to_degrees();
     let corner = Some((0.0, 0.0));
@@ -411,7 +411,7 @@ fn wrong_options_are_refused() {
         (Box::new(RandomRotation::new((3.0, f64::NAN))), "RandomRotation: the range of degrees goes from 3 to NaN"),
         (
             Box::new(RandomRotation::new(3.0).interpolation(Interpolation::Lanczos)),
-            "RandomRotation: moved pixels cannot be found by lanczos",
+            "RandomRotation: cannot resample with lanczos",
         ),
         (Box::new(RandomAffine::new(0.0).translate(0.1, 1.1)), "RandomAffine: the translation by 0.1 and 1.1"),
         (Box::new(RandomAffine::new(0.0).scale(0.0, 1.0)), "RandomAffine: the scale goes from 0 to 1"),
@@ -441,7 +441,7 @@ fn wrong_options_are_refused() {
             assert!(error.to_string().starts_with(message), "{error}");
         }
     }
-    // What depends on the image is refused when it comes.
+    // Errors that depend on the image appear when it is processed.
     let small = || noise(3, 3, 3);
     let late: [(Result<Image>, &str); 6] = [
         (
@@ -463,7 +463,7 @@ fn wrong_options_are_refused() {
                 Interpolation::Nearest,
                 &Fill::default(),
             ),
-            "no perspective brings",
+            "no perspective map takes",
         ),
     ];
     for (result, message) in late {

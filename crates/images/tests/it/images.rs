@@ -1,5 +1,5 @@
-//! Images from files against Pillow and torchvision, parts against wholes, and files that are not what they should be.
-//! The files and what is expected of them are made by reference/images.py.
+//! Images from files compared with Pillow and torchvision, parts compared with whole images, and invalid files.
+//! reference/images.py makes the files and the expected results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use fulmen_images::{
 const JPEGS: [&str; 11] =
     ["s420", "s422", "s444", "s411", "s440", "progressive", "restarts", "gray", "gray_factors", "cmyk", "ycck"];
 
-/// How far values of a JPEG may be from Pillow's, which decodes with libjpeg-turbo: nothing if that decodes here as well.
-/// zune-jpeg's inverse cosine transform rounds otherwise, and its interpolation of colours rounds once in each direction.
+/// The allowed difference from Pillow, which decodes with libjpeg-turbo: none if that decodes here too. zune-jpeg's
+/// inverse cosine transform rounds differently, and its chroma upsampling rounds once in each direction.
 const JPEG: u8 = if cfg!(feature = "turbojpeg") { 0 } else { 3 };
 
 fn path(name: &str) -> PathBuf {
@@ -36,7 +36,7 @@ fn expected(name: &str) -> Image {
     decode(&ImagePipeline::rgb(), &format!("{name}.expected.png"))
 }
 
-/// The greatest difference of two values, and the mean one.
+/// The maximum and the mean difference of values.
 fn difference(a: &Image, b: &Image) -> (u8, f64) {
     assert_eq!((a.width(), a.height(), a.channels()), (b.width(), b.height(), b.channels()));
     let differences = a.pixels().iter().zip(b.pixels()).map(|(a, b)| a.abs_diff(*b));
@@ -73,7 +73,7 @@ fn channels_are_those_that_are_asked_for() {
     assert_eq!(decode(&ImagePipeline::rgba(), "s444.jpg").pixel(3, 3)[3], 255);
     assert_eq!(decode(&ImagePipeline::rgb(), "rgba.png"), rgba.clone().with_channels(3).unwrap());
     assert_eq!(decode(&ImagePipeline::gray(), "rgba.png"), rgba.with_channels(1).unwrap());
-    // The luma as stored, against luma of colours that were rounded and clipped.
+    // The stored luma, compared with the luma of colors that were rounded and clipped.
     let luma = decode(&ImagePipeline::gray(), "s444.jpg");
     check_near("luma", &luma, &decode(&ImagePipeline::rgb(), "s444.jpg").with_channels(1).unwrap(), 8);
 }
@@ -87,7 +87,7 @@ fn images_are_turned_only_on_request() {
         assert_eq!(decode(&ImagePipeline::rgb(), &file), stored);
         let turned = decode(&ImagePipeline::rgb().exif_orientation(true), &file);
         check_near(&name, &turned, &expected(&name), JPEG);
-        // Steps see the image turned, whatever part of the file the decoder is asked for.
+        // Steps see the oriented image, whatever part of the file is decoded.
         let steps = |pipeline: ImagePipeline| {
             pipeline.random_crop((17, 11), 0).resize_exact((9, 13)).horizontal_flip(1.0).center_crop((7, 6))
         };
@@ -103,7 +103,7 @@ fn images_are_turned_only_on_request() {
 
 #[test]
 fn images_are_resized_as_torchvision_resizes_them() {
-    // Weights have 16 bits here and 22 in Pillow, and a kernel of Lanczos has many.
+    // Weights have 16 bits here and 22 in Pillow, and a Lanczos kernel has many.
     let modes = [
         ("nearest", Interpolation::Nearest, 0),
         ("bilinear", Interpolation::Bilinear, 1),
@@ -127,7 +127,7 @@ fn images_are_resized_as_torchvision_resizes_them() {
     check_near("tensor", &decode(&ImagePipeline::rgb().resize_exact((48, 64)), "large.png"), &expected("tensor"), 1);
 }
 
-/// All parts of a file that a decoder can be asked for give the pixels of the whole, to the bit.
+/// Every part that a decoder may be asked for has exactly the pixels of the whole image.
 #[test]
 fn a_part_of_a_jpeg_has_the_pixels_of_the_whole() {
     for name in JPEGS {
@@ -163,7 +163,8 @@ fn resizing_a_part_gives_the_pixels_of_resizing_the_whole() {
                     crop.apply(whole.clone(), &mut random()).unwrap(),
                 );
                 assert_eq!(difference(&fast, &plain), (0, 0.0), "{name}, {interpolation}, seed {seed}");
-                // Only the middle of the resized image is sampled; where its kernels lie is rounded otherwise.
+                // Only the middle of the resized image is sampled; the positions of its kernels are rounded
+                // differently.
                 let middle = pipeline.clone().resize(64).center_crop((20, 33));
                 let all = pipeline.clone().resize(64).decode(&bytes(name), &mut random()).unwrap();
                 let all = ImagePipeline::rgb().center_crop((20, 33)).apply(all, &mut random()).unwrap();
@@ -173,7 +174,7 @@ fn resizing_a_part_gives_the_pixels_of_resizing_the_whole() {
     }
 }
 
-/// A photograph of 8 times the target: the decoder may shrink it by 4 and leave the resize a factor of 2.
+/// A photo of 8 times the target size: the decoder may shrink it by 4 and leave a factor of 2 to the resize.
 #[cfg(feature = "turbojpeg")]
 #[test]
 fn a_decoder_that_shrinks_leaves_the_image_nearly_the_same() {
@@ -236,16 +237,16 @@ fn files_that_are_cut_short_are_refused_wherever_the_crop_lies() {
 fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     let mut file = bytes("s444.jpg");
     let middle = file.len() / 2;
-    // An end in the middle: what comes after it would be grey.
+    // An end in the middle: the rest would be grey.
     file[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
     refused(&file, &ImagePipeline::rgb(), &["damaged", "keep_damaged"]);
     let kept = ImagePipeline::rgb().keep_damaged().decode(&file, &mut none()).unwrap();
     assert_eq!((kept.width(), kept.height()), (101, 75));
-    // What comes before the damage is as it was.
+    // The part before the damage is intact.
     let whole = decode(&ImagePipeline::rgb(), "s444.jpg");
     let top = |image: Image| image.pixels()[..101 * 3 * 16].to_vec();
     assert_eq!(top(kept), top(whole));
-    // A file that is cut short is no damaged one, even if it is its end marker alone that is missing.
+    // A file that is cut short is not treated as damaged, even if only its end marker is missing.
     let file = bytes("s444.jpg");
     refused(&file[..middle], &ImagePipeline::rgb().keep_damaged(), &["cut short"]);
     refused(&file[..file.len() - 2], &ImagePipeline::rgb().keep_damaged(), &["cut short"]);
@@ -271,12 +272,12 @@ fn a_jpeg_of_too_many_scans_is_refused() {
     refused(&many(600), &pipeline, &["more than 500 scans"]);
 }
 
-/// Adobe's segment says that the three channels are red, green and blue, and not luma and colours.
+/// Adobe's segment declares the three channels as RGB instead of YCbCr.
 #[test]
 fn a_jpeg_of_red_green_and_blue_is_not_converted() {
     let file = bytes("s444.jpg");
     let adobe = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00";
-    // Without JFIF's segment, which says that they are luma and colours.
+    // Without JFIF's segment, which declares YCbCr.
     let after = 4 + usize::from(u16::from_be_bytes([file[4], file[5]]));
     let rgb = [&file[..2], adobe, &file[after..]].concat();
     let found = ImagePipeline::rgb().decode(&rgb, &mut none()).unwrap();
@@ -320,7 +321,7 @@ fn a_header_alone_takes_no_memory() {
     let frame = bomb.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
     bomb[frame + 5..frame + 9].copy_from_slice(&[0x4e, 0x20, 0x4e, 0x20]);
     refused(&bomb, &ImagePipeline::rgb(), &["20000 x 20000", "89478485", "max_pixels"]);
-    // With the limit raised, the bytes cannot be enough.
+    // With the limit raised, the bytes are still too few.
     refused(&bomb, &ImagePipeline::rgb().max_pixels(1 << 40), &["cut short", "20000 x 20000"]);
     // A PNG.
     let mut bomb = bytes("rgba.png");
@@ -329,7 +330,7 @@ fn a_header_alone_takes_no_memory() {
     bomb[29..33].copy_from_slice(&checksum.to_be_bytes());
     refused(&bomb, &ImagePipeline::rgb(), &["20000 x 20000", "max_pixels"]);
     refused(&bytes("s420.jpg"), &ImagePipeline::rgb().max_pixels(100), &["101 x 75", "limit of 100"]);
-    // A WebP of each kind: 14 bits a side.
+    // A WebP of each kind: 14 bits per side.
     let mut bomb = bytes("lossless.webp");
     bomb[21..25].copy_from_slice(&[0xfe, 0xbf, 0xff, 0x0f]);
     refused(&bomb, &ImagePipeline::rgb(), &["16383 x 16383", "max_pixels"]);
@@ -338,7 +339,7 @@ fn a_header_alone_takes_no_memory() {
     refused(&bomb, &ImagePipeline::rgb(), &["16383 x 16383", "max_pixels"]);
 }
 
-/// A strip of few pixels whose shorter side is made longer has as many more of them as it is long.
+/// Enlarging the shorter side of a narrow strip enlarges the longer side by the same factor.
 #[test]
 fn a_strip_that_becomes_too_great_is_refused() {
     let mut strip = bytes("rgba.png");
@@ -352,10 +353,10 @@ fn a_strip_that_becomes_too_great_is_refused() {
     let strip = Image::black(1, 600_000, 1).unwrap();
     let error = great.apply(strip.clone(), &mut none()).unwrap_err();
     assert!(error.is_file() && error.to_string().contains("256 x 153600000"), "{error}");
-    // What is seen of it counts.
+    // Only the visible part counts.
     let middle = ImagePipeline::gray().resize(256).center_crop(224).apply(strip, &mut none()).unwrap();
     assert_eq!((middle.width(), middle.height()), (224, 224));
-    // A great image that was given may stay as great.
+    // A large input image may keep its size.
     let flipped = ImagePipeline::gray().max_pixels(10).horizontal_flip(1.0);
     assert!(flipped.apply(Image::black(8, 8, 1).unwrap(), &mut none()).is_ok());
 }
@@ -367,7 +368,7 @@ fn crc(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Some files under their class, one of them with the wrong extension, one in capitals, one in a name that is no UTF-8.
+/// Some files in class folders: one with the wrong extension, one in capitals, one whose name is not UTF-8.
 fn folder() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let put = |class: &str, name: &std::ffi::OsStr, from: &str| {
@@ -470,7 +471,7 @@ fn pixels_are_the_same_on_any_number_of_workers() {
         assert_ne!(alone[..3], alone[3..]);
         for workers in [0, 1, 2, 7] {
             assert_eq!(read(&pipeline, workers, 0), alone, "{workers} workers");
-            // As after a restore in the middle of an epoch.
+            // As after resuming in the middle of an epoch.
             assert_eq!(read(&pipeline, workers, 2), alone[2..], "{workers} workers");
         }
     }
@@ -488,7 +489,7 @@ fn fingerprints_tell_files_and_steps_apart() {
     let first = of(ImagePipeline::rgb().resize_exact(8));
     assert_eq!(of(ImagePipeline::rgb().resize_exact(8)), first);
     assert_ne!(of(ImagePipeline::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)), first);
-    // The limit decides which samples there are.
+    // The limit determines which samples exist.
     assert_ne!(of(ImagePipeline::rgb().resize_exact(8).max_pixels(1 << 30)), first);
     fs::write(root.path().join("dog/a.png"), bytes("gray.jpg")).unwrap();
     assert_ne!(of(ImagePipeline::rgb().resize_exact(8)), first);
@@ -535,7 +536,7 @@ fn cifar_files_are_read_as_they_are_and_augmented() {
     assert_eq!(batch.values::<i32>(1).unwrap(), [0, 9]);
     assert_eq!(batch.values::<u8>(0).unwrap()[3072..], ten[9_999 * 3073 + 1..]);
     assert!(plain.origin(17).unwrap().ends_with("test_batch.bin, record 17"));
-    // Steps that leave an image as it is.
+    // Steps that leave an image unchanged.
     let same = plain.clone().augment(ImagePipeline::rgb().resize(32)).unwrap();
     assert_eq!(
         HostBatch::collate(&same, &[5]).unwrap().values::<u8>(0).unwrap(),

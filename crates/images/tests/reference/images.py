@@ -3,7 +3,7 @@
 Made with Python 3.13, Pillow 13.0.0 (libjpeg-turbo 3.2.0), torchvision 0.29.2, torch 2.15.0, numpy 2.5,
 simplejpeg 1.9.0.
 
-    images.py FOLDER      (crates/data/tests/reference/images)
+    images.py FOLDER      (crates/images/tests/reference/images)
 """
 import pathlib
 import sys

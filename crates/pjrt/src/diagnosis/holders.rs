@@ -24,7 +24,7 @@ pub struct Holder {
 pub struct Holders {
     /// Those that could be seen.
     pub processes: Vec<Holder>,
-    /// How many processes could not be inspected: those of other users.
+    /// How many processes could not be looked into: those of other users.
     pub unseen: usize,
 }
 
@@ -41,8 +41,8 @@ impl fmt::Display for Holders {
         }
         match self.unseen {
             0 => Ok(()),
-            1 => f.write_str(" (one process of another user could not be inspected)"),
-            unseen => write!(f, " ({unseen} processes of other users could not be inspected)"),
+            1 => f.write_str(" (one process of another user could not be looked into)"),
+            unseen => write!(f, " ({unseen} processes of other users could not be looked into)"),
         }
     }
 }
@@ -62,7 +62,7 @@ pub struct FilesInUse {
 }
 
 /// The processes that have one of `files` open or a file named `library` mapped, in order of their numbers, and how many
-/// processes could not be inspected. A device may have several names, so devices are compared, not paths.
+/// processes could not be looked into. A device may have several names, so devices are compared, not paths.
 ///
 /// ```
 /// use fulmen_pjrt::diagnosis::files_in_use;

@@ -189,12 +189,12 @@ fn processes_that_cannot_be_looked_into_are_counted() {
     // An administrator may look into everything.
     if fs::read_dir(&closed).is_err() {
         let found = holders::of(&[device], &machine.path("proc"));
-        let expected = "open in no process that can be seen (one process of another user could not be inspected)";
+        let expected = "open in no process that can be seen (one process of another user could not be looked into)";
         assert_eq!(found[0].to_string(), expected);
     }
     fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let several = Holders { processes: Vec::new(), unseen: 3 };
-    assert!(several.to_string().ends_with("(3 processes of other users could not be inspected)"));
+    assert!(several.to_string().ends_with("(3 processes of other users could not be looked into)"));
 }
 
 #[test]

@@ -178,7 +178,8 @@ impl<R: Read> TarEntries<R> {
     fn name(&mut self, size: u64) -> Result<Vec<u8>> {
         if size > MOST_OF_A_NAME {
             return Err(self.error(format!(
-                "the name or extended header before byte {} claims {size} bytes, and more than {MOST_OF_A_NAME} are refused",
+                "the name or extended header before byte {} claims {size} bytes, and more than {MOST_OF_A_NAME} are \
+                 refused",
                 self.at
             )));
         }
@@ -225,7 +226,8 @@ impl<R: Read> TarEntries<R> {
             }
             if rest[..count].iter().any(|&byte| byte != 0) {
                 return Err(self.error(format!(
-                    "there are more bytes after the zeros at byte {ended} that end the tar; were several tars concatenated? Make one tar of them"
+                    "there are more bytes after the zeros at byte {ended} that end the tar; were several tars \
+                     concatenated? Make one tar of them"
                 )));
             }
             self.at += count as u64;

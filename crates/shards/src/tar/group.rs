@@ -170,8 +170,8 @@ impl<R: Read, T> Groups<R, T> {
         let limit = self.selection.max_sample_bytes;
         if group.bytes > limit {
             return refuse(format!(
-                "with its {} bytes the sample would have {}, over the limit of {limit}; if that is right, raise the limit \
-                 with max_sample_bytes",
+                "with its {} bytes the sample would have {}, over the limit of {limit}; if that is right, raise the \
+                 limit with max_sample_bytes",
                 entry.size, group.bytes
             ));
         }

@@ -222,7 +222,8 @@ impl TarShardWriter {
         }
         Err(Error::file(
             path,
-            "the file already exists; use another folder or prefix, continue after it with first_shard, or replace it with overwrite(true)",
+            "the file already exists; use another folder or prefix, continue after it with first_shard, or replace it \
+             with overwrite(true)",
         ))
     }
 
@@ -241,7 +242,8 @@ impl TarShardWriter {
         if self.failed {
             Err(Error::file(
                 &self.next_path(),
-                "an earlier write failed, so samples are missing from this shard; start again with a new writer, after the complete shards with first_shard",
+                "an earlier write failed, so samples are missing from this shard; start again with a new writer, \
+                 after the complete shards with first_shard",
             ))
         } else {
             Ok(())

@@ -1,4 +1,4 @@
-//! TFRecord files and `tf.train.Example` messages: as Python writes them, written here, and damaged.
+//! TFRecord files and `tf.train.Example` messages: written by Python, written here, and damaged.
 
 use std::fs;
 use std::io::Write;
@@ -49,12 +49,12 @@ fn what_python_wrote_is_read_plain_and_compressed() {
     let source = TfRecordSource::open(&path).unwrap().examples();
     let read: Vec<Example> = (0..source.len()).map(|index| source.get(index).unwrap()).collect();
     assert_eq!(read, expected);
-    // Written again, the bytes are the same but for the order of the features, which Python leaves open.
+    // Written again, the bytes are the same except for the order of the features, which Python does not fix.
     for example in &expected {
         assert_eq!(Example::parse(&example.encode()).unwrap(), *example);
     }
     let error = TfRecordSource::open(reference("examples.tfrecord.gz")).unwrap_err();
-    assert!(error.to_string().contains("behind gzip"), "{error}");
+    assert!(error.to_string().contains("compressed records"), "{error}");
 }
 
 #[test]
@@ -87,13 +87,13 @@ fn features_may_be_missing_empty_or_of_another_kind() {
     assert_eq!(odd.features["empty"], Feature::Ints(vec![]));
     assert_eq!(odd.features["two"], Feature::Bytes(vec![b"a".to_vec(), vec![]]));
     let tell = |error: Error| error.to_string();
-    expect!["the feature `two` is a list of 2 strings of bytes, expected one string of bytes"]
+    expect!["the feature `two` is a list of 2 byte strings, expected one string of bytes"]
         .assert_eq(&tell(odd.take_bytes("two").unwrap_err()));
     expect!["the feature `none` is not a list, expected one integer"].assert_eq(&tell(odd.int("none").unwrap_err()));
     expect!["the example has no feature `label`; its features: `empty`, `none`, `two`"]
         .assert_eq(&tell(odd.floats("label").unwrap_err()));
     assert_eq!(Example::parse(&odd.encode()).unwrap(), odd);
-    // Values one by one, as they were before lists were packed, and a field that is not known.
+    // Unpacked values, as in old files, and an unknown field.
     let old = [
         &[0x0a, 0x17, 0x0a, 0x15, 0x0a, 1, b'f', 0x12, 0x10, 0x12, 0x0a][..],
         &[0x0d, 0, 0, 0x80, 0x3f],
@@ -112,7 +112,7 @@ fn features_may_be_missing_empty_or_of_another_kind() {
     assert_eq!(Example::parse(&old).unwrap().floats("f").unwrap(), [1.0, 2.0]);
     for broken in [&[0x0a][..], &[0x0a, 5, 1], &[0xff; 12], &[0x0f], &[0x08, 1], &[0x02, 0]] {
         let error = Example::parse(broken).unwrap_err();
-        assert!(error.to_string().contains("no tf.train.Example"), "{error}");
+        assert!(error.to_string().contains("not a tf.train.Example"), "{error}");
     }
 }
 
@@ -135,13 +135,15 @@ fn damaged_files_are_refused_with_the_place() {
         (
             b"<html><body>".to_vec(),
             expect![
-                "FILE: not a TFRecord file, plain or gzip: the checksum of the first length is wrong (it looks like a web page: did the download fail?)"
+                "FILE: not a TFRecord file, plain or gzip: the checksum of the first length is wrong (it looks like a \
+                 web page: did the download fail?)"
             ],
         ),
         (
             vec![0; 5],
             expect![
-                "FILE: record 0, at byte 0: the file ends after 5 of the 12 bytes of its header; it is cut short: copy or download it again"
+                "FILE: record 0, at byte 0: the file ends after 5 of the 12 bytes of its header; it is cut short: \
+                 copy or download it again"
             ],
         ),
         (
@@ -157,19 +159,22 @@ fn damaged_files_are_refused_with_the_place() {
         (
             good[..second + 6].to_vec(),
             expect![
-                "FILE: record 1, at byte 79: the file ends after 6 of the 12 bytes of its header; it is cut short: copy or download it again"
+                "FILE: record 1, at byte 79: the file ends after 6 of the 12 bytes of its header; it is cut short: \
+                 copy or download it again"
             ],
         ),
         (
             good[..second + 40].to_vec(),
             expect![
-                "FILE: record 1, at byte 79: the file ends after 28 of its 126 bytes; it is cut short: copy or download it again"
+                "FILE: record 1, at byte 79: the file ends after 28 of its 126 bytes; it is cut short: copy or \
+                 download it again"
             ],
         ),
         (
             good[..good.len() - 1].to_vec(),
             expect![
-                "FILE: record 3, at byte 428: the file ends after 3 of the 4 bytes of its checksum; it is cut short: copy or download it again"
+                "FILE: record 3, at byte 428: the file ends after 3 of the 4 bytes of its checksum; it is cut short: \
+                 copy or download it again"
             ],
         ),
         (
@@ -194,7 +199,7 @@ fn damaged_files_are_refused_with_the_place() {
     assert!(source.get(1).unwrap_err().to_string().contains("record 1, at byte"));
     assert_eq!(source.get(2).unwrap(), items[2].as_ref().unwrap().item);
     assert!(source.get(4).unwrap_err().is_usage());
-    // By index, a file that ends early is refused when it is opened.
+    // Opening a truncated file by index fails.
     for end in [5, second + 6, second + 40, good.len() - 1] {
         fs::write(&path, &good[..end]).unwrap();
         assert!(TfRecordSource::open(&path).unwrap_err().is_file());
@@ -222,7 +227,7 @@ fn a_file_that_shrinks_under_a_source_is_told() {
     assert_ne!(of(&source), before);
 }
 
-/// A length whose low bytes are those by which gzip is known.
+/// A length whose low bytes are gzip's magic bytes.
 #[test]
 fn a_plain_file_may_begin_as_gzip_does() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What the errors say of formats that this build does not read.
+//! Errors about formats that this build does not support.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Parquet, Arrow and Hugging Face folders as Python wrote them, and what is wrong with other files.
+//! Parquet, Arrow and Hugging Face folders written by Python, and invalid files.
 #![cfg(feature = "parquet")]
 
 use std::fs;
@@ -33,7 +33,7 @@ fn bytes(value: &Value) -> Vec<u8> {
     value.as_array().unwrap().iter().map(|byte| byte.as_u64().unwrap() as u8).collect()
 }
 
-/// Compares every column of a row with what pyarrow says.
+/// Compares every column of a row with pyarrow's result.
 fn compare(row: &Row, expected: &Value) {
     for (column, value) in expected.as_object().unwrap() {
         let context = format!("{} of {}", column, row.origin());
@@ -112,7 +112,7 @@ fn parquet_of_every_compression_reads_as_pyarrow_reads_it() {
     {
         let parquet = Parquet::open(reference().join(format!("{name}.parquet"))).unwrap();
         compare_all(&parquet, &parquet.stream(), rows);
-        // With no room for what was decoded, each row is decoded anew.
+        // Without space in the cache, each row is decoded again.
         let parquet = parquet.cache_bytes(0);
         compare_all(&parquet, &parquet.stream(), rows);
     }
@@ -198,13 +198,15 @@ fn values_and_columns_of_another_type_are_named_with_their_place() {
     check(
         open().array("matrix", DType::C64, [6]).build().unwrap_err(),
         expect![
-            "plain.parquet: column `matrix` has the type list<list<int64>>, expected lists whose elements can be read as c64"
+            "plain.parquet: column `matrix` has the type list<list<int64>>, expected lists whose elements can be read \
+             as c64"
         ],
     );
     check(
         open().label("picture").build().unwrap_err(),
         expect![
-            "plain.parquet: column `picture` has the type struct<bytes: binary, path: string>, expected texts or integers, to number classes by"
+            "plain.parquet: column `picture` has the type struct<bytes: binary, path: string>, expected texts or \
+             integers, to number classes by"
         ],
     );
     let error = open().column("height", DType::F32).build().unwrap_err();
@@ -218,7 +220,8 @@ fn values_and_columns_of_another_type_are_named_with_their_place() {
     check(
         read(&missing, 3),
         expect![
-            "sample 3 (plain.parquet, row 3): column `f64` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"
+            "sample 3 (plain.parquet, row 3): column `f64` has a missing value here; fill it with `.fill(..)`, read \
+             it as an Option, or leave the row out"
         ],
     );
     let ragged = open().array("ragged", DType::I64, [3]).build().unwrap();
@@ -321,7 +324,7 @@ fn files_that_are_cut_short_or_are_something_else_are_refused() {
         assert!(error.is_file() && error.to_string().contains("copy or download it again"), "{error}");
     }
     let error = open(b"<html>no parquet here</html>");
-    assert!(error.to_string().contains("this is no Parquet file"), "{error}");
+    assert!(error.to_string().contains("not a Parquet file"), "{error}");
     let arrow = folder.path().join("x.arrow");
     for name in ["plain.arrow", "stream.arrows"] {
         let whole = fs::read(reference().join(name)).unwrap();
@@ -332,7 +335,7 @@ fn files_that_are_cut_short_or_are_something_else_are_refused() {
         }
     }
     fs::write(&arrow, "a,b\n1,2\n".repeat(10)).unwrap();
-    assert!(ArrowFiles::open(&arrow).unwrap_err().to_string().contains("this is no Arrow IPC file"));
+    assert!(ArrowFiles::open(&arrow).unwrap_err().to_string().contains("not an Arrow IPC file"));
     assert!(ArrowFiles::open(folder.path().join("none.arrow")).unwrap_err().is_not_found());
     assert!(Parquet::open(reference().join("saved")).unwrap_err().is_not_found());
 }
@@ -422,14 +425,14 @@ fn no_flipped_bit_in_a_page_with_a_checksum_gives_other_values() {
                         }
                     }
                 }
-                // What is left are fields of a page's header that say nothing of its values.
+                // The others are fields of a page's header that do not affect its values.
                 assert!(refused > flips, "{refused} of {flips} flips of `{column}` are refused");
             }
         }
     }
 }
 
-/// 10 blocks of 10 rows, of which the second cannot be decoded: a Parquet file, and an Arrow file.
+/// 10 blocks of 10 rows, as a Parquet file and as an Arrow file; the second block cannot be decoded.
 fn with_a_bad_block(folder: &Path) -> (PathBuf, PathBuf) {
     let batch = |first: i64| {
         let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + 10));
@@ -564,7 +567,7 @@ fn several_files_are_one_table_if_their_columns_are_the_same() {
     );
 }
 
-/// What is known of the pictures of the reference datasets.
+/// The expected content of the pictures in the reference datasets.
 fn check_animals(dataset: &HfDataset, first: usize) {
     for index in 0..dataset.len() {
         let number = (first + index) as i64;
@@ -643,7 +646,7 @@ fn files_that_belong_to_no_split_are_left_out() {
     };
     let (of_train, of_test) = (rows(&train), rows(&test));
     assert_ne!(of_train, of_test);
-    // What `datasets` 5.2 makes of the same names.
+    // The result of `datasets` 5.2 for the same names.
     check(
         &[
             ("data/train-00000-of-00001.parquet", &train),
@@ -667,8 +670,9 @@ fn files_that_belong_to_no_split_are_left_out() {
 #[test]
 fn what_a_card_lists_need_not_be_there_before_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
-    let card = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: small/train-*\n  - split: test\n    \
-                path: small/test-*\n- config_name: large\n  data_files: large/*.parquet\n- config_name: other\n  data_dir: other\n---\n";
+    let card = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: small/train-*\n  - \
+                split: test\n    path: small/test-*\n- config_name: large\n  data_files: large/*.parquet\n- \
+                config_name: other\n  data_dir: other\n---\n";
     fs::write(folder.path().join("README.md"), card).unwrap();
     fs::create_dir(folder.path().join("small")).unwrap();
     fs::copy(reference().join("hub/data/test-00000-of-00001.parquet"), folder.path().join("small/train-0.parquet"))
@@ -695,11 +699,11 @@ fn what_is_no_folder_of_a_dataset_says_what_is_missing() {
     );
     let folder = tempfile::tempdir().unwrap();
     let error = HfFolder::open(folder.path()).unwrap_err();
-    assert!(error.is_not_found() && error.to_string().contains("no folder of Hugging Face's `datasets`"), "{error}");
+    assert!(error.is_not_found() && error.to_string().contains("not a folder of Hugging Face's `datasets`"), "{error}");
     fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "../x.arrow"}]}"#).unwrap();
-    assert!(HfFolder::open(folder.path()).unwrap_err().to_string().contains("does not lie in the folder"));
+    assert!(HfFolder::open(folder.path()).unwrap_err().to_string().contains("is not in the folder"));
     fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "gone.arrow"}]}"#).unwrap();
     assert!(HfDataset::open(folder.path()).unwrap_err().is_not_found());
     fs::write(folder.path().join("state.json"), "{").unwrap();
-    assert!(HfDataset::open(folder.path()).unwrap_err().to_string().contains("state.json: this is no JSON"));
+    assert!(HfDataset::open(folder.path()).unwrap_err().to_string().contains("state.json: not JSON"));
 }

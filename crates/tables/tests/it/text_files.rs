@@ -1,4 +1,4 @@
-//! CSV, JSON lines and text files: how they are written in the wild, and what is wrong with some.
+//! CSV, JSON lines and text files: variations in real files, and invalid files.
 
 use std::fs;
 use std::io::Write;
@@ -35,7 +35,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// All values of all rows, with the lines they stand in.
+/// All values of all rows, with their lines.
 fn rows(source: impl Iterator<Item = Result<Row>>) -> Vec<(String, Vec<Option<String>>)> {
     source
         .map(|row| {
@@ -46,7 +46,7 @@ fn rows(source: impl Iterator<Item = Result<Row>>) -> Vec<(String, Vec<Option<St
         .collect()
 }
 
-/// The rows by index from memory, by index from the disk, and in order: all the same.
+/// The rows by index from memory, by index from disk, and in sequence: all the same.
 fn read_csv(options: CsvOptions, path: &PathBuf) -> Vec<(String, Vec<Option<String>>)> {
     let kept = options.clone().open(path).unwrap();
     let found = rows((0..kept.len()).map(|index| kept.get(index)));
@@ -101,7 +101,7 @@ fn csv_reads_alike_by_index_from_the_disk_and_in_order() {
     assert_eq!(read_csv(Csv::options(), &large), [row(2, &[&long, "1"]), row(60_003, &[&long, "2"])]);
 }
 
-/// Of several blocks, some rows take a line and some take more.
+/// Several blocks; some rows take one line and some take more.
 #[test]
 fn rows_of_many_blocks_read_alike_by_index_and_in_order_with_their_lines() {
     let files = Files::new();
@@ -112,7 +112,7 @@ fn rows_of_many_blocks_read_alike_by_index_and_in_order_with_their_lines() {
             (csv, json, line) = (csv + "\n", json + "\n", line + 1);
         }
         lines.push(line);
-        // Near the end each row takes a line, so that its number is known without reading it.
+        // Near the end each row takes one line, so its number is known without reading it.
         let broken = number % 100 == 7 && number < 1500;
         csv += &format!("{number},\"{}\"\n", if broken { "a\nb" } else { "a, b" });
         json += &format!("{{\"n\": {number}}}\n");
@@ -172,7 +172,7 @@ fn a_value_that_is_no_utf8_is_an_error_of_its_row_and_column_alone() {
         expect!["x.csv: line 4: column `b` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
     let labels = csv.label("b").fill(-1.0).build().unwrap_err();
-    assert!(labels.to_string().contains("line 3: column `b` holds bytes that are no UTF-8"), "{labels}");
+    assert!(labels.to_string().contains("line 3: column `b` holds bytes that are not UTF-8"), "{labels}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn csv_that_is_not_as_it_should_be_is_named_by_file_and_line() {
     let packed = files.write("x.csv.gz", gzip(b"a\n1\n"));
     files.check(
         Csv::open(&packed).unwrap_err(),
-        expect!["x.csv.gz: the file is compressed by gzip, so that its items can only be read in order; read it with `CsvOptions::stream`, or decompress it"],
+        expect!["x.csv.gz: the file is compressed with gzip, so its items can only be read in sequence; use `CsvOptions::stream`, or decompress it"],
     );
     assert!(Csv::open(files.0.path().join("none.csv")).unwrap_err().is_not_found());
     assert!(Csv::options().delimiter(b'"').open(&packed).unwrap_err().is_usage());
@@ -316,17 +316,17 @@ fn a_quote_that_is_not_closed_is_an_error_and_swallows_nothing() {
     let items: Vec<_> = Csv::stream(files.0.path()).unwrap().items(0).unwrap().collect();
     let read: Vec<Option<i32>> = items.iter().map(|item| item.as_ref().ok()?.item.get("a").ok()).collect();
     assert_eq!(read, [Some(1), None, Some(8)]);
-    // A line end within quotes, and a last line without one, are as they should be.
+    // A line end within quotes, and a last line without one, are valid.
     let whole = files.write("c.csv", "a,b\n1,\"x\ny\"");
     assert_eq!(read_csv(Csv::options(), &whole), [row(2, &["1", "x\ny"])]);
     let trailing = files.write("d.csv", "a,b\n1,");
     assert_eq!(read_csv(Csv::options(), &trailing), [row(2, &["1", ""])]);
-    // One value a line, as long as the line: there must be room for the line end that ends it.
+    // One value per line, as long as the line: there must be space for the line end.
     let single = files.write("e.csv", "a\nx");
     assert_eq!(read_csv(Csv::options(), &single), [row(2, &["x"])]);
 }
 
-/// The numbers of a stream's epoch, read in batches of 9 by workers that skip what is bad.
+/// The numbers of a stream's epoch, read in batches of 9 by workers that skip bad records.
 fn skipping<S: Stream>(stream: S, records: usize, number: fn(&S::Item) -> Result<i64>) -> Vec<i64> {
     let write = move |item, sample: &mut fulmen_data::Sample<'_>| sample.write_value(0, number(&item)?);
     let data = stream.into_dataset(vec![Field::new("number", DType::I64, [])], write);
@@ -356,15 +356,15 @@ fn a_bad_line_is_one_bad_sample_and_the_lines_behind_it_are_read() {
     let json = write("x.jsonl", b"{\"n\": \n", |line| format!("{{\"n\": {line}}}\n"));
     let number = |value: &serde_json::Value| value["n"].as_i64().ok_or(Error::new("no number"));
     assert_eq!(skipping(JsonLines::stream(&json).unwrap(), 100, number), all_but_5);
-    // Of a record of CSV it is known while reading that it is bad, so that it is none of the 99.
+    // A bad CSV record is detected while reading, so it does not count among the 99.
     let csv = write("x.csv", b"5,6,7\n", |line| if line == 1 { "n,m\n".to_owned() } else { format!("{line},0\n") });
     assert_eq!(skipping(Csv::stream(&csv).unwrap(), 98, |row| row.get("n")), all_but_5[1..]);
-    // A buffer that shuffles loses nothing either.
+    // A shuffle buffer does not lose records either.
     let mut shuffled = skipping(JsonLines::stream(&json).unwrap().shuffle(30, 7), 100, number);
     assert_ne!(shuffled, all_but_5);
     shuffled.sort();
     assert_eq!(shuffled, all_but_5);
-    // In order the numbers of the items are those of the lines, and each stream says what it reads.
+    // In order, the numbers of the items are those of the lines, and each stream describes itself.
     let items: Vec<_> = Csv::stream(&csv).unwrap().items(0).unwrap().collect();
     let at = |place: usize| items[place].as_ref().map(|item| item.index).ok();
     assert_eq!((items.len(), at(2), at(3), at(4)), (99, Some(2), None, Some(4)));
@@ -517,7 +517,7 @@ fn json_lines_read_alike_by_index_and_in_order() {
     let bad = files.write("bad.jsonl", "{\"a\": 1}\n{\"a\": }\n");
     files.check(
         JsonLines::open(&bad).unwrap().get(1).unwrap_err(),
-        expect!["bad.jsonl: line 2: this is no JSON at character 7: expected value"],
+        expect!["bad.jsonl: line 2: this is not JSON at character 7: expected value"],
     );
     #[derive(Debug, serde::Deserialize)]
     struct Numbers {
@@ -533,7 +533,7 @@ fn json_lines_read_alike_by_index_and_in_order() {
     );
 }
 
-/// A check that compares each column with all others takes minutes.
+/// Comparing each column with all others would take minutes.
 #[test]
 fn a_csv_file_may_have_200_000_columns() {
     let folder = tempfile::tempdir().unwrap();

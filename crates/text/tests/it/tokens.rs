@@ -1,4 +1,4 @@
-//! Texts as samples, beside what Hugging Face's Python libraries make of them (`reference/text.py`).
+//! Texts as samples, compared with Hugging Face's Python libraries (`reference/text.py`).
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -110,7 +110,7 @@ fn tokens_are_those_of_the_python_library() {
 #[test]
 fn a_tokenizer_trained_here_is_the_python_librarys() {
     let (reference, python) = (reference(), tokenizer("bpe"));
-    // The first 16 are what Python trained on.
+    // The first 16 are the ones that Python trained on.
     let corpus: Vec<String> = list::<String>(&reference["packing"]["texts"]).into_iter().take(16).collect();
     let bpe = ByteLevelBpe::new(420).special_tokens(["<|endoftext|>"]);
     let folder = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ fn pairs_are_cut_as_the_python_library_cuts_them() {
     assert!(refused > 0);
 }
 
-/// One field of all samples, each a row.
+/// One field of all samples, one row each.
 fn rows<T: fulmen_data::Element + bytemuck::CheckedBitPattern>(data: &dyn Dataset, name: &str) -> Vec<Vec<T>> {
     let batch = HostBatch::collate(data, &(0..data.len()).collect::<Vec<_>>()).unwrap();
     let field = batch.field_index(name).unwrap();
@@ -221,13 +221,13 @@ fn causal_labels_are_those_of_transformers() {
     assert_eq!(rows::<i32>(&data, "input_ids"), list::<Vec<i32>>(&case["input_ids"]));
     assert_eq!(rows::<i32>(&data, "labels"), list::<Vec<i32>>(&case["labels"]));
     assert_eq!(rows::<bool>(&data, "attention_mask"), as_bool(list(&case["attention_mask"])));
-    // Moved by one, which is what the model would do.
+    // Shifted by one, as the model would do it.
     let data = samples.causal(CausalLabels::Shifted).dataset(texts).unwrap();
     let moved = list::<Vec<i32>>(&case["labels"]).into_iter().map(|row| [&row[1..], &[IGNORE_INDEX]].concat());
     assert_eq!(rows::<i32>(&data, "labels"), moved.collect::<Vec<_>>());
 }
 
-/// The documents of the reference's packing, tokenized, and the token that ends each.
+/// The tokenized documents of the reference's packing, and the token that ends each.
 fn documents(case: &Value) -> (fulmen_text::Tokenized<Memory<String>>, u32) {
     let tokenizer = tokenizer("bpe");
     let end = tokenizer.special_id("<|endoftext|>").unwrap();
@@ -254,7 +254,7 @@ fn joined_documents_are_cut_into_the_blocks_of_the_reference() {
     let same = TokenCollator::new(length, 0).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
     assert_eq!(rows::<i32>(&same, "labels"), ids);
 
-    // The same from a stream, to the last detail, with and without the remainder.
+    // Exactly the same from a stream, with and without the remainder.
     let (documents, end) = documents(case);
     for keep in [false, true] {
         let stream = PackedStream::new(documents.clone(), length).unwrap().separator(end).keep_remainder(keep);
@@ -271,7 +271,7 @@ fn no_label_reaches_into_the_next_document() {
     let mut tokens = TokenArray::new(100).unwrap().separator(0);
     tokens.extend(&Memory(documents.clone()), 0).unwrap();
     let blocks = TokenBlocks::new(tokens, 4).unwrap();
-    // The first block ends where a document does, the second within one.
+    // The first block ends with a document, the second within one.
     let ids = [vec![11, 12, 13, 0], vec![21, 22, 0, 31], vec![32, 33, 34, 35]];
     let shifted = |documents| {
         TokenCollator::new(4, 0).documents(documents).causal(CausalLabels::Shifted).dataset(blocks.clone()).unwrap()
@@ -284,7 +284,7 @@ fn no_label_reaches_into_the_next_document() {
     let same = TokenCollator::new(4, 0).documents(true).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
     assert_eq!(rows::<i32>(&same, "labels"), [vec![11, 12, 13, 0], vec![21, 22, 0, -100], vec![32, 33, 34, 35]]);
 
-    // The same from a stream, and where a longer text is cut.
+    // The same from a stream, with longer texts cut.
     let stream = PackedStream::new(Memory(documents), 4).unwrap().separator(0);
     let by_index: Vec<Encoding> = (0..3).map(|index| blocks.get(index).unwrap()).collect();
     assert_eq!(self::blocks(&stream), by_index);
@@ -295,7 +295,7 @@ fn no_label_reaches_into_the_next_document() {
     let one =
         TokenCollator::new(4, 0).documents(true).causal(CausalLabels::Shifted).dataset(Memory(vec![whole])).unwrap();
     assert_eq!(rows::<i32>(&one, "labels"), [[12, 13, 0, -100]]);
-    // Nothing may begin behind tokens after which nothing is known.
+    // No document may start after the tokens if the next token is unknown.
     let wrong = Encoding { starts: vec![2], ..Encoding::from_ids(vec![1, 2]) };
     let wrong = TokenCollator::new(4, 0).dataset(Memory(vec![wrong])).unwrap();
     assert!(HostBatch::collate(&wrong, &[0]).unwrap_err().is_usage());
@@ -325,7 +325,8 @@ fn documents_side_by_side_are_those_of_the_reference() {
     assert_eq!(ids, list::<Vec<u32>>(&case["decreasing"]));
     assert!(decreasing.padding_share() <= fit.padding_share());
 
-    // With as many blocks open as there are, a stream packs the same; a full block comes out sooner, so by content.
+    // With as many open blocks as there are, a stream packs the same; full blocks come out earlier, so contents are
+    // compared.
     let stream = PackedStream::first_fit(documents(case).0, length, 1000).unwrap().separator(end);
     let (mut found, mut by_index) = (blocks(&stream), (0..fit.len()).map(|i| fit.get(i).unwrap()).collect::<Vec<_>>());
     found.sort_by(|a, b| a.ids.cmp(&b.ids));
@@ -366,7 +367,7 @@ fn first_fit_loses_and_doubles_no_token() {
     }
 }
 
-/// How many standard deviations a count is from what a probability lets expect.
+/// How many standard deviations a count is from its expectation.
 fn deviations(count: u64, of: u64, probability: f64) -> f64 {
     let (count, of) = (count as f64, of as f64);
     (count - of * probability) / (of * probability * (1.0 - probability)).sqrt()
@@ -398,7 +399,7 @@ fn masking_has_the_shares_that_transformers_has() {
     }
     let theirs = |name: &str| case[name].as_u64().unwrap();
     assert_eq!(maskable, theirs("maskable"));
-    // A random token is the mask token, or the one that was there, once in the vocabulary each.
+    // A random token is the mask token or the original one, each once in the vocabulary.
     let random = 0.1 / 300.0;
     for (ours, theirs, of, their_of, probability) in [
         (chosen, theirs("chosen"), maskable, theirs("maskable"), 0.15),
@@ -427,7 +428,7 @@ fn words_are_hidden_whole_or_not_at_all() {
         assert!(tokens.iter().all(|(word, chosen)| word.is_some() || !chosen));
         for word in tokens.chunk_by(|a, b| a.0 == b.0).filter(|word| word[0].0.is_some()) {
             assert!(word.iter().all(|(_, chosen)| *chosen == word[0].1));
-            // Words of several tokens are what this is about.
+            // This test needs words of several tokens.
             words += u64::from(word.len() > 1);
             hidden += u64::from(word.len() > 1 && word[0].1);
         }
@@ -547,7 +548,7 @@ fn a_stream_of_lines_gives_the_same_batches_for_any_number_of_workers_and_after_
             assert_eq!(loader.epochs(0..2, 4).map(fields).collect::<Vec<_>>(), expected[4..], "{workers} {threads}");
         }
     }
-    // A token file of a stream is that of the same documents by index.
+    // The token file of a stream equals that of the same documents by index.
     let folder = tempfile::tempdir().unwrap();
     let write =
         |name: &str| TokenFileWriter::create(folder.path().join(name), tokenizer.vocab_size()).unwrap().separator(end);
@@ -599,7 +600,7 @@ fn chosen_lengths_are_the_shapes_of_the_batches() {
     found.sort();
     expected.sort();
     assert_eq!(found, expected);
-    // Padding is what was promised.
+    // The padding is the expected amount.
     let share = 1.0 - lengths.iter().sum::<usize>() as f64 / positions as f64;
     assert!((share - best.padding_share()).abs() < 1e-12);
     for workers in [1, 2, 7] {
@@ -614,14 +615,14 @@ fn large_vocabularies_take_four_bytes() {
         let last = vocab_size as u32 - 1;
         let mut writer = TokenFileWriter::create(folder.path().join("tokens"), vocab_size).unwrap();
         writer.push([0, last, 1]).unwrap();
-        assert!(writer.push([last + 1]).unwrap_err().to_string().contains("none of a vocabulary"));
+        assert!(writer.push([last + 1]).unwrap_err().to_string().contains("not in the vocabulary"));
         let file = writer.finish().unwrap();
         assert_eq!(file.path().metadata().unwrap().len(), 1024 + (3 * width as u64).next_multiple_of(8) + 8);
         let mut tokens = [0; 3];
         file.read(0, &mut tokens).unwrap();
         assert_eq!(tokens, [0, last, 1]);
         assert!(file.read(1, &mut tokens).unwrap_err().is_usage());
-        // Other readers of the format read it, and find its checksums right.
+        // Other readers of the format can read it, and its checksums are valid.
         let (tensors, metadata) = fulmen_nn::safetensors::read(file.path()).unwrap();
         let mut expected = Vec::new();
         for token in [0, last, 1] {
@@ -649,7 +650,7 @@ fn damaged_token_files_are_refused() {
         file
     };
     open(&sound).unwrap();
-    // Cut off anywhere, and any byte changed.
+    // Truncated at any position, and with any byte changed.
     for length in (0..sound.len()).step_by(7).chain([7, 8, 1023, 1024, 1025, sound.len() - 1]) {
         let error = open(&sound[..length]).unwrap_err();
         assert!(error.is_file() && error.to_string().contains("tokens"), "{error}");
@@ -659,13 +660,13 @@ fn damaged_token_files_are_refused() {
         bytes[place] ^= 0x10;
         assert!(open(&bytes).unwrap_err().is_file(), "byte {place}");
     }
-    // A token outside the vocabulary is found without the checksum too.
+    // A token outside the vocabulary is detected even without the checksum.
     let mut bytes = sound.clone();
     bytes[1025] = 0xff;
     std::fs::write(&path, &bytes).unwrap();
     let error = TokenFile::open(&path).unwrap().read(0, &mut [0; 4]).unwrap_err();
     assert!(error.to_string().contains("outside its vocabulary of 1000"), "{error}");
-    assert!(open(b"what is this?").unwrap_err().to_string().contains("no token file"));
+    assert!(open(b"what is this?").unwrap_err().to_string().contains("not a token file"));
     assert!(TokenFile::open(folder.path()).unwrap_err().to_string().contains("not a regular file"));
     assert!(TokenFile::open(folder.path().join("absent")).unwrap_err().is_not_found());
 }
@@ -680,7 +681,7 @@ fn an_unfinished_token_file_leaves_the_old_one() {
     drop(writer);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "what was there");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    // Folders that are missing are made; a file is none.
+    // Missing folders are created; a file in place of a folder is an error.
     assert!(TokenFileWriter::create(path.join("tokens"), 10).unwrap_err().is_file());
     TokenFileWriter::create(folder.path().join("a/folder/tokens"), 10).unwrap();
     assert!(folder.path().join("a/folder").is_dir());
@@ -694,8 +695,8 @@ fn what_does_not_fit_says_what_to_do() {
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     };
     says(Tokenizer::from_file("absent/tokenizer.json").unwrap_err(), &["absent/tokenizer.json"]);
-    says(Tokenizer::from_file(path("text.json")).unwrap_err(), &["text.json", "no tokenizer.json"]);
-    says(Tokenizer::from_bytes(b"\xff").unwrap_err(), &["no tokenizer.json"]);
+    says(Tokenizer::from_file(path("text.json")).unwrap_err(), &["text.json", "not a tokenizer.json"]);
+    says(Tokenizer::from_bytes(b"\xff").unwrap_err(), &["not a tokenizer.json"]);
     let mut random: Value = serde_json::from_slice(&std::fs::read(path("text_bpe.json")).unwrap()).unwrap();
     random["model"]["dropout"] = Value::from(0.1);
     says(Tokenizer::from_bytes(random.to_string().as_bytes()).unwrap_err(), &["dropout of 0.1", "null"]);

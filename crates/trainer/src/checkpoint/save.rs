@@ -43,7 +43,7 @@ impl Saved {
         let ty = literal.ty().clone();
         let block = Block { start: vec![0; ty.shape.rank()], size: ty.shape.dims().to_vec() };
         let bytes = HostBuffer::copy_of(literal.bytes());
-        let bytes = bytes.map_err(|e| Error::usage(format!("not enough memory for a checkpoint: {e}")))?;
+        let bytes = bytes.map_err(|e| Error::usage(format!("there is no memory for a checkpoint: {e}")))?;
         let is_own = hosts.is_none_or(|hosts| hosts.process().is_coordinator());
         let values = Values::Host(if is_own { vec![(block, bytes)] } else { vec![] });
         Ok(Saved { name: name.to_owned(), ty, values })

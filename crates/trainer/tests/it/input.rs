@@ -138,7 +138,7 @@ fn bad_samples_are_told_of_training_validation_and_test() {
         }
         *torn.lock().unwrap() = (1..32).collect();
         let error = trainer.fit(&module, &loader, None).unwrap_err();
-        assert!(error.to_string().contains("something is wrong with most of the data"), "{error}");
+        assert!(error.to_string().contains("most of the data is damaged"), "{error}");
         return;
     }
     let child = std::process::Command::new(std::env::current_exe().unwrap())

@@ -95,8 +95,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         None if *dry_run => Tool { cargo_zigbuild: "cargo-zigbuild".into(), zig: None },
         None => {
             return Err(Error::usage(
-                "cargo-zigbuild and zig were not found; --install installs them into the cache folder, or run `pip install \
-                 cargo-zigbuild ziglang` and put both on the PATH",
+                "cargo-zigbuild and zig were not found; --install installs them into the cache folder, or run `pip \
+                 install cargo-zigbuild ziglang` and put both on the PATH",
             ));
         }
     };
@@ -139,7 +139,8 @@ fn check(program: &Path, machine: Machine) -> Result<()> {
     let needs = glibc_of(program).map_err(|e| Error::new(e.to_string()))?;
     match needs {
         Some((needed, symbol)) if Some(needed) > Glibc::parse(there) => Err(Error::new(format!(
-            "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {there}; it links a library that was built for this machine: build that library from source"
+            "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {there}; it links a library that was \
+             built for this machine: build that library from source"
         ))),
         Some((needed, symbol)) => {
             say!("{path}: needs glibc {needed} ({symbol}); TPU VMs have {there} or newer");

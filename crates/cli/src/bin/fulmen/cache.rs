@@ -21,9 +21,9 @@ use fulmen_images::{ImageFolder, ImagePipeline};
 pub(crate) enum Command {
     /// Decodes and resizes the images of a folder by class once, and caches them for trainings
     #[command(long_about = "Decodes and resizes the images of a folder by class (FOLDER/class/image.jpg) once, and \
-        keeps them as the fields image, u8[3, size, size], and label, i32. A training opens the cache by its path, or by \
-        the same pipeline with .cache(path).version(..).variants(..).seed(..). A run that was ended goes on with what is \
-        there")]
+                            caches them as the fields image, u8[3, size, size], and label, i32. A training opens the \
+                            cache by its path, or by the same pipeline with \
+                            .cache(path).version(..).variants(..).seed(..). An interrupted run can be continued")]
     Warm(Warm),
     /// Shows what the caches at a path contain, how large they are, and what is missing
     Info(CachePath),

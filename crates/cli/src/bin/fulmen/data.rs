@@ -60,18 +60,19 @@ fn dataset(name: &str) -> std::result::Result<&'static Published, String> {
 pub(crate) enum Dataset {
     /// ImageNet (ILSVRC 2012): images and classes
     #[command(long_about = "ImageNet (ILSVRC 2012): ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and \
-        ILSVRC2012_devkit_t12.tar.gz become tar shards train-000000.tar ... and val-000000.tar ..., a sample with a .jpg \
-        and its class in a .cls")]
+                            ILSVRC2012_devkit_t12.tar.gz become tar shards train-000000.tar ... and val-000000.tar \
+                            ..., with a .jpg and a .cls (the class) for each sample")]
     Imagenet(Archives),
     /// COCO 2017: images with boxes, outlines and captions
     #[command(long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards \
-        train-000000.tar ... and val-000000.tar ..., a sample with a .jpg and what is in it in a .json")]
+                      train-000000.tar ... and val-000000.tar ..., with a .jpg and a .json (the annotations) for each \
+                      sample")]
     Coco(Archives),
     /// Text files: tokens with a tokenizer, or documents
     #[command(
-        long_about = "Files of texts (.txt, .jsonl, either compressed by gzip or zstd, and .parquet) become token \
-        files train-000000.tokens ... with --tokenizer, and else tar shards with a .txt each; documents for validation are \
-        chosen by a hash of their text"
+        long_about = "Text files (.txt and .jsonl, optionally compressed with gzip or zstd, and .parquet) become \
+                      token files train-000000.tokens ... with --tokenizer, otherwise tar shards with a .txt for each \
+                      document. Documents for validation are chosen by a hash of their text"
     )]
     Text(Texts),
 }

@@ -13,10 +13,11 @@ use super::ps::{footer, headline, held, lock_json, process_json, seconds};
 /// Ends the processes that hold the TPU, and removes their lock file
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Ends the processes that hold the TPU: SIGTERM, and SIGKILL for those that do not end in time. Then it removes \
-    libtpu's lock file if no process uses it, and looks whether the TPU is free. It shows first what it will do, and asks. \
-    The processes of other users and the one that this command runs in are spared without --force. The exit code is 1 if the \
-    TPU is not free, or if a process that was asked for is still there"
+    long_about = "Ends the processes that hold the TPU: SIGTERM, and SIGKILL for those that do not end in time. Then \
+                  it removes libtpu's lock file if no process uses it, and checks whether the TPU is free. It first \
+                  shows what it will do, and asks for confirmation. Without --force it spares the processes of other \
+                  users and the one that it runs in. The exit code is 1 if the TPU is not free, or if a process that \
+                  was to end still runs"
 )]
 pub(crate) struct Arguments {
     /// The ids of the processes; by default all that hold the TPU

@@ -81,9 +81,10 @@ fn check_name(name: &str) -> Result<()> {
         "crate",
     ];
     // Cargo also rejects keywords as package names.
-    const KEYWORDS: &str = "abstract as async await become box break const continue do dyn else enum extern false final fn for gen if \
-                            impl in let loop macro match mod move mut override priv pub ref return self static struct super \
-                            trait true try type typeof unsafe unsized use virtual where while yield";
+    const KEYWORDS: &str = "abstract as async await become box break const continue do dyn else enum extern false \
+                            final fn for gen if impl in let loop macro match mod move mut override priv pub ref \
+                            return self static struct super trait true try type typeof unsafe unsized use virtual \
+                            where while yield";
     if TAKEN.contains(&name) || KEYWORDS.split_whitespace().any(|keyword| keyword == name) {
         return refuse("Rust, Cargo or a crate that it uses has that name");
     }

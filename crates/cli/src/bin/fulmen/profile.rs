@@ -18,10 +18,11 @@ use super::ps::seconds;
 /// Asks a training for a trace of what it does, and prints its location
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Asks a training for a trace of its next steps or seconds, and says where the trace is. The training goes on \
-    meanwhile. It needs no option for that, but this command must see the folder of its run. trace.json shows what each thread \
-    of the process did; ui.perfetto.dev opens it. If the PJRT plugin has a profiler, as libtpu has, there is also what it \
-    recorded of its devices, for TensorBoard's profile plugin"
+    long_about = "Asks a training for a trace of its next steps or seconds, and prints the location of the trace. The \
+                  training continues and needs no special option, but this command must have access to the folder of \
+                  its run. trace.json shows the activity of each thread of the process; open it with ui.perfetto.dev. \
+                  If the PJRT plugin has a profiler, as libtpu does, its recording of the devices is included, for \
+                  TensorBoard's profile plugin"
 )]
 pub(crate) struct Arguments {
     /// How many steps to record [default: 10, unless --duration is given]
@@ -105,7 +106,8 @@ fn ask(run: &Path, request: &Value) -> Result<()> {
     // The training may have just taken the request.
     let _ = fs::remove_file(&path);
     Err(Error::new(format!(
-        "no training answers in {}: it has ended or hangs outside of the Trainer, it is recording another trace, or it was built with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
+        "no training answers in {}: it has ended or hangs outside of the Trainer, it is recording another trace, or \
+         it was built with an older version of Fulmen. `fulmen runs ls` shows the runs, `fulmen ps` what holds the TPU",
         run.display()
     )))
 }

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 /// Shows which processes hold the TPU, who owns them, and whether they make progress
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Shows which processes have the TPU's device files open or a libtpu.so mapped, whose they are, since when, \
-    and whether they make progress: how much of a processor they use, and the steps of a training of Fulmen that writes \
-    FULMEN_PROGRESS_FILE. Only root sees the processes of all users"
+    long_about = "Shows which processes have the TPU's device files open or a libtpu.so mapped, who owns them, since \
+                  when, and whether they make progress: their processor use, and the steps of a Fulmen training that \
+                  writes FULMEN_PROGRESS_FILE. Only root can see the processes of all users"
 )]
 pub(crate) struct Arguments {
     /// How long to observe the processes

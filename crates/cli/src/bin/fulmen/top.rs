@@ -17,9 +17,10 @@ use super::ps::{seconds, watched_json};
 /// Shows how busy the TPU is, how full its memory is, and what runs on it
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Shows how busy the TPU is, how full its memory is, and what runs on it, again and again. The numbers are \
-    those that libtpu serves while a program runs, and the steps of trainings of Fulmen that write FULMEN_PROGRESS_FILE. \
-    With --run, a training also says how long its steps take and how much of the time they wait for input. Where standard output is no terminal, it prints lines"
+    long_about = "Shows how busy the TPU is, how full its memory is, and what runs on it, and updates the display \
+                  continuously. The numbers come from libtpu, which serves them while a program runs, and from Fulmen \
+                  trainings that write FULMEN_PROGRESS_FILE. With --run, a training also reports its step time and \
+                  the fraction spent waiting for input. If standard output is not a terminal, it prints lines"
 )]
 pub(crate) struct Arguments {
     /// The address of libtpu's metrics

@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use fulmen_cli::prepare::{Expected, ExpectedArchive};
 use md5::{Digest, Md5};
 
-/// The classes of `reference/meta.mat` in the order of their names, with their numbers in the development kit.
+/// The classes of `reference/meta.mat`, sorted by name, with their numbers in the development kit.
 const CLASSES: [(&str, usize); 3] = [("n01440764", 3), ("n02100735", 2), ("n02119789", 1)];
 
 /// ImageNet with three classes.
@@ -19,7 +19,7 @@ pub(crate) struct ImageNet {
     pub(crate) val: usize,
 }
 
-/// Class and content of each image, by its name.
+/// Class and content of each image, by name.
 pub(crate) type Images = BTreeMap<String, (usize, Vec<u8>)>;
 
 impl ImageNet {
@@ -37,10 +37,10 @@ impl ImageNet {
         (1..=self.val).map(image).collect()
     }
 
-    /// Writes the three archives; says what they hold.
+    /// Writes the three archives; returns their checksums and counts.
     pub(crate) fn write(&self, folder: &Path) -> Expected {
         let train = self.train();
-        // The archive's order is not that of the names.
+        // The order in the archive differs from that of the names.
         let inner: Vec<(String, Vec<u8>)> = [2, 1, 0]
             .into_iter()
             .map(|class| {
@@ -69,7 +69,7 @@ impl ImageNet {
     }
 }
 
-/// What the archives in a folder are.
+/// The checksums and counts of the archives in a folder.
 pub(crate) fn expected(folder: &Path, names: &[&str], samples: [(&str, usize); 2], classes: usize) -> Expected {
     let archive = |name: &&str| ExpectedArchive {
         name: (*name).to_owned(),
@@ -83,7 +83,7 @@ pub(crate) fn expected(folder: &Path, names: &[&str], samples: [(&str, usize); 2
     }
 }
 
-/// Bytes that begin and end as a JPEG's do, of another length and content for each number.
+/// Bytes that start and end like a JPEG, with another length and content for each number.
 pub(crate) fn jpeg(number: usize) -> Vec<u8> {
     let inside = (0..number * 37 % 1500).map(|at| ((at * 31 + number) % 251) as u8);
     [0xff, 0xd8, 0xff, 0xe0].into_iter().chain(inside).chain([0xff, 0xd9]).collect()
@@ -114,7 +114,7 @@ pub(crate) fn entries(path: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Names and contents of the files in a folder that are not hidden.
+/// Names and contents of the visible files in a folder.
 pub(crate) fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let named = files.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path));

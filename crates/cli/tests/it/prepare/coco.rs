@@ -34,7 +34,7 @@ fn every_image_of_coco_is_in_one_shard_with_what_is_in_it() {
         (0..20).map(|at| coco::number("train", at)).chain((0..6).map(|at| coco::number("val", at))).collect();
     assert_eq!(found.len(), 26);
     assert!(wanted.iter().all(|image| found.contains_key(image)));
-    // Numbers stand as they are in the archive, and what is not of interest is gone.
+    // Numbers are copied unchanged, and unneeded fields are removed.
     expect_test::expect![[r#"{"image_id":9,"file_name":"000000000009.jpg","width":640,"height":427,"annotations":[{"id":909,"label":0,"category_id":1,"bbox":[0,34,639,388],"area":220834,"iscrowd":1,"segmentation":{"counts": [179,27,392],"size": [426,640]}},{"id":1858,"label":2,"category_id":90,"bbox":[473.07,395.93,38.65,28.67],"area":702.1057499999998,"iscrowd":0,"segmentation":[[510.66,423.01,511.72,420.03]]}],"captions":["image 9, \"text\" 0","image 9, \"text\" 1"]}"#]]
     .assert_eq(&found[&9]);
     assert!(found[&coco::number("train", 2)].contains(r#""annotations":[],"captions":["#));
@@ -80,7 +80,7 @@ fn archives_of_coco_that_do_not_fit_together_are_named_with_the_entry() {
     let empty = [("annotations/instances_train2017.json".to_owned(), b"{\"images\": [".to_vec())];
     let zip = coco::zip_of(&empty, zip::CompressionMethod::Deflated);
     check("annotations_trainval2017.zip", &zip, &any, "entry annotations/instances_train2017.json: EOF");
-    // What was begun with the damaged ones is not gone on with.
+    // A run that was started with the damaged ones cannot be continued.
     fs::remove_dir_all(&output).unwrap();
     run(&expected).unwrap();
 }

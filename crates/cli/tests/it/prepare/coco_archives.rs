@@ -1,4 +1,4 @@
-//! COCO with few images.
+//! COCO with a few images.
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -10,12 +10,12 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 
 use crate::prepare::archives::{expected, jpeg};
 
-/// Numbers of images: those of the official archives have gaps too.
+/// Numbers of images, with gaps as in the official archives.
 pub(crate) fn number(split: &str, at: usize) -> usize {
     if split == "train" { 9 + 16 * at } else { 139 + 146 * at }
 }
 
-/// The text of the annotations of an image's things, as COCO writes them; every third image has none.
+/// The annotations of an image's objects as COCO writes them; every third image has none.
 fn instances(image: usize, at: usize) -> Vec<String> {
     if at % 3 == 2 {
         return Vec::new();
@@ -81,7 +81,7 @@ pub(crate) fn zip_of(files: &[(String, Vec<u8>)], method: CompressionMethod) -> 
     writer.finish().unwrap().into_inner()
 }
 
-/// Writes the three archives; says what they hold.
+/// Writes the three archives; returns their checksums and counts.
 pub(crate) fn write_coco(folder: &Path, train: usize, val: usize) -> Expected {
     for (split, count) in [("train", train), ("val", val)] {
         let image = |at: usize| {

@@ -40,13 +40,13 @@ fn every_image_of_imagenet_is_in_one_shard_with_its_class() {
             }
         }
         assert_eq!(found, wanted);
-        // In a random order of three classes two neighbours differ two times of three.
+        // In a random order of three classes, two neighbors differ in two of three cases.
         assert!(runs > found.len() / 3, "{runs} runs of one class in {split}");
     }
     let info = shards_info(&[&output]).unwrap();
     assert_eq!((info.samples(), info.classes.len(), info.extensions["jpg"].0), (90, 3, 90));
     assert_eq!(info.bytes(), manifest.splits.iter().map(|split| split.bytes).sum::<u64>());
-    // The PNG file under the name of a JPEG is kept and told.
+    // The PNG file with the name of a JPEG is kept and reported.
     assert_eq!(manifest.warnings.len(), 1);
     assert!(manifest.warnings[0].what.contains("PNG"), "{:?}", manifest.warnings);
 }
@@ -63,7 +63,7 @@ fn neither_threads_nor_the_day_change_a_byte_but_the_seed_does() {
     let one = make("one", |options| options.threads(1));
     assert_eq!(make("many", |options| options.threads(5)), one);
     assert_ne!(make("seed", |options| options.seed(1)), one);
-    // A shard of at most as many bytes: at least one sample each.
+    // With a tiny size limit, each shard still has at least one sample.
     let small = make("small", |options| options.max_bytes(1));
     assert_eq!(small.len(), 27 + 5 + 1);
 }
@@ -105,7 +105,7 @@ fn wrong_counts_and_checksums_are_refused() {
     wrong.archives[1].md5 = Some("0".repeat(32));
     let error = run(&wrong, true).unwrap_err();
     assert!(error.contains("ILSVRC2012_img_val.tar: its MD5 checksum is "), "{error}");
-    // Nothing is written before all is known to be right.
+    // Nothing is written before everything is verified.
     assert!(contents(&output).is_empty());
     let manifest = run(&wrong, false).unwrap();
     assert!(manifest.sources.iter().all(|source| source.md5.is_none()));
@@ -127,7 +127,8 @@ fn archives_that_are_cut_off_are_named_with_the_entry() {
         (
             "ILSVRC2012_img_val.tar",
             2,
-            "the archive: entry ILSVRC2012_val_00000004.JPEG, at byte 5120: the file ends 1024 bytes before the entry does",
+            "the archive: entry ILSVRC2012_val_00000004.JPEG, at byte 5120: the file ends 1024 bytes before the entry \
+             does",
         ),
         ("ILSVRC2012_devkit_t12.tar.gz", 2, "reading the archive"),
     ] {
@@ -138,7 +139,7 @@ fn archives_that_are_cut_off_are_named_with_the_entry() {
         assert!(error.contains(name) && error.contains(says), "{error}");
         fs::write(&path, whole).unwrap();
     }
-    // An archive in the archive, whose own end is missing.
+    // An archive in the archive without its own end.
     let path = folder.path().join("ILSVRC2012_img_train.tar");
     let mut bytes = fs::read(&path).unwrap();
     let inner = entries(&path)[1].1.clone();

@@ -1,4 +1,4 @@
-//! Archives in the official layout, made into shards by the library and by the program.
+//! Archives in the official layout, converted to shards by the library and by the program.
 
 mod archives;
 mod coco;

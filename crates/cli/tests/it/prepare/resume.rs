@@ -1,4 +1,4 @@
-//! Runs that go on where an earlier one was ended, and uploads.
+//! Continuing interrupted runs, and uploads.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ use fulmen_cli::prepare::{self, Expected, Progress, shards_info};
 use crate::prepare::archives::{ImageNet, contents};
 use crate::prepare::{options, program};
 
-/// Which shards are written.
+/// The shards that are written.
 #[derive(Default)]
 pub(crate) struct Notes(pub(crate) std::sync::Mutex<Vec<String>>);
 
@@ -40,7 +40,7 @@ fn only_what_is_missing_or_damaged_is_written_again() {
     fs::write(output.join("train-000002.tar"), damaged).unwrap();
     let notes = run();
     assert_eq!(notes.len(), 4, "{notes:?}");
-    assert!(notes[0].contains("train-000002.tar: its checksum is not what it was"), "{notes:?}");
+    assert!(notes[0].contains("train-000002.tar: its checksum has changed"), "{notes:?}");
     assert_eq!(contents(&output), whole);
 
     let other = prepare::imagenet(folder.path(), &expected, &options(&output).seed(3), &()).unwrap_err();
@@ -113,7 +113,7 @@ fn shards_are_uploaded_once_and_what_is_there_of_others_is_left_alone() {
     };
     fs::write(store.join("train-000003.tar"), b"mine").unwrap();
     let error = run(false).unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("something else is there"), "{error}");
+    assert!(error.is_usage() && error.to_string().contains("another file with this name exists"), "{error}");
     assert_eq!(fs::read(store.join("train-000003.tar")).unwrap(), b"mine");
     fs::remove_file(store.join("train-000003.tar")).unwrap();
 
@@ -128,12 +128,12 @@ fn shards_are_uploaded_once_and_what_is_there_of_others_is_left_alone() {
     run(true).unwrap();
     assert_eq!(contents(&store), whole);
     assert_eq!(changed("train-000000.tar"), before);
-    // What is in the store need not be here.
+    // Uploaded shards need not exist locally.
     assert_eq!(contents(&output).into_keys().collect::<Vec<_>>(), ["manifest.json"]);
     run(true).unwrap();
     assert_eq!(contents(&output).into_keys().collect::<Vec<_>>(), ["manifest.json"]);
     assert_eq!(changed("train-000000.tar"), before);
-    // Another folder's run finds the same bytes there, and takes them.
+    // The run of another folder finds the same bytes there, and accepts them.
     let other = folder.path().join("other");
     let options = options(&other).upload(store.as_path());
     prepare::imagenet(folder.path(), &expected, &options, &()).unwrap();
@@ -155,7 +155,7 @@ fn nothing_is_uploaded_into_the_folder_itself() {
         assert!(error.is_usage() && error.to_string().contains("is the folder that the shards"), "{error}");
         assert_eq!(contents(&output), whole);
     }
-    // A place where nothing can be is told before any shard is written.
+    // An impossible location is reported before any shard is written.
     let (other, file) = (folder.path().join("other"), folder.path().join("file"));
     fs::write(&file, "").unwrap();
     let options = options(&other).upload(file.join("place").as_path());
@@ -180,7 +180,7 @@ fn other_archives_of_the_same_sizes_are_another_plan() {
     };
     let bytes = fs::read(&archive).unwrap();
     let whole = run(&expected, true).unwrap();
-    // The same again, of a later time: that it is the same the checksum says, where it is looked at.
+    // The same content with a later time, which the checksum shows if it is verified.
     write(&bytes, 2_000_000_000);
     assert_eq!(run(&expected, true).unwrap(), whole);
     let error = run(&expected, false).unwrap_err();
@@ -206,7 +206,7 @@ fn nothing_half_written_stays() {
         names.filter(|name| name.starts_with('.')).collect::<Vec<_>>()
     };
     assert_eq!(names(), [".fulmen-prepare"]);
-    // As runs that were killed leave it; not even looking into the shards minds.
+    // Leftovers of killed runs do not even disturb inspecting the shards.
     fs::write(output.join(".part-AbCdEf"), [1; 700]).unwrap();
     fs::write(output.join(".part-GhIjKl"), [1; 700]).unwrap();
     assert_eq!(shards_info(&[&output]).unwrap().samples(), 32);

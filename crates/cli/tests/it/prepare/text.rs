@@ -1,4 +1,4 @@
-//! Files of texts.
+//! Text files.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -252,8 +252,8 @@ fn what_is_wrong_with_texts_is_told_with_its_place() {
     check("a.jsonl", b"{\"text\": 7}\n", &plain, &["line 1", "is not text"]);
     check("a.jsonl", b"{\"text\": \n", &plain, &["line 1", "no JSON"]);
     check("a.txt", b"\xff\xfe", &plain, &["UTF-8"]);
-    check("a.doc", b"", &plain, &["does not say what it is", ".jsonl"]);
-    check("a.txt.gz", b"", &plain, &["by lines only"]);
+    check("a.doc", b"", &plain, &["has no known extension", ".jsonl"]);
+    check("a.txt.gz", b"", &plain, &["only be read by lines"]);
     check("a.parquet", b"PAR1", &plain, &[]);
     let making = PrepareOptions::new(folder.path().join("shards"));
     let run = |options: TextOptions| prepare::text(&[], &options, &making, &()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Shards that are brought to an object store, played on loopback.
+//! Uploading shards to an object store, simulated on loopback.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn shards_go_to_a_store_as_they_are_finished_and_only_once() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
     let output = folder.path().join("shards");
-    // The first object's upload is refused: the run ends, and the shards that are written stay.
+    // The first upload is rejected: the run ends, and the written shards stay.
     let mut refused = false;
     let store = S3::start(move |request| match request.method.as_str() {
         "PUT" if !std::mem::replace(&mut refused, true) => Answer::Status(403),

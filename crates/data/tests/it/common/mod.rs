@@ -1,4 +1,4 @@
-//! What several test files read.
+//! Helpers that several test files share.
 
 use expect_test::Expect;
 use fulmen_data::{Result, TensorDataset};
@@ -12,7 +12,7 @@ pub(crate) fn data(count: usize) -> TensorDataset {
         .unwrap()
 }
 
-/// Checks that it is refused as a mistake of the user's, with these words.
+/// Checks that it is rejected as a usage error with these words.
 #[track_caller]
 pub(crate) fn refused<T>(result: Result<T>, expect: Expect) {
     let error = result.err().unwrap();

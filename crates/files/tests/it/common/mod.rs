@@ -1,3 +1,3 @@
-//! What several tests share.
+//! Helpers that several tests share.
 
 pub(crate) mod s3;

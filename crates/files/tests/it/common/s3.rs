@@ -1,5 +1,5 @@
-//! A small object store on loopback, which can be told to fail: as much of S3's and of Google's XML interface as reading,
-//! listing and uploading need.
+//! A small object store on loopback that can simulate failures. It has as much of S3's and Google's XML interface as
+//! reading, listing and uploading need.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,22 +8,22 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What the store does with a request.
+/// How the store responds to a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Answer {
-    /// What a store does.
+    /// Normally.
     Serve,
-    /// This status and nothing else.
+    /// With this status only.
     Status(u16),
-    /// The answer up to so many bytes of its body; then the connection is cut.
+    /// The response is cut after this many bytes of its body.
     Cut(usize),
-    /// It is done, but the connection is cut before an answer.
+    /// The request is executed, but the connection is cut before the response.
     Lose,
-    /// What a store does, so much later.
+    /// Normally, after this delay.
     Late(Duration),
-    /// So much later the connection is cut; nothing is done.
+    /// After this delay, the connection is cut; the request is not executed.
     LoseLate(Duration),
-    /// Nothing, for as long as the client stays.
+    /// Never, as long as the client waits.
     Never,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct S3 {
     state: Arc<Mutex<State>>,
 }
 
-/// A page of a list; small, so that lists have several.
+/// The size of a list page; small, so that lists have several.
 const PAGE: usize = 2;
 
 impl S3 {
@@ -83,7 +83,7 @@ impl S3 {
         self.state.lock().unwrap().objects.get(name).cloned()
     }
 
-    /// How many uploads have begun and are neither complete nor taken back.
+    /// The number of uploads that are neither complete nor aborted.
     pub(crate) fn uploads(&self) -> usize {
         self.state.lock().unwrap().uploads.len()
     }
@@ -99,7 +99,7 @@ impl Request {
         self.body.is_empty()
     }
 
-    /// Whether it has a signature with a key for this region.
+    /// Whether the request is signed with a key for this region.
     pub(crate) fn signed_for(&self, region: &str) -> bool {
         self.headers.get("authorization").is_some_and(|value| value.contains(region))
     }
@@ -305,7 +305,7 @@ fn list(state: &State, request: &Request) -> Response {
     let prefix = request.query.get("prefix").cloned().unwrap_or_default();
     let after = ["continuation-token", "start-after"].iter().find_map(|name| request.query.get(*name));
     let keys = state.objects.iter().filter_map(|(name, bytes)| Some((name.strip_prefix(&bucket)?, bytes)));
-    // With a delimiter, what several keys have in common up to one after the prefix is listed once, without a size.
+    // With a delimiter, the common prefixes of keys are listed once, without a size.
     let delimiter = request.query.get("delimiter");
     let entry = |key: &str, bytes: &Vec<u8>| {
         let end = delimiter.and_then(|delimiter| key[prefix.len()..].find(delimiter.as_str()));
