@@ -102,6 +102,7 @@ fn the_floors_are_those_of_the_manifests() {
 
 #[test]
 fn a_step_overlaps_with_the_next_batches() {
+    const STEP: f64 = 230.0;
     // What each row does, from when to when, in the time of a step. The device never waits.
     let rows: [(&str, &[(f64, f64, &str)]); 4] = [
         (
@@ -117,7 +118,6 @@ fn a_step_overlaps_with_the_next_batches() {
         ("loop", &[(0.3, 0.45, ""), (1.1, 1.25, ""), (1.9, 2.05, ""), (2.7, 2.85, "")]),
         ("device", &[(0.0, 1.0, "step 0"), (1.0, 2.0, "step 1"), (2.0, 3.0, "step 2"), (3.0, 3.2, "")]),
     ];
-    const STEP: f64 = 230.0;
     let mut drawing = Drawing::new(900.0, 200.0);
     for (row, (name, spans)) in rows.iter().enumerate() {
         let y = 40.0 * row as f64 + 10.0;
