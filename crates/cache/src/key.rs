@@ -22,7 +22,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    pub(crate) fn of(dataset: &dyn Dataset, fields: &[Field], options: &Options) -> Result<Key> {
+    pub(crate) fn new(dataset: &dyn Dataset, fields: &[Field], options: &Options) -> Result<Key> {
         let mut fingerprint = Fingerprint::recording_parts();
         fingerprint.add("cache format", FORMAT.to_le_bytes());
         fingerprint.add("byte order", if cfg!(target_endian = "big") { "big" } else { "little" });

@@ -162,7 +162,7 @@ impl Plan {
 }
 
 impl FieldEntry {
-    pub(crate) fn of(field: &Field) -> FieldEntry {
+    pub(crate) fn new(field: &Field) -> FieldEntry {
         FieldEntry { name: field.name.clone(), dtype: field.dtype.name().to_owned(), shape: field.shape.clone() }
     }
 

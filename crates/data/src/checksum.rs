@@ -27,6 +27,7 @@ pub fn checksum<D: Digest>(mut from: impl Read, mut read: impl FnMut(u64)) -> io
     }
 }
 
+/// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing into a String cannot fail.

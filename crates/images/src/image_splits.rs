@@ -189,7 +189,7 @@ impl ImageSplits {
             Layout::Mnist => {
                 let mnist = Mnist::open(&self.root, files)?;
                 let labels = mnist.labels().to_vec();
-                self.divide(MnistImagePipeline::new(mnist, pipeline)?, &labels, part, HeldOut::of(part))
+                self.divide(MnistImages::new(mnist, pipeline)?, &labels, part, HeldOut::of(part))
             }
             Layout::PreSplit { validation, test } => {
                 let own = match part {

@@ -52,7 +52,7 @@ pub struct SplitManifest {
 }
 
 impl SplitManifest {
-    pub(crate) fn of(name: &str, shards: Vec<ShardRecord>) -> SplitManifest {
+    pub(crate) fn new(name: &str, shards: Vec<ShardRecord>) -> SplitManifest {
         SplitManifest {
             name: name.to_owned(),
             samples: shards.iter().map(|shard| shard.samples).sum(),

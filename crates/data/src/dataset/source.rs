@@ -40,6 +40,7 @@ use crate::{Dataset, Field, Fingerprint, Result, Sample, Stage};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 pub trait Source: Send + Sync + 'static {
+    /// The type of an item.
     type Item: Send + 'static;
 
     /// The number of items. It must not change.

@@ -86,6 +86,7 @@ impl<T> std::fmt::Debug for Deferred<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Stream: Send + Sync + 'static {
+    /// The type of an item.
     type Item: Send + 'static;
 
     /// The number of items in an epoch, if it is known without reading them.

@@ -2,7 +2,7 @@
 //!
 //! Not here: operations on the values of each channel separately (`tone`).
 
-use super::lut::{apply_lut, colors, table};
+use super::lut::{apply_lut, colors, lut};
 use super::{check_factor, check_finite};
 use crate::Image;
 use fulmen_data::{Error, Result};

@@ -3,7 +3,7 @@
 //! Not here: operations that mix colors (`color`) or neighbors (`filter`).
 
 use super::check_finite;
-use super::lut::{apply_lut, apply_luts, colors, table};
+use super::lut::{apply_lut, apply_luts, colors, lut};
 use crate::Image;
 use fulmen_data::{Error, Result};
 
