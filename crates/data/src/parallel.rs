@@ -44,7 +44,7 @@ pub fn in_parallel<T: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// The number of processors that this process may use, at least 1.
+/// The number of cores that this process may use.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, |threads| threads.get())
 }
