@@ -115,7 +115,7 @@ impl Target {
         let (mut absent, mut last, mut told) = (0, String::new(), String::new());
         for _ in 0..questions {
             match self.find(tool) {
-                Err(error) => last = format!("cannot query gcloud: {error}"),
+                Err(error) => last = format!("gcloud cannot be queried: {error}"),
                 Ok(found) => {
                     last = format!("it is {}", found.state());
                     absent = if found.is_empty() { absent + 1 } else { 0 };
@@ -177,7 +177,7 @@ impl Target {
             match self.find(tool) {
                 Ok(found) if found.is_empty() => absent += 1,
                 Ok(found) => return Some(self.left(Some(&found), String::new())),
-                Err(error) => why = format!("cannot query gcloud: {error}"),
+                Err(error) => why = format!("gcloud cannot be queried: {error}"),
             }
             if absent >= tool.pace.settle {
                 return None;
@@ -201,7 +201,7 @@ impl Target {
         for _ in 0..tool.pace.attempts {
             let mut again = false;
             match self.find(tool) {
-                Err(error) => (why, now) = (format!("cannot query gcloud: {error}"), None),
+                Err(error) => (why, now) = (format!("gcloud cannot be queried: {error}"), None),
                 Ok(found) if found.is_empty() => {
                     (absent, now) = (absent + 1, None);
                     // Only a newly created machine may still appear.

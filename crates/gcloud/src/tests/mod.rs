@@ -378,7 +378,9 @@ fn an_error_says_what_gcloud_says() {
     assert!(error.to_string().contains("ERROR: (gcloud) UNAVAILABLE") && !error.to_string().contains("WARNING"));
     let error = tpu(&cloud, &["delete", "train", "--zone=z", "--project=o:p"]).0.unwrap_err().to_string();
     assert!(
-        error.starts_with("LEFT: train in z may exist, and would cost an unknown amount a day. cannot query gcloud")
+        error.starts_with(
+            "LEFT: train in z may exist, and would cost an unknown amount a day. gcloud cannot be queried"
+        )
     );
     assert!(error.ends_with("Delete it: fulmen tpu delete train --zone z --project o:p"), "{error}");
     // It is there, and cannot be deleted.
