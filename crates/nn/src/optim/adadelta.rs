@@ -44,6 +44,7 @@ optimizer!(Adadelta, "The share of the parameter that is added to its gradient; 
 
 impl Rule for Adadelta {
     const NAME: &'static str = "Adadelta";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

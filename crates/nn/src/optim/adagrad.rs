@@ -51,6 +51,7 @@ optimizer!(Adagrad, "The share of the parameter that is added to its gradient; 0
 
 impl Rule for Adagrad {
     const NAME: &'static str = "Adagrad";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

@@ -47,6 +47,7 @@ optimizer!(Lamb, "The share of the parameter that is added to the step; 0 by def
 
 impl Rule for Lamb {
     const NAME: &'static str = "Lamb";
+    const ELEMENTWISE: bool = false;
 
     fn common(&self) -> &Common {
         &self.common

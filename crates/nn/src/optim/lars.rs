@@ -63,6 +63,7 @@ optimizer!(Lars, "The share of the parameter that is added to its gradient; 0 by
 
 impl Rule for Lars {
     const NAME: &'static str = "Lars";
+    const ELEMENTWISE: bool = false;
 
     fn common(&self) -> &Common {
         &self.common

@@ -38,6 +38,7 @@ optimizer!(Lion, "The share of the parameter that goes with each unit of the lea
 
 impl Rule for Lion {
     const NAME: &'static str = "Lion";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

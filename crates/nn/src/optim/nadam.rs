@@ -61,6 +61,7 @@ optimizer!(NAdam, "The share of the parameter that is added to its gradient, or 
 
 impl Rule for NAdam {
     const NAME: &'static str = "NAdam";
+    const ELEMENTWISE: bool = false;
 
     fn common(&self) -> &Common {
         &self.common

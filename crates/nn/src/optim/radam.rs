@@ -72,6 +72,7 @@ optimizer!(RAdam, "The share of the parameter that is added to its gradient, or 
 
 impl Rule for RAdam {
     const NAME: &'static str = "RAdam";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

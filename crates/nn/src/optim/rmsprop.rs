@@ -59,6 +59,7 @@ optimizer!(RmsProp, "The share of the parameter that is added to its gradient; 0
 
 impl Rule for RmsProp {
     const NAME: &'static str = "RmsProp";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

@@ -84,6 +84,9 @@ pub(super) trait Rule: Debug {
     /// What messages call it.
     const NAME: &'static str;
 
+    /// Whether each element of a parameter changes by its own gradient and by what is remembered of it, and by nothing else.
+    const ELEMENTWISE: bool;
+
     fn common(&self) -> &Common;
 
     /// Why the settings of its own make no sense, if they do not.
@@ -279,6 +282,10 @@ macro_rules! optimizer {
                 _: &::fulmen_tensor::TensorType,
             ) -> $crate::optim::GroupStep {
                 $crate::optim::rule::group(self, step)
+            }
+
+            fn updates_stacked(&self, _: &[&str], _: &::fulmen_tensor::TensorType) -> bool {
+                <$name as $crate::optim::rule::Rule>::ELEMENTWISE
             }
 
             fn check(&self, _: &[(String, ::fulmen_tensor::TensorType)]) -> $crate::Result<()> {

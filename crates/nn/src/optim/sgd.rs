@@ -54,6 +54,7 @@ optimizer!(Sgd, "The share of the parameter that is added to its gradient; 0 by 
 
 impl Rule for Sgd {
     const NAME: &'static str = "Sgd";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use fulmen_tensor::{DType, Scope, Tensor};
+use fulmen_tensor::{DType, Scope, Tensor, TensorType};
 
 use crate::record::NN;
 use crate::schedule::Schedule;
@@ -28,6 +28,8 @@ pub struct Step {
     weight_decay: Option<f64>,
     /// The learning rate in place of the optimizer's own.
     rate: Option<Tensor>,
+    /// Whether it is of several parameters, stacked along a new first axis.
+    stacked: bool,
     pub(super) at: &'static Location<'static>,
 }
 
@@ -42,6 +44,7 @@ impl Step {
             scale: None,
             weight_decay: None,
             rate: None,
+            stacked: false,
             at: Scope::line(),
         }
     }
@@ -75,6 +78,17 @@ impl Step {
     /// With this learning rate, an f32 scalar, instead of the optimizer's own. It is multiplied as that would be.
     pub fn with_learning_rate(&self, rate: &Tensor) -> Step {
         Step { rate: Some(rate.clone()), ..self.clone() }
+    }
+
+    /// For several parameters of one type, stacked along a new first axis, of an optimizer that
+    /// [updates them so](super::Optimizer::updates_stacked).
+    pub fn of_stacked(&self) -> Step {
+        Step { stacked: true, ..self.clone() }
+    }
+
+    /// The type of one parameter, where the step updates a value of this type.
+    pub fn parameter_type(&self, value: &TensorType) -> TensorType {
+        TensorType::new(value.dtype, &value.shape[usize::from(self.stacked)..])
     }
 
     /// The steps finished before this one, an i32 scalar.

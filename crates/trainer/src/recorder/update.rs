@@ -91,7 +91,11 @@ fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gr
         let before = before(&gradient.param, values);
         let (value, before) = (&gradient.param.value, &before[1..]);
         let ready = gradients.ready(gradient, norm.as_ref());
-        let (parameter, state) = optimizer.update(steps.of(slots), &entry.name, value, &ready, before);
+        let step = match entry.is_joined() {
+            true => &steps.of(slots).of_stacked(),
+            false => steps.of(slots),
+        };
+        let (parameter, state) = optimizer.update(step, &entry.names()[0], value, &ready, before);
         // A gradient may be wider than its parameter, that of a group of batches say, and so what is made of both.
         let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
         let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
