@@ -87,7 +87,7 @@ pub use model_summary::ModelSummary;
 pub use module::Module;
 pub use parameter::Parameter;
 pub use random_stream::RandomStream;
-pub use scan_layers::scan_layers;
+pub use scan_layers::{scan_layers, scanned};
 pub use training_mode::TrainingMode;
 pub use visit::{Visit, Visitor};
 

@@ -3,6 +3,8 @@
 //! The modules stay what they are. While the body is recorded, the first of them holds one slice of the stacked values of
 //! all; afterwards each holds its own again.
 
+use std::cell::RefCell;
+
 use fulmen_tensor::{Sharding, Tensor, Variable, scan};
 
 use crate::random_stream::State;
@@ -14,8 +16,9 @@ use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visito
 /// those of `layers.fold(x, |x, layer| f(layer, x))`.
 ///
 /// The layers keep their parameters, with their names. The program stacks the values before the loop, which takes the
-/// memory of the layers' parameters once more. Parameters that a strategy such as FSDP splits between steps stay split there:
-/// the loop gathers those of one layer at a time, in the backward pass again.
+/// memory of the layers' parameters once more. In a training step of the Trainer the parameters of all layers are one array
+/// already, for optimizers that change each element by itself. Parameters that a strategy such as FSDP splits between steps
+/// stay split there: the loop gathers those of one layer at a time, in the backward pass again.
 ///
 /// The layers must be equal except for their values: the same names, dtypes and shapes, all in training or all in evaluation
 /// mode. Settings that are not parameters, such as a stride, must be equal too, and are not compared. Layers that differ in
@@ -48,6 +51,10 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         for (number, other) in contents.iter().enumerate().skip(1) {
             first.compare(number, other)?;
         }
+        SCANNED.with_borrow_mut(|scanned| {
+            let cells = |i: usize| contents.iter().map(|own| own.cells[i].clone()).collect();
+            scanned.iter_mut().for_each(|scanned| scanned.extend((0..first.cells.len()).map(cells)));
+        });
         let (mut xs, parts): (Vec<Tensor>, Vec<Option<Sharding>>) =
             (0..first.cells.len()).map(|i| stack_parts(contents.iter().map(|own| &own.values[i]))).unzip();
         // A stream that some layers have no key for gives none.
@@ -94,8 +101,54 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
     })
 }
 
+thread_local! {
+    /// The cells that were stacked, for those who watch.
+    static SCANNED: RefCell<Option<Vec<Vec<Variable>>>> = const { RefCell::new(None) };
+}
+
+/// Runs `record`, and says which variables [`scan_layers`] stacked in it: for each loop and each name in a layer those of all
+/// layers, in order. For the Trainer, which keeps the parameters among them as one array.
+///
+/// ```
+/// use fulmen_nn::{Linear, Module, scan_layers, scanned};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let layers = [Linear::new(8, 8), Linear::new(8, 8)];
+/// layers.initialize(0);
+/// let x = Tensor::ones(DType::F32, [2, 8]);
+/// let (_, found) = scanned(|| scan_layers(&layers, &x, |layer, x| layer.forward(x)));
+/// assert_eq!(found.len(), 2);
+/// assert!(found[0][1].is(&layers[1].weight.variable()));
+/// ```
+#[doc(hidden)]
+pub fn scanned<T>(record: impl FnOnce() -> T) -> (T, Vec<Vec<Variable>>) {
+    /// Goes on watching for the caller, also where the user's code panics.
+    struct Restore(Option<Vec<Vec<Variable>>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            SCANNED.set(self.0.take());
+        }
+    }
+    let restore = Restore(SCANNED.replace(Some(vec![])));
+    let value = record();
+    let found = SCANNED.take().unwrap_or_default();
+    drop(restore);
+    (value, found)
+}
+
+/// The tensors along a new first axis: where they are the rows of one tensor, that one.
 fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
-    Tensor::stack(&tensors.collect::<Vec<_>>(), 0)
+    let tensors: Vec<&Tensor> = tensors.collect();
+    let whole = tensors.first().and_then(|first| first.row_of()).map(|(whole, _)| whole);
+    let is_row = |(number, tensor): (usize, &&Tensor), whole: &Tensor| {
+        tensor.row_of().is_some_and(|(of, row)| of.is(whole) && row == number)
+    };
+    match whole {
+        Some(whole) if whole.size(0) == tensors.len() && tensors.iter().enumerate().all(|row| is_row(row, whole)) => {
+            whole.clone()
+        }
+        _ => Tensor::stack(&tensors, 0),
+    }
 }
 
 /// The values of all layers, stacked. Where each is gathered from parts that lie alike, the stacked parts, and how those of

@@ -61,6 +61,11 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Where the box begins that the operation cuts out of its operand, if it does nothing else.
+    fn cuts_from(&self) -> Option<&[usize]> {
+        None
+    }
+
     /// What tells two uses of this operation on the same inputs apart: all attributes. Two that are alike may differ in
     /// how many results they have; those that both have are the same.
     fn key(&self) -> String {

@@ -60,7 +60,20 @@ impl Sharding {
     /// assert_eq!(Sharding::new([Some("data")]).stacked().to_string(), "[-, data]");
     /// ```
     pub fn stacked(&self) -> Sharding {
-        Sharding(std::iter::once(&vec![]).chain(&*self.0).cloned().collect())
+        Sharding::over(
+            std::iter::once(vec![]).chain(self.0.iter().map(|names| names.iter().map(String::as_str).collect())),
+        )
+    }
+
+    /// How the rows along the first axis lie of a value that lies so, where every device has each row or its part of it.
+    ///
+    /// ```
+    /// use fulmen_tensor::Sharding;
+    /// let row = Sharding::new([Some("data")]);
+    /// assert_eq!(row.stacked().row(), row);
+    /// ```
+    pub fn row(&self) -> Sharding {
+        Sharding(self.0.iter().skip(1).cloned().collect())
     }
 
     /// The sharding of a value whose axis `i` is axis `permutation[i]` of one of this sharding.

@@ -45,6 +45,7 @@ optimizer!(Adadelta, "The weight decay: the share of the parameter that is added
 
 impl Rule for Adadelta {
     const NAME: &'static str = "Adadelta";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

@@ -73,6 +73,7 @@ fn rms(x: &Tensor) -> Tensor {
 
 impl Rule for Adafactor {
     const NAME: &'static str = "Adafactor";
+    const ELEMENTWISE: bool = false;
 
     fn common(&self) -> &Common {
         &self.common

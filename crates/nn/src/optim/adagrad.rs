@@ -51,6 +51,7 @@ optimizer!(Adagrad, "The weight decay: the share of the parameter that is added 
 
 impl Rule for Adagrad {
     const NAME: &'static str = "Adagrad";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

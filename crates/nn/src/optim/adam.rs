@@ -58,6 +58,7 @@ macro_rules! adam {
 
         impl Rule for $name {
             const NAME: &'static str = stringify!($name);
+            const ELEMENTWISE: bool = true;
 
             fn common(&self) -> &Common {
                 &self.common

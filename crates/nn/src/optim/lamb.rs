@@ -48,6 +48,7 @@ optimizer!(Lamb, "The weight decay: the share of the parameter that is added to 
 
 impl Rule for Lamb {
     const NAME: &'static str = "Lamb";
+    const ELEMENTWISE: bool = false;
 
     fn common(&self) -> &Common {
         &self.common

@@ -64,6 +64,7 @@ optimizer!(Lars, "The weight decay: the share of the parameter that is added to 
 
 impl Rule for Lars {
     const NAME: &'static str = "Lars";
+    const ELEMENTWISE: bool = false;
 
     fn common(&self) -> &Common {
         &self.common

@@ -42,6 +42,7 @@ optimizer!(
 
 impl Rule for Lion {
     const NAME: &'static str = "Lion";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

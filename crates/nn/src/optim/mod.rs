@@ -137,6 +137,15 @@ pub trait Optimizer: Any + Send + Sync + Debug {
         true
     }
 
+    /// Whether [`Optimizer::update`] may get the parameters of these names, all of this type, as one, stacked along a new
+    /// first axis, under the first name and with a step [of stacked parameters](Step::of_stacked). It may where it treats
+    /// them alike and each element by itself. The Trainer asks for layers that run as a scan, whose parameters are then one
+    /// array of the training state.
+    fn updates_stacked(&self, names: &[&str], parameter: &TensorType) -> bool {
+        let _ = (names, parameter);
+        false
+    }
+
     /// Checks the settings for a model with these parameters.
     ///
     /// # Errors

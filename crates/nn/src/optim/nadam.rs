@@ -66,6 +66,7 @@ optimizer!(
 
 impl Rule for NAdam {
     const NAME: &'static str = "NAdam";
+    const ELEMENTWISE: bool = false;
 
     fn common(&self) -> &Common {
         &self.common

@@ -179,8 +179,16 @@ impl Optimizer for ParamGroups {
         gradient: &Tensor,
         state: &[Tensor],
     ) -> (Tensor, Vec<Tensor>) {
-        let ty = parameter.ty();
+        let ty = &step.parameter_type(parameter.ty());
         self.optimizer(name, ty).update(&self.step(step, name, ty), name, parameter, gradient, state)
+    }
+
+    fn updates_stacked(&self, names: &[&str], parameter: &TensorType) -> bool {
+        let matching = |name: &str| self.settings.iter().map(|s| s.selector.has(name, parameter)).collect::<Vec<_>>();
+        let Some((&first, others)) = names.split_first() else { return false };
+        let of_first = matching(first);
+        others.iter().all(|other| matching(other) == of_first)
+            && self.optimizer(first, parameter).updates_stacked(names, parameter)
     }
 
     /// A group has its own optimizer or learning rate; its name is the patterns that say so.

@@ -76,6 +76,7 @@ optimizer!(
 
 impl Rule for RAdam {
     const NAME: &'static str = "RAdam";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

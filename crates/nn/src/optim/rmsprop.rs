@@ -59,6 +59,7 @@ optimizer!(RmsProp, "The weight decay: the share of the parameter that is added 
 
 impl Rule for RmsProp {
     const NAME: &'static str = "RmsProp";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

@@ -102,6 +102,9 @@ pub(super) trait Rule: Debug {
     /// The name in messages.
     const NAME: &'static str;
 
+    /// Whether each element of a parameter changes by its own gradient and by what is remembered of it, and by nothing else.
+    const ELEMENTWISE: bool;
+
     fn common(&self) -> &Common;
 
     /// What is wrong with the settings of this optimizer, if anything.
@@ -291,6 +294,10 @@ macro_rules! optimizer {
                 _: &::fulmen_tensor::TensorType,
             ) -> $crate::optim::GroupStep {
                 $crate::optim::rule::group(self, step)
+            }
+
+            fn updates_stacked(&self, _: &[&str], _: &::fulmen_tensor::TensorType) -> bool {
+                <$name as $crate::optim::rule::Rule>::ELEMENTWISE
             }
 
             fn check(&self, _: &[(String, ::fulmen_tensor::TensorType)]) -> $crate::Result<()> {

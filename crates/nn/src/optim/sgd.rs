@@ -54,6 +54,7 @@ optimizer!(Sgd, "The weight decay: the share of the parameter that is added to i
 
 impl Rule for Sgd {
     const NAME: &'static str = "Sgd";
+    const ELEMENTWISE: bool = true;
 
     fn common(&self) -> &Common {
         &self.common

@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use fulmen_tensor::{DType, Scope, Tensor};
+use fulmen_tensor::{DType, Scope, Tensor, TensorType};
 
 use crate::record::NN;
 use crate::schedule::Schedule;
@@ -28,6 +28,8 @@ pub struct Step {
     weight_decay: Option<f64>,
     /// A learning rate that replaces the optimizer's own.
     rate: Option<Tensor>,
+    /// Whether it is of several parameters, stacked along a new first axis.
+    stacked: bool,
     pub(super) location: &'static Location<'static>,
 }
 
@@ -43,6 +45,7 @@ impl Step {
             scale: None,
             weight_decay: None,
             rate: None,
+            stacked: false,
             location: Scope::line(),
         }
     }
@@ -76,6 +79,17 @@ impl Step {
     /// Replaces the optimizer's learning rate by this f32 scalar. Factors still apply.
     pub fn with_learning_rate(&self, rate: &Tensor) -> Step {
         Step { rate: Some(rate.clone()), ..self.clone() }
+    }
+
+    /// For several parameters of one type, stacked along a new first axis, of an optimizer that
+    /// [updates them so](super::Optimizer::updates_stacked).
+    pub fn of_stacked(&self) -> Step {
+        Step { stacked: true, ..self.clone() }
+    }
+
+    /// The type of one parameter, where the step updates a value of this type.
+    pub fn parameter_type(&self, value: &TensorType) -> TensorType {
+        TensorType::new(value.dtype, &value.shape[usize::from(self.stacked)..])
     }
 
     /// The number of steps finished before this one, an i32 scalar.

@@ -5,6 +5,7 @@ use std::ops::{Bound, RangeBounds};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
+use crate::tensor::Kind;
 use crate::{Tensor, TensorType};
 
 #[derive(Debug)]
@@ -56,6 +57,9 @@ impl Operation for Slice {
             .collect();
         let zero = Tensor::full(cx.output().dtype(), [], 0.0);
         vec![Some(cx.cotangent().pad(&zero, &low, &high, &interior))]
+    }
+    fn cuts_from(&self) -> Option<&[usize]> {
+        Some(&self.start)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ranges: Vec<String> =
@@ -150,5 +154,28 @@ impl Tensor {
             }
             Ok(self.narrow(axis, found as usize, 1).squeeze(axis))
         })
+    }
+
+    /// The tensor that [`Tensor::index`] took this from along the first axis, and the index. A loop over rows of one tensor
+    /// uses it to take that tensor instead of a stack of its rows.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let layers = Tensor::zeros(DType::F32, [3, 4]);
+    /// let row = layers.index(0, 2);
+    /// let (whole, index) = row.row_of().unwrap();
+    /// assert!(whole.is(&layers) && index == 2 && layers.row_of().is_none());
+    /// ```
+    pub fn row_of(&self) -> Option<(&Tensor, usize)> {
+        let operation = |tensor: &Tensor| match &tensor.node.kind {
+            Kind::Operation(operation) => Some(operation.clone()),
+            _ => None,
+        };
+        operation(self).filter(|operation| operation.name() == "reshape")?;
+        let cut = self.node.inputs.first()?;
+        let index = *operation(cut)?.cuts_from()?.first()?;
+        let whole = cut.node.inputs.first()?;
+        let is_row = cut.shape()[0] == 1 && whole.shape()[1..] == self.shape()[..];
+        is_row.then_some((whole, index))
     }
 }

@@ -46,18 +46,28 @@ impl Value {
             Value::Made(literal) => Ok(literal.to_dtype(ty.dtype)?),
         }
     }
+}
 
-    /// What the devices of this process have of an entry of the state. What several of them have is read once.
-    pub(crate) fn restore(&self, from: &Checkpoint, entry: &Entry, runtime: &Runtime) -> Result<Restored> {
-        let Value::Stored(name, stored) = self else { return Ok(Restored::Whole(self.read(from, &entry.ty)?)) };
-        let mut parts = BTreeMap::new();
-        for block in runtime.blocks(&entry.ty, &entry.sharding)? {
-            if let Slot::Vacant(part) = parts.entry(block.start.clone()) {
-                part.insert(read_block(from, name, stored, &entry.ty, &block)?);
-            }
+/// What the devices of this process have of an entry of the state, from the values that have its names. What several of the
+/// devices have is read once.
+pub(crate) fn restore(values: &[Value], from: &Checkpoint, entry: &Entry, runtime: &Runtime) -> Result<Restored> {
+    let stored = values.iter().map(|value| match value {
+        Value::Stored(name, ty) => Some((name, ty)),
+        Value::Made(_) => None,
+    });
+    let Some(stored) = stored.collect::<Option<Vec<_>>>() else {
+        let rows = values.iter().map(|value| value.read(from, &entry.row_type())).collect::<Result<Vec<_>>>()?;
+        return Ok(Restored::Whole(entry.stack_literals(rows)?));
+    };
+    let mut parts = BTreeMap::new();
+    for block in runtime.blocks(&entry.ty, &entry.sharding)? {
+        if let Slot::Vacant(part) = parts.entry(block.start.clone()) {
+            let of_row = entry.row_block(&block);
+            let rows = stored.iter().map(|(name, stored)| read_block(from, name, stored, &entry.ty, &of_row));
+            part.insert(entry.stack_literals(rows.collect::<Result<_>>()?)?);
         }
-        Ok(Restored::Parts(parts))
     }
+    Ok(Restored::Parts(parts))
 }
 
 fn read_block(from: &Checkpoint, name: &str, stored: &TensorType, ty: &TensorType, block: &Block) -> Result<Literal> {

@@ -1,23 +1,23 @@
 //! [`ResumePoint`]: what a fit begins with, which is nothing or the checkpoint that `ckpt_path` or `resume` names. A checkpoint must fit
 //! before anything changes. How one is read and written is not here but in `mod.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fulmen_checkpoint::Checkpoint;
 use fulmen_data::DataLoader;
-use fulmen_tensor::{Literal, Runtime};
+use fulmen_tensor::{Literal, Runtime, TensorType};
 
 use crate::checkpoint::newest::Named;
 use crate::checkpoint::places;
-use crate::checkpoint::restore::{Value, choose, values};
+use crate::checkpoint::restore::{Value, choose, restore, values};
 use crate::checkpoint::{self, Position};
 use crate::console::note;
 use crate::logs::LogLayout;
 use crate::process_group::ProcessGroup;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
-use crate::state::{Average, Restored, StateLayout};
+use crate::state::{Average, Entry, Restored, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::Limits;
 use crate::{Error, Options, Result, WeightAveraging};
@@ -141,15 +141,21 @@ impl ResumePoint {
         // The factor is in the state of a run in which a callback changes it.
         let factor = number(&tensors, LR_FACTOR)?;
         self.position.lr_factor = factor.map(|factor| self.position.lr_factor.unwrap_or(factor));
-        let names = layout.entries().iter().map(|e| (e.name.as_str(), &e.ty));
-        let chosen = choose(names, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
+        let types: Vec<TensorType> = layout.entries().iter().map(Entry::row_type).collect();
+        let named = layout.entries().iter().zip(&types);
+        let named = named.flat_map(|(entry, ty)| entry.names().iter().map(move |name| (name.as_str(), ty)));
+        let chosen = choose(named, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
         if let Some(name) = tensors.keys().next() {
             let message =
                 format!("it has `{name}`, which this module and optimizer have not; resume with those of that run");
             return Err(Error::checkpoint(path, message));
         }
-        let restored =
-            chosen.iter().zip(layout.entries()).map(|(value, entry)| value.restore(checkpoint, entry, runtime));
+        let mut left = &chosen[..];
+        let restored = layout.entries().iter().map(|entry| {
+            let (values, rest) = left.split_at(entry.names().len());
+            left = rest;
+            restore(values, checkpoint, entry, runtime)
+        });
         self.values = Some(restored.collect::<Result<_>>()?);
         Ok(())
     }
@@ -285,18 +291,21 @@ fn adapt(
         averages.clear();
     }
     for Average { of, average } in &layout.averages {
-        let (of, average) = (&layout[*of], &layout[*average]);
-        // A run without averages goes on with them: they begin with its weights.
-        let begun = tensors.get(&of.name).and_then(Value::again);
-        tensors.extend(averages.remove(&of.name).or(begun).map(|value| (average.name.clone(), value)));
+        for (of, average) in layout[*of].names().iter().zip(layout[*average].names()) {
+            // A run without averages goes on with them: they begin with its weights.
+            let begun = tensors.get(of).and_then(Value::again);
+            tensors.extend(averages.remove(of).or(begun).map(|value| (average.clone(), value)));
+        }
     }
-    tensors.retain(|name, _| !name.starts_with(OWN) || layout.entries().iter().any(|entry| entry.name == *name));
-    for entry in layout.entries().iter().filter(|entry| entry.name.starts_with(OWN) && entry.name != STEP) {
-        if tensors.contains_key(&entry.name) {
+    let named = || layout.entries().iter().flat_map(|entry| entry.names().iter().map(move |name| (name, entry)));
+    let here: BTreeSet<&String> = named().map(|(name, _)| name).collect();
+    tensors.retain(|name, _| !name.starts_with(OWN) || here.contains(name));
+    for (name, entry) in named().filter(|(name, _)| name.starts_with(OWN) && *name != STEP) {
+        if tensors.contains_key(name) {
             continue;
         }
         let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
-        let first = match entry.name.as_str() {
+        let first = match name.as_str() {
             names::GROUPS => count(position.global_step)?,
             // Of a run that did not freeze them.
             name if name.starts_with(UPDATES) || name.starts_with(names::UNFROZEN) => count(position.global_step)?,
@@ -304,7 +313,7 @@ fn adapt(
             names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,
         };
-        tensors.insert(entry.name.clone(), Value::Made(first));
+        tensors.insert(name.clone(), Value::Made(first));
     }
     Ok(())
 }

@@ -32,9 +32,21 @@ pub(crate) struct Saved {
 }
 
 enum Values {
-    Host(Vec<(Block, HostBuffer)>),
+    Host(Vec<(Block, Bytes)>),
     /// A copy that only the save has, which is read from the device when it is written.
     Device(DeviceArray),
+}
+
+/// Bytes on the host: where they begin in what was read together.
+struct Bytes {
+    read: Arc<HostBuffer>,
+    start: usize,
+}
+
+impl Bytes {
+    fn new(read: HostBuffer) -> Bytes {
+        Bytes { read: Arc::new(read), start: 0 }
+    }
 }
 
 impl Saved {
@@ -45,7 +57,7 @@ impl Saved {
         let bytes = HostBuffer::copy_of(literal.bytes());
         let bytes = bytes.map_err(|e| Error::usage(format!("there is no memory for a checkpoint: {e}")))?;
         let is_own = hosts.is_none_or(|hosts| hosts.process().is_coordinator());
-        let values = Values::Host(if is_own { vec![(block, bytes)] } else { vec![] });
+        let values = Values::Host(if is_own { vec![(block, Bytes::new(bytes))] } else { vec![] });
         Ok(Saved { name: name.to_owned(), ty, values })
     }
 
@@ -67,22 +79,37 @@ pub(crate) fn take(
 ) -> Result<Vec<Saved>> {
     let layout = state.layout();
     let names = layout.names_in_file();
-    let saved = |id: EntryId, values| Saved { name: names[id.index()].clone(), ty: layout[id].ty.clone(), values };
+    // What has a name of its own, each with its value.
+    let saved = |id: EntryId, values: Vec<Values>| {
+        let ty = layout[id].row_type();
+        let named = names[id.index()].clone().into_iter().zip(values);
+        named.map(move |(name, values)| Saved { name, ty: ty.clone(), values })
+    };
     let (mut tensors, mut copied) = (vec![], [].iter().peekable());
     if let Some((program, ids)) = copy {
         let arrays = ids.iter().map(|&id| Ok(Argument::Borrow(state.array(id)?))).collect::<Result<_>>()?;
-        let copies = program.call(arrays)?.arrays;
-        tensors.extend(ids.iter().zip(copies).map(|(&id, copy)| saved(id, Values::Device(copy))));
+        let mut copies = program.call(arrays)?.arrays.into_iter().map(Values::Device);
+        tensors.extend(ids.iter().flat_map(|&id| saved(id, copies.by_ref().take(names[id.index()].len()).collect())));
         copied = ids.iter().peekable();
     }
     let rest: Vec<EntryId> = layout.ids().filter(|id| copied.next_if_eq(&id).is_none()).collect();
     let arrays = rest.iter().map(|&id| state.array(id)).collect::<Result<Vec<_>>>()?;
     let own = DeviceArray::own_parts(&arrays, hosts.map(|hosts| hosts.process().index()));
     let buffers: Vec<&Buffer> = own.iter().flatten().map(|(_, buffer)| *buffer).collect();
-    let mut read = runtime.read_parts(&buffers)?.into_iter();
-    tensors.extend(rest.into_iter().zip(own).map(|(id, parts)| {
-        saved(id, Values::Host(parts.into_iter().map(|(block, _)| block).zip(read.by_ref()).collect()))
-    }));
+    let mut read = runtime.read_parts(&buffers)?.into_iter().map(Bytes::new);
+    for (id, parts) in rest.into_iter().zip(own) {
+        let parts: Vec<(Block, Bytes)> = parts.into_iter().map(|(block, _)| block).zip(read.by_ref()).collect();
+        // A part of a joined value has all rows, one after the other.
+        let row = |row: usize| {
+            let of_part = |(block, bytes): &(Block, Bytes)| {
+                let block = layout[id].row_block(block);
+                let size = block.size.iter().product::<usize>() * layout[id].ty.dtype.size_in_bytes();
+                (block, Bytes { read: bytes.read.clone(), start: bytes.start + row * size })
+            };
+            Values::Host(parts.iter().map(of_part).collect())
+        };
+        tensors.extend(saved(id, (0..names[id.index()].len()).map(row).collect()));
+    }
     Ok(tensors)
 }
 
@@ -191,7 +218,7 @@ impl Job {
     /// A process that holds no part of the state has no shard, unless it is alone.
     fn write_shard(&self, writer: &CheckpointWriter, weights_only: bool) -> Result<Option<WrittenShard>> {
         enum Source<'a> {
-            Host(&'a HostBuffer),
+            Host(&'a Bytes),
             Device(&'a Buffer),
         }
         let process = self.hosts.as_ref().map(|hosts| hosts.process().index());
@@ -226,15 +253,15 @@ impl Job {
         while let Some(part) = shard.next_part() {
             let Some((source, ty)) = sources.get(&(part.name(), part.rectangle().offset.clone())) else { break };
             let of_device;
-            let bytes = match source {
-                Source::Host(bytes) => *bytes,
+            let (bytes, start) = match source {
+                Source::Host(bytes) => (&*bytes.read, bytes.start),
                 Source::Device(buffer) => {
                     of_device = self.runtime.read_parts(&[buffer])?;
                     let [bytes] = &of_device[..] else { break };
-                    bytes
+                    (bytes, 0)
                 }
             };
-            let bytes = &bytes[..ty.size_in_bytes()];
+            let bytes = &bytes[start..start + ty.size_in_bytes()];
             self.check_finite(part.name(), ty, bytes)?;
             shard.write(bytes).map_err(Error::checkpoint_file)?;
         }

@@ -103,7 +103,7 @@ mod tests {
         let replicas = Strategy::replicas(&mesh);
         let setting = Choices::from(options).on(mesh, replicas);
         let phases = Phases::new(&net, &optimizers, &setting, (&plan, 2)).unwrap();
-        let layout = Arc::new(StateLayout::new(&net, &optimizers, &setting, phases));
+        let layout = Arc::new(StateLayout::new(&net, &optimizers, &setting, phases, &[]));
         let train = train(&net, &optimizers, &Batch::placeholders(&loader, None), 2, &layout, &setting, 0).unwrap();
         let eval = eval(&net, (Stage::Validation, ""), &loader, &of_module(&net, &setting), &setting, 0).unwrap();
 

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fulmen_data::DataLoader;
-use fulmen_nn::Parameter;
-use fulmen_tensor::{DType, Function};
+use fulmen_nn::{Parameter, scanned};
+use fulmen_tensor::{DType, Function, Variable};
 
 use crate::console::note;
 use crate::plan::NO_LIMIT;
 use crate::program::evaluation_set::{Cadence, EvaluationSets};
 use crate::program::{self, DeclaredProgram, StepProgram, TrainProgram};
 use crate::stage::Stage;
-use crate::state::{self, Entry, EntryId, StateLayout};
+use crate::state::{Entry, EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::{EpochSize, Limits};
 use crate::step_config::optimizers::Optimizers;
@@ -69,18 +69,17 @@ pub(crate) fn trace_fit(
     let shapes = Batch::placeholders(&train, setting.options.precision.whole());
     let (layout, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
     validation.check(Stage::Validation)?;
-    let of_module = state::of_module(module, setting);
     let mut sets = vec![];
     for set in validation.0.iter().filter(|_| !setting.options.limit_val_batches.is_zero()) {
         let loader = setting.evaluation_loader(set.loader(), Stage::Validation)?;
         let cadence = set.cadence(&setting.options, &train, &plan)?;
-        let eval = program::eval(module, (Stage::Validation, set.name()), &loader, &of_module, setting, seed)?;
+        let eval = program::eval(module, (Stage::Validation, set.name()), &loader, layout.module(), setting, seed)?;
         check_names(&program, &eval)?;
         if !eval.logs().is_empty() {
             sets.push(Validation { name: set.name().to_owned(), cadence, loader, program: eval });
         }
     }
-    let declared = program::declared(module, &of_module, setting, seed)?;
+    let declared = program::declared(module, layout.module(), setting, seed)?;
     Ok(TracedFit { plan, limits, train, layout, program, validation: sets, declared })
 }
 
@@ -106,10 +105,21 @@ pub(crate) fn training_step(
     }
     check_shardings(module, setting)?;
     let phases = Phases::new(module, &optimizers, setting, (plan, batches))?;
-    let layout = Arc::new(StateLayout::new(module, &optimizers, setting, phases));
-    check_entries(layout.entries())?;
-    let program = program::train(module, &optimizers, shapes, batches, &layout, setting, seed)?;
-    Ok((layout, program))
+    let layout =
+        |scanned: &[Vec<Variable>]| Arc::new(StateLayout::new(module, &optimizers, setting, phases.clone(), scanned));
+    let record =
+        |layout: &Arc<StateLayout>| program::train(module, &optimizers, shapes, batches, layout, setting, seed);
+    let single = layout(&[]);
+    check_entries(single.entries())?;
+    let (program, scanned) = scanned(|| record(&single));
+    let program = program?;
+    // Which layers run as a scan is known once the step is recorded.
+    let joined = layout(&scanned);
+    if !joined.is_joined() {
+        return Ok((single, program));
+    }
+    let program = record(&joined)?;
+    Ok((joined, program))
 }
 
 /// Brings a module into the form that it trains, is tested and predicts in: calls the user's hook, and turns the module to

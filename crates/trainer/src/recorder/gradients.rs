@@ -65,18 +65,19 @@ impl Gradients<'_> {
 
     /// The length that clipping needs, if it does. Recorded where it is used too: within a group it is not needed.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
-        clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(|| self.norm_of(&self.of)))
+        let norm = || self.norm_of(self.of.iter().map(|gradient| &gradient.sum));
+        clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(norm))
     }
 
-    /// The length of some gradients together.
-    pub(super) fn norm_of<'b>(&'b self, of: impl IntoIterator<Item = &'b Gradient<'b>>) -> Tensor {
-        norm(of, self.samples.as_ref())
+    /// The length of some gradients together, of their sums or of rows of these.
+    pub(super) fn norm_of<'b>(&self, sums: impl IntoIterator<Item = &'b Tensor>) -> Tensor {
+        norm(sums, self.samples.as_ref())
     }
 }
 
 /// The global norm of gradients that are sums over this number of samples.
-fn norm<'a>(of: impl IntoIterator<Item = &'a Gradient<'a>>, samples: Option<&Tensor>) -> Tensor {
-    let norm = clip::norm(of.into_iter().map(|gradient| &gradient.sum));
+fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, samples: Option<&Tensor>) -> Tensor {
+    let norm = clip::norm(sums.into_iter());
     match samples {
         Some(samples) => norm / samples,
         None => norm,
@@ -129,7 +130,7 @@ pub(super) fn gradients<'a>(
         values.set_all(ids, scale.update(finite, due.as_ref()));
     }
     let asked = setting.options.log_grad_norm || optimizer.spikes.as_ref().is_some_and(SpikeSlots::judges_gradients);
-    let norm = asked.then(|| norm(&of, samples.as_ref()));
+    let norm = asked.then(|| norm(of.iter().map(|gradient| &gradient.sum), samples.as_ref()));
     let mut updates = match (&due, finite) {
         (Some(due), Some(finite)) => Some(due.and(finite)),
         (due, finite) => due.clone().or(finite),

@@ -435,7 +435,7 @@ mod tests {
             let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
             let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
             let phases = Phases::new(&module, &optimizers, &setting, (&plan, 1)).unwrap();
-            let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases));
+            let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases, &[]));
             let program = train(&module, &optimizers, &[batch], 1, &layout, &setting, 0).unwrap();
             let recorded = program.steps[0].functions()[0].recorded().unwrap();
             recorded.iter().filter(|value| value.operation == Some(operation)).count()

@@ -12,6 +12,7 @@ use super::values::Values;
 use crate::Result;
 use crate::logs::{GRAD_NORM, LEARNING_RATE, Monitored};
 use crate::rules::clip;
+use crate::state::Entry;
 use crate::step_config::StepConfig;
 use crate::step_config::step_part::{StepPart, SweepMode};
 
@@ -34,12 +35,37 @@ pub(super) fn swept(setting: &StepConfig, finished: &Tensor) -> Option<Tensor> {
 struct Member<'a> {
     param: &'a Param<'a>,
     gradient: Option<&'a Gradient<'a>>,
+    /// Which row of it, if it is joined and the rows are looked at one by one.
+    row: Option<usize>,
+}
+
+impl<'a> Member<'a> {
+    fn entry(self, values: &Values) -> &Entry {
+        &values.layout[self.param.slots.param]
+    }
+
+    /// The rows of a joined one, each as a member.
+    fn rows(self, values: &Values) -> impl Iterator<Item = Member<'a>> + use<'a> {
+        let entry = self.entry(values);
+        let rows = if entry.is_joined() { (0..entry.names().len()).map(Some).collect() } else { vec![None] };
+        rows.into_iter().map(move |row| Member { row, ..self })
+    }
+
+    /// What it has of a value of the parameter.
+    fn of(self, value: &Tensor) -> Tensor {
+        self.row.map_or_else(|| value.clone(), |row| value.index(0, row as isize))
+    }
+
+    fn name(self, values: &Values) -> &str {
+        &self.entry(values).names()[self.row.unwrap_or_default()]
+    }
 }
 
 /// The parameters of an optimizer, in order: the same in all phases, which log the same.
 fn members<'a>(gradients: &'a Gradients<'a>) -> Vec<Member<'a>> {
-    let trained = gradients.of.iter().map(|gradient| Member { param: &gradient.param, gradient: Some(gradient) });
-    let frozen = gradients.frozen.iter().map(|param| Member { param, gradient: None });
+    let trained =
+        gradients.of.iter().map(|gradient| Member { param: &gradient.param, gradient: Some(gradient), row: None });
+    let frozen = gradients.frozen.iter().map(|param| Member { param, gradient: None, row: None });
     let mut members: Vec<Member<'_>> = trained.chain(frozen).collect();
     members.sort_by_key(|member| member.param.slots.param.index());
     members
@@ -48,8 +74,8 @@ fn members<'a>(gradients: &'a Gradients<'a>) -> Vec<Member<'a>> {
 /// The group of a parameter and its rate. Parameters that are unfrozen later are a group.
 fn group(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, member: &Member<'_>) -> GroupStep {
     let slots = member.param.slots;
-    let entry = &values.layout[slots.param];
-    let mut group = optimizer.group_step(steps.of(slots), &entry.name, &entry.ty);
+    let ty = member.entry(values).row_type();
+    let mut group = optimizer.group_step(steps.of(slots), member.name(values), &ty);
     if let Some(number) = slots.unfreezing {
         let pattern = &values.layout.phases.unfreezings()[number].pattern;
         group.name = format!("{pattern} {}", group.name).trim_end().to_owned();
@@ -95,9 +121,10 @@ pub(super) fn norms(
     let mut compute = || -> Result<Vec<Tensor>> {
         let after = after(optimizer, steps, values, gradients)?;
         let all = members(gradients);
-        let groups = groups(&all, |member| {
+        let rows: Vec<Member<'_>> = all.iter().flat_map(|member| member.rows(values)).collect();
+        let groups = groups(&rows, |member| {
             let group = || group(optimizer, steps, values, member).name;
-            by.name(&values.layout[member.param.slots.param].name, group)
+            by.name(member.name(values), group)
         });
         let named = groups.iter().map(|(name, members)| (name.as_str(), members));
         let mut norms = vec![];
@@ -106,12 +133,13 @@ pub(super) fn norms(
                 names.push(if group.is_empty() { kind.to_owned() } else { format!("{kind}/{group}") });
                 norms.push(norm);
             };
-            let new = |member: &Member<'_>| after[member.param.slots.param.index()].to_dtype(DType::F32);
-            let change = |member: &Member<'_>| new(member) - member.param.value.to_dtype(DType::F32);
+            let new = |member: &Member<'_>| member.of(&after[member.param.slots.param.index()]).to_dtype(DType::F32);
+            let change = |member: &Member<'_>| new(member) - member.of(&member.param.value).to_dtype(DType::F32);
             let trained: Vec<_> = members.iter().filter(|member| member.gradient.is_some()).copied().collect();
             // That of all may be there already.
             if *of_gradients && !(group.is_empty() && gradients.norm.is_some()) {
-                push(GRAD_NORM, gradients.norm_of(trained.iter().filter_map(|member| member.gradient)));
+                let sums = trained.iter().filter_map(|member| Some(member.of(&member.gradient?.sum)));
+                push(GRAD_NORM, gradients.norm_of(&sums.collect::<Vec<_>>()));
             }
             if *parameters {
                 push("param_norm", norm(members, new));

@@ -1,7 +1,7 @@
 //! [`Placeholders`]: a module while it is being traced, with placeholders in its variables.
 
 use fulmen_nn::{Module, TrainingMode, Visit, Visitor};
-use fulmen_tensor::{Sharding, Tensor, Variable};
+use fulmen_tensor::{Tensor, Variable};
 
 use crate::state::{Entry, EntryId, Origin};
 
@@ -13,49 +13,57 @@ pub(crate) struct Placeholders {
 }
 
 struct Cell {
-    variable: Variable,
-    before: Tensor,
+    entry: Entry,
+    /// What the variables of the entry held.
+    before: Vec<Tensor>,
     placeholder: Tensor,
-    /// Its sharding between steps, if it is sharded.
-    parts: Option<Sharding>,
     /// The placeholder or a later value.
     value: Tensor,
-    /// What the model sees of it: the value, gathered if it is sharded.
-    used: Tensor,
+    /// What the model sees of it, in each variable: the value or a row of it, gathered if it is sharded.
+    used: Vec<Tensor>,
 }
 
 impl Cell {
     /// Lets the model see a value from now on.
     fn show(&mut self, value: &Tensor) {
-        self.value = value.clone();
-        self.used = match &self.parts {
-            Some(parts) => value.all_gather(parts),
-            None => value.clone(),
-        };
-        self.variable.set(self.used.clone());
+        let mut used = self.entry.split(value);
+        if self.is_gathered() {
+            let parts = self.entry.row_sharding();
+            used.iter_mut().for_each(|part| *part = part.all_gather(&parts));
+        }
+        self.show_as(value.clone(), used);
+    }
+
+    fn show_as(&mut self, value: Tensor, used: Vec<Tensor>) {
+        self.entry.variables().iter().zip(&used).for_each(|(variable, used)| variable.set(used.clone()));
+        (self.value, self.used) = (value, used);
+    }
+
+    fn is_gathered(&self) -> bool {
+        matches!(self.entry.origin, Origin::Module { gathered: true, .. })
     }
 }
+
+/// A value, and what the model sees of it.
+pub(super) type Shown = (Tensor, Vec<Tensor>);
 
 impl Placeholders {
     /// Puts placeholders into the variables of the entries that have one.
     pub(crate) fn new(module: &dyn Module, entries: &[Entry]) -> Placeholders {
         let placeholder = |entry: &Entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone());
-        let of_module = entries.iter().filter(|entry| matches!(entry.origin, Origin::Module { .. }));
+        let of_module = entries.iter().filter(|entry| !entry.variables().is_empty());
         Placeholders::with(module, entries, &of_module.map(placeholder).collect::<Vec<_>>())
     }
 
     /// Puts these placeholders, one for each entry that has a variable, into the variables.
     pub(crate) fn with(module: &dyn Module, entries: &[Entry], placeholders: &[Tensor]) -> Placeholders {
         let mut cells = vec![];
-        let variables = entries.iter().filter_map(|entry| match &entry.origin {
-            Origin::Module { variable, gathered } => Some((variable, gathered.then(|| entry.sharding.clone()))),
-            _ => None,
-        });
-        for ((variable, parts), placeholder) in variables.zip(placeholders) {
-            let [value, used] = [(); 2].map(|()| placeholder.clone());
-            let (variable, before) = (variable.clone(), variable.get());
-            let mut cell = Cell { variable, before, placeholder: placeholder.clone(), parts, value, used };
-            cell.show(placeholder);
+        let of_module = entries.iter().filter(|entry| !entry.variables().is_empty());
+        for (entry, placeholder) in of_module.zip(placeholders) {
+            let before = entry.variables().iter().map(Variable::get).collect();
+            let (entry, placeholder, value) = (entry.clone(), placeholder.clone(), placeholder.clone());
+            let mut cell = Cell { entry, before, placeholder, value, used: vec![] };
+            cell.show(&cell.placeholder.clone());
             cells.push(cell);
         }
         let mut modes = Modes(vec![]);
@@ -80,28 +88,25 @@ impl Placeholders {
 
     /// Gathers again those of these values that are sharded: in a branch, so that only what runs it gathers. Gives what the model
     /// saw before, and the values of that.
-    pub(crate) fn gather_again(&mut self, values: &[Tensor]) -> Vec<[Tensor; 2]> {
-        let before = self.cells.iter().map(|cell| [cell.value.clone(), cell.used.clone()]).collect();
-        let split = self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.parts.is_some());
+    pub(super) fn gather_again(&mut self, values: &[Tensor]) -> Vec<Shown> {
+        let before = self.cells.iter().map(|cell| (cell.value.clone(), cell.used.clone())).collect();
+        let split = self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.is_gathered());
         split.for_each(|(cell, value)| cell.show(&value.detach()));
         before
     }
 
     /// Lets the model see again what it saw before.
-    pub(crate) fn show_again(&mut self, before: Vec<[Tensor; 2]>) {
-        for (cell, [value, used]) in self.cells.iter_mut().zip(before) {
-            cell.variable.set(used.clone());
-            (cell.value, cell.used) = (value, used);
-        }
+    pub(super) fn show_again(&mut self, before: Vec<Shown>) {
+        self.cells.iter_mut().zip(before).for_each(|(cell, (value, used))| cell.show_as(value, used));
     }
 
-    /// For each variable what the model itself has put into it since it was shown or collected.
+    /// For each entry what the model itself has put into its variables since it was shown or collected.
     pub(crate) fn collect(&mut self) -> Vec<Option<Tensor>> {
         let changed = |cell: &mut Cell| {
-            let value = cell.variable.get();
-            (!value.is(&cell.used)).then(|| {
-                (cell.value, cell.used) = (value.clone(), value.clone());
-                value
+            let now: Vec<Tensor> = cell.entry.variables().iter().map(Variable::get).collect();
+            now.iter().zip(&cell.used).any(|(now, used)| !now.is(used)).then(|| {
+                (cell.value, cell.used) = (cell.entry.stack(&now), now);
+                cell.value.clone()
             })
         };
         self.cells.iter_mut().map(changed).collect()
@@ -111,7 +116,7 @@ impl Placeholders {
 impl Drop for Placeholders {
     fn drop(&mut self) {
         for cell in &self.cells {
-            cell.variable.set(cell.before.clone());
+            cell.entry.variables().iter().zip(&cell.before).for_each(|(variable, before)| variable.set(before.clone()));
         }
         for (mode, training) in &self.modes {
             mode.set_training(*training);

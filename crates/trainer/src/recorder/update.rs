@@ -89,12 +89,16 @@ fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gr
         let slots = gradient.param.slots;
         let entry = &values.layout[slots.param];
         let before = before(&gradient.param, values);
+        let step = match entry.is_joined() {
+            true => &steps.of(slots).of_stacked(),
+            false => steps.of(slots),
+        };
         let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&before).collect();
         // Parameters of one type share a function.
         let after = call("update", &inputs, |inputs| {
             let ready = gradients.ready(&inputs[0], norm.as_ref());
-            let (parameter, state) = optimizer.update(steps.of(slots), &entry.name, &inputs[1], &ready, &inputs[2..]);
-            // A gradient may be wider than its parameter, that of a group of batches say, and so what is made of both.
+            let (parameter, state) = optimizer.update(step, &entry.names()[0], &inputs[1], &ready, &inputs[2..]);
+            // A gradient may be wider than its parameter, for example that of a group of batches, and so the result.
             let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
             let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
             [parameter].into_iter().chain(state).collect()

@@ -8,6 +8,7 @@ use fulmen_nn::optim::{GradScaler, Optimizer as _};
 use fulmen_tensor::{DType, Literal, Mesh, Sharding, Tensor, TensorType, Variable};
 
 use super::names::{self, AVERAGE};
+use super::rows;
 use crate::rules::accumulate;
 use crate::step_config::StepConfig;
 use crate::step_config::optimizers::Optimizers;
@@ -28,6 +29,8 @@ impl EntryId {
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
+    /// The names of the values that are the rows of this one along its first axis, if it is a [joined](super::rows) one.
+    pub(super) rows: Vec<String>,
     pub(crate) ty: TensorType,
     pub(crate) origin: Origin,
     /// Its sharding between steps.
@@ -37,29 +40,54 @@ pub(crate) struct Entry {
 /// Where the value before the first step comes from.
 #[derive(Clone)]
 pub(crate) enum Origin {
-    /// A parameter or buffer of the module. It is gathered where it is used, or else used as it is sharded.
-    Module { variable: Variable, gathered: bool },
+    /// A parameter or buffer of the module, or one a row. It is gathered where it is used, or else used as it is sharded.
+    Module { variables: Vec<Variable>, gathered: bool },
     /// The average of a value of the module, which begins as that value.
-    Average(Variable),
-    /// The optimizer's or the Trainer's own.
+    Average(Vec<Variable>),
+    /// The optimizer's or the Trainer's own; of rows the value of each.
     Own(Tensor),
 }
 
 impl Entry {
-    /// The first value of what is the Trainer's own: a number, or zeros.
+    /// One of the optimizer's or the Trainer's own.
+    fn own(name: String, first: Tensor, sharding: Sharding) -> Entry {
+        Entry { name, rows: vec![], ty: first.ty().clone(), origin: Origin::Own(first), sharding }
+    }
+
+    /// The first value of what is the Trainer's own: a number, or zeros. Of rows it is that of each.
     pub(crate) fn first(&self) -> Result<Literal> {
         let literal = if let Origin::Own(first) = &self.origin { first.literal() } else { None };
-        let zeros = || Literal::from_bytes(self.ty.clone(), &vec![0; self.ty.size_in_bytes()]);
+        let ty = self.row_type();
+        let zeros = || Literal::from_bytes(ty.clone(), &vec![0; ty.size_in_bytes()]);
         Ok(literal.map_or_else(zeros, Ok)?)
+    }
+
+    /// The variables of the module that it has the values of.
+    pub(crate) fn variables(&self) -> &[Variable] {
+        if let Origin::Module { variables, .. } = &self.origin { variables } else { &[] }
+    }
+
+    /// The values that a fit starts with, one a row.
+    fn values(&self) -> Vec<Tensor> {
+        match &self.origin {
+            Origin::Module { variables, .. } => variables.iter().map(Variable::get).collect(),
+            Origin::Average(variables) => variables.iter().map(|own| own.get().to_dtype(self.ty.dtype)).collect(),
+            Origin::Own(first) => vec![first.clone(); self.names().len()],
+        }
     }
 
     /// The value that a fit starts with.
     pub(super) fn value(&self) -> Tensor {
         match &self.origin {
-            Origin::Module { variable, .. } => variable.get(),
-            Origin::Average(variable) => variable.get().to_dtype(self.ty.dtype),
-            Origin::Own(first) => first.clone(),
+            Origin::Own(first) => first.broadcast_to(&self.ty.shape),
+            _ => self.stack(&self.values()),
         }
+    }
+
+    /// That value, if it lies on the host.
+    pub(super) fn literal(&self) -> Option<Literal> {
+        let literals = self.values().iter().map(Tensor::literal).collect::<Option<Vec<_>>>()?;
+        self.stack_literals(literals).ok()
     }
 }
 
@@ -159,44 +187,54 @@ impl Index<EntryId> for StateLayout {
 }
 
 impl StateLayout {
+    /// `scanned` has the variables of the module that the step stacks for scans.
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Optimizers,
         setting: &StepConfig,
         phases: Phases,
+        scanned: &[Vec<Variable>],
     ) -> StateLayout {
         let accumulates = setting.accumulation().accumulates();
-        let mut entries = Entries(of_module(module, setting));
+        let (parameters, of_module) = (module.parameters(), of_module(module, setting));
+        let groups = rows::groups(&parameters, &of_module, scanned, optimizers, &phases);
+        let mut entries = Entries(rows::join(of_module, &groups));
         let of_module = entries.0.len();
-        let parameters = module.parameters();
         let mut params: Vec<Vec<ParamSlots>> = optimizers.members().iter().map(|_| vec![]).collect();
-        for (i, (name, parameter)) in parameters.iter().enumerate() {
+        for (i, group) in groups.iter().enumerate() {
+            let (name, parameter) = &parameters[group[0]];
+            let Some(whose) = optimizers.training(name, parameter) else { continue };
             let ty = parameter.ty();
-            let Some(whose) = optimizers.of(name).filter(|_| parameter.requires_grad() && optimizers.trains(name, &ty))
-            else {
-                continue;
-            };
             let slot = |(slot, first): (&str, Tensor)| {
+                let (of, dtype) = (&entries.0[i], first.dtype());
+                let name = |parameter: &str| names::slot(slot, parameter);
                 // Elementwise state is sharded like the parameter.
-                let alike = parameter.sharding().filter(|_| *first.shape() == ty.shape);
-                let sharding = alike.unwrap_or_else(|| setting.options.strategy.parameter(first.ty(), &setting.mesh));
-                entries.own(names::slot(slot, name), first, sharding)
+                let is_elementwise = *first.shape() == ty.shape && (of.is_joined() || parameter.sharding().is_some());
+                let entry = match is_elementwise {
+                    true => of.alike(name, dtype, Origin::Own(first)),
+                    false => {
+                        let sharding = setting.options.strategy.parameter(first.ty(), &setting.mesh);
+                        Entry::own(name(&of.name), first, sharding)
+                    }
+                };
+                entries.add(entry)
             };
             let slots = optimizers.state(name, &ty).into_iter().map(slot).collect();
             let unfreezing = phases.unfreezing_of(name);
             params[whose].push(ParamSlots { param: EntryId(i), slots, grad_sum: None, unfreezing });
         }
         for slots in params.iter_mut().flatten().filter(|_| accumulates) {
-            let Entry { name, ty, sharding, .. } = &entries.0[slots.param.0];
-            let first = Tensor::zeros(accumulate::dtype(ty.dtype), &ty.shape);
-            let (name, sharding) = (names::grad_sum(name), sharding.clone());
-            slots.grad_sum = Some(entries.own(name, first, sharding));
+            let of = &entries.0[slots.param.0];
+            let dtype = accumulate::dtype(of.ty.dtype);
+            let first = Tensor::zeros(dtype, &of.row_type().shape);
+            let sum = of.alike(names::grad_sum, dtype, Origin::Own(first));
+            slots.grad_sum = Some(entries.add(sum));
         }
         let mut averages = vec![];
         for i in 0..of_module {
             let Some(averaging) = &setting.averaging else { break };
             let trained = params.iter().flatten().any(|slots| slots.param.0 == i);
-            if let Some(entry) = average(&entries.0[i], averaging, trained, i >= parameters.len()) {
+            if let Some(entry) = average(&entries.0[i], averaging, trained, i >= groups.len()) {
                 averages.push(Average { of: EntryId(i), average: entries.add(entry) });
             }
         }
@@ -290,14 +328,20 @@ impl StateLayout {
         served
     }
 
-    /// The names of the entries in a file, where those of the module are those of the averages.
-    pub(crate) fn names_in_file(&self) -> Vec<String> {
-        let mut all: Vec<String> = self.entries.iter().map(|entry| entry.name.clone()).collect();
+    /// The names of the entries in a file, where those of the module are those of the averages. Of a joined one those of its
+    /// rows.
+    pub(crate) fn names_in_file(&self) -> Vec<Vec<String>> {
+        let mut all: Vec<Vec<String>> = self.entries.iter().map(|entry| entry.names().to_vec()).collect();
         for Average { of, average } in &self.averages {
-            all[average.0] = self[*of].name.clone();
-            all[of.0] = format!("{}{}", names::CURRENT, self[*of].name);
+            all[average.0] = self[*of].names().to_vec();
+            all[of.0] = self[*of].names().iter().map(|name| format!("{}{name}", names::CURRENT)).collect();
         }
         all
+    }
+
+    /// Whether values of the module are joined.
+    pub(crate) fn is_joined(&self) -> bool {
+        self.module().iter().any(Entry::is_joined)
     }
 }
 
@@ -310,25 +354,17 @@ impl Entries {
         EntryId(self.0.len() - 1)
     }
 
-    /// One of the optimizer's or the Trainer's own.
-    fn own(&mut self, name: String, first: Tensor, sharding: Sharding) -> EntryId {
-        self.add(Entry { name, ty: first.ty().clone(), origin: Origin::Own(first), sharding })
-    }
-
     fn scalar(&mut self, name: &str, first: Tensor) -> EntryId {
-        self.own(name.to_owned(), first, Sharding::replicated())
+        self.add(Entry::own(name.to_owned(), first, Sharding::replicated()))
     }
 }
 
 /// The average of a value of the module, if it has one.
 fn average(entry: &Entry, averaging: &WeightAveraging, trained: bool, is_buffer: bool) -> Option<Entry> {
-    let Origin::Module { variable, .. } = &entry.origin else { return None };
-    averaging.has(&entry.ty, trained, is_buffer).then(|| Entry {
-        name: format!("{AVERAGE}{}", entry.name),
-        ty: TensorType::new(accumulate::dtype(entry.ty.dtype), &entry.ty.shape),
-        origin: Origin::Average(variable.clone()),
-        sharding: entry.sharding.clone(),
-    })
+    let Origin::Module { variables, .. } = &entry.origin else { return None };
+    let (name, dtype) = (|name: &str| format!("{AVERAGE}{name}"), accumulate::dtype(entry.ty.dtype));
+    let has = averaging.has(&entry.ty, trained, is_buffer);
+    has.then(|| entry.alike(name, dtype, Origin::Average(variables.clone())))
 }
 
 /// A parameter's sharding, from the user or else the strategy, and whether it is gathered where it is used.
@@ -348,8 +384,9 @@ fn lies(parameter: &fulmen_nn::Parameter, setting: &StepConfig) -> (Sharding, bo
 pub(crate) fn of_module(module: &dyn Module, setting: &StepConfig) -> Vec<Entry> {
     let entry = |name, variable: Variable, (sharding, gathered)| Entry {
         name,
+        rows: vec![],
         ty: variable.ty(),
-        origin: Origin::Module { variable, gathered },
+        origin: Origin::Module { variables: vec![variable], gathered },
         sharding,
     };
     let parameters = module.parameters().into_iter();

@@ -5,6 +5,7 @@
 
 mod layout;
 pub(crate) mod names;
+mod rows;
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -43,7 +44,7 @@ pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Fu
 
 /// As [`to_compute`], of those that are not given as numbers.
 pub(crate) fn to_initialize(entries: &[Entry]) -> Function {
-    to_compute(entries.iter().filter(|entry| entry.value().literal().is_none()))
+    to_compute(entries.iter().filter(|entry| entry.literal().is_none()))
 }
 
 /// Computes them. Of a value on the host, each device gets its shard.
@@ -57,7 +58,7 @@ fn compute_with(
     entries: &[Entry],
     compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
 ) -> fulmen_tensor::Result<Vec<DeviceArray>> {
-    let on_host: Vec<Option<Literal>> = entries.iter().map(|entry| entry.value().literal()).collect();
+    let on_host: Vec<Option<Literal>> = entries.iter().map(Entry::literal).collect();
     let mut computed = compile(&to_initialize(entries))?.call(vec![])?.arrays.into_iter();
     let mut arrays = Vec::with_capacity(entries.len());
     for (entry, literal) in entries.iter().zip(on_host) {
@@ -93,6 +94,7 @@ impl<A: Borrow<DeviceArray>> StepState for Fixed<'_, A> {
 pub(crate) struct State {
     layout: Arc<StateLayout>,
     arrays: Vec<Option<DeviceArray>>,
+    runtime: Runtime,
 }
 
 impl State {
@@ -114,13 +116,13 @@ impl State {
                 computed.map_err(|e| Error::doing("setting up the training state", e))?
             }
         };
-        for entry in layout.module() {
-            if let Origin::Module { variable, .. } = &entry.origin {
-                variable
-                    .set(Tensor::poison("fit", "the module is being trained; its values are back when fit returns, or when the TrainStep is dropped"));
-            }
+        for variable in layout.module().iter().flat_map(Entry::variables) {
+            variable.set(Tensor::poison(
+                "fit",
+                "the module is being trained; its values are back when fit returns, or when the TrainStep is dropped",
+            ));
         }
-        Ok(State { layout, arrays: arrays.into_iter().map(Some).collect() })
+        Ok(State { layout, arrays: arrays.into_iter().map(Some).collect(), runtime: runtime.clone() })
     }
 
     /// Puts values of a checkpoint, one an entry, in the place of those that are here.
@@ -179,13 +181,18 @@ impl StateLayout {
         (!ids.is_empty()).then_some((function, ids))
     }
 
-    /// The program that copies some of the values.
+    /// The program that copies some of the values, joined ones row by row.
     pub(crate) fn to_copy(&self, ids: &[EntryId]) -> Function {
         let inputs = self.placeholders(ids);
-        let mut function = Function::new("checkpoint", inputs.clone(), inputs);
+        let copies = ids.iter().zip(&inputs).map(|(&id, input)| self[id].split(input));
+        let mut function = Function::new("checkpoint", inputs.clone(), copies.flatten().collect());
+        let mut result = 0;
         for (i, &id) in ids.iter().enumerate() {
-            let sharding = &self[id].sharding;
-            function = function.shard_parameter(i, sharding.clone()).shard_result(i, sharding.clone());
+            function = function.shard_parameter(i, self[id].sharding.clone());
+            for _ in self[id].names() {
+                function = function.shard_result(result, self[id].row_sharding());
+                result += 1;
+            }
         }
         function
     }
@@ -218,7 +225,7 @@ impl Restored {
 
 impl StepState for State {
     fn arguments<'a>(&'a mut self, changes: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()> {
-        let State { layout, arrays } = self;
+        let State { layout, arrays, .. } = self;
         let mut changes = changes.iter().peekable();
         for (id, array) in layout.ids().zip(arrays) {
             let argument = match changes.next_if_eq(&&id) {
@@ -238,12 +245,32 @@ impl StepState for State {
 impl Drop for State {
     fn drop(&mut self) {
         for (entry, served) in self.layout.module().iter().zip(self.layout.served()) {
-            let Origin::Module { variable, .. } = &entry.origin else { continue };
-            variable.set(match self.arrays[served.index()].take() {
-                Some(array) => Tensor::from_array(Arc::new(array)).to_dtype(entry.ty.dtype),
-                None => Tensor::poison("fit", lost(&entry.name).to_string()),
-            });
+            let values = match self.arrays[served.index()].take() {
+                Some(array) => split(&self.layout[served], array, &self.runtime),
+                None => entry.names().iter().map(|name| Tensor::poison("fit", lost(name).to_string())).collect(),
+            };
+            for (variable, value) in entry.variables().iter().zip(values) {
+                variable.set(value.to_dtype(entry.ty.dtype));
+            }
         }
+    }
+}
+
+/// The values that have a name each. The rows of a joined one are copied on the devices; where that fails they are copied
+/// when somebody asks for them.
+fn split(entry: &Entry, array: DeviceArray, runtime: &Runtime) -> Vec<Tensor> {
+    let whole = Tensor::placeholder(entry.name.clone(), entry.ty.clone());
+    let rows = entry.is_joined().then(|| {
+        let mut function = Function::new("rows", vec![whole.clone()], entry.split(&whole));
+        function = function.shard_parameter(0, entry.sharding.clone());
+        for row in 0..entry.names().len() {
+            function = function.shard_result(row, entry.row_sharding());
+        }
+        Ok::<_, fulmen_tensor::Error>(runtime.compile(&function)?.call(vec![Argument::Borrow(&array)])?.arrays)
+    });
+    match rows {
+        Some(Ok(rows)) => rows.into_iter().map(|row| Tensor::from_array(Arc::new(row))).collect(),
+        _ => entry.split(&Tensor::from_array(Arc::new(array))),
     }
 }
 

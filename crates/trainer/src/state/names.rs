@@ -49,6 +49,15 @@ pub(super) fn slot(slot: &str, parameter: &str) -> String {
     format!("{OPTIMIZER}{slot}/{parameter}")
 }
 
+/// What the rows of one tensor are called together: `layers.*.weight`.
+pub(super) fn joined(rows: &[String]) -> String {
+    let parts: Vec<Vec<&str>> = rows.iter().map(|row| row.split('.').collect()).collect();
+    let part = |(i, part): (usize, &&str)| {
+        if parts.iter().all(|row| row.get(i) == Some(part)) { *part } else { "*" }.to_owned()
+    };
+    parts.first().into_iter().flatten().enumerate().map(part).collect::<Vec<_>>().join(".")
+}
+
 /// What belongs to one of several optimizers: `trainer/updates/generator`. A single one has no name.
 pub(super) fn of_optimizer(name: &str, optimizer: &str) -> String {
     if optimizer.is_empty() { name.to_owned() } else { format!("{name}/{optimizer}") }

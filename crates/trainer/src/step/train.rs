@@ -419,7 +419,7 @@ impl<'m> TrainStep<'m> {
         // What no step changes may well be infinite, a mask say. Within a group of batches a sum of gradients may be too,
         // where the scale of the loss is still too large: such a group changes nothing.
         let changed = self.program().changes().iter().filter(|_| self.setting.options.detect_nan);
-        let changed = changed.map(|id| names[id.index()].clone()).filter(|name| !names::is_grad_sum(name));
+        let changed = changed.flat_map(|id| names[id.index()].clone()).filter(|name| !names::is_grad_sum(name));
         let finite = (self.position.global_step, changed.collect());
         let (runtime, hosts) = (self.runtime.clone(), self.executor.hosts().cloned());
         Job { tensors, saves, removals, open, runtime, hosts, finite, outcome }

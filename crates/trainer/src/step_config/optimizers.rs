@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt::Display;
 use std::panic::Location;
 
+use fulmen_nn::Parameter;
 use fulmen_nn::optim::pattern::{check_pattern, matches_pattern};
 use fulmen_nn::optim::{Optimizer, Step};
 use fulmen_tensor::{DType, Tensor, TensorType};
@@ -112,6 +113,11 @@ impl Optimizers {
     /// The number of the optimizer that a parameter belongs to.
     pub(crate) fn of(&self, parameter: &str) -> Option<usize> {
         self.members.iter().position(|member| member.has(parameter))
+    }
+
+    /// The number of the optimizer that trains a parameter, if it is trained.
+    pub(crate) fn training(&self, name: &str, parameter: &Parameter) -> Option<usize> {
+        self.of(name).filter(|_| parameter.requires_grad() && self.trains(name, &parameter.ty()))
     }
 
     /// How many steps of the training there are to one of this optimizer.

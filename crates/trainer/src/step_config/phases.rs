@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(phases.begins, [(0, 0), (1, 1)]);
         assert_eq!([phases.at(0, 2), phases.at(1, 0), phases.at(1, 1), phases.at(2, 0)], [0, 0, 1, 1]);
         assert_eq!(phases.title(1), "training step from epoch 2, batch 2 on");
-        let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases));
+        let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases, &[]));
         let program = program::train(&module, &optimizers, &[batch], 2, &layout, &setting, 0).unwrap();
         let of_each = |count: fn(&fulmen_tensor::Function) -> usize| {
             program.steps.iter().map(|step| count(&step.functions()[0])).collect::<Vec<_>>()

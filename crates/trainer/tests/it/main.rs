@@ -34,6 +34,7 @@ mod resume;
 mod resume_within_a_group;
 mod resume_within_an_epoch;
 mod samplers;
+mod scanned_layers;
 mod spikes;
 mod stopping;
 mod train_step;

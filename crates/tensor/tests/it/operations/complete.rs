@@ -23,6 +23,7 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("with_sharding", "the identity on one device: sharding.rs"),
     ("all_gather", "the identity on one device: sharding.rs"),
     ("gathered_from", "no operation: what all_gather was given"),
+    ("row_of", "no operation: what index was given"),
     ("random::fold_in_tensor", "fold_in is it for a number"),
     ("random::fold_in_name", "fold_in of a hash"),
     ("random::gamma", "drawn otherwise than by JAX: gamma.rs has the distribution"),

@@ -1,0 +1,194 @@
+//! Parameters of equal layers that run as a scan are joined in the state: they are the rows of one tensor, `[layers, …]`, and
+//! so is what belongs to them. A step takes that tensor as it is, and the optimizer changes it as one. For users each row
+//! keeps its name: in checkpoints, in messages and in the module.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
+
+use fulmen_nn::Parameter;
+use fulmen_tensor::{Block, DType, Literal, Sharding, Tensor, TensorType, Variable};
+
+use super::{Entry, Origin, names};
+use crate::Result;
+use crate::setting::optimizers::Optimizers;
+use crate::setting::phases::Phases;
+
+/// For each tensor that the parameters become the numbers of those that are its rows, or of the one that it is. `scanned` says
+/// which variables scans stack; those are joined which lie alike, and which training treats alike and element by element.
+pub(super) fn groups(
+    parameters: &[(String, Parameter)],
+    entries: &[Entry],
+    scanned: &[Vec<Variable>],
+    optimizers: &Optimizers,
+    phases: &Phases,
+) -> Vec<Vec<usize>> {
+    let kind = |number: &usize| {
+        let ((name, parameter), entry) = (&parameters[*number], &entries[*number]);
+        let gathered = matches!(entry.origin, Origin::Module { gathered: true, .. });
+        let lies = (entry.ty.clone(), entry.sharding.clone(), gathered);
+        (lies, optimizers.training(name, parameter), phases.unfreezing_of(name))
+    };
+    let fit = |rows: &[usize]| {
+        let ((ty, ..), whose, _) = kind(&rows[0]);
+        let names: Vec<&str> = rows.iter().map(|&row| parameters[row].0.as_str()).collect();
+        let stacks = whose.is_none_or(|whose| {
+            let optimizer = &optimizers.members()[whose].optimizer;
+            let remembered = optimizer.state(names[0], &ty);
+            optimizer.updates_stacked(&names, &ty) && remembered.iter().all(|(_, first)| *first.shape() == ty.shape)
+        });
+        stacks && rows.iter().all(|row| kind(row) == kind(&rows[0]))
+    };
+    let cells: Vec<Variable> = parameters.iter().map(|(_, parameter)| parameter.variable()).collect();
+    let (mut joined, mut taken) = (BTreeMap::new(), BTreeSet::new());
+    for variables in scanned.iter().filter(|variables| variables.len() > 1) {
+        let number = |variable: &Variable| cells.iter().position(|cell| cell.is(variable));
+        let Some(rows) = variables.iter().map(number).collect::<Option<Vec<usize>>>() else { continue };
+        let distinct: BTreeSet<usize> = rows.iter().copied().collect();
+        if distinct.len() == rows.len() && distinct.is_disjoint(&taken) && fit(&rows) {
+            taken.extend(distinct);
+            joined.insert(rows[0], rows);
+        }
+    }
+    let group = |number| joined.remove(&number).or_else(|| (!taken.contains(&number)).then(|| vec![number]));
+    (0..parameters.len()).filter_map(group).collect()
+}
+
+/// The entries of a module, of which those at the head are joined by these groups.
+pub(super) fn join(entries: Vec<Entry>, groups: &[Vec<usize>]) -> Vec<Entry> {
+    let parameters: usize = groups.iter().map(Vec::len).sum();
+    let joined = groups.iter().map(|rows| {
+        let first = &entries[rows[0]];
+        let Origin::Module { gathered, .. } = first.origin else { return first.clone() };
+        let rows: Vec<&Entry> = rows.iter().map(|&row| &entries[row]).collect();
+        if let [single] = rows[..] {
+            return single.clone();
+        }
+        let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
+        let variables = rows.iter().flat_map(|row| row.variables()).cloned().collect();
+        Entry {
+            name: names::joined(&names),
+            rows: names,
+            ty: TensorType::new(first.ty.dtype, [&[rows.len()], &first.ty.shape[..]].concat()),
+            origin: Origin::Module { variables, gathered },
+            sharding: first.sharding.stacked(),
+        }
+    });
+    joined.chain(entries[parameters..].iter().cloned()).collect()
+}
+
+impl Entry {
+    pub(crate) fn is_joined(&self) -> bool {
+        !self.rows.is_empty()
+    }
+
+    /// The names that users know: those of the rows, or its own.
+    pub(crate) fn names(&self) -> &[String] {
+        if self.is_joined() { &self.rows } else { slice::from_ref(&self.name) }
+    }
+
+    /// The type of what has one of those names.
+    pub(crate) fn row_type(&self) -> TensorType {
+        TensorType::new(self.ty.dtype, &self.ty.shape[usize::from(self.is_joined())..])
+    }
+
+    /// How that lies.
+    pub(crate) fn row_sharding(&self) -> Sharding {
+        if self.is_joined() { self.sharding.row() } else { self.sharding.clone() }
+    }
+
+    /// What has those names, of a value of this entry.
+    pub(crate) fn split(&self, value: &Tensor) -> Vec<Tensor> {
+        match self.rows.len() {
+            0 => vec![value.clone()],
+            rows => (0..rows).map(|row| value.index(0, row as isize)).collect(),
+        }
+    }
+
+    /// The value of this entry, of what has those names.
+    pub(crate) fn stack(&self, values: &[Tensor]) -> Tensor {
+        match values {
+            [single] if !self.is_joined() => single.clone(),
+            rows => Tensor::stack(&rows.iter().collect::<Vec<_>>(), 0),
+        }
+    }
+
+    /// As [`Entry::stack`], on the host, of whole values or of the same part of each.
+    pub(crate) fn stack_literals(&self, mut literals: Vec<Literal>) -> Result<Literal> {
+        if !self.is_joined() && literals.len() == 1 {
+            return Ok(literals.remove(0));
+        }
+        let row = literals.first().map_or_else(|| self.row_type(), |first| first.ty().clone());
+        let ty = TensorType::new(row.dtype, [&[literals.len()], &row.shape[..]].concat());
+        let bytes: Vec<&[u8]> = literals.iter().map(Literal::bytes).collect();
+        Ok(Literal::from_bytes(ty, &bytes.concat())?)
+    }
+
+    /// Which part of what has those names lies in a part of this entry.
+    pub(crate) fn row_block(&self, block: &Block) -> Block {
+        let skipped = usize::from(self.is_joined());
+        Block { start: block.start[skipped..].to_vec(), size: block.size[skipped..].to_vec() }
+    }
+
+    /// What belongs to each element of this entry, with names made of those here.
+    pub(super) fn alike(&self, name: impl Fn(&str) -> String, dtype: DType, origin: Origin) -> Entry {
+        Entry {
+            name: name(&self.name),
+            rows: self.rows.iter().map(|row| name(row)).collect(),
+            ty: TensorType::new(dtype, &self.ty.shape),
+            origin,
+            sharding: self.sharding.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_nn::optim::{AdamW, Lamb, Optimizer, ParamGroups};
+    use fulmen_nn::{Linear, Module as _, scan_layers, scanned};
+    use fulmen_tensor::Mesh;
+
+    use super::*;
+    use crate::setting::Choices;
+    use crate::state::StateLayout;
+    use crate::{Plan, Strategy, Trainer};
+
+    /// The joined entries of three layers, each with its type and how it lies.
+    fn joined(optimizer: impl Optimizer, frozen: &[&str]) -> Vec<String> {
+        let layers: Vec<Linear> = (0..3).map(|_| Linear::new(16, 8)).collect();
+        layers.initialize(0);
+        for (name, parameter) in layers.parameters() {
+            parameter.set_requires_grad(!frozen.contains(&name.as_str()));
+        }
+        let x = Tensor::ones(DType::F32, [2, 16]);
+        let (_, scanned) =
+            scanned(|| scan_layers(&layers, &x, |layer, x| Tensor::concatenate(&[&layer.forward(x); 2], 1)));
+        let mesh = Mesh::new([("data", 8)]).unwrap();
+        let replicas = Strategy::replicas(&mesh);
+        let options = Trainer::builder().strategy(Strategy::Fsdp).options().unwrap();
+        let setting = Choices::from(options).on(mesh, replicas);
+        let optimizers = Optimizers::from_module(Box::new(optimizer));
+        let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
+        let phases = Phases::new(&layers, &optimizers, &setting, (&plan, 1)).unwrap();
+        let layout = StateLayout::new(&layers, &optimizers, &setting, phases, &scanned);
+        let joined = layout.entries().iter().filter(|entry| entry.is_joined());
+        joined.map(|entry| format!("{} {} {}", entry.name, entry.ty, entry.sharding)).collect()
+    }
+
+    #[test]
+    fn layers_of_a_scan_are_joined_where_training_treats_them_alike() {
+        let all = [
+            "*.weight f32[3, 8, 16] [-, -, data]",
+            "*.bias f32[3, 8] [-, data]",
+            "optimizer/exp_avg/*.weight f32[3, 8, 16] [-, -, data]",
+            "optimizer/exp_avg_sq/*.weight f32[3, 8, 16] [-, -, data]",
+            "optimizer/exp_avg/*.bias f32[3, 8] [-, data]",
+            "optimizer/exp_avg_sq/*.bias f32[3, 8] [-, data]",
+        ];
+        assert_eq!(joined(AdamW::new(0.1), &[]), all);
+        assert_eq!(joined(AdamW::new(0.1), &["0.bias", "1.bias", "2.bias"]), all[..4]);
+        assert_eq!(joined(AdamW::new(0.1), &["1.bias"]), [all[0], all[2], all[3]]);
+        assert_eq!(joined(ParamGroups::new(AdamW::new(0.1)).no_decay_on_biases_and_norms(), &[]), all);
+        assert_eq!(joined(ParamGroups::new(AdamW::new(0.1)).lr_factor("1.weight", 2.0), &[]).len(), 3);
+        assert!(joined(Lamb::new(0.1), &[]).is_empty(), "the length of each layer's weights counts");
+    }
+}
