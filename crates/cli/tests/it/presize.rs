@@ -1,4 +1,4 @@
-//! Pre-sizing: folders of images to shards of smaller ones.
+//! Pre-sizing: folders of images into shards of smaller ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use fulmen_data::SampleRng;
 use fulmen_images::{Image, ImageFolder, ImagePipeline};
 use fulmen_shards::TarShardWriter;
 
-/// A folder of 23 images of two classes, each 60 × 40 except one of 20 × 30.
+/// A folder of 23 images of two classes, each 60 × 40 but for one of 20 × 30.
 fn folder(root: &Path) -> ImageFolder {
     for i in 0..23usize {
         let class = root.join(["cat", "dog"][i % 2]);
@@ -32,7 +32,7 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|path| (path.strip_prefix(folder).unwrap().to_owned(), fs::read(path).unwrap())).collect()
 }
 
-/// The files of a tar by name.
+/// The files of a tar by their names.
 fn entries(path: &Path) -> Vec<(String, Vec<u8>)> {
     let mut archive = tar::Archive::new(fs::File::open(path).unwrap());
     let entries = archive.entries().unwrap().map(|entry| {
@@ -68,23 +68,23 @@ fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
         let index: usize = name.trim_end_matches(".jpg").parse().unwrap();
         let about = &all.iter().find(|(other, _)| *other == name.replace(".jpg", ".json")).unwrap().1;
         let about: serde_json::Value = serde_json::from_slice(about).unwrap();
-        assert_eq!(images.join(about["path"].as_str().unwrap()), images.path(index));
-        // The JPEG is close to the resized image.
-        let file = fs::read(images.path(index)).unwrap();
+        assert_eq!(images.join(about["path"].as_str().unwrap()), dataset.path(index));
+        // The JPEG is near to the image that was resized.
+        let file = fs::read(dataset.path(index)).unwrap();
         let expected = ImagePipeline::rgb().resize(32).decode(&file, &mut random).unwrap();
         let distance: i64 =
             found.pixels().iter().zip(expected.pixels()).map(|(a, b)| (i64::from(*a) - i64::from(*b)).abs()).sum();
         assert!(distance < 12 * found.pixels().len() as i64, "{name}: {distance}");
     }
 
-    // The same for another number of threads, and for a run that was interrupted after its first shard.
+    // The same for another number of threads, and where a run was ended after its first shard.
     let sound = files(&out);
     fs::remove_file(&shards[1].path).unwrap();
     fs::remove_file(&shards[2].path).unwrap();
     assert_eq!(presize().threads(1).run(&dataset, &()).unwrap(), shards);
     assert!(files(&out) == sound);
 
-    // The images are the same if their folder moves, and complete shards are not read again.
+    // The images are the same wherever their folder is, and shards that are made once are not read again.
     let moved = temporary.path().join("moved");
     fs::rename(&images, &moved).unwrap();
     let dataset = ImageFolder::open(&moved).unwrap();
@@ -116,7 +116,7 @@ fn what_cannot_be_decoded_is_named_or_left_out() {
     let error = Presize::new(&out).shorter_side(0).run(&ImageFolder::open(&images).unwrap(), &()).unwrap_err();
     assert!(error.is_usage(), "{error}");
 
-    // The whole cause is in one message, and is not repeated.
+    // The whole cause in one message, and nothing of it again behind it.
     let _ = fs::remove_dir_all(&out);
     fs::write(&out, "a file").unwrap();
     let error = Presize::new(&out).shorter_side(32).run(&ImageFolder::open(&images).unwrap(), &()).unwrap_err();
@@ -230,7 +230,7 @@ fn a_killed_run_goes_on_and_leaves_nothing_half_written() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // Whenever it was killed: some shards exist, and one that is cut short.
+    // Whenever it was killed: some shards are there, and one that is cut off.
     fs::remove_file(killed.join("shard-000022.tar")).unwrap_or_default();
     fs::write(killed.join(".part-AbCdEf"), vec![1; 700]).unwrap();
     assert!(shards_info(&[&killed]).unwrap().samples() >= 2);

@@ -10,8 +10,8 @@ use fulmen_tensor::{Block, DType, Literal, Sharding, Tensor, TensorType, Variabl
 
 use super::{Entry, Origin, names};
 use crate::Result;
-use crate::setting::optimizers::Optimizers;
-use crate::setting::phases::Phases;
+use crate::step_config::optimizers::Optimizers;
+use crate::step_config::phases::Phases;
 
 /// For each tensor that the parameters become the numbers of those that are its rows, or of the one that it is. `scanned` says
 /// which variables scans stack; those are joined which lie alike, and which training treats alike and element by element.
@@ -148,8 +148,8 @@ mod tests {
     use fulmen_tensor::Mesh;
 
     use super::*;
-    use crate::setting::Choices;
     use crate::state::StateLayout;
+    use crate::step_config::Choices;
     use crate::{Plan, Strategy, Trainer};
 
     /// The joined entries of three layers, each with its type and how it lies.

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::common::{CLASSES, FEATURES, Record, tensors, train_loader, trainer, val_loader};
-use fulmen_data::LastBatch;
+use crate::common::{CLASSES, DROP_LAST, FEATURES, Record, tensors, train_loader, trainer, val_loader};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Lamb, Optimizer, ParamGroups, Sgd};
 use fulmen_nn::{LayerNorm, Linear, Module, scan_layers};
@@ -122,7 +121,7 @@ fn a_scan_trains_as_layers_one_after_the_other() {
                 let (module, record) = (Deep::new(scan, optimizer), Record::default());
                 let builder = devices(set(builder(folder.path(), 2))).callback(record.clone());
                 let mut trainer = builder.enable_checkpointing(false).build().unwrap();
-                trainer.fit(&module, &train_loader(80, LastBatch::Drop), Some(&val_loader(24))).unwrap();
+                trainer.fit(&module, &train_loader(80, DROP_LAST), Some(&val_loader(24))).unwrap();
                 let points = record.logs.lock().unwrap().iter().map(|p| p.get("train_loss").unwrap()).collect();
                 let validations = record.validations.lock().unwrap();
                 let validated = validations.iter().map(|p| p.get("val_loss").unwrap()).collect();
@@ -143,7 +142,7 @@ fn a_frozen_layer_stays_as_it_is() {
     module.initialize(7);
     let before = values(&module);
     let mut trainer = builder(folder.path(), 1).enable_checkpointing(false).build().unwrap();
-    trainer.fit(&module, &train_loader(80, LastBatch::Drop), None).unwrap();
+    trainer.fit(&module, &train_loader(80, DROP_LAST), None).unwrap();
     for (name, after) in values(&module) {
         assert_eq!(before[&name] == after, name.starts_with("layers.1."), "{name}");
     }
@@ -160,7 +159,7 @@ fn a_checkpoint_knows_no_scan() {
             if let Some(from) = from {
                 builder = builder.ckpt_path(from);
             }
-            let summary = builder.build().unwrap().fit(&module, &train_loader(72, LastBatch::Drop), None).unwrap();
+            let summary = builder.build().unwrap().fit(&module, &train_loader(72, DROP_LAST), None).unwrap();
             (values(&module), summary.last_checkpoint.unwrap())
         };
         let [scanned, unrolled] = [true, false].map(|scan| fit(scan, 1, None).1);
@@ -188,7 +187,7 @@ fn a_scan_goes_on_from_a_checkpoint_bit_for_bit() {
             let module = Deep::new(true, adamw);
             let set = devices(builder(folder.path(), 2)).accumulate_grad_batches(3).gradient_clip_val(0.3);
             let mut trainer = set.build().unwrap();
-            let mut step = trainer.train_step(&module, &train_loader(64, LastBatch::Drop)).unwrap();
+            let mut step = trainer.train_step(&module, &train_loader(64, DROP_LAST)).unwrap();
             if let Some(from) = from {
                 step.load(from).unwrap();
             }
@@ -220,7 +219,7 @@ fn lengths_are_logged_of_each_layer() {
         let monitor = NormMonitor::new().group_by(NormGroup::Parameter);
         let builder = builder(folder.path(), 1).callback(record.clone()).callback(monitor).log_grad_norm(true);
         let mut trainer = builder.enable_checkpointing(false).build().unwrap();
-        trainer.fit(&Deep::new(scan, sgd), &train_loader(24, LastBatch::Drop), None).unwrap();
+        trainer.fit(&Deep::new(scan, sgd), &train_loader(24, DROP_LAST), None).unwrap();
         let points = record.logs.lock().unwrap();
         points[1].columns().into_iter().map(|(name, value)| (name, vec![value])).collect::<BTreeMap<_, _>>()
     };
@@ -235,10 +234,10 @@ fn a_module_trains_on_with_what_it_has() {
         let (module, folder) = (Deep::new(scan, adamw), tempfile::tempdir().unwrap());
         for epochs in [1, 2] {
             let builder = builder(folder.path(), epochs).enable_checkpointing(false);
-            builder.build().unwrap().fit(&module, &train_loader(40, LastBatch::Drop), None).unwrap();
+            builder.build().unwrap().fit(&module, &train_loader(40, DROP_LAST), None).unwrap();
         }
         for (name, variable) in module.state() {
-            assert!(variable.get().array().is_some(), "`{name}` lies on no device");
+            assert!(variable.get().array().is_some(), "`{name}` is on no device");
         }
         values(&module)
     };
