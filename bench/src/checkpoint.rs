@@ -84,7 +84,7 @@ struct Turns<'a> {
     workload: Workload,
 }
 
-/// What the rounds measured: seconds, but for the ratio of steps.
+/// What the rounds measured: seconds, except the ratio of steps.
 #[derive(Default)]
 struct Measured {
     lost: Vec<f64>,

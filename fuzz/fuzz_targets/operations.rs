@@ -23,7 +23,7 @@ const LARGE: usize = 1 << 14;
 
 struct Compiler {
     client: Client,
-    /// One input in so many is compiled.
+    /// One of this number of inputs is compiled.
     one_in: usize,
     seen: usize,
     compiled: usize,

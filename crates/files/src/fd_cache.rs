@@ -1,4 +1,4 @@
-//! Local files with random access, of which a limited number stays open.
+//! Local files with random access. A limited number of them stays open.
 //!
 //! Not here: reading in sequence (`decompress`).
 

@@ -42,7 +42,7 @@ pub enum Space {
     Gray,
     /// Red, green and blue.
     Rgb,
-    /// As stored, with Adobe's inversion: 255 is no ink.
+    /// As stored, with Adobe's inversion: 255 means no ink.
     Cmyk,
 }
 

@@ -105,7 +105,7 @@ fn listed(folder: &Location, files: &Value) -> Option<Splits> {
 /// How the name of a file gives its split.
 type SplitRule<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The splits by file name, with the rules of `datasets`, of which the first that matches any file counts:
+/// The splits by file name, with the rules of `datasets`. The first rule that matches any file counts:
 /// `data/SPLIT-00000-of-00002`, words in the names of folders, words in file names. Files that do not match do not
 /// belong to a split. If no rule matches, all files are `train`.
 fn by_name(folder: &Location) -> Result<Splits> {

@@ -39,7 +39,7 @@ pub(crate) struct ParquetFile {
     pub(crate) metadata: ArrowReaderMetadata,
 }
 
-/// A file for the `parquet` crate, and the first read error, of which the crate keeps only the text.
+/// A file for the `parquet` crate, and the first read error, because the crate keeps only its text.
 #[derive(Clone)]
 struct ParquetInput {
     input: Arc<SourceFile>,

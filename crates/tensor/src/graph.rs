@@ -134,7 +134,7 @@ pub(crate) struct Graph {
 pub(crate) enum Calls {
     /// It stays one instruction.
     Kept,
-    /// The instructions of its body stand in its place.
+    /// The instructions of its body take its place.
     Inlined,
 }
 
@@ -162,7 +162,7 @@ type Known = QuickMap<Identity, usize>;
 enum Values {
     /// Those of one instruction.
     Of(usize),
-    /// Those of the results of a body that stands in the node's place.
+    /// Those of the results of a body that replaces the node.
     Each(Vec<Value>),
 }
 

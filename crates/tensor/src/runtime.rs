@@ -504,7 +504,7 @@ fn choose(client: &Client, devices: &Devices) -> Result<Places> {
 }
 
 /// The first of `candidates` that has a plugin, with the plugin's file; the last one's error if none has. An error that
-/// says something else than "there is none" stands at once.
+/// says something else than "there is none" is returned at once.
 fn locate_first(
     candidates: &[Platform],
     locate: impl Fn(Platform) -> fulmen_pjrt::Result<PathBuf>,

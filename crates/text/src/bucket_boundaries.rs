@@ -126,7 +126,7 @@ pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<BucketBounda
 /// The boundaries with the smallest sum of padded lengths. `steps` has the distinct lengths and the cumulative numbers
 /// of samples.
 fn cheapest(steps: &[(u64, u64)], count: usize) -> Vec<usize> {
-    // costs[last]: the minimum for the samples up to `last`, with the boundaries so far, of which the last is at
+    // costs[last]: the minimum for the samples up to `last`, with the boundaries so far; the last is at
     // `last`.
     let mut costs: Vec<u128> =
         steps.iter().map(|(length, samples)| u128::from(*length) * u128::from(*samples)).collect();

@@ -94,7 +94,7 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     })
 }
 
-/// The program's own arguments that the checkpoint to be used was written with, but for those that are given.
+/// The program's own arguments that the checkpoint to be used was written with, except those that are given.
 fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>, Failure> {
     let given = command.clone().ignore_errors(true).try_get_matches_from(args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = leaf(&given);

@@ -69,7 +69,7 @@ fn given(arg: &Arg, matches: &ArgMatches) -> Result<Option<Json>> {
         return Ok(None);
     };
     let texts: Vec<&str> = raw
-        .map(|text: &OsStr| text.to_str().ok_or("the value is no UTF-8, so TOML cannot hold it"))
+        .map(|text: &OsStr| text.to_str().ok_or("the value is not UTF-8, so TOML cannot hold it"))
         .collect::<Result<_, _>>()?;
     Ok(match texts[..] {
         [text] if !takes_many(arg) => Some(typed(text)),

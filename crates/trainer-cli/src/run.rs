@@ -47,7 +47,7 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
         return Ok(ExitCode::SUCCESS);
     }
     let config = print_config(command, matches, &options, |arg| invocation.source(arg, &by_program));
-    // A value that is no UTF-8 cannot be kept, but runs.
+    // A value that is not UTF-8 cannot be kept, but runs.
     let own = arguments::<P>(&invocation.matches).unwrap_or_default();
     builder = builder.program_arguments(own, config.ok());
     let title = command.get_bin_name().unwrap_or(command.get_name());

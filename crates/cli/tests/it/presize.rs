@@ -10,7 +10,7 @@ use fulmen_data::SampleRng;
 use fulmen_images::{Image, ImageFolder, ImagePipeline};
 use fulmen_shards::TarShardWriter;
 
-/// A folder of 23 images of two classes, each 60 × 40 but for one of 20 × 30.
+/// A folder of 23 images of two classes, all 60 × 40 except one of 20 × 30.
 fn folder(root: &Path) -> ImageFolder {
     for i in 0..23usize {
         let class = root.join(["cat", "dog"][i % 2]);

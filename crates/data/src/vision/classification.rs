@@ -23,7 +23,7 @@ pub struct IdxClassification {
 }
 
 impl IdxClassification {
-    /// Pairs images with labels, which must lie in `0..num_classes`.
+    /// Pairs images with labels, which must be within `0..num_classes`.
     pub fn new(images: IdxFile, labels: IdxFile, num_classes: usize) -> Result<IdxClassification> {
         let (count, rest) = match images.dims() {
             [count, rest @ ..] if !rest.is_empty() => (*count, rest),

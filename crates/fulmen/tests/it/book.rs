@@ -147,7 +147,7 @@ fn variables(folder: &Path, found: &mut BTreeSet<String>) {
             let text = text.split("#[cfg(test)]").next().unwrap_or_default();
             for rest in text.split("\"FULMEN_").skip(1) {
                 let end = rest.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(rest.len());
-                // The prefix alone is no variable.
+                // The prefix alone is not a variable.
                 if end > 0 && !rest.starts_with("TEST_") {
                     found.insert(format!("FULMEN_{}", &rest[..end]));
                 }

@@ -125,7 +125,7 @@ fn a_name_that_an_option_does_not_have_is_told_with_the_line_when_the_trainer_is
     }
 }
 
-/// The names of the prelude beside those of a crate's root: none of them may become ambiguous.
+/// The names of the prelude together with those of a crate's root: none of them may become ambiguous.
 mod beside_a_glob {
     #[test]
     fn of_layers() {

@@ -387,7 +387,7 @@ fn rand_augment_does_each_operation_at_its_magnitude() {
         let result = augment.apply(image.clone(), &mut random(index)).unwrap();
         match expected.iter().position(|one| *one == result) {
             Some(place) => seen[place] += 1,
-            None => panic!("sample {index} is none of them"),
+            None => panic!("sample {index} is not among them"),
         }
     }
     assert!(seen[..5].iter().all(|&count| count > 90), "{seen:?}");

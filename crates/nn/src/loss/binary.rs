@@ -190,7 +190,7 @@ pub struct SigmoidFocalLoss {
 }
 
 impl SigmoidFocalLoss {
-    /// The mean (torchvision's default is no reduction), with α = 0.25 and γ = 2.
+    /// The mean (torchvision does not reduce by default), with α = 0.25 and γ = 2.
     pub fn new() -> SigmoidFocalLoss {
         SigmoidFocalLoss { reduction: Reduction::Mean, alpha: Some(0.25), gamma: 2.0 }
     }

@@ -97,7 +97,7 @@ fn a_file_that_cannot_be_written_leaves_all_as_it_was() {
     let error = write(&path, &one, &BTreeMap::new()).unwrap_err();
     assert!(error.is_io() && error.to_string().contains("no/such/folder"), "{error}");
 
-    // A folder stands where the file is to go: the new file is complete and cannot take its place.
+    // A folder has the path of the file: the new file is complete and cannot take its place.
     let taken = folder.path().join("taken");
     fs::create_dir(&taken).unwrap();
     fs::write(taken.join("inside"), "kept").unwrap();

@@ -54,7 +54,7 @@ macro_rules! sized_struct {
                 end
             };
 
-            /// All zero but for `struct_size`.
+            /// All zero except `struct_size`.
             pub(crate) fn new() -> Self {
                 // SAFETY: every field is an integer, a bool, a raw pointer, an optional function or a union or struct
                 // of those, for all of which zero bytes are a value.

@@ -106,7 +106,7 @@ struct PciDevice {
     group: Option<String>,
 }
 
-/// Google's PCI devices but for the network cards and disks that its virtual machines have.
+/// Google's PCI devices except the network cards and disks that its virtual machines have.
 fn google_devices(sys: &Path) -> Vec<PciDevice> {
     let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
     let mut found = fs::read_dir(sys.join("bus/pci/devices"))

@@ -178,7 +178,7 @@ unsafe extern "C" fn put(args: *mut PJRT_KeyValuePutCallback_Args) -> *mut PJRT_
     }
 }
 
-/// A negative time is no limit, which here is 24 days: a sum of it and the present must not overflow.
+/// A negative time means no limit, which here is 24 days: a sum of it and the present must not overflow.
 fn milliseconds(timeout: i32) -> Duration {
     Duration::from_millis(u64::try_from(timeout).unwrap_or(i32::MAX as u64))
 }

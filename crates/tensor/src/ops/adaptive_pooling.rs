@@ -24,7 +24,7 @@ const MOST_SLICES: usize = 64;
 /// As many windows as this are listed while recording.
 const MOST_WINDOWS: usize = 1 << 20;
 
-/// The first of the pooled axes, or why there are none of these sizes.
+/// The first of the pooled axes, or why these sizes are not possible.
 fn first_axis(x: &Tensor, sizes: &[usize]) -> Result<usize, String> {
     let Some(first) = x.rank().checked_sub(sizes.len()) else {
         return Err(format!("the sizes {sizes:?} name more axes than {} has", x.ty()));

@@ -159,7 +159,7 @@ impl Operation for Gather {
     }
 }
 
-/// What stands where an index lies outside: NaN, or where there is none the least signed or the largest unsigned integer,
+/// The element for an index out of range: NaN, or for integers the least signed or the largest unsigned one,
 /// or `true`.
 fn nothing(dtype: DType) -> Tensor {
     // Infinities saturate.

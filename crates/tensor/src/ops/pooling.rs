@@ -277,7 +277,7 @@ impl Pooling {
         let n = self.window.len();
         let fits = [self.stride.len(), self.padding.len(), self.dilation.len()].iter().all(|&named| named == n);
         if !fits || over.rank() != n + 2 {
-            return Err(format!("{} is no [batch, channels, …] for windows over {n} axes: {self:?}", over.ty()));
+            return Err(format!("{} is not a [batch, channels, …] for windows over {n} axes: {self:?}", over.ty()));
         }
         let extents: Vec<usize> = (0..n).map(|i| extent(self.window[i], self.dilation[i])).collect();
         if let Some(i) = (0..n).find(|&i| self.padding[i] > extents[i] / 2) {

@@ -9,7 +9,7 @@ pub(super) fn product(sizes: &[usize]) -> usize {
     sizes.iter().fold(1usize, |n, &size| n.saturating_mul(size))
 }
 
-/// Sizes of which one may be −1: the one that makes up `count` elements.
+/// Sizes; one may be −1 and is then chosen so that there are `count` elements.
 fn inferred(sizes: &[isize], count: usize) -> Result<Vec<usize>, String> {
     let unknown = sizes.iter().filter(|&&size| size == -1).count();
     if unknown > 1 || sizes.iter().any(|&size| size < -1) {
@@ -85,7 +85,7 @@ impl Tensor {
         })
     }
 
-    /// Splits one axis into several of these sizes, of which one may be −1: it is what the others leave (PyTorch's
+    /// Splits one axis into several of these sizes. One may be −1: it is what the others leave (PyTorch's
     /// `unflatten`).
     ///
     /// ```

@@ -13,7 +13,7 @@ use crate::scope::Refusal;
 enum Infinities {
     /// For sums, which are ∞ where an element is.
     Both,
-    /// For shares of a sum: beside ∞ there are none, and each is NaN, as in JAX and PyTorch.
+    /// For shares of a sum: with ∞ in the row there are none, and each is NaN, as in JAX and PyTorch.
     Negative,
 }
 

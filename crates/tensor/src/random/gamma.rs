@@ -40,7 +40,7 @@ fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
             let u = Tensor::record("gamma", || unit(&fold_in_tensor(&uniforms, number), dtype, shape.clone()));
             let root = &x * &c + 1.0;
             let (squared, tried) = (&x * &x, &root * &root * &root);
-            // The first condition is implied by the second but for a few; of a root below 0 there is no logarithm, and a
+            // The first condition is implied by the second except for a few; of a root below 0 there is no logarithm, and a
             // comparison with NaN is false.
             let squeezed = u.lt(&squared * &squared * -0.0331 + 1.0);
             let exact = u.log().lt(&squared * 0.5 + &d * (tried.log() - &tried + 1.0));

@@ -63,7 +63,7 @@ pub fn shuffle(key: impl AsTensor, x: impl AsTensor, axis: isize) -> Tensor {
 ///
 /// Without replacement, `p` needs as many numbers that are not 0 as are drawn.
 ///
-/// Poisoned if there is nothing to choose from, if more are wanted than there are without replacement, if `p` is no
+/// Poisoned if there is nothing to choose from, if more are wanted than there are without replacement, if `p` is not a
 /// vector of `n` floats, or if `n` is more than an i32 counts.
 ///
 /// ```

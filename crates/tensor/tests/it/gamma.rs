@@ -60,7 +60,7 @@ fn a_parameter_may_be_a_tensor_and_be_wrong_in_places() {
         assert!(row[0] >= 0.0 && (700.0..1100.0).contains(&row[2]), "{row:?}");
         assert!([row[1], row[3], row[4]].iter().all(|x| x.is_nan()), "{row:?}");
     }
-    // The number as a tensor is the number, but for what the compiler folds of one that it knows; 16-bit ones are drawn as
+    // The number as a tensor is the number, except for what the compiler folds of one that it knows; 16-bit ones are drawn as
     // f32 and rounded.
     let key = random::key(5);
     let one = random::beta(&key, DType::F32, [6], 0.2, 3.0);

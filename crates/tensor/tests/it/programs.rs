@@ -79,7 +79,7 @@ fn statements_carry_the_line_that_recorded_them() {
         let statement = located(&text).into_iter().find(|(statement, ..)| statement.contains(spelled)).unwrap();
         assert!(statement.1 == operation && statement.2.contains(&here), "{statement:?}");
     }
-    // Each location stands in the text once.
+    // Each location is in the text once.
     let mut defined: Vec<_> = text.lines().filter(|line| line.starts_with("#loc")).collect();
     defined.iter_mut().for_each(|line| *line = line.split_once(" = ").unwrap().1);
     let all = defined.len();

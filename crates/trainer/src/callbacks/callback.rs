@@ -35,8 +35,8 @@ pub trait Callback: Send {
         false
     }
 
-    /// What the compiled step does for it, if anything. A Trainer has one callback for each kind of part, but
-    /// for [`StepPart::Unfreeze`].
+    /// What the compiled step does for it, if anything. A Trainer has one callback for each kind of part, except
+    /// [`StepPart::Unfreeze`].
     fn step_part(&self) -> Option<StepPart> {
         None
     }
@@ -85,7 +85,7 @@ pub trait Callback: Send {
     /// After the last batch of a prediction.
     fn on_predict_end(&mut self) {}
 
-    /// What of this callback belongs in a checkpoint.
+    /// The state of this callback for a checkpoint.
     fn state(&self) -> Option<Json> {
         None
     }

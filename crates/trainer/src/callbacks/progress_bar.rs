@@ -113,7 +113,7 @@ impl ProgressBar {
         Some(step_line(rates, self.throughput.left(rates, global_step)))
     }
 
-    /// Shows so many batches of how many; nothing where there is no terminal.
+    /// Shows how many of the batches are done; nothing without a terminal.
     fn show(&mut self, title: String, batch: u64, batches: u64) {
         if self.bar.is_none() && !is_terminal() {
             return;

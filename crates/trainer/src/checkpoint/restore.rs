@@ -1,4 +1,4 @@
-//! [`Value`]: a tensor of a checkpoint, of which each process reads what its devices need.
+//! [`Value`]: a tensor of a checkpoint. Each process reads what its devices need of it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;

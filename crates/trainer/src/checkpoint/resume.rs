@@ -75,7 +75,7 @@ impl ResumePoint {
             (_, None) => {
                 if named.is_some() {
                     note(&format!(
-                        "note: there is no checkpoint of this program under {}: starting anew",
+                        "note: there is no checkpoint of this program under {}: starting from the beginning",
                         root.display()
                     ));
                 }

@@ -20,7 +20,7 @@ use crate::state::model_summary;
 use crate::step_config::StepConfig;
 use crate::{Error, FitSummary, Media, Picture, TrainStart, TrainingModule, host_memory};
 
-/// A page is written again after this time at the earliest, but for the last one.
+/// A page is written again after this time at the earliest, except the last one.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// How deep the table of the model goes.
 const MODEL_DEPTH: usize = 3;

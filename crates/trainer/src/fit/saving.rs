@@ -157,7 +157,7 @@ impl Fit<'_> {
 }
 
 /// The program that copies the state on the devices, so that the copy goes to the host while training goes on. It copies as
-/// much as fits beside the step; for the rest a save waits. There is none where the devices have no memory of their own.
+/// much as fits in addition to the step; for the rest a save waits. There is none where the devices have no memory of their own.
 pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Result<Option<CopyProgram>> {
     if !session.choices.options.saves() {
         return Ok(None);
@@ -173,7 +173,7 @@ pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Resul
     let [whole, part] = [layout.ids().collect(), copied.clone()].map(|ids: Vec<_>| layout.device_bytes(ids, mesh));
     if limit.is_some() && part < whole {
         note(&format!(
-            "note: beside the step, the memory of each device has room for a copy of {:.1} of the {:.1} MB of training state: \
+            "note: in addition to the step, the memory of each device has room for a copy of {:.1} of the {:.1} MB of training state: \
              training waits while the rest goes to the host for a checkpoint. Strategy fsdp over more devices makes the \
              state of each smaller",
             part as f64 / 1e6,

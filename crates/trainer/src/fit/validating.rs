@@ -24,7 +24,7 @@ impl Fit<'_> {
         due.map(|set| set.evaluation.dataset.clone()).collect()
     }
 
-    /// Those that are due with the end of the epoch, of which a checkpoint of an earlier version does not tell.
+    /// Those that are due with the end of the epoch, which a checkpoint of an earlier version does not have.
     pub(super) fn due_with_the_epoch(&self) -> Vec<String> {
         let mut due = self.due(&self.step.progress());
         let asked =

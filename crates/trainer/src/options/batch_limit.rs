@@ -45,7 +45,7 @@ impl BatchLimit {
         self.refusal().or(self.is_zero().then_some("it must be more than 0"))
     }
 
-    /// Of so many batches.
+    /// The number of batches, of this many.
     pub(crate) fn of(self, batches: u64) -> u64 {
         match self {
             BatchLimit::Share(share) if share >= 1.0 => batches,
@@ -55,7 +55,7 @@ impl BatchLimit {
         }
     }
 
-    /// A loader with so many batches in an epoch. `option` names the limit.
+    /// A loader with this number of batches in an epoch. `option` names the limit.
     pub(crate) fn apply(self, loader: DataLoader, option: &str) -> Result<DataLoader> {
         let batches = loader.len() as u64;
         let is_share = matches!(self, BatchLimit::Share(_));
@@ -123,7 +123,7 @@ impl fmt::Display for BatchLimit {
     }
 }
 
-/// Whether a run only tries everything out, on so many batches of each loader: `true` is one, `false` or 0 none.
+/// Whether a run only tries everything out, on this number of batches of each loader: `true` is one, `false` or 0 none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastDevRun(u64);
 

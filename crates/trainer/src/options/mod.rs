@@ -175,7 +175,7 @@ fn parse<T: FromStr>(text: &OsStr) -> Result<T, String>
 where
     T::Err: std::fmt::Display,
 {
-    text.to_str().ok_or("it is no UTF-8")?.parse().map_err(|e: T::Err| e.to_string())
+    text.to_str().ok_or("it is not UTF-8")?.parse().map_err(|e: T::Err| e.to_string())
 }
 
 impl Text for u64 {
@@ -243,7 +243,7 @@ texts!(
 
 impl Text for Duration {
     fn parse_env(text: &OsStr) -> Result<Duration, String> {
-        let text = text.to_str().ok_or("it is no UTF-8")?;
+        let text = text.to_str().ok_or("it is not UTF-8")?;
         duration::parse_time(text).map_err(|why| format!("{why}; expected a time, 25s or 1m30s say"))
     }
     fn show(value: &Duration) -> String {

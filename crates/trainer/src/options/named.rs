@@ -8,11 +8,11 @@ macro_rules! named {
             fn from_str(name: &str) -> crate::Result<$ty> {
                 NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
                     if let Some(instead) = crate::options::old_names::instead(name) {
-                        return crate::Error::usage(format!(concat!("`{}` is no ", $what, ": {}"), name, instead));
+                        return crate::Error::usage(format!(concat!("`{}` is not a ", $what, ": {}"), name, instead));
                     }
                     let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
                     crate::Error::usage(format!(
-                        concat!("`{}` is no ", $what, "; there are: {}"),
+                        concat!("`{}` is not a ", $what, "; there are: {}"),
                         name,
                         known.join(", ")
                     ))

@@ -122,8 +122,9 @@ impl ProcessGroup {
         if self.process().is_coordinator() {
             let value = make()?;
             let text = value.to_text();
-            let text = text
-                .ok_or_else(|| Error::usage(format!("{what}: a path is no UTF-8, and processes share it as that")))?;
+            let text = text.ok_or_else(|| {
+                Error::usage(format!("{what}: a path is not UTF-8, and processes share paths as UTF-8"))
+            })?;
             self.coordination.put(&key, text)?;
             return Ok(value);
         }

@@ -179,7 +179,7 @@ fn points(n: usize) -> TensorDataset {
     TensorDataset::builder().array("x", [n, 1], x.clone()).array("y", [n, 1], x).build().unwrap()
 }
 
-/// Data of which one sample cannot be read.
+/// Data with one sample that cannot be read.
 struct Broken(TensorDataset, usize);
 
 impl Dataset for Broken {

@@ -163,7 +163,7 @@ impl CompiledStep {
     }
 
     /// Hands one step to the device. The state is afterwards that after the step, and so are the sums of what it logs, which
-    /// begin anew where there are none. Gives what else the step gives.
+    /// start from zero where there are none. Returns the other results of the step.
     pub(crate) fn call(
         &self,
         runtime: &Runtime,

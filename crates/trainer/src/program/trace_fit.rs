@@ -83,7 +83,7 @@ pub(crate) fn trace_fit(
     Ok(TracedFit { plan, limits, train, layout, program, validation: sets, declared })
 }
 
-/// Records the training step on a batch of each shape, of which an epoch has so many, and says what its state is made of.
+/// Records the training step on a batch of each shape, for an epoch of `batches` batches, and returns the layout of its state.
 pub(crate) fn training_step(
     module: &dyn TrainingModule,
     setting: &StepConfig,

@@ -108,7 +108,7 @@ pub(super) fn gradients<'a>(
         let parts = found.by_ref().take(param.used.len());
         let parts = parts.filter(|(_, is_used)| *is_used).map(|(gradient, _)| gradient);
         let Some(sum) = parts.reduce(|sum, part| sum + part) else { continue };
-        // Summed over the devices, of which each keeps only the part that it updates.
+        // Summed over the devices. Each keeps only the part that it updates.
         let sharding = &values.layout[param.slots.param].sharding;
         let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };
         of.push(Gradient { param, sum });

@@ -79,7 +79,7 @@ impl fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Puts placeholders into the module's variables, for the step of a phase. An epoch has so many batches.
+    /// Puts placeholders into the module's variables, for the step of a phase. An epoch has `batches` batches.
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Arc<Optimizers>,
@@ -150,7 +150,7 @@ impl Recorder {
         (every > 1).then(|| steps.remainder(counted(every)).eq(0.0))
     }
 
-    /// Lets an optimizer step by the gradient of a loss with respect to its parameters, of which the loss was computed.
+    /// Lets an optimizer step by the gradient of a loss with respect to the parameters that the loss was computed from.
     fn optimize(&mut self, optimizer: usize, loss: &Tensor, seen: Vec<Seen>) -> Result<Turn> {
         let (layout, optimizers) = (self.values.layout.clone(), self.optimizers.clone());
         let (slots, member) = (&layout.optimizers[optimizer], &optimizers.members()[optimizer]);

@@ -105,7 +105,7 @@ pub(super) fn learning_rates(
 }
 
 /// What is logged of the lengths of gradients, parameters and updates. Called before the optimizer's step is recorded: at
-/// log points, where there is `at`, a branch makes the step as well, of which the lengths are taken, and only then
+/// log points, where there is `at`, a branch makes the step as well, to take its norms, and only then
 /// the step may write where the parameters lie. So the other steps keep no second copy of them.
 pub(super) fn norms(
     optimizer: &dyn Optimizer,

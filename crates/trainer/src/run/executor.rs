@@ -182,7 +182,7 @@ impl<T> Executor<T> {
                         self.agreed.set(true);
                         Ok(None)
                     }
-                    // One that this build does not know is no Ctrl-C.
+                    // A signal that this build does not know is not a Ctrl-C.
                     Some(name) => Ok(Some(Signal::named(name).unwrap_or(Signal::Terminate))),
                 }
             }

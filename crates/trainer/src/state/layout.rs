@@ -84,7 +84,7 @@ impl Entry {
         }
     }
 
-    /// That value, if it lies on the host.
+    /// That value, if it is on the host.
     pub(super) fn literal(&self) -> Option<Literal> {
         let literals = self.values().iter().map(Tensor::literal).collect::<Option<Vec<_>>>()?;
         self.stack_literals(literals).ok()

@@ -68,7 +68,7 @@ pub(super) fn unfrozen(pattern: &str) -> String {
     format!("{UNFROZEN}{pattern}")
 }
 
-/// The parameter of which a name is a slot.
+/// The parameter whose slot has this name.
 pub(crate) fn parameter_of(slot: &str) -> Option<&str> {
     slot.strip_prefix(OPTIMIZER)?.split_once('/').map(|(_, parameter)| parameter)
 }

@@ -123,7 +123,7 @@ impl Entry {
         Ok(Literal::from_bytes(ty, &bytes.concat())?)
     }
 
-    /// Which part of what has those names lies in a part of this entry.
+    /// The parts of the named rows that a part of this entry holds.
     pub(crate) fn row_block(&self, block: &Block) -> Block {
         let skipped = usize::from(self.is_joined());
         Block { start: block.start[skipped..].to_vec(), size: block.size[skipped..].to_vec() }

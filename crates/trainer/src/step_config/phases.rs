@@ -134,7 +134,7 @@ impl Phases {
         self.begins.iter().rposition(|&begins| begins <= (epoch, batch)).unwrap_or(0)
     }
 
-    /// Where the last of them begin, so many.
+    /// Where the last `count` of them begin.
     pub(crate) fn last(&self, count: usize) -> &[Position] {
         &self.begins[self.begins.len().saturating_sub(count)..]
     }
@@ -174,7 +174,7 @@ impl Phases {
 }
 
 impl Unfreezing {
-    /// The step of one of its parameters, which have made so many; `epoch` is the number of the epoch.
+    /// The step of one of its parameters, after this number of their steps; `epoch` is the number of the epoch.
     pub(crate) fn step(&self, step: &Step, made: &Tensor, epoch: &Tensor) -> Step {
         let step = step.of_parameter(made);
         if self.multiplier == 1.0 {

@@ -68,7 +68,7 @@ pub enum StepPart {
 }
 
 impl StepPart {
-    /// Whether both are of one kind of which a step has one.
+    /// Whether both are of one kind that a step can have only once.
     pub(crate) fn is_like(&self, other: &StepPart) -> bool {
         !matches!(self, StepPart::Unfreeze { .. }) && std::mem::discriminant(self) == std::mem::discriminant(other)
     }

@@ -302,7 +302,7 @@ fn chosen(set: &LoggerSet, own: Vec<Box<dyn Logger>>) -> Result<Vec<Box<dyn Logg
 }
 
 /// The builder's method of an option. A number or a switch is taken as it is, so that a literal has one type that it can
-/// be. Any other option takes what becomes its type too, such as its name on the command line; a name that is none of its
+/// be. Any other option takes what becomes its type too, such as its name on the command line; a name that does not exist for its
 /// values is kept for [`TrainerBuilder::options`] to report.
 macro_rules! setter {
     (@plain $(#[$doc:meta])* $name:ident: $ty:ident) => {

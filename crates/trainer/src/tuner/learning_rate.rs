@@ -192,7 +192,7 @@ impl Callback for Losses {
 
 impl Trainer {
     /// Trains for some steps with a rising learning rate, to see from which on the loss falls and from which on it rises.
-    /// The module has its values back afterwards, and nothing is logged, validated or saved. The rates stand in the place
+    /// The module has its values back afterwards, and nothing is logged, validated or saved. The rates take the place
     /// of the optimizer's schedule: what the Trainer or a group of parameters multiplies that by, they are multiplied by
     /// too.
     ///

@@ -165,7 +165,7 @@ fn a_resumed_run_knows_the_best_states_of_the_one_before_and_leaves_them() {
     assert!(second.best_checkpoint.unwrap().starts_with(folder.path().join("version_1")));
 }
 
-/// Data of which one sample cannot be read.
+/// Data with one sample that cannot be read.
 struct Broken(TensorDataset, usize);
 
 impl Dataset for Broken {

@@ -137,7 +137,7 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
         2,
         "ckpt_path: best: no run of this program under runs has such a checkpoint",
     );
-    ends(&["fit", "--resume", "always"], 2, "`always` is no way to begin; there are: never, auto");
+    ends(&["fit", "--resume", "always"], 2, "`always` is not a way to begin; there are: never, auto");
     ends(&["fit", "--resume", "auto", "--ckpt-path", "x"], 2, "resume: auto means the newest checkpoint");
     ends(&["fit", "--grace", "25"], 2, "expected a time, 25s or 1m30s say");
     ends(&["predict", "--output", "digits.txt"], 2, "must end in .csv or .safetensors");

@@ -141,10 +141,10 @@ impl Start {
 #[test]
 fn a_supervisor_understands_how_a_run_ends_and_the_same_command_goes_on() {
     let runs = tempfile::tempdir().unwrap();
-    // Started anew, as nothing is there to go on from.
+    // Started from the beginning, as there is no checkpoint.
     let whole = runs.path().join("whole");
     let output = Start::Plainly.command(&whole).output().unwrap();
-    assert!(output.status.success() && text(&output).1.contains("starting anew"), "{}", text(&output).1);
+    assert!(output.status.success() && text(&output).1.contains("starting from the beginning"), "{}", text(&output).1);
     let whole = rows(&whole.join("version_0"));
     for start in [Start::Plainly, Start::Nohup, Start::InTheBackground, Start::InASessionOfItsOwn] {
         let root = runs.path().join(format!("{start:?}"));

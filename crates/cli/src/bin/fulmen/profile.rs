@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// How long to record, regardless of steps, such as 2s
     #[arg(long, value_name = "SECONDS", value_parser = duration)]
     duration: Option<Duration>,
-    /// The folder of the run, or a folder of runs, of which the newest is used
+    /// The folder of the run, or a folder of runs, whose newest run is used
     #[arg(long, value_name = "FOLDER", default_value = "runs")]
     run: PathBuf,
     /// How long to wait for the steps; then the trace ends with the steps so far

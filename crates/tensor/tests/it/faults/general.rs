@@ -7,7 +7,7 @@ use fulmen_tensor::{
 
 use crate::faults::zeros;
 
-/// Checks the whole message but for the line, which must be one of this file.
+/// Checks the whole message except the line, which must be one of this file.
 #[track_caller]
 fn check(tensor: &Tensor, expected: &str) {
     let fault = tensor.fault().expect("the operation must be refused");

@@ -55,7 +55,7 @@ fn poolings() {
             max_pool: window and stride must be at least 1, axis 2 has 2 and 0
             max_pool: window and stride must be at least 1, axis 2 has 0 and 0
             max_pool: padding 2 is more than half of the window 2: some windows would hold nothing else
-            max_pool: f32[1, 2, 5, 5] is no [batch, channels, …] for windows over 5 axes: Pooling { window: [2, 2, 2, 2, 2], stride: [2, 2, 2, 2, 2], padding: [0, 0, 0, 0, 0], dilation: [1, 1, 1, 1, 1], ceil_mode: false, count_include_pad: true, divisor: None }
+            max_pool: f32[1, 2, 5, 5] is not a [batch, channels, …] for windows over 5 axes: Pooling { window: [2, 2, 2, 2, 2], stride: [2, 2, 2, 2, 2], padding: [0, 0, 0, 0, 0], dilation: [1, 1, 1, 1, 1], ceil_mode: false, count_include_pad: true, divisor: None }
             avg_pool: the divisor must be at least 1
             adaptive_avg_pool: the sizes [0, 2] must be from 1 to 1048576
             adaptive_max_pool: the sizes [1, 1, 1, 1, 1] name more axes than f32[1, 2, 5, 5] has

@@ -1,4 +1,4 @@
-//! Saving beside the loop: with stores that a test holds up, and that fail.
+//! Saving in parallel to the loop: with stores that a test holds up, and that fail.
 
 use std::io;
 use std::path::Path;
@@ -62,7 +62,7 @@ fn tensors(path: &Path) -> Vec<(String, Vec<u8>)> {
     checkpoint.manifest().tensors.iter().map(whole).collect()
 }
 
-/// A local store of which a test decides when, and whether, it can be written.
+/// A local store; a test decides when, and whether, it can be written.
 #[derive(Clone, Debug)]
 struct Held {
     inner: LocalStore,
