@@ -5,6 +5,7 @@
 //!
 //! Not here: what is logged, and when. The Trainer decides that.
 
+mod appended;
 mod csv;
 mod event;
 mod jsonl;
