@@ -1,10 +1,11 @@
 //! [`CsvLogger`]: `metrics.csv`, with a row for each log point and a column for each metric.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::Logger;
+use crate::appended::Appended;
 use crate::{LogPoint, Media};
 
 /// Writes `metrics.csv` into the run's folder: `epoch`, `step` (both counted as in [`LogPoint`])
@@ -18,18 +19,14 @@ use crate::{LogPoint, Media};
 pub struct CsvLogger {
     path: PathBuf,
     columns: Vec<String>,
-    rows: Vec<LogPoint>,
-    file: Option<File>,
+    /// Empty until the first log point.
+    file: Appended,
 }
 
 impl CsvLogger {
     /// A logger; the Trainer gives it the folder.
     pub fn new() -> CsvLogger {
         CsvLogger::default()
-    }
-
-    fn header(&self) -> Vec<String> {
-        ["epoch", "step"].into_iter().map(str::to_owned).chain(self.columns.iter().cloned()).collect()
     }
 
     fn row(&self, point: &LogPoint) -> Vec<String> {
@@ -47,29 +44,39 @@ impl CsvLogger {
         fulmen_durable::write(&path, Some(bytes.len() as u64), |file| file.write_all(&bytes))
     }
 
-    /// Rewrites all rows, for a new column.
-    fn rewrite(&mut self) -> io::Result<()> {
-        let rows = std::iter::once(self.header()).chain(self.rows.iter().map(|row| self.row(row)));
-        let text = lines(rows)?;
-        fulmen_durable::write(&self.path, Some(text.len() as u64), |file| file.write_all(&text))?;
-        self.file = Some(OpenOptions::new().append(true).open(&self.path)?);
+    /// Writes the file again with more columns, which its rows so far do not have. The rows come from the file, so that they
+    /// take no memory.
+    fn add_columns(&mut self, new: Vec<String>) -> io::Result<()> {
+        let columns = [self.columns.clone(), new].concat();
+        let mut length = 0;
+        fulmen_durable::write(&self.path, None, |file| {
+            let mut writer = csv::Writer::from_writer(&mut *file);
+            writer.write_record(["epoch", "step"].into_iter().chain(columns.iter().map(String::as_str)))?;
+            if self.file.length() > 0 {
+                let mut rows = csv::Reader::from_reader(File::open(&self.path)?.take(self.file.length()));
+                for row in rows.byte_records() {
+                    let mut row = row?;
+                    (self.columns.len()..columns.len()).for_each(|_| row.push_field(b""));
+                    writer.write_byte_record(&row)?;
+                }
+            }
+            writer.flush()?;
+            drop(writer);
+            file.flush()?;
+            length = file.get_ref().metadata()?.len();
+            Ok(())
+        })?;
+        self.columns = columns;
+        self.file = Appended::open(self.path.clone(), length);
         Ok(())
     }
-}
-
-fn lines(rows: impl Iterator<Item = Vec<String>>) -> io::Result<Vec<u8>> {
-    let mut writer = csv::Writer::from_writer(vec![]);
-    for row in rows {
-        writer.write_record(row).map_err(io::Error::other)?;
-    }
-    writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
 }
 
 impl Logger for CsvLogger {
     fn start(&mut self, run_dir: &Path) -> io::Result<()> {
         let path = run_dir.join("metrics.csv");
         if path != self.path {
-            *self = CsvLogger { path, ..CsvLogger::default() };
+            *self = CsvLogger { file: Appended::open(path.clone(), 0), path, columns: vec![] };
         }
         Ok(())
     }
@@ -77,18 +84,53 @@ impl Logger for CsvLogger {
     fn log(&mut self, point: &LogPoint) -> io::Result<()> {
         let new: Vec<String> =
             point.columns().into_iter().map(|m| m.0).filter(|name| !self.columns.contains(name)).collect();
-        self.rows.push(LogPoint { media: vec![], ..point.clone() });
-        self.columns.extend(new.iter().cloned());
-        let line = lines(std::iter::once(self.row(point)))?;
-        let written = match &mut self.file {
-            Some(file) if new.is_empty() => file.write_all(&line),
-            _ => self.rewrite(),
-        };
-        if written.is_err() {
-            // The file may end with half a line: the next log point rewrites it.
-            self.file = None;
+        if !new.is_empty() || self.file.length() == 0 {
+            self.add_columns(new)?;
         }
-        written?;
+        let mut line = csv::Writer::from_writer(vec![]);
+        line.write_record(self.row(point))?;
+        self.file.append(&line.into_inner().map_err(|e| io::Error::other(e.to_string()))?)?;
         point.media.iter().try_for_each(|(name, media)| self.write_media(name, point.global_step, media))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(step: u64, metrics: &[(&str, f64)]) -> LogPoint {
+        let metrics = metrics.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        LogPoint { global_step: step, metrics, ..LogPoint::default() }
+    }
+
+    #[test]
+    fn earlier_rows_lack_a_column_that_comes_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut logger = CsvLogger::new();
+        logger.start(folder.path()).unwrap();
+        let text = || std::fs::read_to_string(folder.path().join("metrics.csv")).unwrap();
+        logger.log(&point(0, &[])).unwrap();
+        assert_eq!(text(), "epoch,step\n0,0\n");
+        logger.log(&point(1, &[("a", 0.1), ("b,\n", f64::NAN)])).unwrap();
+        logger.log(&point(2, &[("a", 0.2)])).unwrap();
+        logger.log(&point(3, &[("c", -1e300), ("d", 4.0), ("a", 0.3)])).unwrap();
+        logger.log(&point(4, &[("d", 5.0)])).unwrap();
+        let rows = "0,0,,,,\n0,1,0.1,NaN,,\n0,2,0.2,,,\n0,3,0.3,,-1";
+        assert_eq!(text(), format!("epoch,step,a,\"b,\n\",c,d\n{rows}{},4\n0,4,,,,5\n", "0".repeat(300)));
+    }
+
+    #[test]
+    fn a_row_that_could_not_be_written_leaves_the_table_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.csv");
+        let mut logger = CsvLogger::new();
+        logger.start(folder.path()).unwrap();
+        // A folder cannot be replaced by a file.
+        std::fs::create_dir(&path).unwrap();
+        assert!(logger.log(&point(1, &[("a", 0.1)])).is_err());
+        std::fs::remove_dir(&path).unwrap();
+        logger.log(&point(2, &[("a", 0.2)])).unwrap();
+        logger.log(&point(3, &[("b", 0.3)])).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "epoch,step,a,b\n0,2,0.2,\n0,3,,0.3\n");
     }
 }

@@ -1,13 +1,13 @@
 //! [`JsonlLogger`]: `metrics.jsonl`, with a line for each log point.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fulmen_nn::metrics::Value;
 use serde_json::{Map, Value as Json, json};
 
+use crate::appended::Appended;
 use crate::{LogPoint, Logger};
 
 /// Writes `metrics.jsonl` into the run's folder, one object per line: `epoch` and `step` (counted
@@ -77,39 +77,6 @@ pub fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
-/// A file that grows by complete records.
-#[derive(Debug, Default)]
-pub(crate) struct Appended {
-    path: PathBuf,
-    file: Option<File>,
-    /// Its length, without the remains of a failed write.
-    length: u64,
-}
-
-impl Appended {
-    /// Creates an empty file, replacing an existing one.
-    pub(crate) fn new(path: PathBuf) -> io::Result<Appended> {
-        Ok(Appended { file: Some(File::create(&path)?), path, length: 0 })
-    }
-
-    /// Appends a record, or leaves the file unchanged.
-    pub(crate) fn append(&mut self, record: &[u8]) -> io::Result<()> {
-        let mut file = match self.file.take() {
-            Some(file) => file,
-            None => {
-                let file = OpenOptions::new().write(true).open(&self.path)?;
-                file.set_len(self.length)?;
-                file
-            }
-        };
-        io::Seek::seek(&mut file, io::SeekFrom::Start(self.length))?;
-        file.write_all(record)?;
-        self.length += record.len() as u64;
-        self.file = Some(file);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,20 +97,5 @@ mod tests {
         assert_eq!(lines[0]["arrays"], json!({ "m": [[1.0, 2.0], [3.0, "Infinity"]], "v": [0.5] }));
         assert_eq!((&lines[1]["epoch"], &lines[1]["step"], lines[1].get("arrays")), (&json!(1), &json!(2), None));
         assert!((unix_seconds() - lines[1]["time"].as_f64().unwrap()).abs() < 3600.0);
-    }
-
-    #[test]
-    fn after_a_failed_write_the_file_ends_with_a_whole_record() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("records");
-        let mut file = Appended::new(path.clone()).unwrap();
-        file.append(b"first\n").unwrap();
-        // A file opened read-only refuses writes, like a full disk; part of a record was written
-        // before.
-        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"sec").unwrap();
-        file.file = Some(File::open(&path).unwrap());
-        assert!(file.append(b"second\n").is_err());
-        file.append(b"third\n").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "first\nthird\n");
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Not here: which values are logged, and when. The Trainer decides that.
 
+mod appended;
 mod csv;
 mod event;
 mod jsonl;

@@ -7,11 +7,12 @@ use fulmen_nn::metrics;
 use prost::Message;
 use serde_json::{Map, Value as Json};
 
+use crate::appended::Appended;
 use crate::event::{
     Event, FILE_VERSION, HParam, HParams, HistogramProto, Image, Metadata, SessionEnd, SessionStart, Summary, Tensor,
     Value,
 };
-use crate::jsonl::{Appended, unix_seconds};
+use crate::jsonl::unix_seconds;
 use crate::{LogPoint, Logger, Media, Picture, Status};
 
 /// Writes an event file into the run's folder. `tensorboard --logdir runs` shows all runs: numbers,

@@ -1,0 +1,68 @@
+//! [`Appended`]: a file of records, for the loggers that write one.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// A file that grows by whole records.
+#[derive(Debug, Default)]
+pub(crate) struct Appended {
+    path: PathBuf,
+    /// Open, unless the last write failed.
+    file: Option<File>,
+    /// How long it is, without the remains of a failed write.
+    length: u64,
+}
+
+impl Appended {
+    /// An empty file, replacing an existing one.
+    pub(crate) fn new(path: PathBuf) -> io::Result<Appended> {
+        Ok(Appended { file: Some(File::create(&path)?), path, length: 0 })
+    }
+
+    /// The file at this path. Its first `length` bytes are kept.
+    pub(crate) fn open(path: PathBuf, length: u64) -> Appended {
+        Appended { path, file: None, length }
+    }
+
+    /// The bytes of the records.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Adds a record, or leaves the file as it was.
+    pub(crate) fn append(&mut self, record: &[u8]) -> io::Result<()> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => {
+                let file = OpenOptions::new().write(true).open(&self.path)?;
+                file.set_len(self.length)?;
+                file
+            }
+        };
+        io::Seek::seek(&mut file, io::SeekFrom::Start(self.length))?;
+        file.write_all(record)?;
+        self.length += record.len() as u64;
+        self.file = Some(file);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_failed_write_the_file_ends_with_a_whole_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records");
+        let mut file = Appended::new(path.clone()).unwrap();
+        file.append(b"first\n").unwrap();
+        // A file that is open for reading alone takes nothing, as a full disk does; part of a record was written before.
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"sec").unwrap();
+        file.file = Some(File::open(&path).unwrap());
+        assert!(file.append(b"second\n").is_err());
+        file.append(b"third\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "first\nthird\n");
+    }
+}
