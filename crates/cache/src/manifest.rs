@@ -18,7 +18,7 @@ pub(crate) const MANIFEST: &str = "cache.json";
 /// How many digits of the key form the name of the cache's folder.
 pub(crate) const FOLDER_DIGITS: usize = 16;
 /// The version of the files' layout. It is part of the key, so another layout is another cache.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 1;
 /// A manifest that claims more files is damaged.
 pub(crate) const MOST_PARTS: usize = 10_000;
 /// The manifest of a cache of a thousand terabytes is smaller.

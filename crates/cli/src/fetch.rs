@@ -286,7 +286,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let toy = published("toy.gz", b"the file", &[server.address]);
         let error = fetch(&toy, folder.path(), None, &()).unwrap_err().to_string();
-        assert!(error.contains("toy.gz: what was sent is not the published file, whose SHA-256 is"), "{error}");
+        assert!(error.contains("toy.gz: the download is not the published file, whose SHA-256 is"), "{error}");
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, [".fetch.lock"]);
     }

@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn the_panic_hook_of_the_program_hears_of_all_panics_but_those_that_become_errors() {
-        const CHILD: &str = "FULMEN_TEST_QUIET_CHILD";
+        const CHILD: &str = "FULMEN_TEST_PANICS_CHILD";
         if std::env::var_os(CHILD).is_some() {
             panic::set_hook(Box::new(|info| {
                 eprintln!("heard: {}", info.payload().downcast_ref::<&str>().unwrap_or(&""))
@@ -63,7 +63,7 @@ mod tests {
             assert!(catch_unwind(|| panic!("of the user's")).is_err());
             return;
         }
-        let test = "quiet::tests::the_panic_hook_of_the_program_hears_of_all_panics_but_those_that_become_errors";
+        let test = "panics::tests::the_panic_hook_of_the_program_hears_of_all_panics_but_those_that_become_errors";
         let mut child = Command::new(std::env::current_exe().unwrap());
         let output = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);

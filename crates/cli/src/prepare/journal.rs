@@ -239,7 +239,7 @@ mod tests {
         std::fs::write(folder.path().join("train-000000.tar"), b"mine").unwrap();
         let journal = Journal::open(folder.path()).unwrap();
         let error = journal.begin(plan("1"), &["train-000000.tar"]).unwrap_err().to_string();
-        assert!(error.contains("train-000000.tar that no run"), "{error}");
+        assert!(error.contains("did not write the file train-000000.tar"), "{error}");
         journal.begin(plan("1"), &[]).unwrap();
         let error = journal.begin(plan("2"), &[]).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("seed was 1 and is now 2"), "{error}");

@@ -272,6 +272,6 @@ mod tests {
             }
         }
         assert!(variables(b"short").unwrap_err().contains("shorter"));
-        assert!(variables(&[0; 200]).unwrap_err().contains("no MAT file"));
+        assert!(variables(&[0; 200]).unwrap_err().contains("not a MAT file"));
     }
 }

@@ -58,7 +58,7 @@ mod tests {
     fn jpeg_files_are_known_by_their_ends() {
         let whole = [&[0xff, 0xd8, 0xff, 0xe0][..], &[1; 9000], &[0xff, 0xd9], &[0; 17]].concat();
         assert_eq!(jpeg_warning(&whole), None);
-        assert!(jpeg_warning(&whole[..5000]).unwrap().contains("cut off"));
+        assert!(jpeg_warning(&whole[..5000]).unwrap().contains("cut short"));
         assert!(jpeg_warning(b"\x89PNG\r\n").unwrap().contains("PNG"));
         assert!(jpeg_warning(b"").unwrap().contains("not a JPEG"));
     }

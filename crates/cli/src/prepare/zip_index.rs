@@ -146,7 +146,7 @@ mod tests {
         let error = zip.read(&zip.entries[0]).unwrap_err().to_string();
         assert!(error.contains("entry a/plain.txt: Invalid checksum"), "{error}");
         let error = index(&bytes[..bytes.len() - 30]).err().unwrap().to_string();
-        assert!(error.contains("is the file cut off?"), "{error}");
+        assert!(error.contains("is the file cut short?"), "{error}");
     }
 
     #[test]

@@ -180,7 +180,7 @@ mod tests {
         for bound in [0, 1 << 40] {
             let data = FakeDataset::new(1).integers("label", [], bound);
             let message = HostBatch::collate(&data, &[0]).unwrap_err().to_string();
-            assert!(message.contains("label i32[]") && message.contains("take 1 to"), "{message}");
+            assert!(message.contains("label i32[]") && message.contains("needs a bound from 1 to"), "{message}");
         }
     }
 }

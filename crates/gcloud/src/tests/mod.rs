@@ -160,7 +160,7 @@ fn what_cannot_be_right_is_refused_before_anything_is_asked() {
     let cloud = Cloud::new();
     let arguments = ["create", "t", "--type=tpu7x-8", "--version=v", "--zone=z", "--max-cost=5"];
     let error = tpu(&cloud, &arguments).0.unwrap_err().to_string();
-    assert!(error.contains("the price of tpu7x is unknown"), "{error}");
+    assert!(error.contains("the price of tpu7x:2x2x1 is unknown"), "{error}");
 }
 
 #[test]

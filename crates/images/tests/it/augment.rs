@@ -404,7 +404,7 @@ fn wrong_options_are_refused() {
         (Box::new(ColorJitter::new().hue(0.6)), "ColorJitter: the hue goes from -0.5 to 0.6"),
         (Box::new(RandomGrayscale::new().p(1.5)), "RandomGrayscale: the probability p is 1.5; it must be from 0 to 1"),
         (Box::new(RandomInvert::new().p(f64::NAN)), "RandomInvert: the probability p is NaN"),
-        (Box::new(RandomPosterize::new(9)), "RandomPosterize: 9 bits"),
+        (Box::new(RandomPosterize::new(9)), "RandomPosterize: cannot keep 9 bits"),
         (Box::new(RandomSolarize::new(f64::INFINITY)), "RandomSolarize: the threshold is inf"),
         (Box::new(RandomAdjustSharpness::new(-1.0)), "RandomAdjustSharpness: the sharpness factor is -1"),
         (Box::new(RandomRotation::new(-3.0)), "RandomRotation: the range of degrees is -3"),

@@ -71,7 +71,7 @@ fn archives_of_coco_that_do_not_fit_together_are_named_with_the_entry() {
         "entry train2017/000000000058.jpg: the annotations do not",
     );
     let whole = fs::read(folder.path().join("train2017.zip")).unwrap();
-    check("train2017.zip", &whole[..whole.len() / 2], &any, "is the file cut off?");
+    check("train2017.zip", &whole[..whole.len() / 2], &any, "is the file cut short?");
     let mut damaged = whole.clone();
     // In the data of an image.
     let place = whole.windows(4).position(|window| window == [0xff, 0xd8, 0xff, 0xe0]).unwrap() + 8;

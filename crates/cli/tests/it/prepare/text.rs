@@ -250,7 +250,7 @@ fn what_is_wrong_with_texts_is_told_with_its_place() {
     let plain = TextOptions::new();
     check("a.jsonl", b"{\"text\": \"x\"}\n{\"body\": \"y\"}\n", &plain, &["line 2", "no field \"text\"", "body"]);
     check("a.jsonl", b"{\"text\": 7}\n", &plain, &["line 1", "is not text"]);
-    check("a.jsonl", b"{\"text\": \n", &plain, &["line 1", "no JSON"]);
+    check("a.jsonl", b"{\"text\": \n", &plain, &["line 1", "not JSON"]);
     check("a.txt", b"\xff\xfe", &plain, &["UTF-8"]);
     check("a.doc", b"", &plain, &["has no known extension", ".jsonl"]);
     check("a.txt.gz", b"", &plain, &["only be read by lines"]);
