@@ -104,7 +104,8 @@ fn the_floors_are_those_of_the_manifests() {
 fn a_step_overlaps_with_the_next_batches() {
     const STEP: f64 = 230.0;
     // What each row does, from when to when, in the time of a step. The device never waits.
-    let rows: [(&str, &[(f64, f64, &str)]); 4] = [
+    type Row<'a> = (&'a str, &'a [(f64, f64, &'a str)]);
+    let rows: [Row<'_>; 4] = [
         (
             "worker threads",
             &[

@@ -3,7 +3,7 @@
 //! Not here: comparisons with Pillow (`tests/it/images.rs`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use turbojpeg::{Colorspace, Compressor, Image, PixelFormat, Subsamp};
+use turbojpeg::{Colorspace, Compressor, PixelFormat, Subsamp};
 
 use super::{pure, turbo};
 use crate::Image;
@@ -38,7 +38,9 @@ fn encode(
     compressor.set_quality(90).unwrap();
     set(&mut compressor).unwrap();
     let pixels = pixels(width, height, channels);
-    compressor.compress_to_vec(Image { pixels: &pixels[..], width, pitch: width * channels, height, format }).unwrap()
+    compressor
+        .compress_to_vec(turbojpeg::Image { pixels: &pixels[..], width, pitch: width * channels, height, format })
+        .unwrap()
 }
 
 fn decode_pure(file: &[u8], channels: usize, limits: &Limits) -> Result<Vec<u8>> {

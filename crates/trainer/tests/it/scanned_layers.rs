@@ -82,6 +82,9 @@ fn sgd() -> Box<dyn Optimizer> {
 
 type Set = fn(TrainerBuilder) -> TrainerBuilder;
 
+/// A name, how many entries of [`ON`] to train with, the optimizer, and what else is set.
+type Setting = (&'static str, usize, fn() -> Box<dyn Optimizer>, Set);
+
 const ON: [(&str, Set); 2] = [("one device", |b| b), ("fsdp on eight", |b| b.devices(8).strategy(Strategy::Fsdp))];
 
 fn builder(folder: &Path, epochs: u64) -> TrainerBuilder {
@@ -105,8 +108,7 @@ fn assert_close(what: &str, expected: &BTreeMap<String, Vec<f64>>, found: &BTree
 
 #[test]
 fn a_scan_trains_as_layers_one_after_the_other() {
-    // With how many entries of `ON` to train.
-    let settings: [(&str, usize, fn() -> Box<dyn Optimizer>, Set); 7] = [
+    let settings: [Setting; 7] = [
         ("sgd", 1, sgd, |b| b),
         ("adamw, clipped, accumulated", 2, adamw, |b| b.gradient_clip_val(0.3).accumulate_grad_batches(2)),
         ("lamb", 2, || Box::new(Lamb::new(1e-2)), |b| b),
