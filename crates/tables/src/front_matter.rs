@@ -54,9 +54,7 @@ mod tests {
     #[test]
     fn configs_are_read_in_all_the_ways_that_cards_write_them() {
         let card = "---\nlicense: mit\nfeatures: {x: |}\nconfigs:\n- config_name: a   # the first\n  default: true\n  \
-                    data_files:\n  - split: train\n    path: \"a/train*\"\n  - split: test\n    path:\n    - \
-                    'a/x:y'\n    - b\n- config_name: 20\n  data_files: b/*.parquet\n- config_name: c\n  data_files:\n \
-                       - [x, y]\n- {config_name: d, data_files: {train: e}}\ntags:\n- z\n---\nconfigs:\n- no\n";
+                    data_files:\n  - split: train\n    path: \"a/train*\"\n  - split: test\n    path:\n    - 'a/x:y'\n    - b\n- config_name: 20\n  data_files: b/*.parquet\n- config_name: c\n  data_files:\n    - [x, y]\n- {config_name: d, data_files: {train: e}}\ntags:\n- z\n---\nconfigs:\n- no\n";
         let config = |name: &str, default, files| CardConfig {
             config_name: name.to_owned(),
             default,

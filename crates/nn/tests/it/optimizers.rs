@@ -210,7 +210,7 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
         (Box::new(RAdam::new(0.1).betas(0.9, 0.0)), "the second above 0"),
         (Box::new(RmsProp::new(0.1).alpha(2.0)), "alpha must be between 0 and 1, it is 2"),
         (Box::new(Adagrad::new(0.1).lr_decay(f64::NAN)), "lr_decay must be at least 0, it is NaN"),
-        (Box::new(Adadelta::new(0.1).rho(-0.1)), "rho is a share"),
+        (Box::new(Adadelta::new(0.1).rho(-0.1)), "rho must be between 0 and 1, it is -0.1"),
         (Box::new(Lion::new(f64::INFINITY)), "the learning rate must be at least 0 and finite, it is inf"),
         (Box::new(Adafactor::new(0.1).beta2_decay(f64::NEG_INFINITY)), "beta2_decay must be at most 0 and finite"),
         (Box::new(Lion::new(-0.1)), "the learning rate must be at least 0, it is -0.1"),

@@ -18,7 +18,7 @@ fn programs_that_would_end_a_process_are_refused() {
         assert!(error.is_usage() && !error.is_from_plugin(), "{error:?}");
     };
     check("", &["the program is empty"]);
-    check(&String::from_utf8_lossy(b"ML\xefR\x0dMLIR"), &["MLIR bytecode", "give it as text"]);
+    check(&String::from_utf8_lossy(b"ML\xefR\x0dMLIR"), &["MLIR bytecode", "pass the program as text"]);
     check(&format!("{}\0", increment("")), &["NUL byte"]);
     check(&increment("").replace("4xf32", "?xf32"), &["line 1: tensor<?xf32> has a dimension of unknown length"]);
     check(&all_reduce(8), &["line 3: replica_groups name device 7, but the program is compiled for 1 devices"]);

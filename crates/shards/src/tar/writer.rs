@@ -269,7 +269,7 @@ mod tests {
         let refused = writer.write("b", &[("x", &[2; 2 << 20])]).unwrap_err();
         assert!(refused.to_string().contains("writing the entry b.x"), "{refused}");
         let again = writer.write("c", &[("x", b"3")]).unwrap_err();
-        assert!(again.to_string().contains("writing failed before"), "{again}");
+        assert!(again.to_string().contains("an earlier write failed"), "{again}");
         assert!(writer.finish().is_err());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

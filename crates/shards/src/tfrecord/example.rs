@@ -44,7 +44,7 @@ pub enum Feature {
 impl Feature {
     fn kind(&self) -> String {
         match self {
-            Feature::Missing => "no list".to_owned(),
+            Feature::Missing => "not a list".to_owned(),
             Feature::Bytes(values) => format!("a list of {} byte strings", values.len()),
             Feature::Floats(values) => format!("a list of {} floats", values.len()),
             Feature::Ints(values) => format!("a list of {} integers", values.len()),

@@ -122,8 +122,8 @@ mod tests {
         let file = store::temporary_file(&path).unwrap().with_file(std::fs::File::open(readable.path()).unwrap());
         writer.output = Output::Plain(BufWriter::with_capacity(16, file));
         assert!(writer.write(&[7; 100]).unwrap_err().to_string().contains("writing record 1"));
-        assert!(writer.write(b"second").unwrap_err().to_string().contains("writing failed before"));
-        assert!(writer.finish().unwrap_err().to_string().contains("writing failed before"));
+        assert!(writer.write(b"second").unwrap_err().to_string().contains("an earlier write failed"));
+        assert!(writer.finish().unwrap_err().to_string().contains("an earlier write failed"));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
