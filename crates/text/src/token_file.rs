@@ -291,8 +291,8 @@ mod tests {
         let file = temporary_file(&path).unwrap().with_file(File::open(readable.path()).unwrap());
         writer.file = BufWriter::with_capacity(16, file);
         assert!(writer.push([3; 100]).unwrap_err().to_string().contains("cannot write the tokens"));
-        assert!(writer.push([4]).unwrap_err().to_string().contains("writing failed before"));
-        assert!(writer.finish().unwrap_err().to_string().contains("writing failed before"));
+        assert!(writer.push([4]).unwrap_err().to_string().contains("an earlier write failed"));
+        assert!(writer.finish().unwrap_err().to_string().contains("an earlier write failed"));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -139,7 +139,7 @@ fn a_trained_tokenizer_adds_what_its_template_says_and_spells_numbers() {
     assert_eq!(single.encode("12345").unwrap().ids.len(), 7);
     assert_eq!(single.decode(&single.encode("6 7⚡").unwrap().ids, true).unwrap(), "6 7⚡");
     let message = ByteLevelBpe::new(258).special_tokens(["a", "b", "c"]).train(texts).unwrap_err().to_string();
-    assert!(message.contains("take 259 or more"), "{message}");
+    assert!(message.contains("use at least 259"), "{message}");
     let message = bpe.template("$A <end>").train(texts).unwrap_err().to_string();
     assert!(message.contains("<end>"), "{message}");
 }
@@ -700,7 +700,7 @@ fn what_does_not_fit_says_what_to_do() {
     let mut random: Value = serde_json::from_slice(&std::fs::read(path("text_bpe.json")).unwrap()).unwrap();
     random["model"]["dropout"] = Value::from(0.1);
     says(Tokenizer::from_bytes(random.to_string().as_bytes()).unwrap_err(), &["dropout of 0.1", "null"]);
-    says(wordpiece.clone().max_length(3).unwrap_err(), &["text_wordpiece.json", "3 special tokens", "choose 4"]);
+    says(wordpiece.clone().max_length(3).unwrap_err(), &["text_wordpiece.json", "3 special tokens", "choose at least 4"]);
     says(wordpiece.special_id("<pad>").unwrap_err(), &["\"<pad>\"", "[PAD], [UNK], [CLS], [SEP], [MASK]"]);
     says(MaskedLanguageModel::for_tokenizer(&tokenizer("bpe")).unwrap_err(), &["[MASK]", "text_bpe.json"]);
 

@@ -215,14 +215,14 @@ mod tests {
             ("500", "write 500ba for steps, 500ep for epochs or 500s"),
             ("ep", "begins with no number"),
             ("-1", "begins with no number"),
-            ("1.5ep", "no whole number"),
-            ("1e99ep", "no whole number"),
+            ("1.5ep", "not a whole number"),
+            ("1e99ep", "not a whole number"),
             ("1e99h", "longer than any run"),
             ("1ep3ba", "only times are added up"),
             ("1h3ba", "`ba` is not a unit of time"),
             ("1h3", "`` is not a unit of time"),
             ("3x", "`x` is not a unit"),
-            ("1.5tok", "no whole number"),
+            ("1.5tok", "not a whole number"),
             ("1:00", "days, hours, minutes and seconds"),
         ] {
             let message = text.parse::<TrainDuration>().unwrap_err().to_string();

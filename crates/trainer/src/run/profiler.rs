@@ -214,8 +214,8 @@ mod tests {
         assert_eq!((request.id.as_str(), request.steps, request.seconds), ("1700-a_b", Some(20), 2.5));
         assert_eq!(Request::read(r#"{ "id": "a", "seconds": 0 }"#).unwrap().steps, None);
         for (text, why) in [
-            (r#"{ "id": "../a", "seconds": 1 }"#, "no name for its folder"),
-            (r#"{ "id": "", "seconds": 1 }"#, "no name for its folder"),
+            (r#"{ "id": "../a", "seconds": 1 }"#, "not a valid name of a folder"),
+            (r#"{ "id": "", "seconds": 1 }"#, "not a valid name of a folder"),
             (r#"{ "id": "a", "seconds": -1 }"#, "from 0 to 3600"),
             (r#"{ "id": "a", "seconds": 1e9 }"#, "from 0 to 3600"),
             (r#"{ "id": "a", "seconds": 1, "step": 1 }"#, "unknown field"),

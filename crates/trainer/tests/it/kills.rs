@@ -181,7 +181,7 @@ fn a_second_signal_and_the_end_of_the_grace_end_the_program_at_once() {
     for (second, grace, code, says) in [
         (Some("-TERM"), "10m", 75, "within 600s"),
         (Some("-INT"), "10m", 130, "within 600s"),
-        (None, "100ms", 75, "100ms after SIGTERM (the option `grace`) not all is saved"),
+        (None, "100ms", 75, "100ms after SIGTERM (the option `grace`) saving is not complete"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = itself();
