@@ -342,7 +342,7 @@ fn caches_of_another_release_are_left_alone() {
     let manifest = small(&data, folder.path()).open().unwrap().path().join("cache.json");
     fs::write(&manifest, "{\"format\": 3, \"what\": \"this release does not know\"}").unwrap();
     for error in [repair_cache(folder.path()).unwrap_err(), verify_cache(folder.path(), |_, _| {}).unwrap_err()] {
-        assert!(error.to_string().contains("the format 3, this release reads 2"), "{error}");
+        assert!(error.to_string().contains("the format 3, this release reads 1"), "{error}");
     }
     let mut other = data.clone();
     other.source = "more noise";
@@ -361,7 +361,7 @@ fn a_damaged_manifest_is_an_error_with_its_file() {
     let manifest = made.path().join("cache.json");
     let text = fs::read_to_string(&manifest).unwrap();
     for (from, to, expected) in [
-        ("\"format\": 2", "\"format\": 3", "it has the format 3, this release reads 2"),
+        ("\"format\": 1", "\"format\": 3", "it has the format 3, this release reads 1"),
         ("\"samples\": 20", "\"samples\": 18446744073709551615", "cannot be counted"),
         ("\"rows_per_part\": 10", "\"rows_per_part\": 0", "its parts have 0 rows"),
         ("\"rows_per_part\": 10", "\"rows_per_part\": 11", "expected 11"),

@@ -14,7 +14,7 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 /// ```
 /// use fulmen_data::{DataLoader, Replica, Sampler, TensorDataset};
 ///
-/// Every second sample, from the back.
+/// /// Every second sample, from the back.
 /// struct Backwards;
 ///
 /// impl Sampler for Backwards {
@@ -43,7 +43,7 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 /// ```
 /// use fulmen_data::{DataLoader, Replica, Replicas, Sampler, TensorDataset};
 ///
-/// Every process reads every `num_replicas`-th sample, as it would from a file of its own.
+/// /// Every process reads every `num_replicas`-th sample, as it would from a file of its own.
 /// struct Strided;
 ///
 /// impl Sampler for Strided {

@@ -700,7 +700,10 @@ fn what_does_not_fit_says_what_to_do() {
     let mut random: Value = serde_json::from_slice(&std::fs::read(path("text_bpe.json")).unwrap()).unwrap();
     random["model"]["dropout"] = Value::from(0.1);
     says(Tokenizer::from_bytes(random.to_string().as_bytes()).unwrap_err(), &["dropout of 0.1", "null"]);
-    says(wordpiece.clone().max_length(3).unwrap_err(), &["text_wordpiece.json", "3 special tokens", "choose at least 4"]);
+    says(
+        wordpiece.clone().max_length(3).unwrap_err(),
+        &["text_wordpiece.json", "3 special tokens", "choose at least 4"],
+    );
     says(wordpiece.special_id("<pad>").unwrap_err(), &["\"<pad>\"", "[PAD], [UNK], [CLS], [SEP], [MASK]"]);
     says(MaskedLanguageModel::for_tokenizer(&tokenizer("bpe")).unwrap_err(), &["[MASK]", "text_bpe.json"]);
 
