@@ -129,7 +129,7 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
     ends(&["--config", "typo.toml"], 2, "typo.toml:2: there is no option `max_epoch`; did you mean `max-epochs`?");
     ends(&["preflight"], 2, "--topology <SLICES>");
     ends(&["preflight", "--topology", "v5e:2x4,v9:1x1"], 2, "there is no generation `v9`");
-    ends(&["preflight", "--topology", "v5e:2x4", "--price", "none.toml"], 1, "none.toml cannot be read");
+    ends(&["preflight", "--topology", "v5e:2x4", "--price", "none.toml"], 1, "cannot read the price table none.toml");
     ends(&["fit", "--config", "none.toml"], 2, "none.toml");
     ends(&["test", "--ckpt-path", "none"], 1, "checkpoint none: ");
     ends(
