@@ -174,7 +174,7 @@ impl Coordination {
     /// let why = loop {
     ///     steps += 1;
     ///     if steps == 10 {
-    /// //         halt.request("SIGTERM"); // for example, from a thread that waits for signals
+    ///         halt.request("SIGTERM"); // for example, from a thread that waits for signals
     ///     }
     ///     if let Some(why) = halt.turn()? {
     ///         break why;

@@ -28,7 +28,7 @@ use crate::{Error, Module, Result};
 /// use std::collections::BTreeMap;
 ///
 /// // A file whose names start with `module.`, as those of a model wrapped in PyTorch's
-/// DistributedDataParallel do.
+/// // DistributedDataParallel do.
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("wrapped.safetensors");
 /// let wrapped = BTreeMap::from([("module".to_owned(), Linear::new(3, 2))]);
