@@ -38,8 +38,6 @@ pub(super) struct Gradients<'a> {
     pub(super) frozen: Vec<Param<'a>>,
     /// Whether this step changes parameters, a boolean scalar; nothing where each does.
     pub(super) updates: Option<Tensor>,
-    /// Whether a step that changes nothing computes nothing for the optimizer either.
-    pub(super) branches: bool,
     /// Whether a group of batches ends here, whatever its gradient.
     pub(super) due: Option<Tensor>,
     /// The samples that the sums are over, where they are sums.
@@ -142,7 +140,6 @@ pub(super) fn gradients<'a>(
         }
         _ => None,
     });
-    let branches = due.is_some() || guard.is_some();
     if let Some(guard) = guard {
         // Counted as the host counts: groups of batches.
         let counters = &values.layout.counters;
@@ -150,5 +147,5 @@ pub(super) fn gradients<'a>(
         let (passes, latest) = guard.skip(values, [Some(&loss), norm.as_ref()], updates.as_ref(), &number);
         (updates, skipped) = (Some(passes), latest);
     }
-    Gradients { of, frozen, updates, branches, due, samples, clip: setting.clip(), norm, skipped }
+    Gradients { of, frozen, updates, due, samples, clip: setting.clip(), norm, skipped }
 }

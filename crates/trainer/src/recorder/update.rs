@@ -23,10 +23,12 @@ impl Steps {
     }
 }
 
-/// Lets the optimizer change the parameters that have a gradient. A step that is none for it, because a group of batches
-/// goes on or gradients overflowed, changes nothing of theirs. Within a group, which is most steps, nothing is computed
-/// for the optimizer or for clipping either (averages of weights are, which stand apart); an overflow is too rare for a branch. On one TPU the branch keeps one more copy of the
-/// parameters than a selection would; under FSDP it keeps none.
+/// Lets the optimizer change the parameters that have a gradient. A step that is not one for the optimizer changes none of
+/// them: a batch within a group, an overflow, a spike.
+///
+/// Within a group, which is most steps, a branch computes nothing for the optimizer and for clipping. (Averages of weights
+/// are computed all the same.) On one TPU the branch keeps one more copy of the parameters than a selection; under FSDP it
+/// keeps none. Overflows and spikes are too rare for a branch. XLA's CPU compiler runs a branch on one thread.
 pub(super) fn update(
     optimizer: &dyn Optimizer,
     steps: &Steps,
@@ -63,7 +65,7 @@ pub(super) fn after(
         })
     };
     let new = match &gradients.updates {
-        Some(updates) if gradients.branches => cond(updates, &[], |_| step(), |_| before.clone()),
+        Some(updates) if gradients.due.is_some() => cond(updates, &[], |_| step(), |_| before.clone()),
         Some(updates) => step().iter().zip(&before).map(|(new, old)| updates.select(new, old)).collect(),
         None => step(),
     };
