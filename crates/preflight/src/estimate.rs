@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use fulmen_pjrt::hlo::Cost;
 use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin};
-use fulmen_tensor::{Function, Mesh, Recorded};
+use fulmen_tensor::{Function, Mesh, RecordedOp};
 
 use crate::line_costs::{cost_by_line, line};
 use crate::{
@@ -28,7 +28,7 @@ pub struct Step {
     /// The program.
     pub stablehlo: String,
     /// The recorded operations.
-    pub recorded: Vec<Recorded>,
+    pub recorded: Vec<RecordedOp>,
     /// The number of devices over which each parameter is split.
     pub parts: Vec<usize>,
     /// Whether a file belongs to Fulmen, so that its lines are not shown as the user's.

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use fulmen_pjrt::ElementType;
 use fulmen_pjrt::hlo::{LargeArray, PlacedProduct, Precision, Product, Source};
-use fulmen_tensor::{DType, Recorded};
+use fulmen_tensor::{DType, RecordedOp};
 
 /// Something that costs time or memory, and its line.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,11 +65,11 @@ pub fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
 
 /// The products that a program records with `matmul` and `convolution`, as seen by one of the
 /// devices that share a batch. Their derivatives have the same lengths in a different order.
-pub fn recorded_products(recorded: &[Recorded], devices: usize) -> Vec<PlacedProduct> {
+pub fn recorded_products(recorded: &[RecordedOp], devices: usize) -> Vec<PlacedProduct> {
     recorded.iter().filter_map(|r| recorded_product(recorded, r, devices as u64)).collect()
 }
 
-fn recorded_product(recorded: &[Recorded], r: &Recorded, devices: u64) -> Option<PlacedProduct> {
+fn recorded_product(recorded: &[RecordedOp], r: &RecordedOp, devices: u64) -> Option<PlacedProduct> {
     let ty = |i: usize| recorded.get(*r.operands.get(i)?)?.types.first();
     let (left, right, result) = (ty(0)?.shape.dims(), ty(1)?.shape.dims(), r.types.first()?.shape.dims());
     let len = |dims: &[usize]| dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
@@ -180,14 +180,14 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
 
 /// Products of `f32` in the recorded program. (In the compiled program they are `bf16` already:
 /// this is how a matrix unit multiplies `f32` at default precision.)
-pub fn single_precision(recorded: &[Recorded], passes: u32) -> Option<Warning> {
-    let is_product = |r: &&Recorded| matches!(r.operation, Some("matmul" | "dot_general" | "convolution"));
-    let products: Vec<&Recorded> = recorded.iter().filter(is_product).collect();
-    let is_f32 = |r: &&&Recorded| {
+pub fn single_precision(recorded: &[RecordedOp], passes: u32) -> Option<Warning> {
+    let is_product = |r: &&RecordedOp| matches!(r.operation, Some("matmul" | "dot_general" | "convolution"));
+    let products: Vec<&RecordedOp> = recorded.iter().filter(is_product).collect();
+    let is_f32 = |r: &&&RecordedOp| {
         let types: Vec<_> = r.operands.iter().filter_map(|&i| recorded.get(i)?.types.first()).collect();
         types.iter().all(|ty| ty.dtype == DType::F32)
     };
-    let wide: Vec<&&Recorded> = products.iter().filter(is_f32).collect();
+    let wide: Vec<&&RecordedOp> = products.iter().filter(is_f32).collect();
     let first = wide.first()?;
     let multiplied = match passes {
         1 => "rounds them to bf16 anyway".to_owned(),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 
-use crate::graph::{inline_calls, place, visit};
+use crate::graph::{inline_calls, value_id, visit};
 use crate::scope::Scope;
 use crate::tensor::Kind;
 use crate::{DType, Tensor, TensorType};
@@ -65,19 +65,19 @@ impl Anomalies {
                     continue;
                 }
                 let value = Tensor { node: node.clone(), output };
-                let inputs: Vec<usize> = node.inputs.iter().filter_map(|t| places.get(&place(t)).copied()).collect();
+                let inputs: Vec<usize> = node.inputs.iter().filter_map(|t| places.get(&value_id(t)).copied()).collect();
                 let source = match &node.kind {
                     Kind::Operation(_) if node.inputs.is_empty() => Source::Constant,
                     Kind::Operation(operation) => Source::Operation(operation.name()),
                     Kind::Placeholder { name } | Kind::Parameter { name, .. } => Source::Input(name.clone()),
                     Kind::Array(_) | Kind::Host(_) | Kind::Poison(_) => Source::Input("a given value".into()),
                 };
-                places.insert(place(&value), watched.len());
+                places.insert(value_id(&value), watched.len());
                 levels.push(level(&value).broadcast_to([1]));
                 watched.push(Watched { source, ty: ty.clone(), location: node.location, inputs });
             }
         });
-        let results: Vec<usize> = results.iter().filter_map(|t| places.get(&place(t)).copied()).collect();
+        let results: Vec<usize> = results.iter().filter_map(|t| places.get(&value_id(t)).copied()).collect();
         let joined = |levels: &[&Tensor]| match levels {
             [] => Tensor::zeros(DType::I32, [0]),
             levels => Tensor::concatenate(levels, 0),

@@ -13,7 +13,7 @@ use crate::{DType, Error, Mesh, Metrics, Result, Sharding, TensorType};
 
 /// The devices that a runtime computes on, as a mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct DeviceSet {
     pub(crate) mesh: Mesh,
     /// All of them, those of other processes too, in the order of the mesh.
     pub(crate) devices: Vec<Device>,
@@ -26,7 +26,7 @@ pub(crate) struct Places {
 pub struct DeviceArray {
     ty: TensorType,
     sharding: Sharding,
-    places: Arc<Places>,
+    device_set: Arc<DeviceSet>,
     shards: Vec<Buffer>,
     _handles: DataHandles,
 }
@@ -36,12 +36,12 @@ impl DeviceArray {
     pub(crate) fn new(
         ty: TensorType,
         sharding: Sharding,
-        places: Arc<Places>,
+        device_set: Arc<DeviceSet>,
         shards: Vec<Buffer>,
         metrics: &Arc<Metrics>,
     ) -> DeviceArray {
         let _handles = DataHandles::new(metrics, shards.len());
-        DeviceArray { ty, sharding, places, shards, _handles }
+        DeviceArray { ty, sharding, device_set, shards, _handles }
     }
 
     /// Dtype and shape of the whole value.
@@ -61,7 +61,7 @@ impl DeviceArray {
 
     /// The mesh that it is split over.
     pub fn mesh(&self) -> &Mesh {
-        &self.places.mesh
+        &self.device_set.mesh
     }
 
     /// What the devices of this process have of it, one buffer a device, in the order of
@@ -72,8 +72,8 @@ impl DeviceArray {
 
     /// Which part of the whole each of [`DeviceArray::shards`] is.
     pub fn blocks(&self) -> Vec<Block> {
-        let block = |&position: &usize| self.sharding.block(&self.places.mesh, &self.ty.shape, position);
-        self.places.local.iter().map(block).collect()
+        let block = |&position: &usize| self.sharding.block(&self.device_set.mesh, &self.ty.shape, position);
+        self.device_set.local.iter().map(block).collect()
     }
 
     /// The parts of values that a process is to keep where all processes together keep each part once: for each value its
@@ -82,7 +82,7 @@ impl DeviceArray {
     pub fn own_parts<'a>(arrays: &[&'a DeviceArray], process: Option<usize>) -> Vec<Vec<(Block, &'a Buffer)>> {
         let mut parts = vec![];
         for (value, array) in arrays.iter().enumerate() {
-            let Places { mesh, devices, local } = &*array.places;
+            let DeviceSet { mesh, devices, local } = &*array.device_set;
             let mut of_value = BTreeMap::new();
             for (position, device) in devices.iter().enumerate() {
                 let block = array.sharding.block(mesh, &array.ty.shape, position);
@@ -124,8 +124,8 @@ impl DeviceArray {
         parts.values().sum::<usize>() == self.ty.shape.num_elements()
     }
 
-    pub(crate) fn places(&self) -> &Arc<Places> {
-        &self.places
+    pub(crate) fn device_set(&self) -> &Arc<DeviceSet> {
+        &self.device_set
     }
 
     pub(crate) fn into_shards(self) -> Vec<Buffer> {
@@ -135,7 +135,7 @@ impl DeviceArray {
 
 impl fmt::Debug for DeviceArray {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DeviceArray({}, {} on {})", self.ty, self.sharding, self.places.mesh)
+        write!(f, "DeviceArray({}, {} on {})", self.ty, self.sharding, self.device_set.mesh)
     }
 }
 

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use fulmen_pjrt::{Event, LoadedExecutable};
 
-use crate::array::{Argument, Places};
+use crate::array::{Argument, DeviceSet};
 use crate::trace;
 use crate::{DeviceArray, Error, Function, Metrics, Result, Runtime, Sharding, TensorType};
 
 /// A compiled [`Function`], with the device values it captured.
 #[derive(Clone)]
 pub struct Compiled {
-    face: Arc<Face>,
+    signature: Arc<Signature>,
     metrics: Arc<Metrics>,
     executable: Arc<LoadedExecutable>,
     captured: Vec<Arc<DeviceArray>>,
@@ -20,9 +20,9 @@ pub struct Compiled {
 }
 
 /// What goes in and out.
-struct Face {
+struct Signature {
     name: String,
-    places: Arc<Places>,
+    device_set: Arc<DeviceSet>,
     /// For each device of this process, its place in the lists that the executable takes and gives.
     slots: Vec<usize>,
     parameters: Vec<(TensorType, Sharding)>,
@@ -79,15 +79,15 @@ impl Compiled {
         let slots = slots.filter(|slots| slots.len() == executable.devices().len()).ok_or_else(|| {
             Error::usage(format!("`{}` was compiled for other devices than those of the runtime", function.name()))
         })?;
-        let face = Face {
+        let signature = Signature {
             name: function.name().to_owned(),
-            places: runtime.places.clone(),
+            device_set: runtime.device_set.clone(),
             slots,
             parameters: described(function.parameters(), function.parameter_shardings()),
             results: described(function.results(), function.result_shardings()),
             donated: function.aliases().iter().map(Option::is_some).collect(),
         };
-        Ok(Compiled { face: Arc::new(face), metrics: runtime.metrics.clone(), executable, captured, time })
+        Ok(Compiled { signature: Arc::new(signature), metrics: runtime.metrics.clone(), executable, captured, time })
     }
 
     /// Runs the program. It returns as soon as the work is queued.
@@ -96,31 +96,31 @@ impl Compiled {
     /// Arguments that do not fit the parameters in number, type, sharding, devices or donation; a failed launch.
     pub fn call(&self, arguments: Vec<Argument<'_>>) -> Result<Outputs> {
         self.check(&arguments)?;
-        let face = &*self.face;
-        let _launch = trace::named(|| format!("launch {}", face.name));
-        let (start, launched) = (Instant::now(), trace::launched(&face.name));
+        let signature = &*self.signature;
+        let _launch = trace::named(|| format!("launch {}", signature.name));
+        let (start, launched) = (Instant::now(), trace::launched(&signature.name));
         let total = arguments.len() + self.captured.len();
-        let mut lists: Vec<Vec<_>> = face.slots.iter().map(|_| Vec::with_capacity(total)).collect();
+        let mut lists: Vec<Vec<_>> = signature.slots.iter().map(|_| Vec::with_capacity(total)).collect();
         for argument in arguments {
             match argument {
                 Argument::Donate(array) => {
-                    for (&slot, shard) in face.slots.iter().zip(array.into_shards()) {
+                    for (&slot, shard) in signature.slots.iter().zip(array.into_shards()) {
                         lists[slot].push(fulmen_pjrt::Argument::Donate(shard));
                     }
                 }
                 Argument::Borrow(array) => {
-                    for (&slot, shard) in face.slots.iter().zip(array.shards()) {
+                    for (&slot, shard) in signature.slots.iter().zip(array.shards()) {
                         lists[slot].push(fulmen_pjrt::Argument::Borrow(shard));
                     }
                 }
             }
         }
         for array in &self.captured {
-            for (&slot, shard) in face.slots.iter().zip(array.shards()) {
+            for (&slot, shard) in signature.slots.iter().zip(array.shards()) {
                 lists[slot].push(fulmen_pjrt::Argument::Borrow(shard));
             }
         }
-        let doing = || format!("running `{}`", face.name);
+        let doing = || format!("running `{}`", signature.name);
         let execution = self.executable.execute(lists).map_err(|e| Error::runtime(doing(), e))?;
         let metrics = self.metrics.clone();
         if let Some(first) = execution.done.first() {
@@ -132,26 +132,26 @@ impl Compiled {
                 .map_err(|e| Error::runtime(doing(), e))?;
         }
         let mut outputs: Vec<_> = execution.outputs.into_iter().map(Vec::into_iter).collect();
-        let mut arrays = Vec::with_capacity(face.results.len());
-        for (ty, sharding) in &face.results {
-            let shards: Vec<_> = face.slots.iter().filter_map(|&slot| outputs[slot].next()).collect();
-            if shards.len() != face.slots.len() {
+        let mut arrays = Vec::with_capacity(signature.results.len());
+        for (ty, sharding) in &signature.results {
+            let shards: Vec<_> = signature.slots.iter().filter_map(|&slot| outputs[slot].next()).collect();
+            if shards.len() != signature.slots.len() {
                 return Err(Error::usage(format!("{}: the plugin gave too few outputs", doing())));
             }
-            let (ty, sharding, places) = (ty.clone(), sharding.clone(), face.places.clone());
-            arrays.push(DeviceArray::new(ty, sharding, places, shards, &self.metrics));
+            let (ty, sharding, device_set) = (ty.clone(), sharding.clone(), signature.device_set.clone());
+            arrays.push(DeviceArray::new(ty, sharding, device_set, shards, &self.metrics));
         }
         Ok(Outputs { arrays, done: Done(execution.done) })
     }
 
     fn check(&self, arguments: &[Argument<'_>]) -> Result<()> {
-        let face = &*self.face;
-        let wrong = |what: String| Err(Error::usage(format!("`{}`: {what}", face.name)));
-        if arguments.len() != face.parameters.len() {
-            let (takes, given) = (face.parameters.len(), arguments.len());
-            return Err(Error::usage(format!("`{}` takes {takes} arguments and was given {given}", face.name)));
+        let signature = &*self.signature;
+        let wrong = |what: String| Err(Error::usage(format!("`{}`: {what}", signature.name)));
+        if arguments.len() != signature.parameters.len() {
+            let (takes, given) = (signature.parameters.len(), arguments.len());
+            return Err(Error::usage(format!("`{}` takes {takes} arguments and was given {given}", signature.name)));
         }
-        for (i, (argument, (ty, sharding))) in arguments.iter().zip(&face.parameters).enumerate() {
+        for (i, (argument, (ty, sharding))) in arguments.iter().zip(&signature.parameters).enumerate() {
             let array = argument.array();
             if array.ty() != ty {
                 return wrong(format!("argument {i} must be {ty}, but is {}", array.ty()));
@@ -160,7 +160,7 @@ impl Compiled {
                 let is = array.sharding();
                 return wrong(format!("argument {i}, {ty}, must have the sharding {sharding}, but has {is}"));
             }
-            if !Arc::ptr_eq(array.places(), &face.places) && array.places() != &face.places {
+            if !Arc::ptr_eq(array.device_set(), &signature.device_set) && array.device_set() != &signature.device_set {
                 return wrong(format!("argument {i}, {array:?}, is on other devices than the program"));
             }
         }
@@ -169,7 +169,7 @@ impl Compiled {
 
     /// Which parameters are donated: their memory is given away by a call.
     pub fn donated(&self) -> &[bool] {
-        &self.face.donated
+        &self.signature.donated
     }
 
     /// Whether the program was found among those compiled before, in this process or on disk; two threads that ask for a new program at once may

@@ -1,7 +1,7 @@
 //! [`Function`]: an expression with inputs, ready to be compiled.
 
 use crate::graph::Constants;
-use crate::recorded::{Recorded, record};
+use crate::inspect::{RecordedOp, inspect};
 use crate::scope::Scope;
 use crate::{Error, MatmulPrecision, Result, Sharding, Tensor, TensorType};
 
@@ -201,7 +201,7 @@ impl Function {
     ///
     /// # Errors
     /// The first fault among the results.
-    pub fn recorded(&self) -> Result<Vec<Recorded>> {
-        record(&self.parameters, &self.results)
+    pub fn recorded(&self) -> Result<Vec<RecordedOp>> {
+        inspect(&self.parameters, &self.results)
     }
 }

@@ -40,7 +40,7 @@ pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
         if let Some(t) = wrt.iter().find(|t| !t.dtype().is_inexact()) {
             return Err(format!("there is no gradient with respect to a tensor of {}", t.ty()).into());
         }
-        let found = pull_back(&[(loss.clone(), loss.ones_like())], wrt)?;
+        let found = vjp(&[(loss.clone(), loss.ones_like())], wrt)?;
         Ok(wrt.iter().zip(found).map(|(t, gradient)| gradient.unwrap_or_else(|| t.zeros_like())).collect())
     })
 }
@@ -49,7 +49,7 @@ pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
 ///
 /// # Errors
 /// The fault, when an operation on the way has no derivative.
-pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<Option<Tensor>>, Fault> {
+pub(crate) fn vjp(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<Option<Tensor>>, Fault> {
     // Only nodes between `wrt` and the results take part. Inputs are older than what is computed from them.
     let mut order = vec![];
     let mut active: IdSet = wrt.iter().map(|t| t.node.id).collect();

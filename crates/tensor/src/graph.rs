@@ -57,25 +57,25 @@ pub(crate) fn dependents(results: &[Tensor], sources: &[&Tensor]) -> IdSet {
 }
 
 /// One tensor among all: its node and which of the node's results it is.
-pub(crate) type Place = (u64, usize);
+pub(crate) type ValueId = (u64, usize);
 
-pub(crate) fn place(t: &Tensor) -> Place {
+pub(crate) fn value_id(t: &Tensor) -> ValueId {
     (t.node.id, t.output)
 }
 
 /// The expressions `results` with other tensors of the same types in place of some: the same operations, recorded by the
 /// same lines.
-pub(crate) fn replay(results: &[Tensor], with: &HashMap<Place, Tensor>) -> Vec<Tensor> {
-    let oldest = with.keys().map(|place| place.0).min().unwrap_or(u64::MAX);
+pub(crate) fn replay(results: &[Tensor], with: &HashMap<ValueId, Tensor>) -> Vec<Tensor> {
+    let oldest = with.keys().map(|id| id.0).min().unwrap_or(u64::MAX);
     let mut again: IdMap<Arc<Node>> = IdMap::default();
-    let look_up = |again: &IdMap<Arc<Node>>, t: &Tensor| match (with.get(&place(t)), again.get(&t.node.id)) {
+    let look_up = |again: &IdMap<Arc<Node>>, t: &Tensor| match (with.get(&value_id(t)), again.get(&t.node.id)) {
         (Some(other), _) => other.clone(),
         (None, Some(node)) => Tensor { node: node.clone(), output: t.output },
         (None, None) => t.clone(),
     };
     visit_where(
         results,
-        |t| t.node.id >= oldest && !with.contains_key(&place(t)),
+        |t| t.node.id >= oldest && !with.contains_key(&value_id(t)),
         |node| {
             let Kind::Operation(operation) = &node.kind else { return };
             let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&again, t)).collect();
@@ -98,7 +98,7 @@ pub(crate) fn inline_calls(results: &[Tensor]) -> Vec<Tensor> {
         let Kind::Operation(operation) = &node.kind else { return };
         let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&again, t)).collect();
         if let Some(body) = operation.called() {
-            let with = body.parameters.iter().map(place).zip(inputs).collect();
+            let with = body.parameters.iter().map(value_id).zip(inputs).collect();
             again.insert(node.id, replay(&inline_calls(&body.results), &with));
         } else if inputs.iter().zip(&node.inputs).any(|(new, old)| !new.is(old)) {
             let node_again = node.again(operation, inputs);

@@ -30,14 +30,15 @@ mod compiled;
 mod devices;
 mod disk_cache;
 mod dtype;
+mod emit;
 mod error;
 mod function;
 mod grad;
 mod graph;
 mod hash;
 mod host_reads;
+mod inspect;
 mod jit;
-mod listing;
 mod literal;
 mod lower;
 mod mesh;
@@ -48,7 +49,6 @@ mod ops;
 mod precision;
 pub mod random;
 mod recompiles;
-mod recorded;
 mod recording;
 #[doc(hidden)]
 pub mod refused;
@@ -74,6 +74,7 @@ pub use error::{Error, Fault, Result};
 pub use function::Function;
 pub use grad::{grad, value_and_grad};
 pub use host_reads::host_reads;
+pub use inspect::RecordedOp;
 pub use jit::Jit;
 pub use literal::Literal;
 pub use mesh::Mesh;
@@ -86,7 +87,7 @@ pub use ops::{
     custom_gradient, fori_loop, map, scan, switch, while_loop,
 };
 pub use precision::MatmulPrecision;
-pub use recorded::Recorded;
+
 pub use recording::recording;
 pub use runtime::{Preloaded, Runtime};
 pub use scope::{FromFault, Library, Refusal, Scope};

@@ -1,15 +1,15 @@
 //! From a function to StableHLO text, with the location of the user's line on each statement.
 //!
 //! How one operation is written is in the operation's file, and how their statements come one after another in
-//! `listing.rs`; here is what surrounds them.
+//! `emit.rs`; here is what surrounds them.
 
 use std::panic::Location;
 
 use sha2::{Digest, Sha256};
 
+pub(crate) use crate::emit::Lowering;
+use crate::emit::{Body, Captured, Line, Locations, Program};
 use crate::hash::IdMap;
-pub(crate) use crate::listing::Lowering;
-use crate::listing::{Body, Captured, Line, Locations, Program};
 use crate::tensor::Kind;
 use crate::{Error, Function, Mesh, Result, Sharding, TensorType};
 
@@ -30,8 +30,8 @@ pub(crate) struct Lowered {
 pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
     let (name, parameters, results) = (function.name(), function.parameters(), function.results());
     let partitioned = mesh.num_devices() > 1;
-    // What Shardy is told of a value of the program's face; nothing where there is one device.
-    let face = |what: &str, ty: &TensorType, sharding: &Sharding| match partitioned {
+    // What Shardy is told of a value of the program's signature; nothing where there is one device.
+    let attributes_of = |what: &str, ty: &TensorType, sharding: &Sharding| match partitioned {
         false => Ok(None),
         true => match sharding.shard_shape(mesh, &ty.shape) {
             Ok(_) => Ok(Some(format!("sdy.sharding = #sdy.sharding{}", sharding.attribute(ty.shape.rank())))),
@@ -60,26 +60,26 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
             }
             attributes.push(format!("tf.aliasing_output = {result} : i32"));
         }
-        attributes.extend(face(&format!("parameter {i}, `{called}`"), parameter.ty(), sharding)?);
+        attributes.extend(attributes_of(&format!("parameter {i}, `{called}`"), parameter.ty(), sharding)?);
         arguments.push(format!("%arg{i}: {}{}", parameter.ty().stablehlo(), in_braces(&attributes)));
     }
 
     let mut program = Program::new(mesh, function.precision(), function.constants(), parameters.len());
     let mut body = Body::default();
-    let result_names = program.list(results, &leaves, &mut body)?;
+    let result_names = program.emit(results, &leaves, &mut body)?;
     for (captured, sharding) in &program.captured {
         let ty = match captured {
             Captured::Device(array) => array.ty(),
             Captured::Host(ty, _) => ty,
         };
-        let attributes: Vec<_> = face("a captured value", ty, sharding)?.into_iter().collect();
+        let attributes: Vec<_> = attributes_of("a captured value", ty, sharding)?.into_iter().collect();
         arguments.push(format!("%arg{}: {}{}", arguments.len(), ty.stablehlo(), in_braces(&attributes)));
     }
 
     let result_types: Vec<_> = results.iter().map(|t| t.ty().stablehlo()).collect();
     let mut declared = vec![];
     for (i, (result, sharding)) in results.iter().zip(function.result_shardings()).enumerate() {
-        let attributes: Vec<_> = face(&format!("result {i}"), result.ty(), sharding)?.into_iter().collect();
+        let attributes: Vec<_> = attributes_of(&format!("result {i}"), result.ty(), sharding)?.into_iter().collect();
         declared.push(format!("{}{}", result_types[i], in_braces(&attributes)));
     }
     let returned = match results.len() {

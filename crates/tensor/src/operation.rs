@@ -41,8 +41,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     }
 
     /// What becomes of the operation in the body of a loop, or in a derivative, when its operands come from outside.
-    fn repeated(&self) -> Repeated {
-        Repeated::Constants
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::ConstantsOnly
     }
 
     /// The body that replaces this operation in a program, if it is only a name for what it contains: its
@@ -75,14 +75,14 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
 
 /// Whether a value is kept or computed again where it is needed a second time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Repeated {
+pub(crate) enum RecomputePolicy {
     /// Again wherever it is needed: another view of its operand, which costs nothing or less than what it would take to
     /// keep.
     Always,
     /// Again in the derivative of a loop, if less is kept for it: elementwise, with a result as large as its operands.
-    Cheaply,
+    IfCheap,
     /// Again only if it is computed from constants alone.
-    Constants,
+    ConstantsOnly,
     /// Never: it is a loop.
     Never,
 }

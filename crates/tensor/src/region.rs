@@ -2,14 +2,14 @@
 //!
 //! A region is closed: everything in it is computed from its parameters and from constants. What a user's closure takes
 //! from outside becomes one more parameter, and one more input of the operation, so that nothing that walks an expression
-//! needs to look into bodies. How a body is written into a program is in `listing.rs`, its derivative with each
+//! needs to look into bodies. How a body is written into a program is in `emit.rs`, its derivative with each
 //! operation.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::graph::{Place, dependents, place, replay};
+use crate::graph::{ValueId, dependents, replay, value_id};
 use crate::hash::IdSet;
-use crate::operation::Repeated;
+use crate::operation::RecomputePolicy;
 use crate::tensor::Kind;
 use crate::{Tensor, TensorType};
 
@@ -72,11 +72,11 @@ impl Region {
     /// The region of what was recorded since [`next_id`](crate::tensor::next_id) was `start`, and what its parameters
     /// stand for: `inputs`, and then what else is used of what was there before.
     pub(crate) fn since(of: &'static str, start: u64, inputs: &[&Tensor], results: &[Tensor]) -> (Region, Vec<Tensor>) {
-        let given: HashSet<Place> = inputs.iter().map(|t| place(t)).collect();
+        let given: HashSet<ValueId> = inputs.iter().map(|t| value_id(t)).collect();
         let mut captures = frontier(results, |t| is_since(start, t), |t| is_own(start, t));
-        captures.retain(|t| !given.contains(&place(t)));
+        captures.retain(|t| !given.contains(&value_id(t)));
         let parameters = parameters(of, "input", inputs.iter().map(|t| t.ty()));
-        let with = inputs.iter().zip(&parameters).map(|(t, p)| (place(t), p.clone())).collect();
+        let with = inputs.iter().zip(&parameters).map(|(t, p)| (value_id(t), p.clone())).collect();
         let (region, captures) = cut(of, parameters, captures, results, with);
         (region, inputs.iter().map(|&t| t.clone()).chain(captures).collect())
     }
@@ -88,11 +88,11 @@ fn cut(
     mut parameters: Vec<Tensor>,
     captures: Vec<Tensor>,
     results: &[Tensor],
-    mut with: HashMap<Place, Tensor>,
+    mut with: HashMap<ValueId, Tensor>,
 ) -> (Region, Vec<Tensor>) {
     for capture in &captures {
         let parameter = Tensor::parameter(of, "a value from outside", capture.ty().clone());
-        with.insert(place(capture), parameter.clone());
+        with.insert(value_id(capture), parameter.clone());
         parameters.push(parameter);
     }
     (Region { parameters, results: replay(results, &with) }, captures)
@@ -118,13 +118,13 @@ pub(crate) fn frontier(
     again: impl Fn(&Tensor) -> bool,
 ) -> Vec<Tensor> {
     let mut frontier = vec![];
-    let mut seen: HashSet<Place> = HashSet::new();
+    let mut seen: HashSet<ValueId> = HashSet::new();
     let mut pending: Vec<&Tensor> = results.iter().rev().collect();
     while let Some(t) = pending.pop() {
-        if !seen.insert(place(t)) {
+        if !seen.insert(value_id(t)) {
             continue;
         }
-        let view = || matches!(&t.node.kind, Kind::Operation(o) if o.repeated() == Repeated::Always);
+        let view = || matches!(&t.node.kind, Kind::Operation(o) if o.recompute_policy() == RecomputePolicy::Always);
         if inside(t) || ((t.node.constant || view()) && again(t)) {
             pending.extend(t.node.inputs.iter().rev());
         } else {

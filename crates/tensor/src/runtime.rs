@@ -12,10 +12,10 @@ use fulmen_pjrt::diagnosis::{diagnose, explain};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Value};
 
-use crate::array::Places;
+use crate::array::DeviceSet;
 use crate::disk_cache::{DiskCache, Slot};
+use crate::emit::Captured;
 use crate::host_reads;
-use crate::listing::Captured;
 use crate::lower::{Lowered, lower};
 use crate::recompiles::Recompiles;
 use crate::recording::check_values;
@@ -51,7 +51,7 @@ const TOO_MANY_FOR_THE_CPU: usize = (1 << 35) + 1;
 #[derive(Clone)]
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) places: Arc<Places>,
+    pub(crate) device_set: Arc<DeviceSet>,
     pub(crate) metrics: Arc<Metrics>,
     disk_cache: Arc<DiskCache>,
 }
@@ -75,7 +75,7 @@ pub struct Preloaded<'f> {
 
 /// What a function was lowered to for these devices, and its program if it was on disk.
 struct Ready {
-    places: Arc<Places>,
+    device_set: Arc<DeviceSet>,
     lowered: Lowered,
     executable: Option<LoadedExecutable>,
 }
@@ -147,10 +147,10 @@ impl Runtime {
     }
 
     fn of(shared: Arc<Shared>, devices: &Devices) -> Result<Runtime> {
-        let places = Arc::new(choose(&shared.client, devices)?);
+        let device_set = Arc::new(choose(&shared.client, devices)?);
         let disk_cache = DiskCache::of_process();
         disk_cache.prepare(&shared.client);
-        Ok(Runtime { shared, places, metrics: Arc::default(), disk_cache })
+        Ok(Runtime { shared, device_set, metrics: Arc::default(), disk_cache })
     }
 
     /// The same devices with another cache of compiled programs on disk, or with none. Without this call it is
@@ -195,7 +195,7 @@ impl Runtime {
     /// # Errors
     /// The mesh has another number of devices.
     pub fn with_mesh(&self, mesh: &Mesh) -> Result<Runtime> {
-        let devices = self.places.devices.len();
+        let devices = self.device_set.devices.len();
         if mesh.num_devices() != devices {
             return Err(Error::usage(format!(
                 "the mesh {mesh} is of {} devices, and there are {devices}; make the product of its axes {devices}, or \
@@ -203,8 +203,8 @@ impl Runtime {
                 mesh.num_devices()
             )));
         }
-        let places = Places { mesh: mesh.clone(), ..Places::clone(&self.places) };
-        Ok(Runtime { places: Arc::new(places), ..self.clone() })
+        let device_set = DeviceSet { mesh: mesh.clone(), ..DeviceSet::clone(&self.device_set) };
+        Ok(Runtime { device_set: Arc::new(device_set), ..self.clone() })
     }
 
     /// The runtime that [`Tensor::eval`] uses, on one device: opened once (after a failure the next call tries again), for
@@ -228,7 +228,7 @@ impl Runtime {
     /// The same client on the first device of this process alone, so that nothing waits for other processes.
     fn here(self) -> Runtime {
         let devices: Vec<Device> = self.local_devices().take(1).cloned().collect();
-        Runtime { places: Arc::new(Places { mesh: Mesh::data(1), devices, local: vec![0] }), ..self }
+        Runtime { device_set: Arc::new(DeviceSet { mesh: Mesh::data(1), devices, local: vec![0] }), ..self }
     }
 
     /// The PJRT client.
@@ -238,17 +238,17 @@ impl Runtime {
 
     /// The devices that programs run on, those of other processes too, in the order of the mesh.
     pub fn devices(&self) -> &[Device] {
-        &self.places.devices
+        &self.device_set.devices
     }
 
     /// Those of [`Runtime::devices`] that this process feeds.
     pub fn local_devices(&self) -> impl ExactSizeIterator<Item = &Device> {
-        self.places.local.iter().map(|&position| &self.places.devices[position])
+        self.device_set.local.iter().map(|&position| &self.device_set.devices[position])
     }
 
     /// The devices as a grid with named axes.
     pub fn mesh(&self) -> &Mesh {
-        &self.places.mesh
+        &self.device_set.mesh
     }
 
     /// What this runtime has done so far: `UncachedCompile`, `CachedCompile` (in this process), `PersistentCacheHit` (on
@@ -306,7 +306,7 @@ impl Runtime {
         let options = self.compile_options(&key);
         let slot = on_disk.then(|| self.disk_cache.slot(self.client(), function, &key.0, &options)).flatten();
         let executable = slot.as_ref().and_then(Slot::load);
-        Ok(Preloaded { function, ready: Some(Ready { places: self.places.clone(), lowered, executable }) })
+        Ok(Preloaded { function, ready: Some(Ready { device_set: self.device_set.clone(), lowered, executable }) })
     }
 
     /// The programs of this client, compiled before. The lock is not held while compiling, which may take minutes.
@@ -329,7 +329,7 @@ impl Runtime {
         Preloaded { function, ready }: Preloaded<'_>,
         announce: Option<impl FnOnce(Option<String>)>,
     ) -> Result<Compiled> {
-        let (lowered, preloaded) = match ready.filter(|ready| ready.places == self.places) {
+        let (lowered, preloaded) = match ready.filter(|ready| ready.device_set == self.device_set) {
             Some(ready) => (ready.lowered, ready.executable),
             None => (lower(function, self.mesh())?, None),
         };
@@ -355,7 +355,7 @@ impl Runtime {
             .captured
             .into_iter()
             .map(|(captured, sharding)| match captured {
-                Captured::Device(array) if array.places() == &self.places => Ok(array),
+                Captured::Device(array) if array.device_set() == &self.device_set => Ok(array),
                 // A value of other devices goes by way of the host.
                 Captured::Device(array) => match self.read(&[&array])?.wait()?.first() {
                     Some(literal) => self.to_devices(literal, &sharding).map(Arc::new),
@@ -473,7 +473,7 @@ impl Tensor {
 }
 
 /// The chosen devices of each process as a mesh of one axis.
-fn choose(client: &Client, devices: &Devices) -> Result<Places> {
+fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
     let here = client.addressable_devices();
     // Of a CPU there is nothing more to know.
     let platform = Platform::from_name(client.platform_name()).filter(|&platform| platform != Platform::Cpu);
@@ -500,7 +500,7 @@ fn choose(client: &Client, devices: &Devices) -> Result<Places> {
         }
     }
     let local = (0..all.len()).filter(|&i| all[i].is_addressable()).collect();
-    Ok(Places { mesh: Mesh::data(all.len()), devices: all, local })
+    Ok(DeviceSet { mesh: Mesh::data(all.len()), devices: all, local })
 }
 
 /// The first of `candidates` that has a plugin, with the plugin's file; the last one's error if none has. An error that

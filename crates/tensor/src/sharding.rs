@@ -169,7 +169,7 @@ pub struct Block {
 impl Block {
     /// Calls `copy(offset in the whole, offset in the block, length)`, in elements, for each run that is contiguous in
     /// both.
-    pub(crate) fn stretches(&self, shape: &Shape, mut copy: impl FnMut(usize, usize, usize)) {
+    pub(crate) fn contiguous_runs(&self, shape: &Shape, mut copy: impl FnMut(usize, usize, usize)) {
         if self.size.contains(&0) {
             return;
         }
@@ -218,7 +218,7 @@ mod tests {
             for device in 0..mesh.num_devices() {
                 let block = sharding.block(&mesh, &shape, device);
                 let mut expected_at = 0;
-                block.stretches(&shape, |whole, at, length| {
+                block.contiguous_runs(&shape, |whole, at, length| {
                     assert_eq!(at, expected_at);
                     expected_at += length;
                     seen[whole..whole + length].iter_mut().for_each(|n| *n += 1);

@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::operation::{Operation, Repeated};
+use crate::operation::{Operation, RecomputePolicy};
 use crate::scope::{FromFault, Scope, here};
 use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
@@ -82,7 +82,7 @@ impl Node {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let constant = match &kind {
             Kind::Operation(operation) => {
-                operation.repeated() != Repeated::Never && inputs.iter().all(|t| t.node.constant)
+                operation.recompute_policy() != RecomputePolicy::Never && inputs.iter().all(|t| t.node.constant)
             }
             _ => false,
         };

@@ -35,7 +35,7 @@ impl Runtime {
                 return client.buffer_from_host(bytes, element_type, &block.size, device);
             }
             let mut part = vec![0; block.size.iter().product::<usize>() * size];
-            block.stretches(&ty.shape, |whole, at, length| {
+            block.contiguous_runs(&ty.shape, |whole, at, length| {
                 part[at * size..][..length * size].copy_from_slice(&bytes[whole * size..][..length * size]);
             });
             client.buffer_from_host(&part, element_type, &block.size, device)
@@ -52,7 +52,7 @@ impl Runtime {
     pub fn blocks(&self, ty: &TensorType, sharding: &Sharding) -> Result<Vec<Block>> {
         let (mesh, sharding) = (self.mesh(), self.on_these_devices(sharding));
         sharding.shard_shape(mesh, &ty.shape).map_err(|why| Error::usage(format!("splitting {ty}: {why}")))?;
-        Ok(self.places.local.iter().map(|&position| sharding.block(mesh, &ty.shape, position)).collect())
+        Ok(self.device_set.local.iter().map(|&position| sharding.block(mesh, &ty.shape, position)).collect())
     }
 
     /// One device has the whole, whatever the sharding.
@@ -89,8 +89,8 @@ impl Runtime {
             }
             shards.push(buffer);
         }
-        let (sharding, places) = (self.on_these_devices(sharding), self.places.clone());
-        Ok(DeviceArray::new(ty.clone(), sharding, places, shards, &self.metrics))
+        let (sharding, device_set) = (self.on_these_devices(sharding), self.device_set.clone());
+        Ok(DeviceArray::new(ty.clone(), sharding, device_set, shards, &self.metrics))
     }
 
     /// Copies parts of values to the host, all of them as one transfer, and waits for them.
@@ -161,7 +161,7 @@ impl PendingLiteral {
         let mut whole = vec![0; ty.size_in_bytes()];
         for (block, read) in parts {
             let part = read.wait().map_err(doing)?;
-            block.stretches(&ty.shape, |to, at, length| {
+            block.contiguous_runs(&ty.shape, |to, at, length| {
                 whole[to * size..][..length * size].copy_from_slice(&part[at * size..][..length * size]);
             });
         }

@@ -3,9 +3,9 @@
 //! The `i`-th of `m` windows over an axis of size `n` goes from `⌊i·n/m⌋` to `⌈(i + 1)·n/m⌉`; they overlap where `m` does
 //! not divide `n`. Windows of several axes are boxes, so that one axis after the other is reduced.
 
+use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather};
 use super::resample::greatest_common_divisor;
-use super::takes::Takes;
 use crate::autocast::wide;
 use crate::{DType, Tensor};
 
@@ -113,7 +113,7 @@ impl Tensor {
     pub fn adaptive_avg_pool(&self, sizes: &[usize]) -> Tensor {
         Tensor::record("adaptive_avg_pool", || {
             self.live()?;
-            let first = Takes::Floats.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
+            let first = DTypeSet::Floats.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
             let from = wide(self);
             if let Some((tiles, within)) = from.tiles(first, sizes) {
                 return Ok(tiles.mean(&within).to_dtype(self.dtype()));
@@ -142,7 +142,7 @@ impl Tensor {
     pub fn adaptive_max_pool(&self, sizes: &[usize]) -> Tensor {
         Tensor::record("adaptive_max_pool", || {
             self.live()?;
-            let first = Takes::Numbers.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
+            let first = DTypeSet::Numbers.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
             if let Some((tiles, within)) = self.tiles(first, sizes) {
                 return Ok(tiles.max(&within));
             }

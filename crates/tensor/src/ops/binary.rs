@@ -4,8 +4,8 @@
 //! Not here: the families that have files of their own: `bitwise`, `compare`, `exponential`, `rounding`, `trigonometric`.
 
 use super::constant::holds;
+use super::dtype_set::DTypeSet;
 use super::promote::common_dtype;
-use super::takes::Takes;
 use crate::autocast::for_method;
 use crate::scope::Refusal;
 use crate::{AsTensor, Tensor};
@@ -20,17 +20,17 @@ use crate::{AsTensor, Tensor};
 )]
 pub trait Operand {
     /// The operand as a tensor, given the tensor on the other side.
-    fn beside(&self, other: &Tensor) -> Tensor;
+    fn to_tensor_like(&self, other: &Tensor) -> Tensor;
 }
 
 impl<T: AsTensor> Operand for T {
-    fn beside(&self, _: &Tensor) -> Tensor {
+    fn to_tensor_like(&self, _: &Tensor) -> Tensor {
         self.as_tensor().clone()
     }
 }
 impl Operand for f64 {
     #[track_caller]
-    fn beside(&self, other: &Tensor) -> Tensor {
+    fn to_tensor_like(&self, other: &Tensor) -> Tensor {
         Tensor::record("number", || {
             let dtype = other.live()?.dtype();
             if !holds(dtype, *self) {
@@ -52,12 +52,12 @@ pub(super) fn broadcast_both(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor),
 /// The operands of the binary `method`, brought together as autocast wants them.
 pub(super) fn operands(
     method: &str,
-    takes: Takes,
+    takes: DTypeSet,
     left: &Tensor,
     right: impl Operand,
 ) -> Result<(Tensor, Tensor), Refusal> {
     let left = for_method(method, left);
-    let right = for_method(method, &right.beside(&left));
+    let right = for_method(method, &right.to_tensor_like(&left));
     let (a, b) = broadcast_both(&left, &right)?;
     takes.check(a.dtype())?;
     Ok((a, b))
@@ -84,8 +84,8 @@ macro_rules! binary {
                 let _ = ($a, $b, $y, $g);
                 vec![$da, $db]
             }
-            fn repeated(&self) -> $crate::operation::Repeated {
-                $crate::operation::Repeated::Cheaply
+            fn recompute_policy(&self) -> $crate::operation::RecomputePolicy {
+                $crate::operation::RecomputePolicy::IfCheap
             }
             fn lower(&self, cx: &mut $crate::lower::Lowering<'_>) -> String {
                 format!("{} {} : {}", $stablehlo, cx.operands(), cx.result().stablehlo())
@@ -96,7 +96,7 @@ macro_rules! binary {
             $(#[$doc])*
             #[track_caller]
             pub fn $method(&self, other: impl $crate::Operand) -> $crate::Tensor {
-                let takes = $crate::ops::takes::Takes::$takes;
+                let takes = $crate::ops::takes::DTypeSet::$takes;
                 $crate::Tensor::record(stringify!($method), || {
                     let (a, b) = $crate::ops::binary::operands(stringify!($method), takes, self, other)?;
                     $crate::Tensor::try_apply($op, &[&a, &b])
@@ -161,8 +161,8 @@ impl Tensor {
     #[track_caller]
     pub fn lerp(&self, end: impl Operand, weight: impl Operand) -> Tensor {
         Tensor::record("lerp", || {
-            let (start, end) = operands("lerp", Takes::FloatsAndComplex, self, end)?;
-            let (start, weight) = operands("lerp", Takes::FloatsAndComplex, &start, weight)?;
+            let (start, end) = operands("lerp", DTypeSet::FloatsAndComplex, self, end)?;
+            let (start, weight) = operands("lerp", DTypeSet::FloatsAndComplex, &start, weight)?;
             let end = end.to_dtype(start.dtype()).broadcast_to(start.shape());
             let way = &end - &start;
             if weight.dtype().is_complex() {

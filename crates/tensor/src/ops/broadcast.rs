@@ -1,7 +1,7 @@
 //! Broadcasting: repeating along axes without copying.
 
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::{Shape, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -40,8 +40,8 @@ impl Operation for BroadcastInDim {
             .collect();
         vec![Some(cx.cotangent().sum(&repeated).reshape(from))]
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Always
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::Always
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.broadcast_in_dim {}, dims = {:?} : {}", cx.operand(0), self.axes, cx.signature())

@@ -1,6 +1,6 @@
 //! The Cholesky factor of symmetric, positive definite matrices, and what is solved with it.
 
-use super::takes::Takes;
+use super::dtype_set::DTypeSet;
 use super::triangular_solve::TriangularSolve;
 use super::unary::methods;
 use crate::autocast::wide;
@@ -38,7 +38,7 @@ impl Operation for Cholesky {
 /// Square matrices of floats, 16-bit ones as f32.
 pub(super) fn square(a: &Tensor) -> Result<Tensor, Refusal> {
     a.live()?;
-    Takes::Floats.check(a.dtype())?;
+    DTypeSet::Floats.check(a.dtype())?;
     match a.shape().dims() {
         [.., rows, columns] if rows == columns => Ok(wide(a)),
         _ => Err(format!("takes square matrices on the last two axes, not {}", a.ty()).into()),

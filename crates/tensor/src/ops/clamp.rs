@@ -1,7 +1,7 @@
 //! Keeping elements between two bounds.
 
 use super::binary::{Operand, broadcast_both};
-use super::takes::Takes;
+use super::dtype_set::DTypeSet;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{Tensor, TensorType};
@@ -48,10 +48,10 @@ impl Tensor {
     #[track_caller]
     pub fn clamp(&self, low: impl Operand, high: impl Operand) -> Tensor {
         Tensor::record("clamp", || {
-            let (low, high) = (low.beside(self), high.beside(self));
+            let (low, high) = (low.to_tensor_like(self), high.to_tensor_like(self));
             let (low, high) = broadcast_both(&low, &high)?;
             let (x, low) = broadcast_both(self, &low)?;
-            Takes::Numbers.check(x.dtype())?;
+            DTypeSet::Numbers.check(x.dtype())?;
             let high = high.to_dtype(x.dtype()).broadcast_to(x.shape());
             Tensor::try_apply(Clamp, &[&low, &x, &high])
         })

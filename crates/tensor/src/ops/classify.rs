@@ -1,11 +1,11 @@
 //! What kind of number an element is, its sign as a bit, and its neighbour: elementwise questions about how floats are
 //! written.
 
+use super::dtype_set::DTypeSet;
 use super::exponential::function_name;
-use super::takes::Takes;
 use super::unary::{composed, methods};
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::{DType, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ impl Operation for IsFinite {
         "is_finite"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        Takes::Floats.check(inputs[0].dtype)?;
+        DTypeSet::Floats.check(inputs[0].dtype)?;
         one(TensorType::new(DType::Bool, &inputs[0].shape))
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
@@ -41,8 +41,8 @@ impl Operation for CopySign {
         let (a, b, g) = (cx.input(0), cx.input(1), cx.cotangent());
         vec![Some(a.lt(0.0).eq(b.signbit()).select(&g, &-&g)), None]
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Cheaply
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::IfCheap
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ty = cx.result().clone();
@@ -86,7 +86,7 @@ impl Operation for NextAfter {
         "nextafter"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        Takes::Floats.check(inputs[0].dtype)?;
+        DTypeSet::Floats.check(inputs[0].dtype)?;
         one(inputs[0].clone())
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {

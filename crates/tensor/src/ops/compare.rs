@@ -37,7 +37,7 @@ macro_rules! comparisons {
             #[track_caller]
             pub fn $method(&self, other: impl Operand) -> Tensor {
                 Tensor::record(stringify!($method), || {
-                    let (a, b) = broadcast_both(self, &other.beside(self))?;
+                    let (a, b) = broadcast_both(self, &other.to_tensor_like(self))?;
                     let op = Compare { method: stringify!($method), direction: stringify!($direction) };
                     Tensor::try_apply(op, &[&a, &b])
                 })

@@ -4,7 +4,7 @@
 //! holomorphic function multiplies without a conjugate.
 
 use super::binary::operands;
-use super::takes::Takes;
+use super::dtype_set::DTypeSet;
 use super::unary::{composed, methods};
 use crate::autocast::wide;
 use crate::lower::Lowering;
@@ -69,7 +69,7 @@ impl Operation for Abs {
         "abs"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        Takes::SignedNumbersAndComplex.check(inputs[0].dtype)?;
+        DTypeSet::SignedNumbersAndComplex.check(inputs[0].dtype)?;
         one(TensorType::new(inputs[0].dtype.real(), &inputs[0].shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
@@ -112,7 +112,7 @@ impl Tensor {
     #[track_caller]
     pub fn complex(re: impl AsTensor, im: impl AsTensor) -> Tensor {
         Tensor::record("complex", || {
-            let (re, im) = operands("complex", Takes::Floats, re.as_tensor(), im.as_tensor())?;
+            let (re, im) = operands("complex", DTypeSet::Floats, re.as_tensor(), im.as_tensor())?;
             // There are no complex numbers of 16-bit parts.
             Tensor::try_apply(Complex, &[&wide(&re), &wide(&im)])
         })

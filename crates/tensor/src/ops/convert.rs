@@ -1,7 +1,7 @@
 //! Changing the element type: by value (`convert`) or by bits (`bitcast_convert`).
 
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::tensor::Kind;
 use crate::{DType, Shape, Tensor, TensorType};
 
@@ -30,8 +30,8 @@ impl Operation for Convert {
             _ => None,
         }]
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Always
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::Always
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.convert {} : {}", cx.operand(0), cx.signature())

@@ -4,8 +4,8 @@
 //! of a sum is a sum that runs the other way. Those of the others are scans in log₂(n) steps, each of which combines
 //! every element with the one a power of two before it.
 
+use super::dtype_set::DTypeSet;
 use super::reduce::Reducer;
-use super::takes::Takes;
 use super::unary::methods;
 use crate::autocast::{result_of, wide};
 use crate::lower::Lowering;
@@ -141,7 +141,7 @@ impl Operation for Cumulative {
         self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        Takes::Numbers.check(inputs[0].dtype)?;
+        DTypeSet::Numbers.check(inputs[0].dtype)?;
         one(inputs[0].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
@@ -231,7 +231,7 @@ methods! {
 impl Tensor {
     fn cumulate(&self, method: &'static str, how: How, axis: isize) -> Result<Tensor, Refusal> {
         self.live()?;
-        let takes = if how == How::LogAddExp { Takes::Floats } else { Takes::Numbers };
+        let takes = if how == How::LogAddExp { DTypeSet::Floats } else { DTypeSet::Numbers };
         let axis = takes.check(self.dtype()).and_then(|()| self.shape().axis(axis))?;
         let to = result_of(method, self.dtype());
         // One element is its own sum; of none there is no window.

@@ -1,7 +1,7 @@
 //! Products of tensors: `dot_general` and `matmul` upon it.
 
+use super::dtype_set::DTypeSet;
 use super::promote::common_dtype;
-use super::takes::Takes;
 use crate::autocast::for_product;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -80,7 +80,7 @@ impl Operation for DotGeneral {
         if lhs.dtype != rhs.dtype {
             return Err(format!("the dtypes differ: {lhs} and {rhs}; convert one of them with to_dtype()"));
         }
-        Takes::NumbersAndComplex.check(lhs.dtype)?;
+        DTypeSet::NumbersAndComplex.check(lhs.dtype)?;
         let check = |side: &str, shape: &Shape, batch: &[usize], contracting: &[usize]| {
             let mut named: Vec<usize> = batch.iter().chain(contracting).copied().collect();
             named.sort_unstable();
@@ -202,12 +202,12 @@ impl Tensor {
     pub fn matmul(&self, rhs: impl AsTensor) -> Tensor {
         Tensor::record("matmul", || {
             let (lhs, rhs) = product_operands(self, rhs.as_tensor())?;
-            lhs.matmul_alike(&rhs)
+            lhs.matmul_same_dtype(&rhs)
         })
     }
 
     /// [`Tensor::matmul`] of operands that have one dtype.
-    fn matmul_alike(&self, rhs: &Tensor) -> Result<Tensor, Refusal> {
+    fn matmul_same_dtype(&self, rhs: &Tensor) -> Result<Tensor, Refusal> {
         if self.rank() == 0 || rhs.rank() == 0 {
             return Err(format!(
                 "cannot multiply {} by {}: a scalar is not a matrix, use *",

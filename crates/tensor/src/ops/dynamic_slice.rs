@@ -3,7 +3,7 @@
 //! Their sizes are known while recording. Not here: boxes at a known place (`slice.rs`).
 
 use super::constant::holds;
-use super::takes::Takes;
+use super::dtype_set::DTypeSet;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
@@ -86,7 +86,7 @@ fn starts_in(of: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec<Tens
     let dtype = if narrow { DType::I32 } else { DType::I64 };
     let mut found = Vec::with_capacity(starts.len());
     for (axis, start) in starts.iter().enumerate() {
-        if start.rank() != 0 || Takes::Integers.check(start.dtype()).is_err() {
+        if start.rank() != 0 || DTypeSet::Integers.check(start.dtype()).is_err() {
             return Err(format!("the start of axis {axis} must be an integer scalar, it is {}", start.ty()).into());
         }
         // One of more bits would wrap around when it becomes an i32.

@@ -1,6 +1,6 @@
 //! Elementwise exponentials, logarithms and what is made of them.
 
-use super::takes::Takes;
+use super::dtype_set::DTypeSet;
 use super::unary::{composed, unary};
 use crate::Tensor;
 use crate::TensorType;
@@ -34,7 +34,7 @@ impl Operation for XLogY {
         "xlogy"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        Takes::Floats.check(inputs[0].dtype)?;
+        DTypeSet::Floats.check(inputs[0].dtype)?;
         one(inputs[0].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {

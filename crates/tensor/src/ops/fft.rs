@@ -1,6 +1,6 @@
 //! Discrete Fourier transforms over one to three axes.
 
-use super::takes::Takes;
+use super::dtype_set::DTypeSet;
 use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
@@ -143,7 +143,7 @@ impl Tensor {
         }
         // Checks that they differ; the order in which they were named stays.
         self.shape().axes(axes)?;
-        let takes = if kind == Kind::Rfft { Takes::Floats } else { Takes::FloatsAndComplex };
+        let takes = if kind == Kind::Rfft { DTypeSet::Floats } else { DTypeSet::FloatsAndComplex };
         takes.check(self.dtype())?;
         let mut x = wide(self);
         if kind != Kind::Rfft && !x.dtype().is_complex() {

@@ -4,7 +4,7 @@
 //! lie inside; the methods see to that. Not here: writing by index (`scatter.rs`), boxes whose place a program computes
 //! (`dynamic_slice.rs`).
 
-use super::places::{self, Outside, Places};
+use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::scatter::{Combine, Scatter};
 use crate::autocast::wide;
 use crate::lower::Lowering;
@@ -179,17 +179,17 @@ pub(super) fn indexed_axis(of: &Tensor, axis: isize, indices: &Tensor) -> Result
 }
 
 impl Tensor {
-    /// What the indices of `places` find, and nothing where they lay outside.
-    fn found(&self, method: &'static str, dimensions: Dimensions, places: &Places) -> Result<Tensor, Refusal> {
+    /// What the indices of `clamped` find, and nothing where they lay outside.
+    fn found(&self, method: &'static str, dimensions: Dimensions, clamped: &ClampedIndices) -> Result<Tensor, Refusal> {
         let gather = Gather { method, dimensions: dimensions.clone() };
-        let found = Tensor::try_apply(gather, &[self, &places.indices])?;
-        Ok(dimensions.spread(&places.inside, found.shape()).select(&found, &nothing(self.dtype())))
+        let found = Tensor::try_apply(gather, &[self, &clamped.indices])?;
+        Ok(dimensions.spread(&clamped.inside, found.shape()).select(&found, &nothing(self.dtype())))
     }
 
     fn taken(&self, method: &'static str, axis: isize, indices: &Tensor) -> Result<Tensor, Refusal> {
         let axis = indexed_axis(self, axis, indices)?;
-        let places = places::along(self.shape(), axis, indices, Outside::First)?;
-        self.found(method, Dimensions::along(axis, self.rank(), indices.rank()), &places)
+        let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::ToZero)?;
+        self.found(method, Dimensions::along(axis, self.rank(), indices.rank()), &clamped)
     }
 
     /// The elements at `indices` along `axis`: the rows of an embedding table, say (JAX's `take`, PyTorch's
@@ -292,8 +292,8 @@ impl Tensor {
     }
 
     fn elements(&self, method: &'static str, axis: usize, indices: &Tensor) -> Result<Tensor, Refusal> {
-        let places = places::along(self.shape(), axis, indices, Outside::First)?;
-        self.found(method, Dimensions::elements(axis, self.rank()), &places)
+        let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::ToZero)?;
+        self.found(method, Dimensions::elements(axis, self.rank()), &clamped)
     }
 
     /// The elements at points: `indices` is `[…, k]`, each index names a place in the first `k` axes, and the result is
@@ -318,9 +318,9 @@ impl Tensor {
                 let batch = &indices.shape()[..indices.rank() - 1];
                 return Ok(self.broadcast_to([batch, self.shape()].concat()));
             }
-            let places = places::points(self.shape(), indices, Outside::First)?;
+            let clamped = bounds::points(self.shape(), indices, OutOfBounds::ToZero)?;
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
-            self.found("gather_nd", dimensions, &places)
+            self.found("gather_nd", dimensions, &clamped)
         })
     }
 }

@@ -3,9 +3,9 @@
 //! Axes are treated one after the other. A nearest element that is a copy or a step is a broadcast or a slice, and a gather
 //! elsewhere; weighted sums: `resample.rs`.
 
+use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather};
 use super::resample::{Taps, along_axis};
-use super::takes::Takes;
 use crate::Tensor;
 use crate::scope::Refusal;
 
@@ -153,7 +153,7 @@ impl Tensor {
         let first = self.rank() - sizes.len();
         let copies = matches!(mode, Interpolation::Nearest | Interpolation::NearestExact);
         if !copies {
-            Takes::Floats.check(self.dtype())?;
+            DTypeSet::Floats.check(self.dtype())?;
         }
         let old = &self.shape()[first..];
         if old.iter().chain(sizes).any(|size| !(1..=MOST).contains(size)) {

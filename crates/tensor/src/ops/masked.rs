@@ -33,7 +33,7 @@ impl Tensor {
                 .into());
             }
             mask.shape().broadcast(self.shape())?;
-            Ok(mask.select(&value.beside(self), self))
+            Ok(mask.select(&value.to_tensor_like(self), self))
         })
     }
 

@@ -1,8 +1,8 @@
 //! Averages and what is spread around them: mean, variance and standard deviation. Compositions, computed as f32 where
 //! the elements have 16 bits.
 
+use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
-use super::takes::Takes;
 use super::unary::methods;
 use crate::autocast::{result_of, wide};
 use crate::scope::Refusal;
@@ -16,7 +16,7 @@ methods! {
 impl Tensor {
     /// The number of elements along `axes` of real numbers or booleans.
     fn count_along(&self, axes: &[isize]) -> Result<f64, String> {
-        Takes::NumbersAndBooleans.check(self.dtype())?;
+        DTypeSet::NumbersAndBooleans.check(self.dtype())?;
         // The largest tensor has 2^47 bytes, but one without elements may have long axes.
         let count = self.shape().axes(axes)?.iter().map(|&a| self.shape()[a]).fold(1, usize::saturating_mul);
         Ok(count as f64)

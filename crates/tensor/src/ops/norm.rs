@@ -1,7 +1,7 @@
 //! The lengths of vectors. Compositions, whose derivative at 0 is 0.
 
+use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
-use super::takes::Takes;
 use crate::Tensor;
 use crate::autocast::{result_of, wide};
 use crate::scope::Refusal;
@@ -28,7 +28,7 @@ reductions! {
 }
 
 fn norm(given: &Tensor, p: f64, axes: &[isize], keepdim: bool) -> Result<Tensor, Refusal> {
-    Takes::Floats.check(given.dtype())?;
+    DTypeSet::Floats.check(given.dtype())?;
     let found = given.shape().axes(axes)?;
     if p.is_nan() {
         return Err("p is NaN; it must be a number or an infinity".into());

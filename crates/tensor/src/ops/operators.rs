@@ -36,7 +36,7 @@ macro_rules! operators {
             #[track_caller]
             fn $method(self, right: $tensor) -> Tensor {
                 let _scope = crate::Scope::open();
-                let left = crate::ops::Operand::beside(&self, &right);
+                let left = crate::ops::Operand::to_tensor_like(&self, &right);
                 Tensor::$method(&left, right)
             }
         }

@@ -1,7 +1,7 @@
 //! A point that no optimization reaches across.
 
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp};
+use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::tensor::all_live;
 use crate::{Tensor, TensorType};
 
@@ -20,8 +20,8 @@ impl Operation for OptimizationBarrier {
         let mut after = Tensor::optimization_barrier(&given).into_iter();
         cx.cotangents.iter().map(|cotangent| cotangent.as_ref().and_then(|_| after.next())).collect()
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Never
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::Never
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let types: Vec<_> = cx.results().iter().map(TensorType::stablehlo).collect();

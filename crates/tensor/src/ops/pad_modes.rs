@@ -89,7 +89,7 @@ impl Tensor {
             }
             let value = match mode {
                 // A number that the dtype does not have is refused, as it is by an operator.
-                PadMode::Constant(value) => crate::Operand::beside(&value, self),
+                PadMode::Constant(value) => crate::Operand::to_tensor_like(&value, self),
                 _ => Tensor::full(self.dtype(), [], 0.0),
             };
             Ok(padded.pad(&value, &low, &high, &vec![0; rank]))

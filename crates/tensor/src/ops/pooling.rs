@@ -1,9 +1,9 @@
 //! Sliding windows: `reduce_window`, and its derivative for a maximum, `select_and_scatter`.
 
 use super::constant::holds;
+use super::dtype_set::DTypeSet;
 use super::pooling_positions::{at_winners, largest_and_where, to_winners, winners};
 use super::reduce::Reducer;
-use super::takes::Takes;
 use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
@@ -89,7 +89,7 @@ impl Operation for ReduceWindow {
         self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        Takes::Numbers.check(inputs[0].dtype)?;
+        DTypeSet::Numbers.check(inputs[0].dtype)?;
         one(self.windows.result(inputs[0])?)
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {

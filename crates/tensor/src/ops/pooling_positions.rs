@@ -3,11 +3,11 @@
 //! Not here: the maximum alone, and its derivative by `select_and_scatter`, which TPUs have an instruction for
 //! (`pooling.rs`).
 
+use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather};
 use super::pooling::Windows;
 use super::reduce::Reducer;
 use super::scatter::{Combine, Scatter};
-use super::takes::Takes;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
@@ -26,7 +26,7 @@ impl Operation for LargestAndWhere {
         self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        Takes::Numbers.check(inputs[0].dtype)?;
+        DTypeSet::Numbers.check(inputs[0].dtype)?;
         let largest = self.windows.result(inputs[0])?;
         let places = TensorType::new(DType::I32, &largest.shape);
         Ok(vec![largest, places])

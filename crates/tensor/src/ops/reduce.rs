@@ -3,7 +3,7 @@
 //! Not here: averages, [`moments`](super::moments); the places of extremes, [`arg_reduce`](super::arg_reduce); lengths of
 //! vectors, [`norm`](super::norm); results at every place along an axis, [`cumulative`](super::cumulative).
 
-use super::takes::Takes;
+use super::dtype_set::DTypeSet;
 use super::unary::methods;
 use crate::autocast::{result_of, wide};
 use crate::lower::Lowering;
@@ -86,8 +86,8 @@ impl Operation for Reduce {
         match self.reducer {
             Reducer::And | Reducer::Or if from.dtype == DType::Bool => {}
             Reducer::And | Reducer::Or => return Err(format!("takes booleans, not {}", from.dtype)),
-            Reducer::Sum => Takes::NumbersAndComplex.check(from.dtype)?,
-            _ => Takes::Numbers.check(from.dtype)?,
+            Reducer::Sum => DTypeSet::NumbersAndComplex.check(from.dtype)?,
+            _ => DTypeSet::Numbers.check(from.dtype)?,
         }
         if matches!(self.reducer, Reducer::Max | Reducer::Min) && self.axes.iter().any(|&a| from.shape[a] == 0) {
             return Err(no_element(from, &self.axes));

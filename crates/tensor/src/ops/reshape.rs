@@ -1,7 +1,7 @@
 //! The same elements in the same order under another shape.
 
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::{Shape, Tensor, TensorType};
 
 /// The product of sizes; the largest number where it leaves `usize`, which no operation takes.
@@ -48,8 +48,8 @@ impl Operation for Reshape {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![Some(cx.cotangent().reshape(cx.input(0).shape()))]
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Always
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::Always
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.reshape {} : {}", cx.operand(0), cx.signature())

@@ -3,10 +3,10 @@
 //! [`Scatter`] is StableHLO's `scatter` for windows that span whole axes, and drops updates out of range. Not here:
 //! reading by index (`gather.rs`), a box whose place a program computes (`dynamic_slice.rs`).
 
+use super::bounds::{self, ClampedIndices, OutOfBounds};
+use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather, check_points, fits_into, indexed_axis};
-use super::places::{self, Outside, Places};
 use super::promote::common_dtype;
-use super::takes::Takes;
 use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
@@ -143,7 +143,7 @@ impl Operation for Scatter {
 fn operands(combine: Combine, to: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Refusal> {
     let dtype = common_dtype(to, updates)?;
     if combine != Combine::Set {
-        Takes::Numbers.check(dtype)?;
+        DTypeSet::Numbers.check(dtype)?;
     }
     let (to, updates) = (to.to_dtype(dtype), updates.to_dtype(dtype));
     Ok(if combine.is_wide() { (dtype, wide(&to), wide(&updates)) } else { (dtype, to, updates) })
@@ -238,7 +238,7 @@ impl Tensor {
         method: &'static str,
         combine: Combine,
         dimensions: Dimensions,
-        places: &Places,
+        clamped: &ClampedIndices,
         updates: &Tensor,
     ) -> Result<Tensor, Refusal> {
         // Every index is out of range. XLA has no windows of size 1 within an axis of size 0.
@@ -246,9 +246,9 @@ impl Tensor {
             return Ok(self.clone());
         }
         // The operation drops updates out of range; the mask drops their gradient.
-        let mask = dimensions.spread(&places.inside, updates.shape());
+        let mask = dimensions.spread(&clamped.inside, updates.shape());
         let kept = mask.select(updates, &updates.zeros_like());
-        Tensor::try_apply(Scatter { method, combine, dimensions }, &[self, &places.indices, &kept])
+        Tensor::try_apply(Scatter { method, combine, dimensions }, &[self, &clamped.indices, &kept])
     }
 
     fn write_along(
@@ -261,12 +261,12 @@ impl Tensor {
     ) -> Result<Tensor, Refusal> {
         let (dtype, to, updates) = operands(combine, self, updates)?;
         let axis = indexed_axis(self, axis, indices)?;
-        let places = places::along(self.shape(), axis, indices, Outside::Beyond)?;
+        let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::PastEnd)?;
         let dimensions = Dimensions::along(axis, self.rank(), indices.rank());
         let what = if combine == Combine::Add { "added" } else { "written" };
         let place = || format!("indices {} along axis {axis} of {}", indices.shape(), self.shape());
         check_updates(what, &updates, dimensions.taken(self.shape(), indices.shape()), place)?;
-        Ok(to.written(method, combine, dimensions, &places, &updates)?.to_dtype(dtype))
+        Ok(to.written(method, combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
     }
 
     fn write_elements(
@@ -284,7 +284,7 @@ impl Tensor {
         if has.rank() != part.rank() || part.iter().zip(has.iter()).any(|(part, has)| part > has) {
             return Err(format!("the indices {} name more elements than what is written, {}", indices.ty(), has).into());
         }
-        let places = places::along(self.shape(), axis, indices, Outside::Beyond)?;
+        let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::PastEnd)?;
         let (none, step) = (vec![0; part.rank()], vec![1; part.rank()]);
         let updates = updates.slice(&none, part, &step);
         // Along the other axes the indices are to be as long as this tensor: added elements are out of range.
@@ -292,10 +292,10 @@ impl Tensor {
         let high: Vec<i64> = (0..part.rank())
             .map(|a| if a == axis { 0 } else { self.shape()[a].saturating_sub(part[a]) as i64 })
             .collect();
-        let beyond = Tensor::full(places.indices.dtype(), [], self.shape()[axis] as f64);
-        let padded = Places {
-            indices: places.indices.pad(&beyond, &low, &high, &none),
-            inside: places.inside.pad(&Tensor::zeros(DType::Bool, []), &low, &high, &none),
+        let beyond = Tensor::full(clamped.indices.dtype(), [], self.shape()[axis] as f64);
+        let padded = ClampedIndices {
+            indices: clamped.indices.pad(&beyond, &low, &high, &none),
+            inside: clamped.inside.pad(&Tensor::zeros(DType::Bool, []), &low, &high, &none),
         };
         let updates = updates.pad(&Tensor::zeros(updates.dtype(), []), &low, &high, &none);
         let dimensions = Dimensions::elements(axis, self.rank());
@@ -326,8 +326,8 @@ impl Tensor {
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
             let place = || format!("points {} in {}", indices.shape(), self.shape());
             check_updates("written", &updates, dimensions.taken(self.shape(), indices.shape()), place)?;
-            let places = places::points(self.shape(), indices, Outside::Beyond)?;
-            Ok(to.written("scatter_nd", combine, dimensions, &places, &updates)?.to_dtype(dtype))
+            let clamped = bounds::points(self.shape(), indices, OutOfBounds::PastEnd)?;
+            Ok(to.written("scatter_nd", combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::binary::broadcast_both;
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::{AsTensor, DType, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -20,8 +20,8 @@ impl Operation for Select {
         let zeros = g.zeros_like();
         vec![None, Some(condition.select(&g, &zeros)), Some(condition.select(&zeros, &g))]
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Cheaply
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::IfCheap
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.select {} : {}, {}", cx.operands(), cx.operand_type(0).stablehlo(), cx.result().stablehlo())

@@ -2,7 +2,7 @@
 
 use super::unary::methods;
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::tensor::Kind;
 use crate::{Mesh, Sharding, Tensor, TensorType};
 
@@ -45,8 +45,8 @@ impl Operation for AllGather {
         self.0.shard_shape(mesh, &inputs[0].shape).map(drop)
     }
     /// A loop's derivative keeps the parts and gathers again.
-    fn repeated(&self) -> Repeated {
-        Repeated::Always
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::Always
     }
     fn gathers(&self) -> Option<&Sharding> {
         Some(&self.0)

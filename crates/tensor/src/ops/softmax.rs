@@ -1,8 +1,8 @@
 //! The softmax family, composed of other operations so that large inputs overflow nowhere. All compute with
 //! 16-bit floats as f32.
 
+use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
-use super::takes::Takes;
 use super::unary::methods;
 use crate::Tensor;
 use crate::autocast::{result_of, wide};
@@ -58,7 +58,7 @@ impl Tensor {
     /// Without the choice of 0, libtpu takes the scores of attention for something to be kept in f32: a block over 1024
     /// positions then moves a quarter more bytes.
     fn max_but(&self, axes: &[isize], zero: Infinities) -> Result<Tensor, Refusal> {
-        Takes::Floats.check(self.live()?.dtype())?;
+        DTypeSet::Floats.check(self.live()?.dtype())?;
         let shape = self.shape();
         if let Some(&axis) = shape.axes(axes)?.iter().find(|&&a| shape[a] == 0) {
             return Err(format!("{shape} has no element along axis {axis}").into());

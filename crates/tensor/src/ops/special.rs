@@ -1,11 +1,11 @@
 //! Special functions, elementwise: the error function and the gamma function with their kin.
 
 use super::classify::bits;
+use super::dtype_set::DTypeSet;
 use super::exponential::function_name;
-use super::takes::Takes;
 use super::unary::{methods, unary};
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::{DType, Tensor, TensorType};
 
 unary! {
@@ -34,14 +34,14 @@ impl Operation for Lgamma {
         "lgamma"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        Takes::Floats.check(inputs[0].dtype)?;
+        DTypeSet::Floats.check(inputs[0].dtype)?;
         one(inputs[0].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![Some(cx.cotangent() * cx.input(0).digamma())]
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Cheaply
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::IfCheap
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // Devices count subnormal numbers as 0. Near 0 it is −log |x|, and a subnormal is its bits, as an integer, times the
@@ -92,7 +92,7 @@ impl Operation for Polygamma {
         "polygamma"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        Takes::Floats.check(inputs[1].dtype)?;
+        DTypeSet::Floats.check(inputs[1].dtype)?;
         one(inputs[1].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
@@ -114,7 +114,7 @@ impl Tensor {
     #[track_caller]
     pub fn polygamma(&self, order: u32) -> Tensor {
         Tensor::record("polygamma", || {
-            let x = Takes::Floats.operand("polygamma", self)?;
+            let x = DTypeSet::Floats.operand("polygamma", self)?;
             Tensor::try_apply(Polygamma { order }, &[&Tensor::full(x.dtype(), x.shape(), f64::from(order)), &x])
         })
     }

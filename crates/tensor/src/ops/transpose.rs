@@ -1,7 +1,7 @@
 //! Reordering axes.
 
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::scope::Refusal;
 use crate::{Tensor, TensorType};
 
@@ -33,8 +33,8 @@ impl Operation for Transpose {
         }
         vec![Some(cx.cotangent().permuted(inverse))]
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Always
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::Always
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.transpose {}, dims = {:?} : {}", cx.operand(0), self.permutation, cx.signature())

@@ -3,7 +3,7 @@
 //! Not here: the families that have files of their own: `exponential`, `trigonometric`, `rounding`, `special`, `bitwise`,
 //! `complex`.
 
-use super::takes::Takes;
+use super::dtype_set::DTypeSet;
 use crate::{DType, Tensor};
 
 /// One row an operation: doc, method, struct, the StableHLO spelling, the dtypes, and the derivative
@@ -19,7 +19,7 @@ macro_rules! unary {
                 stringify!($method)
             }
             fn infer(&self, inputs: &[&$crate::TensorType]) -> Result<Vec<$crate::TensorType>, String> {
-                $crate::ops::takes::Takes::$takes.check(inputs[0].dtype)?;
+                $crate::ops::takes::DTypeSet::$takes.check(inputs[0].dtype)?;
                 $crate::operation::one(inputs[0].clone())
             }
             fn vjp(&self, cx: &$crate::operation::Vjp<'_>) -> Vec<Option<$crate::Tensor>> {
@@ -27,8 +27,8 @@ macro_rules! unary {
                 let _ = ($x, $y, &$g);
                 vec![$vjp]
             }
-            fn repeated(&self) -> $crate::operation::Repeated {
-                $crate::operation::Repeated::Cheaply
+            fn recompute_policy(&self) -> $crate::operation::RecomputePolicy {
+                $crate::operation::RecomputePolicy::IfCheap
             }
             fn lower(&self, cx: &mut $crate::lower::Lowering<'_>) -> String {
                 // A chlo operation is spelled with both types, a stablehlo one with its only type.
@@ -82,7 +82,7 @@ macro_rules! composed {
             #[track_caller]
             pub fn $method(&self) -> $crate::Tensor {
                 $crate::Tensor::record(stringify!($method), || {
-                    let $x = $crate::ops::takes::Takes::$takes.operand(stringify!($method), self)?;
+                    let $x = $crate::ops::takes::DTypeSet::$takes.operand(stringify!($method), self)?;
                     Ok($value)
                 })
             }
@@ -95,7 +95,7 @@ macro_rules! composed {
             #[track_caller]
             pub fn $method(&self, other: impl $crate::Operand) -> $crate::Tensor {
                 $crate::Tensor::record(stringify!($method), || {
-                    let takes = $crate::ops::takes::Takes::$takes;
+                    let takes = $crate::ops::takes::DTypeSet::$takes;
                     let ($a, $b) = $crate::ops::binary::operands(stringify!($method), takes, self, other)?;
                     Ok($value)
                 })
@@ -156,7 +156,7 @@ impl Tensor {
     #[track_caller]
     pub fn nan_to_num(&self, nan: f64, posinf: Option<f64>, neginf: Option<f64>) -> Tensor {
         Tensor::record("nan_to_num", || {
-            let x = Takes::Floats.operand("nan_to_num", self)?;
+            let x = DTypeSet::Floats.operand("nan_to_num", self)?;
             let largest = match x.dtype() {
                 DType::F64 => f64::MAX,
                 DType::Bf16 => half::bf16::MAX.to_f64(),

@@ -22,7 +22,7 @@ pub fn bernoulli(key: impl AsTensor, p: impl Operand, shape: impl Into<Shape>) -
     Tensor::record("bernoulli", || {
         let key = key.as_tensor();
         let shape = shape.into();
-        let p = p.beside(&Tensor::scalar(0.0f32));
+        let p = p.to_tensor_like(&Tensor::scalar(0.0f32));
         p.live()?;
         if p.shape().broadcast(&shape).as_ref() != Ok(&shape) {
             return Err(format!("the probabilities, {}, do not broadcast to {shape}", p.ty()).into());

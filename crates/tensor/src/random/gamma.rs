@@ -55,7 +55,7 @@ fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
 /// What a parameter of a distribution is: a tensor of `dtype` and `shape`, through which no gradient flows; and whether
 /// it is above 0, with 1 in the places where it is not.
 fn parameter(name: &str, given: impl Operand, dtype: DType, shape: &Shape) -> Result<(Tensor, Tensor), Refusal> {
-    let given = given.beside(&Tensor::full(DType::F64, [], 0.0));
+    let given = given.to_tensor_like(&Tensor::full(DType::F64, [], 0.0));
     given.live()?;
     if !given.dtype().is_float() {
         return Err(format!("{name} must be floating-point numbers, they are {}", given.ty()).into());

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fulmen_data::{DataLoader, LoaderReport};
 use fulmen_pjrt::locate::Platform;
 use fulmen_preflight::{Generation, Warning, warnings};
-use fulmen_tensor::{Function, MatmulPrecision, Recorded, Runtime, host_reads};
+use fulmen_tensor::{Function, MatmulPrecision, RecordedOp, Runtime, host_reads};
 
 use crate::step_config::StepConfig;
 use crate::{Goodput, Precision, Result};
@@ -113,7 +113,7 @@ fn padding(train: &DataLoader) -> Option<String> {
 }
 
 /// What a TPU of this kind (`TPU v5 lite`) loses on a step with `rows` rows of the batch a device.
-fn of_a_tpu(kind: &str, setting: &StepConfig, rows: usize, recorded: &[Recorded]) -> Vec<String> {
+fn of_a_tpu(kind: &str, setting: &StepConfig, rows: usize, recorded: &[RecordedOp]) -> Vec<String> {
     let mut hints = vec![];
     let mut products = warnings::recorded_products(recorded, setting.replicas.devices);
     // A batch of few sequences or pictures has many rows.

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Body, Derivatives, borrowed, join, no_derivative, types};
-use crate::grad::pull_back;
+use crate::grad::vjp;
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp};
+use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
 use crate::{DType, Fault, Tensor, TensorType};
 
@@ -55,7 +55,7 @@ impl Branches {
             let place = |i: usize| body.from.iter().position(|&from| from == i);
             let used: Vec<&Tensor> = wrt.iter().filter_map(|&i| place(i)).map(|p| &own[p]).collect();
             let seeds: Vec<_> = given.iter().zip(&cotangents).map(|(&o, c)| (results[o].clone(), c.clone())).collect();
-            let mut found = pull_back(&seeds, &used)?.into_iter();
+            let mut found = vjp(&seeds, &used)?.into_iter();
             let mut gradients = vec![];
             for &i in &wrt {
                 gradients.push(match place(i).and_then(|_| found.next().flatten()) {
@@ -100,8 +100,8 @@ impl Operation for Branch {
         }
         cotangents
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Never
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::Never
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let results: Vec<_> = cx.results().iter().map(TensorType::stablehlo).collect();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Derivatives, borrowed, no_derivative, types};
-use crate::grad::pull_back;
+use crate::grad::vjp;
 use crate::lower::{Lowering, identifier};
 use crate::operation::{Operation, Vjp};
 use crate::region::{Region, parameters};
@@ -48,7 +48,7 @@ impl Callee {
         let cotangents = parameters("call", "cotangent", given.iter().map(|t| t.ty()));
         let seeds: Vec<_> = given.iter().map(|&t| t.clone()).zip(cotangents.iter().cloned()).collect();
         let needed: Vec<usize> = (0..own.len()).filter(|&i| cx.needed[i]).collect();
-        let found = pull_back(&seeds, &needed.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
+        let found = vjp(&seeds, &needed.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
         let found = needed.into_iter().zip(found).filter_map(|(i, gradient)| Some((i, gradient?)));
         let (wrt, gradients): (Vec<usize>, Vec<Tensor>) = found.unzip();
         let all = own.iter().chain(&cotangents).cloned().collect();

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{borrowed, no_derivative, types};
-use crate::grad::pull_back;
-use crate::graph::{place, replay};
+use crate::grad::vjp;
+use crate::graph::{replay, value_id};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::region::Region;
@@ -33,12 +33,12 @@ impl Operation for Checkpoint {
         before.extend(given.iter().filter_map(|&o| cx.cotangents[o].as_ref()));
         let after = Tensor::optimization_barrier(&before);
         let (inputs, cotangents) = after.split_at(cx.inputs.len());
-        let with = self.0.parameters.iter().map(place).zip(inputs.iter().cloned()).collect();
+        let with = self.0.parameters.iter().map(value_id).zip(inputs.iter().cloned()).collect();
         let again = replay(&self.0.results, &with);
         let seeds: Vec<_> = given.iter().zip(cotangents).map(|(&o, c)| (again[o].clone(), c.clone())).collect();
         let wrt: Vec<usize> = (0..inputs.len()).filter(|&i| cx.needed[i]).collect();
         let mut found = vec![None; inputs.len()];
-        match pull_back(&seeds, &wrt.iter().map(|&i| &inputs[i]).collect::<Vec<_>>()) {
+        match vjp(&seeds, &wrt.iter().map(|&i| &inputs[i]).collect::<Vec<_>>()) {
             Ok(gradients) => {
                 for (i, gradient) in wrt.into_iter().zip(gradients) {
                     found[i] = gradient;

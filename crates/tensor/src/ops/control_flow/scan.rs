@@ -7,7 +7,7 @@ use super::scan_derivative::Derivative;
 use super::while_loop::same_carry;
 use super::{Derivatives, borrowed};
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp};
+use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
@@ -66,10 +66,10 @@ impl Operation for Loop {
         Ok(self.results().iter().enumerate().map(ty).collect())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        self.pull_back(cx)
+        self.scan_vjp(cx)
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Never
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::Never
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let (carries, xs) = (self.step.carries, self.step.xs);

@@ -10,9 +10,9 @@ use std::sync::PoisonError;
 
 use super::no_derivative;
 use super::scan::{Loop, Step};
-use crate::grad::pull_back;
-use crate::graph::{Calls, Constants, Graph, Value, dependents, place, replay};
-use crate::operation::{Repeated, Vjp};
+use crate::grad::vjp;
+use crate::graph::{Calls, Constants, Graph, Value, dependents, replay, value_id};
+use crate::operation::{RecomputePolicy, Vjp};
 use crate::region::{Region, frontier, parameters};
 use crate::scope::Scope;
 use crate::tensor::{Kind, all_live};
@@ -44,10 +44,10 @@ enum Source {
 }
 
 fn is_cheap(t: &Tensor) -> bool {
-    matches!(&t.node.kind, Kind::Operation(operation) if operation.repeated() == Repeated::Cheaply)
+    matches!(&t.node.kind, Kind::Operation(operation) if operation.recompute_policy() == RecomputePolicy::IfCheap)
 }
 
-/// Puts, in place of values, what they are computed from elementwise, where that is less to keep: of a value, of its square
+/// Puts, in value_id of values, what they are computed from elementwise, where that is less to keep: of a value, of its square
 /// and of its sigmoid only the value. `below` gives what a value is computed from; only what is `kept` takes memory.
 fn keep_less(
     needs: Vec<Tensor>,
@@ -90,7 +90,7 @@ fn keep_less(
 }
 
 impl Loop {
-    pub(super) fn pull_back(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+    pub(super) fn scan_vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let asked = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
         let derivative = match self.step.derivatives.get(asked, || self.differentiate(cx)) {
             Ok(derivative) => derivative,
@@ -125,7 +125,7 @@ impl Loop {
             Source::Result(i) => forward[*i].clone(),
         }));
         let captured = self.step.carries + self.step.xs;
-        let actual = |i: usize| (place(&self.step.region.parameters[i]), cx.inputs[i].clone());
+        let actual = |i: usize| (value_id(&self.step.region.parameters[i]), cx.inputs[i].clone());
         let with: HashMap<_, _> = (captured..cx.inputs.len()).map(actual).collect();
         inputs.extend(replay(&d.outside, &with));
         let backward = Loop { step: d.step.clone(), residuals: vec![], length: self.length, reverse: !self.reverse }
@@ -168,7 +168,7 @@ impl Loop {
             .map(|(&i, cotangent)| (results[i].clone(), cotangent.clone()))
             .collect();
         let wrt: Vec<usize> = (0..own.len()).filter(|&i| active[i]).collect();
-        let found = pull_back(&seeds, &wrt.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
+        let found = vjp(&seeds, &wrt.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
         let mut gradients: HashMap<usize, Tensor> =
             wrt.into_iter().zip(found).filter_map(|(i, gradient)| Some((i, gradient?))).collect();
 

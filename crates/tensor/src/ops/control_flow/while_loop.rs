@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Body, borrowed, join, types};
 use crate::lower::Lowering;
-use crate::operation::{Operation, Repeated, Vjp};
+use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
 use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
@@ -32,8 +32,8 @@ impl Operation for WhileLoop {
                        are to be remembered; use scan(), or fori_loop() with bounds that are integers of the host";
         vec![Some(Tensor::poison("while_loop", message)); cx.inputs.len()]
     }
-    fn repeated(&self) -> Repeated {
-        Repeated::Never
+    fn recompute_policy(&self) -> RecomputePolicy {
+        RecomputePolicy::Never
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let carries = cx.results().len();

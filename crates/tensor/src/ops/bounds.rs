@@ -6,20 +6,20 @@
 //! dropped.
 
 use super::constant::holds;
-use super::takes::Takes;
+use super::dtype_set::DTypeSet;
 use crate::{DType, Shape, Tensor};
 
 /// Where an index out of range is moved to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outside {
+pub(super) enum OutOfBounds {
     /// To 0, for what is read; the caller masks the result.
-    First,
+    ToZero,
     /// Beyond the end, for what is written: StableHLO drops it.
-    Beyond,
+    PastEnd,
 }
 
 /// Safe indices, i32 where that counts the axes and i64 elsewhere.
-pub(super) struct Places {
+pub(super) struct ClampedIndices {
     pub(super) indices: Tensor,
     /// Which ones lay inside: booleans of the shape of the indices, without the axis of components where there is one.
     pub(super) inside: Tensor,
@@ -27,53 +27,58 @@ pub(super) struct Places {
 
 /// Refuses what cannot be indices of these axes. An axis without elements can be written to, since all writes out of range
 /// is dropped, but has nothing to read.
-fn check(of: &Shape, axes: &[usize], indices: &Tensor, outside: Outside) -> Result<(), String> {
-    Takes::Integers.check(indices.dtype()).map_err(|message| format!("as indices {message}"))?;
-    match axes.iter().find(|&&axis| of[axis] == 0 && outside == Outside::First) {
-        Some(axis) => Err(format!("{of} has no element along axis {axis}")),
+fn check(shape: &Shape, axes: &[usize], indices: &Tensor, out_of_bounds: OutOfBounds) -> Result<(), String> {
+    DTypeSet::Integers.check(indices.dtype()).map_err(|message| format!("as indices {message}"))?;
+    match axes.iter().find(|&&axis| shape[axis] == 0 && out_of_bounds == OutOfBounds::ToZero) {
+        Some(axis) => Err(format!("{shape} has no element along axis {axis}")),
         None => Ok(()),
     }
 }
 
 /// Devices compute with 32 bits faster than with 64.
-fn dtype_for(of: &Shape, axes: &[usize]) -> DType {
-    let fits = axes.iter().all(|&axis| i32::try_from(of[axis]).is_ok());
+fn dtype_for(shape: &Shape, axes: &[usize]) -> DType {
+    let fits = axes.iter().all(|&axis| i32::try_from(shape[axis]).is_ok());
     if fits { DType::I32 } else { DType::I64 }
 }
 
-fn safe(size: usize, indices: &Tensor, outside: Outside, dtype: DType) -> Places {
+fn safe(size: usize, indices: &Tensor, out_of_bounds: OutOfBounds, dtype: DType) -> ClampedIndices {
     let mut inside = indices.ge(0.0);
     // A dtype whose maximum is below the size has no index out of range.
     if holds(indices.dtype(), size as f64) {
         inside = inside.and(indices.lt(size as f64));
     }
-    let indices = match outside {
-        Outside::First => inside.select(indices, &indices.zeros_like()).to_dtype(dtype),
-        Outside::Beyond => inside.select(&indices.to_dtype(dtype), &Tensor::full(dtype, [], size as f64)),
+    let indices = match out_of_bounds {
+        OutOfBounds::ToZero => inside.select(indices, &indices.zeros_like()).to_dtype(dtype),
+        OutOfBounds::PastEnd => inside.select(&indices.to_dtype(dtype), &Tensor::full(dtype, [], size as f64)),
     };
-    Places { indices, inside }
+    ClampedIndices { indices, inside }
 }
 
-/// Indices of any shape along one axis of `of`.
-pub(super) fn along(of: &Shape, axis: usize, indices: &Tensor, outside: Outside) -> Result<Places, String> {
-    check(of, &[axis], indices, outside)?;
-    Ok(safe(of[axis], indices, outside, dtype_for(of, &[axis])))
+/// Indices of any shape along one axis of `shape`.
+pub(super) fn along(
+    shape: &Shape,
+    axis: usize,
+    indices: &Tensor,
+    out_of_bounds: OutOfBounds,
+) -> Result<ClampedIndices, String> {
+    check(shape, &[axis], indices, out_of_bounds)?;
+    Ok(safe(shape[axis], indices, out_of_bounds, dtype_for(shape, &[axis])))
 }
 
-/// Indices `[…, k]`, each a point in the first `k` axes of `of`; the caller has checked `k`, which is not 0.
-pub(super) fn points(of: &Shape, indices: &Tensor, outside: Outside) -> Result<Places, String> {
+/// Indices `[…, k]`, each a point in the first `k` axes of `shape`; the caller has checked `k`, which is not 0.
+pub(super) fn points(shape: &Shape, indices: &Tensor, out_of_bounds: OutOfBounds) -> Result<ClampedIndices, String> {
     let k = indices.size(-1);
     let axes: Vec<usize> = (0..k).collect();
-    check(of, &axes, indices, outside)?;
-    let dtype = dtype_for(of, &axes);
+    check(shape, &axes, indices, out_of_bounds)?;
+    let dtype = dtype_for(shape, &axes);
     let batch = &indices.shape()[..indices.rank() - 1];
     let mut inside = Tensor::ones(DType::Bool, batch);
     let mut components = vec![];
     for axis in axes {
-        let one = safe(of[axis], &indices.narrow(-1, axis, 1), outside, dtype);
+        let one = safe(shape[axis], &indices.narrow(-1, axis, 1), out_of_bounds, dtype);
         inside = inside.and(one.inside.squeeze(-1));
         components.push(one.indices);
     }
     let indices = Tensor::concatenate(&components.iter().collect::<Vec<_>>(), -1);
-    Ok(Places { indices, inside })
+    Ok(ClampedIndices { indices, inside })
 }

@@ -1,6 +1,6 @@
 //! The statements of an expression, in the body of the program or of a region within it.
 //!
-//! Not here: the program's face and its text as a whole; see `lower.rs`. How one operation is written is with the
+//! Not here: the program's signature and its text as a whole; see `lower.rs`. How one operation is written is with the
 //! operation.
 
 use std::collections::{HashMap, HashSet};
@@ -148,7 +148,7 @@ impl Program {
     }
 
     /// Writes the statements that `results` need and returns the names of their values. `names` are those of the leaves.
-    pub(crate) fn list(&mut self, results: &[Tensor], leaves: &IdMap<String>, scope: &mut Body) -> Result<Vec<String>> {
+    pub(crate) fn emit(&mut self, results: &[Tensor], leaves: &IdMap<String>, scope: &mut Body) -> Result<Vec<String>> {
         // Only the main function has what the program captures.
         let calls = if self.constants_are == Constants::AsInputs { Calls::Inlined } else { Calls::Kept };
         let graph = Graph::new(results, self.constants_are, calls)?;
@@ -236,7 +236,7 @@ impl Program {
         let Region { parameters, results } = region;
         let leaves = parameters.iter().enumerate().map(|(i, p)| (p.node.id, format!("%arg{i}"))).collect();
         let mut body = Body::default();
-        let names = self.list(results, &leaves, &mut body);
+        let names = self.emit(results, &leaves, &mut body);
         self.numbers = numbers;
         let types: Vec<_> = results.iter().map(|t| t.ty().stablehlo()).collect();
         body.lines.push(Line::bare(format!("return {} : {}", names?.join(", "), types.join(", "))));
@@ -408,7 +408,7 @@ impl Lowering<'_> {
         results: &[Tensor],
     ) -> Vec<(String, TensorType)> {
         let leaves = parameters.iter().zip(arguments).map(|(p, name)| (p.node.id, name.clone())).collect();
-        match self.program.list(results, &leaves, &mut self.scope) {
+        match self.program.emit(results, &leaves, &mut self.scope) {
             Ok(names) => names.into_iter().zip(results.iter().map(|t| t.ty().clone())).collect(),
             Err(error) => {
                 self.program.failed.get_or_insert(error);

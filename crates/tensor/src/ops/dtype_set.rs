@@ -5,7 +5,7 @@ use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Takes {
+pub(super) enum DTypeSet {
     Floats,
     FloatsAndComplex,
     /// Real ones.
@@ -18,20 +18,20 @@ pub(super) enum Takes {
     IntegersAndBooleans,
 }
 
-impl Takes {
+impl DTypeSet {
     /// Nothing, or a sentence for the fault.
     pub(super) fn check(self, dtype: DType) -> Result<(), String> {
         let signed = dtype.is_float() || (dtype.is_integer() && !dtype.is_unsigned());
         let (fits, expected) = match self {
-            Takes::Floats => (dtype.is_float(), "floating-point numbers"),
-            Takes::FloatsAndComplex => (dtype.is_inexact(), "floating-point numbers"),
-            Takes::Numbers => (dtype != DType::Bool && !dtype.is_complex(), "numbers"),
-            Takes::NumbersAndComplex => (dtype != DType::Bool, "numbers"),
-            Takes::NumbersAndBooleans => (!dtype.is_complex(), "numbers or booleans"),
-            Takes::SignedNumbers => (signed, "signed numbers"),
-            Takes::SignedNumbersAndComplex => (signed || dtype.is_complex(), "signed numbers"),
-            Takes::Integers => (dtype.is_integer(), "integers"),
-            Takes::IntegersAndBooleans => (dtype.is_integer() || dtype == DType::Bool, "integers or booleans"),
+            DTypeSet::Floats => (dtype.is_float(), "floating-point numbers"),
+            DTypeSet::FloatsAndComplex => (dtype.is_inexact(), "floating-point numbers"),
+            DTypeSet::Numbers => (dtype != DType::Bool && !dtype.is_complex(), "numbers"),
+            DTypeSet::NumbersAndComplex => (dtype != DType::Bool, "numbers"),
+            DTypeSet::NumbersAndBooleans => (!dtype.is_complex(), "numbers or booleans"),
+            DTypeSet::SignedNumbers => (signed, "signed numbers"),
+            DTypeSet::SignedNumbersAndComplex => (signed || dtype.is_complex(), "signed numbers"),
+            DTypeSet::Integers => (dtype.is_integer(), "integers"),
+            DTypeSet::IntegersAndBooleans => (dtype.is_integer() || dtype == DType::Bool, "integers or booleans"),
         };
         match (fits, dtype.is_complex()) {
             (true, _) => Ok(()),

@@ -9,7 +9,7 @@ use crate::{Result, Tensor, TensorType};
 
 /// One operation, parameter or constant value of a recorded program.
 #[derive(Clone, Debug)]
-pub struct Recorded {
+pub struct RecordedOp {
     /// The method that recorded it; `None` for what is given: parameters and values that the expression holds.
     pub operation: Option<&'static str>,
     /// For a parameter, its number.
@@ -25,12 +25,12 @@ pub struct Recorded {
 }
 
 /// Lists what `results` are computed from, each value once, operands before users.
-pub(crate) fn record(parameters: &[Tensor], results: &[Tensor]) -> Result<Vec<Recorded>> {
+pub(crate) fn inspect(parameters: &[Tensor], results: &[Tensor]) -> Result<Vec<RecordedOp>> {
     let graph = Graph::new(results, Constants::InText, Calls::Inlined)?;
     let numbers: IdMap<usize> = parameters.iter().enumerate().map(|(number, p)| (p.node.id, number)).collect();
     let recorded = graph.instructions.iter().map(|instruction| {
         let node = &instruction.node;
-        Recorded {
+        RecordedOp {
             operation: match &node.kind {
                 Kind::Operation(operation) => Some(operation.name()),
                 _ => None,
