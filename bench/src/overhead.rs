@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Fits of each side.
     #[arg(long, default_value_t = 30)]
     rounds: u64,
+    /// A log point every this number of steps; the default is the Trainer's.
+    #[arg(long, default_value_t = 50)]
+    log_every_n_steps: u64,
     /// Steps that compute next to nothing; 0 for none.
     #[arg(long, default_value_t = 1_000_000)]
     empty_steps: u64,
@@ -42,7 +45,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in &args.workloads {
         let workload = Workload::find(name)?;
-        say(&workload.with_model(Turns { rounds: args.rounds, workload })?, args.json)?;
+        let turns = Turns { rounds: args.rounds, log_every_n_steps: args.log_every_n_steps, workload };
+        say(&workload.with_model(turns)?, args.json)?;
     }
     if args.empty_steps > 0 {
         for row in empty_steps(args.empty_steps)? {
@@ -73,6 +77,7 @@ fn everything(builder: TrainerBuilder, log_every: u64) -> TrainerBuilder {
 
 struct Turns {
     rounds: u64,
+    log_every_n_steps: u64,
     workload: Workload,
 }
 
@@ -80,7 +85,7 @@ impl Visit for Turns {
     type Output = Result<Row, Box<dyn Error>>;
 
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
-        let Turns { rounds, workload } = self;
+        let Turns { rounds, log_every_n_steps, workload } = self;
         let loader = workload.loader(1)?;
         let folder = tempfile::tempdir()?;
         let builder = || {
@@ -88,7 +93,7 @@ impl Visit for Turns {
             builder.default_root_dir(folder.path())
         };
         let mut bare = builder().barebones(true).build()?;
-        let mut all = everything(builder(), 10).build()?;
+        let mut all = everything(builder(), log_every_n_steps).build()?;
         // Of the steps alone: the ends of epochs, which save, are not counted.
         let milliseconds = |trainer: &mut Trainer| -> Result<f64, Box<dyn Error>> {
             Ok(1e3 * workload.batch as f64 / trainer.fit(model, &loader, None)?.samples_per_second)
@@ -104,7 +109,7 @@ impl Visit for Turns {
         }
         let [all, bare] = times;
         let row = Row::new("overhead", workload.name, "step with everything on", "ms");
-        Ok(row.ours(&all).peer("nothing on", "", &bare))
+        Ok(row.ours(&all).peer("nothing on", "", &bare).detail("log_every_n_steps", log_every_n_steps))
     }
 }
 

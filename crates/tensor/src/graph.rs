@@ -247,6 +247,30 @@ impl Tensor {
         self.depends_on_each(&[leaf])[0]
     }
 
+    /// The same expression computed from other tensors: in it, the second of each pair replaces the first. A second one may
+    /// itself be computed from the first.
+    ///
+    /// Poisoned if the two tensors of a pair differ in dtype or shape.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    ///
+    /// let x = Tensor::scalar(2.0f32);
+    /// let y = &x * &x + 1.0;
+    /// assert_eq!(y.substitute(&[(&x, &(&x + 1.0))]).eval()?.to_vec::<f32>()?, [10.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn substitute(&self, pairs: &[(&Tensor, &Tensor)]) -> Tensor {
+        Tensor::record("substitute", || {
+            if let Some((old, new)) = pairs.iter().find(|(old, new)| old.ty() != new.ty()) {
+                return Err(format!("{} cannot replace {}", new.ty(), old.ty()).into());
+            }
+            let with = pairs.iter().map(|(old, new)| (value_id(old), (*new).clone())).collect();
+            Ok(replay(std::slice::from_ref(self), &with).remove(0))
+        })
+    }
+
     /// As [`Tensor::depends_on`], of each of `leaves`, in one walk over the expression.
     ///
     /// ```

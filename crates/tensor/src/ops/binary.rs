@@ -96,7 +96,7 @@ macro_rules! binary {
             $(#[$doc])*
             #[track_caller]
             pub fn $method(&self, other: impl $crate::Operand) -> $crate::Tensor {
-                let takes = $crate::ops::takes::DTypeSet::$takes;
+                let takes = $crate::ops::dtype_set::DTypeSet::$takes;
                 $crate::Tensor::record(stringify!($method), || {
                     let (a, b) = $crate::ops::binary::operands(stringify!($method), takes, self, other)?;
                     $crate::Tensor::try_apply($op, &[&a, &b])

@@ -66,8 +66,7 @@ pub(super) fn after(
     };
     let new = match &gradients.updates {
         Some(updates) if gradients.due.is_some() => cond(updates, &[], |_| step(), |_| before.clone()),
-        Some(updates) => step().iter().zip(&before).map(|(new, old)| updates.select(new, old)).collect(),
-        None => step(),
+        _ => step(),
     };
     outcome?;
     let mut after = values.all_after().to_vec();
@@ -87,6 +86,8 @@ fn before(param: &Param<'_>, values: &Values) -> Vec<Tensor> {
 fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gradients<'_>) -> Result<Vec<Tensor>> {
     let mut all = vec![];
     let norm = gradients.norm_to_clip();
+    // Within a group, a branch decides.
+    let updates = gradients.updates.as_ref().filter(|_| gradients.due.is_none());
     for gradient in &gradients.of {
         let slots = gradient.param.slots;
         let entry = &values.layout[slots.param];
@@ -103,7 +104,11 @@ fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gr
             // A gradient may be wider than its parameter, for example that of a group of batches, and so the result.
             let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
             let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
-            [parameter].into_iter().chain(state).collect()
+            let new = [parameter].into_iter().chain(state).collect();
+            match updates {
+                Some(updates) => keep_unless(updates, &inputs[1..], new),
+                None => new,
+            }
         });
         if after.len() != before.len() {
             return Err(Error::usage(format!(
@@ -119,4 +124,18 @@ fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gr
         }
     }
     Ok(all)
+}
+
+/// The new value of a parameter and of its optimizer state where the step updates, else the old ones. The parameter is
+/// computed from the state that was selected: XLA would compute the state a second time otherwise, from a copy.
+fn keep_unless(updates: &Tensor, before: &[Tensor], new: Vec<Tensor>) -> Vec<Tensor> {
+    // The caller refuses values of other types.
+    if new.len() != before.len() || new.iter().zip(before).any(|(new, old)| new.ty() != old.ty()) {
+        return new;
+    }
+    let select = |(new, old): (&Tensor, &Tensor)| updates.select(new, old);
+    let state: Vec<Tensor> = new.iter().zip(before).skip(1).map(select).collect();
+    let pairs: Vec<_> = new.iter().skip(1).zip(&state).collect();
+    let parameter = new.first().map(|parameter| parameter.substitute(&pairs));
+    parameter.iter().zip(before).map(select).chain(state).collect()
 }
