@@ -403,7 +403,7 @@ fn a_metrics_port_is_opened_or_refused_when_the_trainer_is_built() {
     let error = Trainer::builder().accelerator("cpu").metrics_port(port).build().err().unwrap().to_string();
     let expected = match cfg!(feature = "prometheus") {
         true => format!("metrics_port: 127.0.0.1:{port} cannot be listened at"),
-        false => "metrics_port: it is in builds with the feature `prometheus`".to_owned(),
+        false => "metrics_port: needs a build with the feature `prometheus`".to_owned(),
     };
     assert!(error.contains(&expected), "{error}");
 }

@@ -199,7 +199,7 @@ fn a_wrong_choice_is_an_error_with_its_name_and_line() {
             |batch, cx| {
                 cx.log_metric("a", Mean::new().update(&batch.get("x"))).reduce_fx(ReduceFx::Sum);
             },
-            "reduce_fx: a metric computes its value by a rule of its own",
+            "reduce_fx: a metric has its own reduction",
         ),
         (
             |batch, cx| {
@@ -513,7 +513,7 @@ fn hyperparameters_go_into_checkpoints_and_to_loggers() {
     assert!(error.contains("not those that are asked for"), "{error}");
     let error = trainer(folder.path()).hyperparameters(3).build().err().unwrap().to_string();
     assert!(
-        error.starts_with("hyperparameters: a struct or a map is expected") && error.contains("logging.rs:"),
+        error.starts_with("hyperparameters: expected a struct or a map") && error.contains("logging.rs:"),
         "{error}"
     );
 }

@@ -576,7 +576,7 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
         check(
             configure,
             |m, batch, cx| cx.minimize("b", |cx| cx.minimize("a", |_| batch.mean(m.losses(batch)))),
-            "minimize(\"a\"): it is called within minimize(\"b\"); put it before or after",
+            "minimize(\"a\"): it is called within minimize(\"b\"); call it before or after",
         );
         check(
             configure,
