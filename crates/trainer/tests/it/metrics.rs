@@ -308,5 +308,5 @@ fn a_metric_of_what_does_not_fit_is_refused_with_its_line() {
         cx.log("x", &batch.mean(&Tensor::scalar(1.0f32)));
     });
     let text = error.unwrap_err().to_string();
-    assert!(text.contains("mean: needs one value or more a sample, [2, ..], got f32[]"), "{text}");
+    assert!(text.contains("mean: needs at least one value per sample, [2, ..], got f32[]"), "{text}");
 }

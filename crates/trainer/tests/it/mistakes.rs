@@ -256,7 +256,7 @@ fn names_that_the_trainer_uses_itself_are_refused() {
         cx.log("lr", &loss);
         loss
     });
-    check(&message, "log `lr`: this name is that of a value which is logged by itself; choose another");
+    check(&message, "log `lr`: this name belongs to a value that the Trainer logs itself; choose another");
 }
 
 #[test]

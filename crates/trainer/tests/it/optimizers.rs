@@ -629,7 +629,7 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
                 cx.minimize("b", |_| batch.mean(m.losses(batch)));
                 cx.minimize("a", |_| batch.mean(m.losses(batch)))
             },
-            "log `lr-b`: this name is that of a value which is logged by itself; choose another",
+            "log `lr-b`: this name belongs to a value that the Trainer logs itself; choose another",
         );
     }
 }

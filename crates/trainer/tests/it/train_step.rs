@@ -372,11 +372,11 @@ fn each_wrong_use_is_one_clear_error() {
 
     let validation = another.eval_step(&val_loader(20)).unwrap();
     let error = validation.run(&step).unwrap_err().to_string();
-    assert!(error.contains("the eval step was made by another TrainStep"), "{error}");
+    assert!(error.contains("the eval step belongs to another TrainStep"), "{error}");
     let mut scores = another.function("scores", |x| vec![other.forward(&x[0])]);
     let x = Literal::from_slice(&[0.5f32; 2 * FEATURES], [2, FEATURES]).unwrap();
     let error = scores.call(&step, &[&x]).unwrap_err().to_string();
-    assert!(error.contains("the function `scores` was made by another TrainStep"), "{error}");
+    assert!(error.contains("the function `scores` belongs to another TrainStep"), "{error}");
     scores.call(&another, &[&x]).unwrap();
     let error = scores.call(&another, &[&x, &x]).unwrap_err().to_string();
     assert!(error.contains("`scores` was first called with another number of inputs"), "{error}");
