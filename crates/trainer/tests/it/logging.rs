@@ -211,7 +211,7 @@ fn a_wrong_choice_is_an_error_with_its_name_and_line() {
             |batch, cx| {
                 cx.log("a", batch.get("image"));
             },
-            "log a scalar or one value a sample, [8]",
+            "log a scalar or one value per sample, [8]",
         ),
         (|batch, cx| cx.log_image("a", batch.get("x")), "a picture is [C, H, W]"),
         (|batch, cx| cx.log_text("a", batch.get("x"), |_| String::new()), "token ids are [T] or [N, T]"),

@@ -141,7 +141,7 @@ fn what_is_logged_must_have_a_name_of_its_own_and_a_value_a_sample() {
         cx.log("logits", &logits);
         logits.mean_all()
     });
-    check(&message, "log `logits`: the value is f32[8, 3]; log a scalar or one value a sample, [8]");
+    check(&message, "log `logits`: the value is f32[8, 3]; log a scalar or one value per sample, [8]");
     let message = fit(PAD_LAST, |m, batch, cx| {
         let logits = m.fc.forward(&batch.get("x"));
         cx.log("mean", &logits.mean_all());

@@ -611,7 +611,7 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
                 });
                 cx.minimize("a", |_| batch.mean(m.losses(batch)))
             },
-            "log `y`: the value is f32[8, 4]; log a scalar or one value a sample, [8]",
+            "log `y`: the value is f32[8, 4]; log a scalar or one value per sample, [8]",
         );
         check(
             configure,
