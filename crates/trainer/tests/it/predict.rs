@@ -147,7 +147,7 @@ fn what_is_no_prediction_is_refused() {
         refused(|_, batch| batch.mean(batch.mask()).into(), "it must have a row for each sample of the batch, [4, …]");
     assert!(scalar.to_string().contains("predict.rs:"), "{scalar}");
     refused(|_, _| Tensor::zeros(DType::F32, [5, 4]).into(), "`prediction` is f32[5, 4]");
-    refused(|_, batch| [("a", batch.get("x")), ("a", batch.get("y"))].into(), "`a` names two tensors");
+    refused(|_, batch| [("a", batch.get("x")), ("a", batch.get("y"))].into(), "`a` is empty or names two tensors");
     refused(|_, batch| batch.get("z").into(), "there is no field `z`");
 }
 
