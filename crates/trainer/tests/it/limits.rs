@@ -378,6 +378,6 @@ fn a_duration_in_tokens_is_so_many_samples() {
     let error = fit("1e3tok", &train_loader(100, DROP_LAST)).unwrap_err().to_string();
     assert_eq!(
         error,
-        "max_duration: it is 1000tok, and the training loader has no integer field `input_ids`; give samples (1e6sa)"
+        "max_duration: it is 1000tok, but the training loader has no integer field `input_ids`; give samples (1e6sa)"
     );
 }

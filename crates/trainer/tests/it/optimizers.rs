@@ -527,7 +527,7 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
     for (configure, expected) in [
         (
             (|| Box::new(Optimizers::new())) as fn() -> Box<dyn Optimizer>,
-            "Optimizers: there is none; add one with add()",
+            "Optimizers: there are no optimizers; add one with add()",
         ),
         (|| Box::new(a_and_b().add("", ["c.*"], Sgd::new(0.1))), "Optimizers: `` is not a valid name"),
         (|| Box::new(a_and_b().add("a/b", ["b.*"], Sgd::new(0.1))), "Optimizers: `a/b` is not a valid name"),
@@ -542,10 +542,10 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
         ),
         (
             || Box::new(Optimizers::new().add("a", ["a.*", "norm.*"], Sgd::new(0.1))),
-            "Optimizers: the parameter `b.weight` belongs to none of `a`; add a pattern that fits it, or freeze it",
+            "Optimizers: the parameter `b.weight` belongs to none of `a`; add a pattern that matches it, or freeze it",
         ),
         (|| Box::new(a_and_b().every("c", 2)), "Optimizers: every: there is no optimizer `c`; there are `a`, `b`"),
-        (|| Box::new(a_and_b().every("a", 0)), "Optimizers: every: `a` must step every 1 or more steps, not every 0"),
+        (|| Box::new(a_and_b().every("a", 0)), "Optimizers: every: the interval of `a` is at least 1 step, not 0"),
         (
             || Box::new(Optimizers::new().add("a", ["*"], ParamGroups::new(Sgd::new(-1.0)))),
             "Sgd: the learning rate must be at least 0",
