@@ -266,13 +266,13 @@ fn mistakes_in_a_file_are_told_with_line_and_key() {
     refused("[trainer]\nseed = 1\n\nxyz = 3", "4: there is no option `xyz`. --help lists all");
     let sections = "The sections are [model], [output], [trainer], [preflight]";
     refused("[trianer]\nx = 1", &format!("1: there is no section [trianer]; did you mean `trainer`? {sections}"));
-    refused("seed = { x = 1 }", "1: `seed`: a value is expected, not a table");
-    refused("[[trainer]]\nseed = 1", "1: write [trainer] for [[trainer]]");
+    refused("seed = { x = 1 }", "1: `seed`: expected a value, not a table");
+    refused("[[trainer]]\nseed = 1", "1: write [trainer] instead of [[trainer]]");
     refused("[trainer]\ndata-dir = 'x'", "2: `data-dir` is not in [trainer] but at the top of the file");
     refused("[model]\nseed = 1", "2: `seed` is not in [model] but in [trainer]");
     refused("seed = 1\n[trainer]\nseed = 2", "3: `seed` is set a second time");
     refused("max_epochs = 1\nmax-epochs = 2", "2: `max-epochs` is set a second time");
-    refused("config = 'x.toml'", "1: `config` is given on the command line, not in a file");
+    refused("config = 'x.toml'", "1: `config` can only be given on the command line, not in a file");
     refused("seed = 1\nseed ==", "2: extra `=`, expected nothing");
 
     let digit = "for '--seed <SEED>': expected a whole number from 0 to 18446744073709551615";
@@ -285,8 +285,8 @@ fn mistakes_in_a_file_are_told_with_line_and_key() {
     refused("rates = [1.0]", message);
     let message = "invalid value 'perhaps' for '--detect-nan [<DETECT_NAN>]': value was not a boolean";
     refused("detect-nan = 'perhaps'", &format!("1: `detect-nan`: {message}"));
-    refused("shuffle = 'yes'", "1: `shuffle`: true or false is expected");
-    refused("verbose = 'very'", "1: `verbose`: a number of times is expected");
+    refused("shuffle = 'yes'", "1: `shuffle`: expected true or false");
+    refused("verbose = 'very'", "1: `verbose`: expected a number of times");
 }
 
 #[test]
@@ -501,7 +501,7 @@ impl Program for Nested {
 #[test]
 fn a_program_cannot_take_a_name_that_is_taken() {
     let failure = read::<Clash>(&["--seed", "1"]).unwrap_err();
-    assert!(message(&failure).contains("argument `seed` has the name of one that every program has"));
+    assert!(message(&failure).contains("argument `seed` has the name of an argument that every program has"));
     let failure = read::<Nested>(&["export"]).unwrap_err();
     assert!(message(&failure).contains("a subcommand of their own, `export`"));
 }

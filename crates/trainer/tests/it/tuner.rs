@@ -187,5 +187,5 @@ fn what_cannot_be_is_said() {
     let error = sizes(finder().memory_limit(1000).init_val(8), wide_loader);
     assert!(error.starts_with("scale_batch_size: no batch size has room on the devices; tried 8, 4, 2, 1."), "{error}");
     let error = sizes(finder(), |_| wide_loader(3));
-    assert_eq!(error, "scale_batch_size: the loader for a batch size of 2 has one of 3");
+    assert_eq!(error, "scale_batch_size: the loader for a batch size of 2 has a batch size of 3");
 }
