@@ -23,7 +23,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Prints the failure, and returns the exit code.
-    pub(crate) fn tell(self) -> ExitCode {
+    pub(crate) fn report(self) -> ExitCode {
         match (&self, self.short()) {
             (_, Some(text)) => say(&text),
             // In color. Ignore a closed terminal.
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_exit_code_tells_errors_and_wrong_usage_apart() {
-        let code = |failure: Failure| format!("{:?}", failure.tell());
+        let code = |failure: Failure| format!("{:?}", failure.report());
         let expected = |code: u8| format!("{:?}", ExitCode::from(code));
         assert_eq!(code(Failure::from("broken")), expected(1));
         assert_eq!(code(Failure::Option("there is no option `x`".into())), expected(2));

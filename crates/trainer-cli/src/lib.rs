@@ -110,6 +110,6 @@ pub fn main<P: Program>() -> ExitCode {
 pub fn main_from<P: Program>(args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
     match run::run::<P>(args.into_iter().map(Into::into).collect()) {
         Ok(code) => code,
-        Err(failure) => failure.tell(),
+        Err(failure) => failure.report(),
     }
 }
