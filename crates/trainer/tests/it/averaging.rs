@@ -223,5 +223,5 @@ fn what_cannot_be_is_said_at_its_line() {
     let error = refused(WeightAveraging::ema(1.5));
     assert!(error.contains("WeightAveraging: the decay is between 0 and 1, not 1.5"), "{error}");
     assert!(error.contains(&format!("averaging.rs:{line}:")), "{error}");
-    assert!(refused(WeightAveraging::swa(1).every_n_steps(0)).contains("not every 0"));
+    assert!(refused(WeightAveraging::swa(1).every_n_steps(0)).contains("not 0"));
 }

@@ -142,7 +142,7 @@ fn what_is_no_prediction_is_refused() {
         assert_eq!(trainer.eval_compilations(), 0);
         error
     };
-    assert!(refused(|_, _| Predictions::default(), "write its predict_step()").is_usage());
+    assert!(refused(|_, _| Predictions::default(), "implement predict_step()").is_usage());
     let scalar =
         refused(|_, batch| batch.mean(batch.mask()).into(), "it must have a row for each sample of the batch, [4, …]");
     assert!(scalar.to_string().contains("predict.rs:"), "{scalar}");

@@ -117,7 +117,7 @@ fn without_a_run_there_is_no_profiler() {
     assert_eq!(error, "barebones: it leaves out profiler, which is on; give one of the two");
     let mut trainer = trainer(folder.path()).runtime(isolated()).profiler("xla").build().unwrap();
     let error = trainer.train_step(&Net::new(), &train_loader(40, DROP_LAST)).map(drop).unwrap_err().to_string();
-    assert!(error.starts_with("profiler: train_step makes no folder"), "{error}");
+    assert!(error.starts_with("profiler: train_step makes no run folder"), "{error}");
 }
 
 /// Perfetto's own reader of traces.
