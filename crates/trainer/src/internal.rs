@@ -9,5 +9,5 @@ pub use crate::options::typed::{setting, typed};
 
 /// The names of the options that a program set itself.
 pub fn given(builder: &crate::TrainerBuilder) -> Vec<&'static str> {
-    builder.given.given()
+    builder.trainer_args.given()
 }

@@ -110,9 +110,9 @@ impl Rate {
 struct Curve {
     name: String,
     points: Vec<(f64, f64)>,
-    /// Every `every`-th value becomes a point; `seen` counts the values.
+    /// Every `every`-th value becomes a point; `count` counts the values.
     every: u64,
-    seen: u64,
+    count: u64,
     last: f64,
 }
 
@@ -127,10 +127,10 @@ impl Curve {
             point.1 = value;
             return;
         }
-        if self.seen.is_multiple_of(self.every) {
+        if self.count.is_multiple_of(self.every) {
             self.points.push((step, value));
         }
-        self.seen += 1;
+        self.count += 1;
         if self.points.len() == MAX_POINTS {
             let mut index = 0;
             self.points.retain(|_| {
@@ -210,7 +210,7 @@ impl Screen {
             let known = self.curves.iter().position(|curve| curve.name == *name);
             let index = known.unwrap_or_else(|| {
                 let name = name.clone();
-                self.curves.push(Curve { name, points: vec![], every: 1, seen: 0, last: f64::NAN });
+                self.curves.push(Curve { name, points: vec![], every: 1, count: 0, last: f64::NAN });
                 self.curves.len() - 1
             });
             self.curves[index].push(step, *value);
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_long_curve_keeps_points_from_all_of_it() {
-        let mut curve = Curve { name: "loss".into(), points: vec![], every: 1, seen: 0, last: f64::NAN };
+        let mut curve = Curve { name: "loss".into(), points: vec![], every: 1, count: 0, last: f64::NAN };
         for step in 1..=100_000u32 {
             curve.push(step.into(), step.into());
             assert!(curve.points.len() < MAX_POINTS);

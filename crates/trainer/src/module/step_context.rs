@@ -19,7 +19,7 @@ pub struct StepContext {
     /// Set while a training step is recorded.
     recorder: Option<Box<Recorder>>,
     /// The optimizer whose loss is being recorded.
-    within: Option<String>,
+    minimizing: Option<String>,
     /// The first mistake.
     mistake: Option<Error>,
 }
@@ -62,17 +62,17 @@ impl StepContext {
     #[track_caller]
     pub fn minimize(&mut self, optimizer: &str, loss: impl FnOnce(&mut StepContext) -> Tensor) -> Tensor {
         let line = Location::caller();
-        let result = match (self.recorder.take(), &self.within) {
+        let result = match (self.recorder.take(), &self.minimizing) {
             (Some(mut recorder), _) => {
                 let result = recorder.minimize(optimizer, line, &mut self.logged, || {
-                    let mut cx = StepContext { within: Some(optimizer.into()), ..StepContext::default() };
+                    let mut cx = StepContext { minimizing: Some(optimizer.into()), ..StepContext::default() };
                     let loss = loss(&mut cx);
                     Ok((loss, cx.into_logged()?))
                 });
                 self.recorder = Some(recorder);
                 result
             }
-            (None, within) => Err(Error::usage(match within {
+            (None, minimizing) => Err(Error::usage(match minimizing {
                 Some(other) => format!(
                     "minimize(\"{optimizer}\"): it is called within minimize(\"{other}\"); call it before or after\n  at {line}"
                 ),

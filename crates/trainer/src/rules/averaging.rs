@@ -149,7 +149,7 @@ impl WeightAveraging {
         done: Option<&Tensor>,
         epoch: Option<&Epoch>,
     ) -> Averaging {
-        let begun = match (self.start, epoch) {
+        let started = match (self.start, epoch) {
             (Time::Epochs(first), Some(epoch)) => epoch.number().ge(counted(first)),
             (Time::Steps(steps) | Time::Epochs(steps), _) => updates.gt(counted(steps)),
         };
@@ -165,14 +165,14 @@ impl WeightAveraging {
                 done.map_or(turn.clone(), |done| turn.and(done))
             }
         };
-        let due = begun.and(turn);
+        let applies = started.and(turn);
         let n = count.to_dtype(DType::F32);
         let share = match self.rule {
             Rule::Exponential { decay, warmup: false } => Tensor::full(DType::F32, [], 1.0 - decay),
             Rule::Exponential { decay, warmup: true } => 1.0 - ((&n + 1.0) / (&n + 10.0)).minimum(decay),
             Rule::Even => 1.0 / (n + 1.0),
         };
-        Averaging { next: due.select(&(count + 1.0), count), begun: count.gt(0.0), due, share }
+        Averaging { next: applies.select(&(count + 1.0), count), started: count.gt(0.0), applies, share }
     }
 }
 
@@ -180,8 +180,8 @@ impl WeightAveraging {
 pub(crate) struct Averaging {
     /// The number of averaged steps after this one.
     pub(crate) next: Tensor,
-    begun: Tensor,
-    due: Tensor,
+    started: Tensor,
+    applies: Tensor,
     /// The fraction of the way from the average to the new value.
     share: Tensor,
 }
@@ -191,6 +191,6 @@ impl Averaging {
     pub(crate) fn of(&self, average: &Tensor, new: &Tensor) -> Tensor {
         let new = new.to_dtype(average.dtype());
         let moved = average + (&new - average) * self.share.to_dtype(average.dtype());
-        self.begun.select(&self.due.select(&moved, average), &new)
+        self.started.select(&self.applies.select(&moved, average), &new)
     }
 }

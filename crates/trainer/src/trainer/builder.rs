@@ -35,7 +35,7 @@ use crate::{
 /// Builds a [`Trainer`]. There is one method for each row of [`Options::table`].
 #[derive(Default)]
 pub struct TrainerBuilder {
-    pub(crate) given: TrainerArgs,
+    pub(crate) trainer_args: TrainerArgs,
     /// The first option whose text could not be parsed, and why.
     refused: Option<String>,
     callbacks: Vec<Box<dyn Callback>>,
@@ -43,13 +43,13 @@ pub struct TrainerBuilder {
     runtime: Option<Runtime>,
     averaging: Option<WeightAveraging>,
     pub(crate) mesh: Option<Mesh>,
-    pub(crate) told: RunConfig,
+    run_config: RunConfig,
 }
 
 impl TrainerBuilder {
     /// Merges the options from the command line. Later calls override earlier ones.
     pub fn args(mut self, args: TrainerArgs) -> Self {
-        self.given.merge(args);
+        self.trainer_args.merge(args);
         self
     }
 
@@ -102,7 +102,7 @@ impl TrainerBuilder {
     pub fn hyperparameters(mut self, hyperparameters: impl Serialize) -> Self {
         let why = match serde_json::to_value(hyperparameters) {
             Ok(Json::Object(named)) => {
-                self.told.hyperparameters = named;
+                self.run_config.hyperparameters = named;
                 return self;
             }
             Ok(other) => format!("expected a struct or a map with named values, got {other}"),
@@ -122,7 +122,7 @@ impl TrainerBuilder {
     /// let builder = Trainer::builder().program_arguments(arguments, Some("hidden = 64\n".into()));
     /// ```
     pub fn program_arguments(mut self, arguments: Map<String, Json>, config: Option<String>) -> Self {
-        (self.told.arguments, self.told.config) = (arguments, config);
+        (self.run_config.arguments, self.run_config.config) = (arguments, config);
         self
     }
 
@@ -168,7 +168,7 @@ impl TrainerBuilder {
             return Err(Error::usage(message.clone()));
         }
         environment::check()?;
-        self.given.clone().resolve(|name| std::env::var_os(name))
+        self.trainer_args.clone().resolve(|name| std::env::var_os(name))
     }
 
     /// Arranges the devices as a grid with these named axes, instead of the single axis `data`. A batch is split over
@@ -243,8 +243,8 @@ impl TrainerBuilder {
         }
         let loggers = Session::loggers(loggers)?;
         let open_store = places::opener(&choices.options)?;
-        let mut told = self.told;
-        told.config = told.config.or_else(|| Some(choices.options.to_toml(&self.given.given())));
+        let mut run_config = self.run_config;
+        run_config.config = run_config.config.or_else(|| Some(choices.options.to_toml(&self.trainer_args.given())));
         clock.pause();
         Ok(Trainer::new(Session {
             choices,
@@ -253,7 +253,7 @@ impl TrainerBuilder {
             callbacks: callbacks.into(),
             loggers,
             clock,
-            told,
+            told: run_config,
             open_store,
             record: Record::default(),
         }))
@@ -311,7 +311,7 @@ macro_rules! setter {
     (@plain $(#[$doc:meta])* $name:ident: $ty:ident) => {
         $(#[$doc])*
         pub fn $name(mut self, $name: $ty) -> Self {
-            self.given.$name = Some($name);
+            self.trainer_args.$name = Some($name);
             self
         }
     };
@@ -323,7 +323,7 @@ macro_rules! setter {
         #[track_caller]
         pub fn $name(mut self, $name: impl TryInto<$ty, Error: std::fmt::Display>) -> Self {
             match $name.try_into() {
-                Ok(value) => self.given.$name = Some(value),
+                Ok(value) => self.trainer_args.$name = Some(value),
                 Err(e) => self.refuse(stringify!($name), &e, std::panic::Location::caller()),
             }
             self

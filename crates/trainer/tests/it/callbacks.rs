@@ -320,9 +320,9 @@ fn invalid_requests_of_callbacks_are_errors() {
 #[test]
 fn a_filter_counts_over_a_resume() {
     let folder = tempfile::tempdir().unwrap();
-    let seen = Arc::new(Mutex::new(vec![]));
+    let events = Arc::new(Mutex::new(vec![]));
     let run = |epochs: u64, from: &Path| {
-        let (third, first) = (seen.clone(), seen.clone());
+        let (third, first) = (events.clone(), events.clone());
         let mut trainer = trainer(folder.path())
             .max_epochs(epochs)
             .ckpt_path(from)
@@ -336,7 +336,7 @@ fn a_filter_counts_over_a_resume() {
     };
     let checkpoint = run(1, Path::new(""));
     run(2, &checkpoint);
-    assert_eq!(*seen.lock().unwrap(), [(1, 1), (3, 3), (3, 6), (3, 9)]);
+    assert_eq!(*events.lock().unwrap(), [(1, 1), (3, 3), (3, 6), (3, 9)]);
 }
 
 /// Logs the length of its set's name.

@@ -306,8 +306,8 @@ fn the_same_batches_come_in_every_epoch_of_an_overfit() {
     let summary = trainer.fit(&Net::new(), &train_loader(100, DROP_LAST), Some(&val_loader(20))).unwrap();
     assert_eq!((summary.global_step, summary.epochs), (3, 3));
     let epochs = record.epochs.lock().unwrap();
-    let seen: Vec<_> = epochs.iter().map(|point| point.arrays[0].clone()).collect();
-    assert!(seen.len() == 3 && seen.iter().all(|epoch| *epoch == seen[0]), "{seen:?}");
+    let arrays: Vec<_> = epochs.iter().map(|point| point.arrays[0].clone()).collect();
+    assert!(arrays.len() == 3 && arrays.iter().all(|epoch| *epoch == arrays[0]), "{arrays:?}");
 }
 
 #[test]

@@ -146,12 +146,13 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
     let summary = trainer.fit(&module, &loader(&reference), None).unwrap();
     assert_eq!(summary.train_compilations, 1);
     let logs = record.logs.lock().unwrap();
-    for (of, line, case, every) in [("a", &module.a, 0, 1), ("b", &module.b, 2, 2)] {
+    for (optimizer, line, case, every) in [("a", &module.a, 0, 1), ("b", &module.b, 2, 2)] {
         let case = &reference["spikes"][case];
         let mut numbers: Vec<u64> = vec![];
         for point in logs.iter().filter(|point| (point.global_step - 1).is_multiple_of(every)) {
-            let value =
-                |name: &str| point.get(&format!("{name}-{of}")).unwrap_or_else(|| panic!("{name}-{of}: {point}"));
+            let value = |name: &str| {
+                point.get(&format!("{name}-{optimizer}")).unwrap_or_else(|| panic!("{name}-{optimizer}: {point}"))
+            };
             let skips = value("skipped_steps") as usize > numbers.len();
             if skips {
                 numbers.push(value("last_skipped_step") as u64);
@@ -163,9 +164,12 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
         }
         // The step of the training. The optimizer makes every second step.
         let expected = case["skipped"].as_array().unwrap().iter().map(|n| (n.as_u64().unwrap() - 1) * every + 1);
-        assert_eq!(numbers, expected.collect::<Vec<_>>(), "{of}");
+        assert_eq!(numbers, expected.collect::<Vec<_>>(), "{optimizer}");
         for (actual, expected) in line.weights().iter().zip(case["weights"].as_array().unwrap()) {
-            assert!((actual / expected.as_f64().unwrap() - 1.0).abs() < 1e-5, "{of}: {actual} is not {expected}");
+            assert!(
+                (actual / expected.as_f64().unwrap() - 1.0).abs() < 1e-5,
+                "{optimizer}: {actual} is not {expected}"
+            );
         }
     }
     // In a step that it skips, an optimizer logs only its rate.

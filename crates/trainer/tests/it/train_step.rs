@@ -367,23 +367,23 @@ fn each_wrong_use_is_one_clear_error() {
     let (net, other) = (Net::new(), Net::new());
     let (mut one, mut two) = (build().build().unwrap(), build().build().unwrap());
     let mut step = one.train_step(&net, &train).unwrap();
-    let another = two.train_step(&other, &train).unwrap();
+    let other_step = two.train_step(&other, &train).unwrap();
     // The step holds the values until it is dropped.
     let error = build().build().unwrap().train_step(&net, &train).map(drop).unwrap_err().to_string();
     assert!(error.contains("the module is being trained"), "{error}");
 
-    let validation = another.eval_step(&val_loader(20)).unwrap();
+    let validation = other_step.eval_step(&val_loader(20)).unwrap();
     let error = validation.run(&step).unwrap_err().to_string();
     assert!(error.contains("the eval step belongs to another TrainStep"), "{error}");
-    let mut scores = another.function("scores", |x| vec![other.forward(&x[0])]);
+    let mut scores = other_step.function("scores", |x| vec![other.forward(&x[0])]);
     let x = Literal::from_slice(&[0.5f32; 2 * FEATURES], [2, FEATURES]).unwrap();
     let error = scores.call(&step, &[&x]).unwrap_err().to_string();
     assert!(error.contains("the function `scores` belongs to another TrainStep"), "{error}");
-    scores.call(&another, &[&x]).unwrap();
-    let error = scores.call(&another, &[&x, &x]).unwrap_err().to_string();
+    scores.call(&other_step, &[&x]).unwrap();
+    let error = scores.call(&other_step, &[&x, &x]).unwrap_err().to_string();
     assert!(error.contains("`scores` was first called with another number of inputs"), "{error}");
-    let mut wrong = another.function("wrong", |x| vec![x[0].matmul(&Tensor::ones(DType::F32, [CLASSES, 2]))]);
-    let error = wrong.call(&another, &[&x]).unwrap_err();
+    let mut wrong = other_step.function("wrong", |x| vec![x[0].matmul(&Tensor::ones(DType::F32, [CLASSES, 2]))]);
+    let error = wrong.call(&other_step, &[&x]).unwrap_err();
     assert!(error.location().is_some_and(|line| line.file().ends_with("train_step.rs")), "{error}");
 
     // Batches of another loader.
