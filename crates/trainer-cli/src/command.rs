@@ -90,7 +90,7 @@ const TASKS: [(&str, Task, &str); 5] = [
     ("validate", Task::Validate, "Run the validation step over the validation data"),
     ("test", Task::Test, "Run the test step over the test data"),
     ("predict", Task::Predict, "Write the module's predictions for the program's data to a file"),
-    ("preflight", Task::Preflight, "Estimate whether the training step fits on TPUs that are not present, and its cost"),
+    ("preflight", Task::Preflight, "Estimate whether the training step fits on TPUs that are absent, and its cost"),
 ];
 
 impl Task {
