@@ -20,8 +20,7 @@ pub struct FitStart {
     pub epoch: u64,
     /// Finished optimizer steps. More than 0 if training resumes.
     pub global_step: u64,
-    /// Whether training can resume from a checkpoint within an epoch. It cannot if the order of batches is not
-    /// reproducible.
+    /// Whether training can resume from a checkpoint within an epoch. It cannot if the loader is not ordered.
     pub resumes_within_epoch: bool,
     /// The platform's name: `cpu`, `cuda`, `tpu`.
     pub platform: String,

@@ -50,7 +50,7 @@ pub trait TrainingModule: Module {
     /// Makes the training loader for `epoch` (from 0) and the epochs after it. With the option
     /// `reload_dataloaders_every_n_epochs`, it is called at that interval. The first epochs use the loader passed to
     /// the fit. The new loader needs the same number of batches and the same shapes. The default returns `None`, which
-    /// keeps the loader.
+    /// is an error with that option.
     ///
     /// # Errors
     /// Any error ends the fit.
