@@ -10,7 +10,7 @@ pub(crate) struct Appended {
     path: PathBuf,
     /// Open, unless the last write failed.
     file: Option<File>,
-    /// How long it is, without the remains of a failed write.
+    /// The length of the file, without the remains of a failed write.
     length: u64,
 }
 
@@ -58,7 +58,8 @@ mod tests {
         let path = folder.path().join("records");
         let mut file = Appended::new(path.clone()).unwrap();
         file.append(b"first\n").unwrap();
-        // A file that is open for reading alone takes nothing, as a full disk does; part of a record was written before.
+        // A file opened only for reading rejects writes, as a full disk does. Part of a record was
+        // written before.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"sec").unwrap();
         file.file = Some(File::open(&path).unwrap());
         assert!(file.append(b"second\n").is_err());

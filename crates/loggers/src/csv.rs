@@ -44,8 +44,8 @@ impl CsvLogger {
         fulmen_durable::write(&path, Some(bytes.len() as u64), |file| file.write_all(&bytes))
     }
 
-    /// Writes the file again with more columns, which its rows so far do not have. The rows come from the file, so that they
-    /// take no memory.
+    /// Writes the file again with more columns. The earlier rows get empty fields. They are read
+    /// from the file, so that they take no memory.
     fn add_columns(&mut self, new: Vec<String>) -> io::Result<()> {
         let columns = [self.columns.clone(), new].concat();
         let mut length = 0;

@@ -153,7 +153,7 @@ pub(crate) struct SessionEnd {
 
 impl Tensor {
     /// A vector of strings.
-    pub(crate) fn of_texts(texts: &[String]) -> Tensor {
+    pub(crate) fn from_texts(texts: &[String]) -> Tensor {
         const DT_STRING: i32 = 7;
         let tensor_shape = Some(TensorShape { dim: vec![Dim { size: texts.len() as i64 }] });
         Tensor { dtype: DT_STRING, tensor_shape, string_val: texts.to_vec() }
@@ -162,7 +162,7 @@ impl Tensor {
 
 impl Metadata {
     /// The plugin that a value belongs to.
-    pub(crate) fn of_plugin(plugin_name: &str, content: Vec<u8>) -> Metadata {
+    pub(crate) fn for_plugin(plugin_name: &str, content: Vec<u8>) -> Metadata {
         Metadata { plugin_data: Some(PluginData { plugin_name: plugin_name.to_owned(), content }) }
     }
 }

@@ -8,7 +8,7 @@ use fulmen_nn::metrics::Value;
 use crate::Media;
 
 /// The most elements of a metric in its line of a table.
-const MOST_SHOWN: usize = 8;
+const MAX_SHOWN: usize = 8;
 
 /// Where logged values are shown, besides callbacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,10 +120,10 @@ impl fmt::Display for LogPoint {
         let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         for (name, values) in &rows {
             write!(f, "\n  {name:width$}")?;
-            for &value in values.iter().take(MOST_SHOWN) {
+            for &value in values.iter().take(MAX_SHOWN) {
                 write!(f, " {:>10}", number(value))?;
             }
-            if values.len() > MOST_SHOWN {
+            if values.len() > MAX_SHOWN {
                 write!(f, " … ({} values)", values.len())?;
             }
         }

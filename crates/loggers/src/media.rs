@@ -102,8 +102,8 @@ impl Picture {
         for (i, planes) in self.pixels.chunks(channels * height * width).enumerate() {
             let top = i / columns * (height + Picture::BORDER);
             let left = i % columns * (width + Picture::BORDER);
-            for (at, &pixel) in planes.iter().enumerate() {
-                let (channel, y, x) = (at / (height * width), at / width % height, at % width);
+            for (index, &pixel) in planes.iter().enumerate() {
+                let (channel, y, x) = (index / (height * width), index / width % height, index % width);
                 rows[((top + y) * wide + left + x) * channels + channel] = pixel;
             }
         }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_png_has_the_pixels_of_its_pictures() {
+    fn a_png_has_the_pixels_of_its_images() {
         for channels in [1, 3, 4] {
             // Two images of two rows and three columns: a grid of one row.
             let pixels: Vec<u8> = (0..2 * channels * 6).map(|i| (i * 7 % 251) as u8).collect();
@@ -160,8 +160,8 @@ mod tests {
             let info = reader.next_frame(&mut rows).unwrap();
             assert_eq!((info.width, info.height, info.color_type.samples()), (3 + 2 + 3, 2, channels));
             let shown = |n: usize, channel: usize, y: usize, x: usize| rows[(y * 8 + n * 5 + x) * channels + channel];
-            for (at, &pixel) in pixels.iter().enumerate() {
-                assert_eq!(shown(at / (6 * channels), at / 6 % channels, at / 3 % 2, at % 3), pixel);
+            for (index, &pixel) in pixels.iter().enumerate() {
+                assert_eq!(shown(index / (6 * channels), index / 6 % channels, index / 3 % 2, index % 3), pixel);
             }
         }
     }

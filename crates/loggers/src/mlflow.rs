@@ -13,17 +13,17 @@ use ureq::{Agent, Body, RequestBuilder};
 use crate::jsonl::{finite, unix_seconds};
 use crate::{LogPoint, Logger, Status};
 
-/// The time-out of a request.
+/// The timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two requests, and after a failed one.
-const BETWEEN: Duration = Duration::from_secs(1);
-const AFTER_FAILURE: Duration = Duration::from_secs(30);
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// MLflow's limits for one request, and for the length of a parameter.
-const MOST_METRICS: usize = 1000;
-const MOST_PARAMS: usize = 100;
-const LONGEST_PARAM: usize = 6000;
+const MAX_METRICS: usize = 1000;
+const MAX_PARAMS: usize = 100;
+const MAX_PARAM_LENGTH: usize = 6000;
 /// The most log points kept while the server does not answer.
-const MOST_KEPT: usize = 100_000;
+const MAX_KEPT: usize = 100_000;
 
 /// Sends numbers and hyperparameters to an MLflow tracking server. Images, texts, histograms and
 /// matrices stay in the run's folder.
@@ -88,8 +88,8 @@ impl MlflowLogger {
         self
     }
 
-    fn url(&self, what: &str) -> String {
-        format!("{}/api/2.0/mlflow/{what}", self.server)
+    fn url(&self, endpoint: &str) -> String {
+        format!("{}/api/2.0/mlflow/{endpoint}", self.server)
     }
 
     fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
@@ -100,14 +100,14 @@ impl MlflowLogger {
     }
 
     /// Posts a message to the server.
-    fn post(&self, what: &str, body: &Json) -> io::Result<Json> {
-        let request = self.agent.post(self.url(what)).content_type("application/json");
-        self.read(what, self.authorized(request).send(body.to_string()))
+    fn post(&self, endpoint: &str, body: &Json) -> io::Result<Json> {
+        let request = self.agent.post(self.url(endpoint)).content_type("application/json");
+        self.read(endpoint, self.authorized(request).send(body.to_string()))
     }
 
     /// Reads an answer. An error status becomes an error with the server's message.
-    fn read(&self, what: &str, response: Result<Response<Body>, ureq::Error>) -> io::Result<Json> {
-        let failed = |why: String| io::Error::other(format!("{}: {why}", self.url(what)));
+    fn read(&self, endpoint: &str, response: Result<Response<Body>, ureq::Error>) -> io::Result<Json> {
+        let failed = |why: String| io::Error::other(format!("{}: {why}", self.url(endpoint)));
         let mut response = response.map_err(|e| failed(e.to_string()))?;
         let text = response.body_mut().read_to_string().map_err(|e| failed(e.to_string()))?;
         let answer: Json = serde_json::from_str(&text).unwrap_or_default();
@@ -129,18 +129,18 @@ impl MlflowLogger {
         let missing = |what: &str| io::Error::other(format!("{}: its answer has no {what}", self.server));
         let name = &self.experiment;
         let experiment = match self.post("experiments/create", &json!({ "name": name })) {
-            Ok(made) => text(&made["experiment_id"]),
+            Ok(created) => text(&created["experiment_id"]),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                let what = "experiments/get-by-name";
-                let request = self.agent.get(self.url(what)).query("experiment_name", name);
-                text(&self.read(what, self.authorized(request).call())?["experiment"]["experiment_id"])
+                let endpoint = "experiments/get-by-name";
+                let request = self.agent.get(self.url(endpoint)).query("experiment_name", name);
+                text(&self.read(endpoint, self.authorized(request).call())?["experiment"]["experiment_id"])
             }
             Err(error) => return Err(error),
         };
         let experiment = experiment.ok_or_else(|| missing("experiment_id"))?;
         let run = json!({ "experiment_id": experiment, "run_name": self.run, "start_time": milliseconds() });
-        let made = self.post("runs/create", &run)?;
-        let id = text(&made["run"]["info"]["run_id"]).ok_or_else(|| missing("run_id"))?;
+        let created = self.post("runs/create", &run)?;
+        let id = text(&created["run"]["info"]["run_id"]).ok_or_else(|| missing("run_id"))?;
         self.run_id = Some(id.clone());
         Ok(id)
     }
@@ -149,20 +149,20 @@ impl MlflowLogger {
     fn send(&mut self) -> io::Result<()> {
         let run_id = self.run_id()?;
         while !self.params.is_empty() {
-            let some = self.params.len().min(MOST_PARAMS);
-            self.post("runs/log-batch", &json!({ "run_id": run_id, "params": self.params[..some] }))?;
-            self.params.drain(..some);
+            let count = self.params.len().min(MAX_PARAMS);
+            self.post("runs/log-batch", &json!({ "run_id": run_id, "params": self.params[..count] }))?;
+            self.params.drain(..count);
         }
         while !self.kept.is_empty() {
             let mut metrics = 0;
             let fit = self.kept.iter().take_while(|point| {
                 metrics += point.len();
-                metrics <= MOST_METRICS
+                metrics <= MAX_METRICS
             });
             // A log point beyond the server's limit is split.
             let points = fit.count().max(1);
-            for some in self.kept[..points].concat().chunks(MOST_METRICS) {
-                self.post("runs/log-batch", &json!({ "run_id": run_id, "metrics": some }))?;
+            for metrics in self.kept[..points].concat().chunks(MAX_METRICS) {
+                self.post("runs/log-batch", &json!({ "run_id": run_id, "metrics": metrics }))?;
             }
             self.kept.drain(..points);
         }
@@ -182,13 +182,13 @@ impl Logger for MlflowLogger {
     fn log_hyperparams(&mut self, hyperparameters: &Map<String, Json>) -> io::Result<()> {
         self.params.extend(hyperparameters.iter().map(|(name, value)| {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            json!({ "key": key(name), "value": value.chars().take(LONGEST_PARAM).collect::<String>() })
+            json!({ "key": key(name), "value": value.chars().take(MAX_PARAM_LENGTH).collect::<String>() })
         }));
         Ok(())
     }
 
     fn log(&mut self, point: &LogPoint) -> io::Result<()> {
-        if self.kept.len() >= MOST_KEPT {
+        if self.kept.len() >= MAX_KEPT {
             return Err(io::Error::other(format!("{} accepts no values", self.server)));
         }
         let (timestamp, step) = (milliseconds(), point.global_step);
@@ -198,7 +198,7 @@ impl Logger for MlflowLogger {
             return Ok(());
         }
         let sent = self.send();
-        self.not_before = Some(Instant::now() + if sent.is_ok() { BETWEEN } else { AFTER_FAILURE });
+        self.not_before = Some(Instant::now() + if sent.is_ok() { REQUEST_INTERVAL } else { RETRY_INTERVAL });
         sent.map_err(|error| io::Error::new(ErrorKind::WouldBlock, error))
     }
 

@@ -53,7 +53,7 @@ impl TensorBoardLogger {
     }
 
     fn write_hparams(&mut self, tag: &str, hparams: &HParams) -> io::Result<()> {
-        let metadata = Some(Metadata::of_plugin("hparams", hparams.encode_to_vec()));
+        let metadata = Some(Metadata::for_plugin("hparams", hparams.encode_to_vec()));
         self.write(0, vec![Value { tag: format!("_hparams_/{tag}"), metadata, ..Value::default() }])
     }
 }
@@ -90,7 +90,8 @@ impl Logger for TensorBoardLogger {
             values.push(match media {
                 Media::Image(picture) => image(name, picture)?,
                 Media::Text(texts) => {
-                    let (tensor, metadata) = (Some(Tensor::of_texts(texts)), Some(Metadata::of_plugin("text", vec![])));
+                    let (tensor, metadata) =
+                        (Some(Tensor::from_texts(texts)), Some(Metadata::for_plugin("text", vec![])));
                     Value { tag: name.clone(), tensor, metadata, ..Value::default() }
                 }
                 Media::Histogram(histogram) => {
@@ -135,8 +136,8 @@ fn hparam(value: &Json) -> HParam {
 fn image(name: &str, picture: &Picture) -> io::Result<Value> {
     let encoded_image_string = picture.png()?;
     // The width and height of a PNG are the first two numbers of its first chunk.
-    let size = |at: usize| {
-        let bytes = encoded_image_string.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    let size = |offset: usize| {
+        let bytes = encoded_image_string.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, i32::from_be_bytes)
     };
     let (width, height, colorspace) = (size(16), size(20), picture.shape[1] as i32);
@@ -149,8 +150,8 @@ fn image(name: &str, picture: &Picture) -> io::Result<Value> {
 fn heat_map(rows: &[Vec<f64>]) -> Option<Picture> {
     let width = rows.first().map_or(0, Vec::len);
     let pixels = rows.iter().flat_map(|row| {
-        let most = row.iter().copied().fold(0.0, f64::max);
-        row.iter().map(move |x| if most > 0.0 { (255.0 * x / most).clamp(0.0, 255.0).round() as u8 } else { 0 })
+        let largest = row.iter().copied().fold(0.0, f64::max);
+        row.iter().map(move |x| if largest > 0.0 { (255.0 * x / largest).clamp(0.0, 255.0).round() as u8 } else { 0 })
     });
     let pixels: Vec<u8> = pixels.collect();
     let is_whole = !pixels.is_empty() && pixels.len() == rows.len() * width;

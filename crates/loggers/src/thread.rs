@@ -14,9 +14,9 @@ use serde_json::{Map, Value as Json};
 use crate::{LogPoint, Logger, Media, Status};
 
 /// The most queued log points and jobs.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 /// The most queued bytes of images.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// The loggers of a run, on their own thread.
 ///
@@ -49,7 +49,7 @@ struct Shared {
     tell: Box<dyn Fn(&str) + Send + Sync>,
     /// Log points dropped because the queue was full, and whether the user was warned.
     lost: AtomicU64,
-    told: AtomicBool,
+    warned: AtomicBool,
     /// Queued bytes of images.
     bytes: AtomicU64,
 }
@@ -58,7 +58,7 @@ struct Shared {
 struct Slot {
     logger: Box<dyn Logger>,
     lost: u64,
-    told: bool,
+    warned: bool,
 }
 
 impl Loggers {
@@ -72,9 +72,9 @@ impl Loggers {
         patience: Duration,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> io::Result<Loggers> {
-        let slots = loggers.into_iter().map(|logger| Slot { logger, lost: 0, told: false }).collect();
-        let (lost, told, bytes) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
-        let shared = Arc::new(Shared { tell: Box::new(tell), lost, told, bytes });
+        let slots = loggers.into_iter().map(|logger| Slot { logger, lost: 0, warned: false }).collect();
+        let (lost, warned, bytes) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
+        let shared = Arc::new(Shared { tell: Box::new(tell), lost, warned, bytes });
         Ok(Loggers { thread: Worker::new("fulmen-loggers", slots)?, kept: Mutex::default(), patience, shared })
     }
 
@@ -106,7 +106,7 @@ impl Loggers {
             shared.bytes.fetch_sub(size, Ordering::Relaxed);
         };
         // A point that is too large by itself may go if the queue is empty.
-        if (waiting > 0 && waiting + size > MOST_BYTES) || !self.thread.post(Box::new(job)) {
+        if (waiting > 0 && waiting + size > MAX_BYTES) || !self.thread.post(Box::new(job)) {
             self.shared.bytes.fetch_sub(size, Ordering::Relaxed);
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
             self.warn_once("the loggers do not keep up, and logged values are lost; training continues");
@@ -159,7 +159,7 @@ impl Loggers {
     }
 
     fn warn_once(&self, what: &str) {
-        if !self.shared.told.swap(true, Ordering::Relaxed) {
+        if !self.shared.warned.swap(true, Ordering::Relaxed) {
             (self.shared.tell)(&format!("warning: {what}"));
         }
     }
@@ -171,7 +171,7 @@ impl Slot {
         if error.kind() != io::ErrorKind::WouldBlock {
             self.lost += 1;
         }
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.warned, true) {
             let name = self.logger.name();
             (shared.tell)(&format!("warning: {name} could not write logged values: {error}; training continues"));
         }
@@ -197,11 +197,11 @@ type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 impl<S: Send + 'static> Worker<S> {
     pub(crate) fn new(name: &str, mut state: S) -> io::Result<Worker<S>> {
-        let (jobs, given) = mpsc::sync_channel::<Job<S>>(MOST_WAITING);
+        let (jobs, receiver) = mpsc::sync_channel::<Job<S>>(MAX_WAITING);
         let waiting = Arc::new(AtomicU64::new(0));
         let done = waiting.clone();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            for job in given {
+            for job in receiver {
                 job(&mut state);
                 done.fetch_sub(1, Ordering::Relaxed);
             }
@@ -232,13 +232,13 @@ impl<S: Send + 'static> Worker<S> {
         patience: Duration,
         job: impl FnOnce(&mut S) -> T + Send + 'static,
     ) -> Option<T> {
-        let until = Instant::now() + patience;
-        let (give, given) = mpsc::sync_channel(1);
-        let mut job: Job<S> = Box::new(move |state| drop(give.send(job(state))));
+        let deadline = Instant::now() + patience;
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let mut job: Job<S> = Box::new(move |state| drop(sender.send(job(state))));
         loop {
             job = match self.try_post(job) {
-                Ok(()) => return given.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
-                Err(TrySendError::Full(job)) if Instant::now() < until => job,
+                Ok(()) => return receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok(),
+                Err(TrySendError::Full(job)) if Instant::now() < deadline => job,
                 Err(_) => return None,
             };
             thread::sleep(Duration::from_millis(10));
@@ -254,13 +254,13 @@ mod tests {
     use super::*;
     use crate::{CsvLogger, JsonlLogger, Picture};
 
-    type Told = Arc<Mutex<Vec<String>>>;
+    type Messages = Arc<Mutex<Vec<String>>>;
 
-    fn loggers(patience: Duration, loggers: Vec<Box<dyn Logger>>) -> (Loggers, Told) {
-        let told = Told::default();
-        let lines = told.clone();
+    fn loggers(patience: Duration, loggers: Vec<Box<dyn Logger>>) -> (Loggers, Messages) {
+        let messages = Messages::default();
+        let lines = messages.clone();
         let tell = move |line: &str| lines.lock().unwrap().push(line.to_owned());
-        (Loggers::new(loggers, patience, tell).unwrap(), told)
+        (Loggers::new(loggers, patience, tell).unwrap(), messages)
     }
 
     fn point(step: u64) -> LogPoint {
@@ -283,33 +283,33 @@ mod tests {
     }
 
     #[test]
-    fn a_logger_that_hangs_does_not_hold_up_who_logs_and_what_is_lost_is_counted() {
+    fn a_logger_that_hangs_does_not_block_logging_and_losses_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
-        let (loggers, told) = loggers(Duration::from_millis(1), vec![Box::new(Hangs(wait))]);
+        let (loggers, messages) = loggers(Duration::from_millis(1), vec![Box::new(Hangs(wait))]);
         loggers.start(folder.path(), Map::new()).unwrap();
-        told.lock().unwrap().clear();
+        messages.lock().unwrap().clear();
         // One in progress, a full queue, and three more.
-        let all = 1 + MOST_WAITING as u64 + 3;
+        let all = 1 + MAX_WAITING as u64 + 3;
         loggers.log(point(0));
         while loggers.thread.waiting() > 1 {
             thread::sleep(Duration::from_millis(1));
         }
         (1..all).for_each(|step| loggers.log(point(step)));
         loggers.finish(Status::Finished);
-        let told = std::mem::take(&mut *told.lock().unwrap());
-        let lost: u64 = told.iter().filter_map(|line| line.split(": ").nth(2)?.parse::<u64>().ok()).sum();
-        assert!((3..=4).contains(&lost), "{told:?}");
-        assert!(told.iter().filter(|line| line.contains("do not keep up")).count() <= 1, "{told:?}");
-        assert!(told.last().unwrap().contains("did not respond"), "{told:?}");
+        let messages = std::mem::take(&mut *messages.lock().unwrap());
+        let lost: u64 = messages.iter().filter_map(|line| line.split(": ").nth(2)?.parse::<u64>().ok()).sum();
+        assert!((3..=4).contains(&lost), "{messages:?}");
+        assert!(messages.iter().filter(|line| line.contains("do not keep up")).count() <= 1, "{messages:?}");
+        assert!(messages.last().unwrap().contains("did not respond"), "{messages:?}");
         drop(release);
     }
 
     #[test]
-    fn the_newest_job_of_a_kind_is_done_however_much_waits() {
+    fn the_newest_job_of_a_kind_runs_even_if_the_queue_is_full() {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
-        let (loggers, told) = loggers(LONG, vec![Box::new(Hangs(wait))]);
+        let (loggers, messages) = loggers(LONG, vec![Box::new(Hangs(wait))]);
         loggers.start(folder.path(), Map::new()).unwrap();
         let done = Arc::new(Mutex::new(vec![]));
         let run = |what, version: i32| {
@@ -330,50 +330,53 @@ mod tests {
         run("table", 3);
         loggers.finish(Status::Finished);
         assert_eq!(*done.lock().unwrap(), [("table", 3), ("page", 2)]);
-        let told = told.lock().unwrap();
-        assert!(told.iter().all(|line| !line.contains("reports")), "{told:?}");
+        let messages = messages.lock().unwrap();
+        assert!(messages.iter().all(|line| !line.contains("reports")), "{messages:?}");
     }
 
     #[test]
-    fn one_that_fails_is_told_once_counted_and_does_not_keep_others_from_writing() {
+    fn a_failing_logger_is_reported_once_and_does_not_stop_the_others() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.path().join("metrics.jsonl")).unwrap();
-        let (loggers, told) = loggers(LONG, vec![Box::new(JsonlLogger::new()), Box::new(CsvLogger::new())]);
+        let (loggers, messages) = loggers(LONG, vec![Box::new(JsonlLogger::new()), Box::new(CsvLogger::new())]);
         loggers.start(folder.path(), Map::new()).unwrap();
         (0..5).for_each(|step| loggers.log(point(step)));
         loggers.finish(Status::Failed);
-        let told = told.lock().unwrap();
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains("JsonlLogger could not write logged values: No space left on device"), "{told:?}");
-        assert_eq!(told[1], "warning: JsonlLogger lost log points: 5");
+        let messages = messages.lock().unwrap();
+        assert_eq!(messages.len(), 2, "{messages:?}");
+        assert!(
+            messages[0].contains("JsonlLogger could not write logged values: No space left on device"),
+            "{messages:?}"
+        );
+        assert_eq!(messages[1], "warning: JsonlLogger lost log points: 5");
         assert_eq!(std::fs::read_to_string(folder.path().join("metrics.csv")).unwrap().lines().count(), 6);
     }
 
     #[test]
-    fn a_run_does_not_begin_where_a_logger_cannot_write() {
+    fn a_run_does_not_begin_if_a_logger_cannot_write() {
         let (loggers, _) = loggers(LONG, vec![Box::new(JsonlLogger::new())]);
         let error = loggers.start(Path::new("/dev/null/run"), Map::new()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
     }
 
     #[test]
-    fn pictures_that_wait_take_bounded_memory_and_jobs_run_after_what_was_logged() {
+    fn queued_images_take_bounded_memory_and_jobs_run_after_earlier_log_points() {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
-        let (loggers, told) = loggers(LONG, vec![Box::new(Hangs(wait)), Box::new(JsonlLogger::new())]);
+        let (loggers, messages) = loggers(LONG, vec![Box::new(Hangs(wait)), Box::new(JsonlLogger::new())]);
         loggers.start(folder.path(), Map::new()).unwrap();
-        let size = MOST_BYTES as usize / 2;
+        let size = MAX_BYTES as usize / 2;
         let picture = || Media::Image(Picture { shape: [1, 1, 1, size], pixels: vec![0; size] });
         let with_picture = |step| LogPoint { media: vec![("x".to_owned(), picture())], ..point(step) };
         (0..3).for_each(|step| loggers.log(with_picture(step)));
         loggers.log(point(3));
         let (read, text) = (folder.path().join("metrics.jsonl"), Arc::new(Mutex::new(String::new())));
-        let seen = text.clone();
-        loggers.run("read", move || *seen.lock().unwrap() = std::fs::read_to_string(read).unwrap());
+        let result = text.clone();
+        loggers.run("read", move || *result.lock().unwrap() = std::fs::read_to_string(read).unwrap());
         drop(release);
         loggers.finish(Status::Finished);
         assert_eq!(text.lock().unwrap().lines().count(), 3, "the third picture was lost");
-        let told = told.lock().unwrap();
-        assert!(told[0].contains("do not keep up") && told[1].ends_with("did not keep up: 1"), "{told:?}");
+        let messages = messages.lock().unwrap();
+        assert!(messages[0].contains("do not keep up") && messages[1].ends_with("did not keep up: 1"), "{messages:?}");
     }
 }

@@ -12,7 +12,7 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 36.0;
 /// The colors in `page.css`.
-const COLOURS: usize = 7;
+const COLORS: usize = 7;
 /// An axis is logarithmic if the largest value is this many times the smallest.
 const LOG_FROM: f64 = 100.0;
 
@@ -88,8 +88,8 @@ impl Chart {
             return element("figure", &[], [title, element("p", &[("class", &"faint")], "no values")]);
         };
         let view = format!("0 0 {} {}", SIZE.0, SIZE.1);
-        let said = format!("{}: {} over {}", self.title, self.y, self.x);
-        let svg = element("svg", &[("viewBox", &view), ("role", &"img"), ("aria-label", &said)], drawing);
+        let label = format!("{}: {} over {}", self.title, self.y, self.x);
+        let svg = element("svg", &[("viewBox", &view), ("role", &"img"), ("aria-label", &label)], drawing);
         element("figure", &[], [title, svg, legend(&self.names())])
     }
 
@@ -126,9 +126,12 @@ impl Chart {
         let ends = series.iter().filter(|s| s.mark == Mark::Columns).flat_map(|s| column_ends(s, self.log_x));
         let end = ends.fold(x.1, f64::max);
         // Without it, half of a dot on the edge would be cut off.
-        let room = |(low, high): (f64, f64), log: bool| match series.iter().all(|s| s.mark == Mark::Dots) && !log {
-            true => (low - 0.05 * (high - low), high + 0.05 * (high - low)),
-            false => (low, high),
+        let room = |(low, high): (f64, f64), log: bool| {
+            if series.iter().all(|s| s.mark == Mark::Dots) && !log {
+                (low - 0.05 * (high - low), high + 0.05 * (high - low))
+            } else {
+                (low, high)
+            }
         };
         let (x, y) = (room((x.0, end), self.log_x), room(y, log_y));
         let x = Axis::new(x.0, x.1, self.log_x && x.0 > 0.0, LEFT, SIZE.0 - RIGHT);
@@ -193,7 +196,7 @@ pub fn bar(parts: impl IntoIterator<Item = (usize, String, f64)>) -> Html {
 
 /// The CSS class of a color.
 pub fn class(colour: usize) -> String {
-    if colour == NEUTRAL { "faint".to_owned() } else { format!("c{}", colour % COLOURS) }
+    if colour == NEUTRAL { "faint".to_owned() } else { format!("c{}", colour % COLORS) }
 }
 
 fn drawable(series: &Series) -> Series {
@@ -216,8 +219,8 @@ fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 fn column_ends(series: &Series, log: bool) -> Vec<f64> {
     let begins: Vec<f64> = series.points.iter().map(|point| point.0).collect();
     let last = match begins[..] {
-        [.., before, last] if log && before > 0.0 => last * (last / before),
-        [.., before, last] => last + (last - before),
+        [.., previous, last] if log && previous > 0.0 => last * (last / previous),
+        [.., previous, last] => last + (last - previous),
         [only] if log => only * 1.1,
         [only] => only + 1.0,
         [] => return vec![],
@@ -274,25 +277,29 @@ fn axes(x: &Axis, y: &Axis, x_label: &str, y_label: &str) -> Html {
     let mut lines = String::new();
     let (left, bottom) = (x.from, y.from);
     for tick in y.ticks() {
-        let at = y.pixel(tick);
-        let _ = write!(lines, "M{left:.1} {at:.1}H{:.1}", x.to);
-        parts.push(label(left - 5.0, at + 4.0, "end", &number(tick)));
+        let position = y.pixel(tick);
+        let _ = write!(lines, "M{left:.1} {position:.1}H{:.1}", x.to);
+        parts.push(label(left - 5.0, position + 4.0, "end", &number(tick)));
     }
     for tick in x.ticks() {
-        let at = x.pixel(tick);
-        let _ = write!(lines, "M{at:.1} {bottom:.1}v4");
-        parts.push(label(at, bottom + 15.0, "middle", &number(tick)));
+        let position = x.pixel(tick);
+        let _ = write!(lines, "M{position:.1} {bottom:.1}v4");
+        parts.push(label(position, bottom + 15.0, "middle", &number(tick)));
     }
     let _ = write!(lines, "M{left:.1} {bottom:.1}H{:.1}", x.to);
     parts.push(element("path", &[("class", &"grid"), ("d", &lines)], ""));
-    let name = |label: &str, axis: &Axis| match axis.log {
-        true if label.is_empty() => "log scale".to_owned(),
-        true => format!("{label} (log scale)"),
-        false => label.to_owned(),
+    let name = |label: &str, axis: &Axis| {
+        if !axis.log {
+            label.to_owned()
+        } else if label.is_empty() {
+            "log scale".to_owned()
+        } else {
+            format!("{label} (log scale)")
+        }
     };
     let names = [(x.to, "end", name(x_label, x)), (0.0, "start", name(y_label, y))];
     parts.extend(
-        names.iter().filter(|n| !n.2.is_empty()).map(|(at, anchor, text)| label(*at, bottom + 30.0, anchor, text)),
+        names.iter().filter(|n| !n.2.is_empty()).map(|(x, anchor, text)| label(*x, bottom + 30.0, anchor, text)),
     );
     parts.into_iter().collect()
 }
@@ -303,9 +310,9 @@ fn label(x: f64, y: f64, anchor: &'static str, text: &str) -> Html {
 
 fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
     let colour = class(series.colour);
-    let at = |&(px, py): &(f64, f64)| (x.pixel(px), y.pixel(py));
+    let pixel = |&(px, py): &(f64, f64)| (x.pixel(px), y.pixel(py));
     let dot = |(i, point): (usize, &(f64, f64))| {
-        let (cx, cy) = at(point);
+        let (cx, cy) = pixel(point);
         let title: Html = series.labels.get(i).map(|text| element("title", &[], text.as_str())).into_iter().collect();
         let radius = series.sizes.get(i).map_or(3.5, |size| 3.0 + 9.0 * size.clamp(0.0, 1.0).sqrt());
         let [cx, cy, r] = [cx, cy, radius].map(|length| format!("{length:.1}"));
@@ -315,7 +322,7 @@ fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
         Mark::Line if series.points.len() > 1 => {
             let mut path = String::new();
             for (i, point) in series.points.iter().enumerate() {
-                let (px, py) = at(point);
+                let (px, py) = pixel(point);
                 let _ = write!(path, "{}{px:.1} {py:.1}", if i == 0 { "M" } else { "L" });
             }
             vec![element("path", &[("class", &format_args!("line {colour}")), ("d", &path)], "")]
@@ -397,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn points_lie_where_their_values_are() {
+    fn points_are_drawn_at_their_values() {
         let series = |mark, points: &[(f64, f64)]| Series { points: points.to_vec(), mark, ..Series::default() };
         let chart =
             |series| Chart { title: "t".into(), x: "step".into(), series: vec![series], ..Chart::default() }.html();

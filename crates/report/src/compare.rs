@@ -8,9 +8,9 @@ use crate::html::{Html, element, table};
 use crate::report::{by_interest, shortened};
 
 /// The most metrics whose last values are compared.
-const MOST_METRICS: usize = 20;
+const MAX_METRICS: usize = 20;
 /// The most rows of the table of settings.
-const MOST_ROWS: usize = 100;
+const MAX_ROWS: usize = 100;
 
 /// Tables with a column for each run: settings that differ, then last values.
 pub(crate) fn differences(runs: &[Run]) -> Html {
@@ -24,17 +24,19 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
     let rows: Vec<Vec<Html>> = names
         .into_iter()
         .filter(differs)
-        .take(MOST_ROWS)
+        .take(MAX_ROWS)
         .map(|name| {
-            let value =
-                |of: &BTreeMap<String, String>| Html::from(of.get(name).map_or("–".into(), |text| shortened(text)));
+            let value = |settings: &BTreeMap<String, String>| {
+                Html::from(settings.get(name).map_or("–".into(), |text| shortened(text)))
+            };
             [Html::from(&**name)].into_iter().chain(settings.iter().map(value)).collect()
         })
         .collect();
     let header = |first| [first].into_iter().chain(runs.iter().map(|run| &*run.name)).collect::<Vec<&str>>();
-    let first = match rows.is_empty() {
-        true => element("p", &[], "Configuration and environment are the same."),
-        false => table(&header("setting"), rows),
+    let first = if rows.is_empty() {
+        element("p", &[], "Configuration and environment are the same.")
+    } else {
+        table(&header("setting"), rows)
     };
     let mut metrics: Vec<&str> = vec![];
     for name in runs.iter().flat_map(by_interest) {
@@ -42,7 +44,7 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
             metrics.push(name);
         }
     }
-    let values = metrics.into_iter().take(MOST_METRICS).map(|name| {
+    let values = metrics.into_iter().take(MAX_METRICS).map(|name| {
         let last = |run: &Run| run.curves().get(name)?.last();
         let value = |run: &Run| Html::from(last(run).map_or("–".into(), |(_, value)| number(value)));
         [Html::from(name)].into_iter().chain(runs.iter().map(value)).collect()

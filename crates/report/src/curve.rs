@@ -2,7 +2,7 @@
 //! steps.
 
 /// The most buckets. Once there have been more values, at least half as many are kept.
-const MOST: usize = 160;
+const MAX_BUCKETS: usize = 160;
 
 /// The values of a metric: the smallest and the largest in each bucket of steps, so that peaks are
 /// preserved. If there are too many buckets, their size doubles.
@@ -39,7 +39,7 @@ impl Curve {
             return;
         }
         self.add(Bucket { low: (step, value), high: (step, value) });
-        if self.buckets.len() > MOST {
+        if self.buckets.len() > MAX_BUCKETS {
             self.width *= 2;
             for bucket in std::mem::take(&mut self.buckets) {
                 self.add(bucket);
@@ -49,9 +49,9 @@ impl Curve {
 
     fn add(&mut self, new: Bucket) {
         let width = self.width;
-        let of = |bucket: &Bucket| bucket.low.0.min(bucket.high.0) / width;
+        let index = |bucket: &Bucket| bucket.low.0.min(bucket.high.0) / width;
         match self.buckets.last_mut() {
-            Some(last) if of(last) == of(&new) => {
+            Some(last) if index(last) == index(&new) => {
                 if new.low.1 < last.low.1 {
                     last.low = new.low;
                 }
@@ -113,7 +113,7 @@ mod tests {
             curve.push(step * 10, value);
         }
         let points = curve.points();
-        assert!((MOST..=2 * MOST).contains(&points.len()), "{}", points.len());
+        assert!((MAX_BUCKETS..=2 * MAX_BUCKETS).contains(&points.len()), "{}", points.len());
         assert!(points.is_sorted_by(|a, b| a.0 < b.0));
         assert_eq!((curve.max(), curve.min()), (Some((456_780, 99.0)), Some((1_000_010, -99.0))));
         assert!(points.contains(&(456_780.0, 99.0)) && points.contains(&(1_000_010.0, -99.0)));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_counted() {
+    fn values_that_are_not_finite_are_counted() {
         let mut curve = Curve::default();
         [(1, 1.0), (2, f64::NAN), (3, f64::INFINITY), (4, 2.0)].into_iter().for_each(|(step, v)| curve.push(step, v));
         assert_eq!((curve.non_finite(), curve.last(), curve.points().len()), (Some((2, 2)), Some((4, 2.0)), 2));

@@ -78,9 +78,8 @@ pub fn paragraph(text: impl Display) -> Html {
 
 /// A table. It scrolls if it is wider than the window, and numbers are right-aligned.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Html>>) -> Html {
-    let cell = |cell: Html| match is_number(&cell.0) {
-        true => element("td", &[("class", &"number")], cell),
-        false => element("td", &[], cell),
+    let cell = |cell: Html| {
+        if is_number(&cell.0) { element("td", &[("class", &"number")], cell) } else { element("td", &[], cell) }
     };
     let head: Html = header.iter().map(|name| element("th", &[], *name)).collect();
     let body: Html =
@@ -147,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_browsers_would_run_is_shown_as_text() {
+    fn scripts_are_shown_as_text() {
         let text = "</style><script>alert('1 & \"2\"')</script>\u{0}\u{1b}[31m";
         let shown = page(text, [paragraph(text), details(text, table(&[text], [vec![text.into()]]))]);
         assert!(!shown.contains("<script") && !shown.contains("alert('"), "{shown}");

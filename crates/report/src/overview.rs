@@ -14,8 +14,8 @@ pub(crate) fn overview(run: &Run) -> Html {
     let mut sentences = vec![];
     let state = run.summary.as_ref().map(|summary| summary.state);
     let bad = state == Some(State::Failed);
-    let stands = element("b", &[], status(run));
-    sentences.push(if bad { element("span", &[("class", &"bad")], stands) } else { stands });
+    let status = element("b", &[], status(run));
+    sentences.push(if bad { element("span", &[("class", &"bad")], status) } else { status });
     sentences.extend(values(run).into_iter().map(Html::from));
     for (name, curve) in run.curves() {
         if let (true, Some((step, count))) = (name.contains("loss"), curve.non_finite()) {
@@ -52,11 +52,11 @@ fn values(run: &Run) -> Option<String> {
     let rank = |name: &&&str| (**name != "val_loss", !name.starts_with("val"));
     let name = *losses.iter().min_by_key(rank)?;
     let curve = &run.curves()[name];
-    let ((step, last), (at, least)) = (curve.last()?, curve.min()?);
-    let best = if at == step {
+    let ((step, last), (best_step, least)) = (curve.last()?, curve.min()?);
+    let best = if best_step == step {
         ", its minimum".into()
     } else {
-        format!("; its minimum was {} at step {at}", chart::number(least))
+        format!("; its minimum was {} at step {best_step}", chart::number(least))
     };
     Some(format!("{name} is {} at step {step}{best}", chart::number(last)))
 }
@@ -66,11 +66,11 @@ fn speed(run: &Run) -> Vec<String> {
     let Some(summary) = &run.summary else { return sentences };
     sentences.extend(summary.loader.clone());
     let flops = summary.flops_per_second.filter(|flops| *flops > 0.0);
-    let of_peak =
+    let flops_text =
         flops.zip(summary.peak_flops).map(|(flops, peak)| format!("{:.0} % of the chip's peak", 100.0 * flops / peak));
-    let of_peak = of_peak.or_else(|| Some(format!("{} on each device", amount(flops?, "FLOP/s"))));
+    let flops_text = flops_text.or_else(|| Some(format!("{} on each device", amount(flops?, "FLOP/s"))));
     if summary.samples_per_second > 0.0 {
-        let rest = of_peak.map(|text| format!("; {text}")).unwrap_or_default();
+        let rest = flops_text.map(|text| format!("; {text}")).unwrap_or_default();
         sentences.push(format!("{} samples a second{rest}", chart::number(summary.samples_per_second)));
     }
     let compiled: f64 = summary.compilations.iter().filter_map(|program| program.1).sum();

@@ -12,13 +12,13 @@ use crate::units::{amount, duration, memory};
 use crate::{Run, Summary};
 
 /// The most curves of a page, to keep it small.
-const MOST_CURVES: usize = 60;
+const MAX_CURVES: usize = 60;
 /// The most runs of a page.
-const MOST_RUNS: usize = 12;
+const MAX_RUNS: usize = 12;
 /// A matrix with more classes is shown by its largest errors.
-const MOST_CLASSES: usize = 20;
+const MAX_CLASSES: usize = 20;
 /// The most rows of long tables.
-const MOST_ROWS: usize = 100;
+const MAX_ROWS: usize = 100;
 /// How time is spent, in display order: the name in `goodput.json`, and the text.
 const BUCKETS: [(&str, &str); 7] = [
     ("steps", "steps"),
@@ -33,12 +33,12 @@ const BUCKETS: [(&str, &str); 7] = [
 /// The page of one or several runs: their curves overlaid, and their differences. It is smaller
 /// than 500 KB.
 pub fn report(runs: &[Run]) -> String {
-    let left_out = runs.len().saturating_sub(MOST_RUNS);
+    let left_out = runs.len().saturating_sub(MAX_RUNS);
     let runs = &runs[..runs.len() - left_out];
     let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
     let mut body = vec![];
     if left_out > 0 {
-        body.push(paragraph(format_args!("{left_out} more runs are left out; a page shows {MOST_RUNS}.")));
+        body.push(paragraph(format_args!("{left_out} more runs are left out; a page shows {MAX_RUNS}.")));
     }
     body.push(section("overview", "In short", each(runs, overview)));
     if runs.len() > 1 {
@@ -47,9 +47,9 @@ pub fn report(runs: &[Run]) -> String {
     body.push(section("curves", "Curves", curves(runs)));
     body.push(section("time", "Where the time went", time(runs)));
     body.push(section("steps", "Step times", steps(runs)));
-    body.push(section("memory", "Memory", each(runs, |run| of_summary(run, memory_of))));
+    body.push(section("memory", "Memory", each(runs, |run| from_summary(run, memory_of))));
     if let [run] = runs {
-        body.push(section("model", "Model", of_summary(run, model)));
+        body.push(section("model", "Model", from_summary(run, model)));
         body.push(section("classes", "Classes", classes(run)));
         body.push(section("pictures", "Pictures", pictures(run)));
         body.push(section("configuration", "Configuration", configuration(run)));
@@ -59,16 +59,16 @@ pub fn report(runs: &[Run]) -> String {
 }
 
 /// Content for each run, with its name if there are several.
-fn each(runs: &[Run], say: impl Fn(&Run) -> Html) -> Html {
+fn each(runs: &[Run], content: impl Fn(&Run) -> Html) -> Html {
     let one = |run: &Run| match runs {
-        [_] => say(run),
-        _ => [element("h3", &[], &*run.name), say(run)].into(),
+        [_] => content(run),
+        _ => [element("h3", &[], &*run.name), content(run)].into(),
     };
     runs.iter().map(one).collect()
 }
 
-fn of_summary(run: &Run, say: fn(&Summary) -> Html) -> Html {
-    run.summary.as_ref().map_or_else(|| missing("The folder has no summary.json."), say)
+fn from_summary(run: &Run, content: fn(&Summary) -> Html) -> Html {
+    run.summary.as_ref().map_or_else(|| missing("The folder has no summary.json."), content)
 }
 
 /// The names of curves: losses first, then the learning rate, then the others.
@@ -107,7 +107,7 @@ fn curves(runs: &[Run]) -> Html {
     let mut drawn = 0;
     let fits = charts.iter().take_while(|chart| {
         drawn += chart.1.len();
-        drawn <= MOST_CURVES
+        drawn <= MAX_CURVES
     });
     let fits = fits.count();
     let left_out: usize = charts[fits..].iter().map(|chart| chart.1.len()).sum();
@@ -144,13 +144,13 @@ fn curves(runs: &[Run]) -> Html {
 }
 
 fn values(run: &Run) -> Html {
-    let at = |value: Option<(u64, f64)>| match value {
+    let cells = |value: Option<(u64, f64)>| match value {
         Some((step, value)) => [Html::from(number(value)), Html::from(step.to_string())],
         None => Default::default(),
     };
-    let rows = by_interest(run).into_iter().take(MOST_ROWS).map(|name| {
+    let rows = by_interest(run).into_iter().take(MAX_ROWS).map(|name| {
         let curve = &run.curves()[name];
-        let cells = [at(curve.last()), at(curve.min()), at(curve.max())];
+        let cells = [cells(curve.last()), cells(curve.min()), cells(curve.max())];
         [Html::from(name)].into_iter().chain(cells.into_iter().flatten()).collect()
     });
     table(&["metric", "last", "at step", "minimum", "at step", "maximum", "at step"], rows)
@@ -174,7 +174,7 @@ pub(crate) fn buckets(run: &Run) -> Vec<(&str, &str, f64)> {
     spent
 }
 
-/// The totals over all runs.
+/// The color of a category of time.
 fn color(bucket: &str) -> usize {
     BUCKETS.iter().position(|known| known.0 == bucket).unwrap_or(BUCKETS.len())
 }
@@ -272,10 +272,10 @@ fn model(summary: &Summary) -> Html {
     if summary.model.is_empty() {
         return missing("The model has no parameters.");
     }
-    let rows = summary.model.iter().take(MOST_ROWS).map(|row| row.iter().map(|cell| Html::from(&**cell)).collect());
+    let rows = summary.model.iter().take(MAX_ROWS).map(|row| row.iter().map(|cell| Html::from(&**cell)).collect());
     let mut total = summary.model_total.clone();
-    if summary.model.len() > MOST_ROWS {
-        let _ = write!(total, "; {} more parts are left out", summary.model.len() - MOST_ROWS);
+    if summary.model.len() > MAX_ROWS {
+        let _ = write!(total, "; {} more parts are left out", summary.model.len() - MAX_ROWS);
     }
     let mut parts = vec![table(&["name", "type", "parameters", "shapes"], rows), paragraph(total)];
     if !summary.lines.is_empty() {
@@ -283,7 +283,7 @@ fn model(summary: &Summary) -> Html {
             vec![Html::from(&**line), amount(*flops, "FLOP").into(), amount(*bytes, "B").into()]
         };
         parts.push(element("h3", &[], "What a step costs on each device, by line"));
-        parts.push(table(&["line", "operations", "memory traffic"], summary.lines.iter().take(MOST_ROWS).map(row)));
+        parts.push(table(&["line", "operations", "memory traffic"], summary.lines.iter().take(MAX_ROWS).map(row)));
     }
     parts.into_iter().collect()
 }
@@ -299,14 +299,14 @@ fn classes(run: &Run) -> Html {
     }
     if !vectors.is_empty() {
         let length = vectors.iter().map(|vector| vector.1.len()).max().unwrap_or(0);
-        let rows = (0..length.min(MOST_ROWS)).map(|class| {
+        let rows = (0..length.min(MAX_ROWS)).map(|class| {
             let cell = |vector: &(&str, &[f64])| vector.1.get(class).map_or(Html::default(), |v| number(*v).into());
             [class.to_string().into()].into_iter().chain(vectors.iter().map(cell)).collect()
         });
         let header: Vec<&str> = ["class"].into_iter().chain(vectors.iter().map(|vector| vector.0)).collect();
         parts.push(table(&header, rows));
-        if length > MOST_ROWS {
-            parts.push(missing(&format!("{} more classes are left out.", length - MOST_ROWS)));
+        if length > MAX_ROWS {
+            parts.push(missing(&format!("{} more classes are left out.", length - MAX_ROWS)));
         }
     }
     if parts.is_empty() {
@@ -320,11 +320,11 @@ fn classes(run: &Run) -> Html {
 /// A matrix colored by fractions of the row; with many classes, its largest elements off the
 /// diagonal.
 fn matrix(rows: &[Vec<f64>]) -> Html {
-    if rows.len() > MOST_CLASSES {
+    if rows.len() > MAX_CLASSES {
         let cells = rows.iter().enumerate().flat_map(|(i, row)| row.iter().enumerate().map(move |(j, v)| (i, j, *v)));
         let mut mistakes: Vec<(usize, usize, f64)> = cells.filter(|(i, j, v)| i != j && *v > 0.0).collect();
         mistakes.sort_by(|a, b| b.2.total_cmp(&a.2));
-        mistakes.truncate(MOST_CLASSES);
+        mistakes.truncate(MAX_CLASSES);
         let rows =
             mistakes.into_iter().map(|(i, j, v)| [i.to_string(), j.to_string(), number(v)].map(Html::from).into());
         return [paragraph("The most frequent errors:"), table(&["target", "prediction", "value"], rows)].into();
@@ -371,13 +371,13 @@ fn environment(run: &Run) -> Html {
     let setting = run.summary.iter().flat_map(|summary| &summary.setting);
     let rows: Vec<Vec<Html>> = setting
         .chain(&run.environment)
-        .take(2 * MOST_ROWS)
+        .take(2 * MAX_ROWS)
         .map(|(name, value)| vec![Html::from(&**name), Html::from(shortened(value))])
         .collect();
     let speed = run.summary.iter().flat_map(|summary| &summary.compilations).map(|(program, seconds)| {
         vec![Html::from(format!("compiled: {program}")), seconds.map_or(Html::default(), |s| duration(s).into())]
     });
-    let rows: Vec<Vec<Html>> = rows.into_iter().chain(speed.take(MOST_ROWS)).collect();
+    let rows: Vec<Vec<Html>> = rows.into_iter().chain(speed.take(MAX_ROWS)).collect();
     if rows.is_empty() {
         return missing("The folder has no environment.json.");
     }
@@ -388,8 +388,8 @@ fn environment(run: &Run) -> Html {
 
 /// Truncates a value that would fill the page.
 pub(crate) fn shortened(text: &str) -> String {
-    const MOST: usize = 300;
-    match text.char_indices().nth(MOST) {
+    const MAX_LENGTH: usize = 300;
+    match text.char_indices().nth(MAX_LENGTH) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -399,12 +399,12 @@ pub(crate) fn shortened(text: &str) -> String {
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let at = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
-        let bits = at(0) << 16 | at(1) << 8 | at(2);
+    for chunk in bytes.chunks(3) {
+        let byte = |i: usize| u32::from(chunk.get(i).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for i in 0..4 {
             let letter = LETTERS[(bits >> (18 - 6 * i)) as usize & 63] as char;
-            text.push(if i <= three.len() { letter } else { '=' });
+            text.push(if i <= chunk.len() { letter } else { '=' });
         }
     }
     text

@@ -12,12 +12,12 @@ use crate::curve::Curve;
 use crate::summary::{SUMMARY, Summary};
 
 /// The most metrics; a run that logs more has a bug.
-const MOST_METRICS: usize = 2000;
+const MAX_METRICS: usize = 2000;
 /// The size limit of a text file.
-const MOST_TEXT: u64 = 24 << 10;
+const MAX_TEXT: u64 = 24 << 10;
 /// The most images of a page, and their total size in bytes.
-const MOST_PICTURES: usize = 12;
-const MOST_PICTURE_BYTES: usize = 96 << 10;
+const MAX_PICTURES: usize = 12;
+const MAX_PICTURE_BYTES: usize = 96 << 10;
 
 /// The contents of a run's folder. A missing file is not an error: the page then lacks its content.
 ///
@@ -191,7 +191,7 @@ impl Run {
     fn push(&mut self, name: &str, step: u64, value: f64) {
         if let Some(curve) = self.curves.get_mut(name) {
             curve.push(step, value);
-        } else if self.curves.len() < MOST_METRICS {
+        } else if self.curves.len() < MAX_METRICS {
             self.curves.entry(name.to_owned()).or_default().push(step, value);
         }
     }
@@ -226,7 +226,7 @@ impl Run {
     fn text(&self, name: &str) -> io::Result<Option<String>> {
         let path = self.folder.join(name);
         let mut bytes = vec![];
-        match File::open(&path).and_then(|file| file.take(MOST_TEXT).read_to_end(&mut bytes)) {
+        match File::open(&path).and_then(|file| file.take(MAX_TEXT).read_to_end(&mut bytes)) {
             Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(with_path(&path, e)),
@@ -249,14 +249,14 @@ impl Run {
         let folders = std::fs::read_dir(self.folder.join("media")).into_iter().flatten().flatten();
         let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
         folders.sort();
-        let mut left = MOST_PICTURE_BYTES;
+        let mut left = MAX_PICTURE_BYTES;
         for folder in folders {
             let files = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
             let pictures = files.filter(|file| file.extension().is_some_and(|ending| ending == "png"));
             let step = |file: &PathBuf| file.file_stem()?.to_str()?.parse::<u64>().ok();
             let Some((step, file)) = pictures.filter_map(|file| Some((step(&file)?, file))).max() else { continue };
             let small = std::fs::metadata(&file).is_ok_and(|data| data.len() <= left as u64);
-            if let (true, Ok(png)) = (small && self.pictures.len() < MOST_PICTURES, std::fs::read(&file)) {
+            if let (true, Ok(png)) = (small && self.pictures.len() < MAX_PICTURES, std::fs::read(&file)) {
                 left = left.saturating_sub(png.len());
                 let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 self.pictures.push(Picture { name, step, png });

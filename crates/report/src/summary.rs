@@ -108,8 +108,8 @@ impl StepTimes {
         }
         *self.counts.entry(((seconds * 1e6).log2() * Self::PARTS).floor() as i32).or_default() += 1;
         if self.slowest.len() < Self::SLOWEST || self.slowest.last().is_some_and(|last| last.1 < seconds) {
-            let place = self.slowest.partition_point(|slow| slow.1 >= seconds);
-            self.slowest.insert(place, (step, seconds));
+            let index = self.slowest.partition_point(|slow| slow.1 >= seconds);
+            self.slowest.insert(index, (step, seconds));
             self.slowest.truncate(Self::SLOWEST);
         }
     }

@@ -1,6 +1,5 @@
-//! Pages about made runs: every section is there, names are escaped, and the file stays small.
-//!
-//! Not here: what browsers make of them, `.ci/pages`.
+//! Pages for generated runs: every section exists, names are escaped, and the file stays small. `.ci/pages`
+//! checks the pages in a browser.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,10 +9,10 @@ use crate::{DeviceMemory, Run, State, StepTimes, Summary, report};
 const SECTIONS: [&str; 10] =
     ["overview", "curves", "time", "steps", "memory", "model", "classes", "pictures", "configuration", "environment"];
 const SCRIPT: &str = "</style><script>document.title='ran'</script>";
-/// What a page may have at most, in bytes.
+/// The size limit of a page, in bytes.
 const LIMIT: usize = 500_000;
 
-/// A folder of a run with everything that can be there.
+/// The folder of a run with all possible content.
 fn folder(root: &Path, name: &str, log_points: u64, metrics: usize) -> PathBuf {
     let folder = root.join(name);
     std::fs::create_dir_all(folder.join("media/first_batch")).unwrap();
@@ -79,7 +78,7 @@ fn folder(root: &Path, name: &str, log_points: u64, metrics: usize) -> PathBuf {
         ..Summary::default()
     };
     std::fs::write(folder.join(crate::SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
-    // A PNG of one grey pixel.
+    // A PNG of one gray pixel.
     let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\nIDATx\x9cch\0\0\0\x82\0\x81w\xcdr\xb6\0\0\0\0IEND\xaeB`\x82";
     std::fs::write(folder.join("media/first_batch/0.png"), png).unwrap();
     folder
@@ -93,7 +92,7 @@ fn has_sections(page: &str, sections: &[&str]) {
 }
 
 #[test]
-fn a_run_that_failed_is_told_with_all_that_is_known() {
+fn the_page_of_a_failed_run_has_all_sections() {
     let root = tempfile::tempdir().unwrap();
     let run = Run::open(folder(root.path(), "<script>1<!--", 300, 2)).unwrap();
     assert_eq!((run.log_points, run.bad_lines), (301, 0));
@@ -126,7 +125,7 @@ fn a_run_that_failed_is_told_with_all_that_is_known() {
 }
 
 #[test]
-fn a_folder_with_nothing_in_it_says_what_is_missing() {
+fn the_page_of_an_empty_folder_names_missing_files() {
     let root = tempfile::tempdir().unwrap();
     let page = report(&[Run::open(root.path()).unwrap()]);
     has_sections(&page, &SECTIONS);
@@ -150,7 +149,7 @@ fn a_run_with_many_metrics_and_log_points_has_a_small_page() {
 }
 
 #[test]
-fn what_was_appended_is_read_and_half_a_line_waits() {
+fn appended_lines_are_read_and_a_partial_line_waits() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("metrics.jsonl");
     let line = |step: u64| format!("{{\"step\":{step},\"metrics\":{{\"loss\":{step}}}}}\n");
@@ -160,14 +159,14 @@ fn what_was_appended_is_read_and_half_a_line_waits() {
     std::fs::write(&path, line(1) + &line(2) + "garbage\n\n" + &line(3)).unwrap();
     run.refresh().unwrap();
     assert_eq!((run.curves()["loss"].last(), run.log_points, run.bad_lines), (Some((3, 3.0)), 3, 1));
-    // A new file by that name.
+    // The file is replaced.
     std::fs::write(&path, line(7)).unwrap();
     run.refresh().unwrap();
     assert_eq!((run.curves()["loss"].points(), run.bad_lines), (vec![(7.0, 7.0)], 0));
 }
 
 #[test]
-fn without_metrics_jsonl_the_table_is_read() {
+fn without_metrics_jsonl_the_csv_is_read() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("metrics.csv"), "epoch,step,train_loss,\"a,b\"\n0,5,2.5,\n0,7,NaN,1\n0,x,1,1\n")
         .unwrap();
@@ -177,7 +176,7 @@ fn without_metrics_jsonl_the_table_is_read() {
 }
 
 #[test]
-fn several_runs_are_told_apart() {
+fn several_runs_are_distinguished() {
     let root = tempfile::tempdir().unwrap();
     let [first, second] = ["first", "second"].map(|name| folder(root.path(), name, 50, 1));
     std::fs::write(second.join("config.toml"), "max_epochs = 5 # file\nlearning_rate = 0.1\n[mesh]\ndata = 8\n")
@@ -191,8 +190,9 @@ fn several_runs_are_told_apart() {
     assert!(loss.contains("line c0") && loss.contains("line c1") && loss.contains("second"), "{loss}");
 }
 
-/// The pages that `.ci/pages` shows a browser besides those of real runs. About 20 s, most of it for writing and reading
-/// 10⁶ lines: `FULMEN_TEST_PAGES=folder cargo test -p fulmen-report made_pages -- --ignored`.
+/// Writes the generated pages that `.ci/pages` shows to a browser, in addition to those of real runs. Takes
+/// about 20 s, mostly to write and read 10⁶ lines: `FULMEN_TEST_PAGES=folder cargo test -p fulmen-report
+/// made_pages -- --ignored`.
 #[test]
 #[ignore = "writes pages for .ci/pages, which shows them to Chromium"]
 fn made_pages() {

@@ -1,4 +1,4 @@
-//! The command line as clap sees it: the subcommands, and the flags that all of them have.
+//! The command line for clap: the subcommands and their common flags.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use fulmen_trainer::{Options, TrainerArgs};
 
 use crate::{Program, Result};
 
-/// The flags that every program has besides its own and the Trainer's.
+/// The flags of every program besides its own and the Trainer's.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[command(next_help_heading = "Output", about = None, long_about = None)]
 pub(crate) struct CommonArgs {
-    /// Take options from a TOML file, as `--print-config` writes it. May be given again: later files win.
+    /// Take options from a TOML file in the format of `--print-config`. If given again, later files win.
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub(crate) config: Vec<PathBuf>,
-    /// Do not take the program's own arguments from the checkpoint of `--ckpt-path`, where the command line and files give
-    /// none.
+    /// Do not use the program's arguments saved in the checkpoint of `--ckpt-path` where the command line and files
+    /// give none.
     #[arg(long, help_heading = "Configuration")]
     pub(crate) ignore_saved_arguments: bool,
     /// Print all options as TOML, and do nothing else.
@@ -38,7 +38,8 @@ pub(crate) struct CommonArgs {
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[command(next_help_heading = "Output", about = None, long_about = None)]
 pub(crate) struct PredictArgs {
-    /// The file to write, .csv, .safetensors or a format of the program's own; what stood there is replaced when all is predicted.
+    /// The file to write: .csv, .safetensors or a format of the program. An existing file is replaced when all is
+    /// predicted.
     #[arg(long, value_name = "FILE", default_value = "predictions.safetensors")]
     pub(crate) output: PathBuf,
 }
@@ -47,31 +48,31 @@ pub(crate) struct PredictArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Preflight", about = None, long_about = None)]
 pub(crate) struct PreflightArgs {
-    /// The TPU slices to judge the training step for, such as v5e:2x4,v3:2x2 or v6e-8
+    /// The TPU slices to estimate the training step for, such as v5e:2x4,v3:2x2 or v6e-8
     #[arg(long, value_name = "SLICES", required_unless_present = "save", value_delimiter = ',')]
     pub(crate) topology: Vec<Slice>,
-    /// Tell what an epoch costs, by Fulmen's dated table of prices or by one of your own
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = OUR_PRICES)]
+    /// Print the cost of an epoch, from Fulmen's dated price table or your own
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = BUILT_IN_PRICES)]
     pub(crate) price: Option<PathBuf>,
-    /// Keep what a fit compiles, for the one slice of --topology or else for the devices that are here: with --aot FILE a fit
-    /// there starts without the compiler
+    /// Save the compiled programs of a fit, for the one slice of --topology, or else for this machine's devices: with
+    /// --aot FILE, a fit starts without compiling
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
-    /// Write the judgement as an HTML page too: roofline by line of code, memory, slices compared by time and money
+    /// Write the estimate as an HTML page too: roofline by line of code, memory, slices compared by time and cost
     #[arg(long, value_name = "FILE", requires = "topology")]
     pub(crate) html: Option<PathBuf>,
-    /// Fetch libtpu, the compiler, if it is not here: 205 MB from PyPI, under Google's terms of service
+    /// Download libtpu, the compiler, if it is missing: 205 MB from PyPI, under Google's terms of service
     #[arg(long)]
     pub(crate) fetch_libtpu: bool,
 }
 
-/// The value of `--price` without one.
-pub(crate) const OUR_PRICES: &str = "ours";
+/// The value of `--price` without an argument.
+pub(crate) const BUILT_IN_PRICES: &str = "ours";
 
-/// What a file does not set.
+/// Flags that a file cannot set.
 pub(crate) const NOT_IN_A_FILE: [&str; 5] = ["config", "print-config", "ignore-saved-arguments", "help", "version"];
 
-/// What is to be done.
+/// The task of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Without a subcommand: fit, then test.
@@ -83,18 +84,18 @@ pub(crate) enum Task {
     Preflight,
 }
 
-/// The subcommands with what `--help` says of them.
+/// The subcommands, with their help.
 const TASKS: [(&str, Task, &str); 5] = [
     ("fit", Task::Fit, "Train the module, validating after each epoch"),
     ("validate", Task::Validate, "Run the validation step over the validation data"),
     ("test", Task::Test, "Run the test step over the test data"),
-    ("predict", Task::Predict, "Write to a file what the module predicts for the program's data"),
-    ("preflight", Task::Preflight, "Compile the training step for TPUs that are not here, and judge it"),
+    ("predict", Task::Predict, "Write the module's predictions for the program's data to a file"),
+    ("preflight", Task::Preflight, "Estimate whether the training step fits on TPUs that are absent, and its cost"),
 ];
 
 impl Task {
     /// The task of a subcommand.
-    pub(crate) fn of(subcommand: Option<&str>) -> Task {
+    pub(crate) fn from_subcommand(subcommand: Option<&str>) -> Task {
         TASKS.iter().find(|task| Some(task.0) == subcommand).map_or(Task::FitAndTest, |task| task.1)
     }
 }
@@ -102,17 +103,17 @@ impl Task {
 /// A program's command line.
 ///
 /// # Errors
-/// A flag of the program's own that has the name of another.
+/// An argument of the program that has the name of a reserved flag.
 pub(crate) fn command<P: Program>(name: &str) -> Result<Command> {
-    let own = P::augment_args(Command::new(name.to_owned()));
-    check_names(&own)?;
+    let program = P::augment_args(Command::new(name.to_owned()));
+    check_names(&program)?;
     let mut command = with_flags::<P>(Command::new(name.to_owned()))
         .args_conflicts_with_subcommands(true)
         .subcommand_help_heading("Commands")
         .after_help("Without a command: fit, then test with the best weights if there is test data.");
     for (name, task, about) in TASKS {
         let subcommand = with_flags::<P>(Command::new(name));
-        let weights = "The checkpoint whose weights to use; without it those that the module begins with";
+        let weights = "The checkpoint whose weights to use; by default, the module's initial weights";
         let subcommand = match task {
             Task::FitAndTest | Task::Fit => subcommand,
             Task::Validate | Task::Test => subcommand.mut_arg("ckpt_path", |arg| arg.help(weights)),
@@ -127,7 +128,7 @@ pub(crate) fn command<P: Program>(name: &str) -> Result<Command> {
 /// Adds all flags to a command.
 fn with_flags<P: Program>(command: Command) -> Command {
     let command = P::augment_args(command);
-    // What the program says of itself is not for the groups that come after it to take away.
+    // Keep the program's own description: the groups added below would remove it.
     let (about, long_about) = (command.get_about().cloned(), command.get_long_about().cloned());
     let mut command = TrainerArgs::augment_args(CommonArgs::augment_args(command));
     if let Some(about) = about {
@@ -140,31 +141,31 @@ fn with_flags<P: Program>(command: Command) -> Command {
         let help = format!("{} [env: {}] [default: {}]", row.doc.trim_end_matches('.'), row.env, row.default);
         command = command.mut_arg(row.name, |arg| arg.help(help));
     }
-    // Otherwise `--learning-rate -1` is told to be an unexpected argument, and no negative number can be given.
-    command.mut_args(|arg| match arg.get_long().is_some() && arg.get_action().takes_values() {
-        true => arg.allow_negative_numbers(true),
-        false => arg,
+    // Otherwise clap rejects `--learning-rate -1` as an unexpected argument, and no negative number can be given.
+    command.mut_args(|arg| {
+        let takes_values = arg.get_long().is_some() && arg.get_action().takes_values();
+        if takes_values { arg.allow_negative_numbers(true) } else { arg }
     })
 }
 
-/// clap would panic, or mix up two flags of one name.
-fn check_names(own: &Command) -> Result<()> {
-    if let Some(subcommand) = own.get_subcommands().next() {
+/// Rejects duplicate flags, on which clap would panic or mix up values.
+fn check_names(program: &Command) -> Result<()> {
+    if let Some(subcommand) = program.get_subcommands().next() {
         let name = subcommand.get_name();
-        return Err(format!("the program's arguments have a subcommand of their own, `{name}`; make it a flag").into());
+        return Err(format!("the program's arguments contain the subcommand `{name}`; make it a flag").into());
     }
-    let ours = TrainerArgs::augment_args(CommonArgs::augment_args(Command::new("")));
-    let ours = PreflightArgs::augment_args(PredictArgs::augment_args(ours));
+    let common = TrainerArgs::augment_args(CommonArgs::augment_args(Command::new("")));
+    let common = PreflightArgs::augment_args(PredictArgs::augment_args(common));
     let taken = |arg: &&Arg| {
         let same_long = |other: &Arg| arg.get_long().is_some() && arg.get_long() == other.get_long();
         let reserved = arg.get_long().is_some_and(|long| NOT_IN_A_FILE.contains(&long));
         reserved
             || arg.get_short() == Some('h')
-            || ours.get_arguments().any(|o| o.get_id() == arg.get_id() || same_long(o))
+            || common.get_arguments().any(|other| other.get_id() == arg.get_id() || same_long(other))
     };
-    match own.get_arguments().find(taken) {
+    match program.get_arguments().find(taken) {
         Some(arg) => Err(format!(
-            "the program's own argument `{}` has the name of one that every program has; give it another name",
+            "the program's argument `{}` has the name of an argument that every program has; rename it",
             arg.get_long().unwrap_or(arg.get_id().as_str())
         )
         .into()),

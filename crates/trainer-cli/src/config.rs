@@ -1,7 +1,7 @@
 //! The file of `--config`: TOML whose keys are the names of flags.
 //!
-//! A key is at the top or in the section that `--help` shows its flag in, `[trainer]` for the Trainer's options, and
-//! is written with dashes or underscores. What is wrong is told with file, line and key.
+//! A key is at the top of the file or in the section under which `--help` shows its flag, such as `[trainer]` for the
+//! Trainer's options. Dashes and underscores are equivalent. Errors name the file, the line and the key.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,32 +16,32 @@ use toml_edit::{Document, Item, Key, TableLike, Value};
 use crate::Result;
 use crate::command::NOT_IN_A_FILE;
 
-/// A key of a file as flags.
+/// A key of a file, as flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileKey {
-    /// The argument's name in clap.
+    /// The argument's id in clap.
     pub(crate) id: String,
     pub(crate) flags: Vec<OsString>,
-    /// Its place in the file.
+    /// The location of the key.
     pub(crate) source: String,
 }
 
-/// A place in a file, or a checkpoint.
-struct At<'a> {
+/// A location in a file, or a checkpoint.
+struct Location<'a> {
     path: &'a Path,
     line: Option<usize>,
 }
 
-impl fmt::Display for At<'_> {
+impl fmt::Display for Location<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             Some(line) => write!(f, "{}:{line}", self.path.display()),
-            None => write!(f, "{}: the arguments that it was written with", self.path.display()),
+            None => write!(f, "{}: its saved arguments", self.path.display()),
         }
     }
 }
 
-/// Reads files; what a later one sets wins. What a file sets for another subcommand is checked, and left out.
+/// Reads files; later files win. Settings for other subcommands are checked but not returned.
 pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
     let mut settings: Vec<FileKey> = vec![];
     for path in files {
@@ -55,25 +55,27 @@ pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str
 }
 
 fn read_text(path: &Path, text: &str, command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
-    let line = |at: usize| 1 + text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count();
+    let line = |offset: usize| 1 + text.as_bytes().iter().take(offset).filter(|&&byte| byte == b'\n').count();
     let document = Document::parse(text).map_err(|e| {
-        let at = At { path, line: Some(line(e.span().map_or(0, |span| span.start))) };
-        format!("{at}: {}", e.message())
+        let location = Location { path, line: Some(line(e.span().map_or(0, |span| span.start))) };
+        format!("{location}: {}", e.message())
     })?;
     let mut reader = Reader { path, command, subcommand, settings: vec![] };
     let start = |key: Option<&Key>| line(key.and_then(Key::span).map_or(0, |span| span.start));
     for (name, item) in document.iter() {
-        let at = At { path, line: Some(start(document.key(name))) };
+        let location = Location { path, line: Some(start(document.key(name))) };
         match item.as_table_like() {
-            Some(table) => reader.section(&at, name, table, &start)?,
-            None if item.is_array_of_tables() => return Err(format!("{at}: write [{name}] for [[{name}]]").into()),
-            None => reader.key(&at, None, name, item)?,
+            Some(table) => reader.section(&location, name, table, &start)?,
+            None if item.is_array_of_tables() => {
+                return Err(format!("{location}: write [{name}] instead of [[{name}]]").into());
+            }
+            None => reader.key(&location, None, name, item)?,
         }
     }
     Ok(reader.settings)
 }
 
-/// The arguments that a checkpoint was written with, as flags; those of other commands are left out.
+/// The saved arguments of a checkpoint, as flags. Those of other commands are left out.
 pub(crate) fn saved(
     path: &Path,
     arguments: &Map<String, Json>,
@@ -83,8 +85,8 @@ pub(crate) fn saved(
     let mut reader = Reader { path, command, subcommand, settings: vec![] };
     for (name, value) in arguments {
         let Some(value) = to_toml(value) else { continue };
-        let read = reader.key(&At { path, line: None }, None, name, &Item::Value(value));
-        read.map_err(|e| format!("{e}\n--ignore-saved-arguments leaves them out"))?;
+        let read = reader.key(&Location { path, line: None }, None, name, &Item::Value(value));
+        read.map_err(|e| format!("{e}\npass --ignore-saved-arguments to ignore saved arguments"))?;
     }
     Ok(reader.settings)
 }
@@ -109,7 +111,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn section(
         &mut self,
-        at: &At<'_>,
+        location: &Location<'_>,
         section: &str,
         table: &dyn TableLike,
         line: &impl Fn(Option<&Key>) -> usize,
@@ -118,53 +120,55 @@ impl Reader<'_> {
         if !known.iter().any(|name| name == section) {
             let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
             if all().flat_map(flags).any(|arg| arg.get_long() == Some(&section.replace('_', "-"))) {
-                return Err(format!("{at}: `{section}`: a value is expected, not a table").into());
+                return Err(format!("{location}: `{section}`: expected a value, not a table").into());
             }
             let near = did_you_mean(section, known.iter().map(String::as_str));
-            return Err(format!("{at}: there is no section [{section}]{near} The sections are {}", list(&known)).into());
+            return Err(
+                format!("{location}: there is no section [{section}]{near} The sections are {}", list(&known)).into()
+            );
         }
         for (name, item) in table.iter() {
-            let at = At { path: self.path, line: Some(line(table.key(name))) };
-            self.key(&at, Some(section), name, item)?;
+            let location = Location { path: self.path, line: Some(line(table.key(name))) };
+            self.key(&location, Some(section), name, item)?;
         }
         Ok(())
     }
 
-    fn key(&mut self, at: &At<'_>, section: Option<&str>, name: &str, item: &Item) -> Result<()> {
+    fn key(&mut self, location: &Location<'_>, section: Option<&str>, name: &str, item: &Item) -> Result<()> {
         let long = name.replace('_', "-");
-        // A flag of this subcommand, or else one of another.
-        let mine = self.subcommand.and_then(|name| self.command.find_subcommand(name)).unwrap_or(self.command);
+        // Prefer a flag of this subcommand over one of another.
+        let current = self.subcommand.and_then(|name| self.command.find_subcommand(name)).unwrap_or(self.command);
         let find = |command: &Command| flags(command).find(|arg| arg.get_long() == Some(&long)).cloned();
         let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
-        let found = find(mine).map(|arg| (mine, arg)).or_else(|| all().find_map(|c| Some((c, find(c)?))));
-        let Some((command, arg)) = found else {
+        let known = find(current).map(|arg| (current, arg)).or_else(|| all().find_map(|c| Some((c, find(c)?))));
+        let Some((command, arg)) = known else {
             if NOT_IN_A_FILE.contains(&long.as_str()) {
-                return Err(format!("{at}: `{name}` is given on the command line, not in a file").into());
+                return Err(format!("{location}: `{name}` can only be given on the command line, not in a file").into());
             }
             if let Some(instead) = instead(&long) {
-                return Err(format!("{at}: there is no option `{name}`: {instead}").into());
+                return Err(format!("{location}: there is no option `{name}`: {instead}").into());
             }
             let near = did_you_mean(&long, all().flat_map(flags).filter_map(Arg::get_long));
-            return Err(format!("{at}: there is no option `{name}`{near} --help lists all").into());
+            return Err(format!("{location}: there is no option `{name}`{near} --help lists all").into());
         };
         if let Some(section) = section.filter(|section| section_of(&arg).as_deref() != Some(section)) {
-            let place = section_of(&arg).map_or("at the top of the file".to_owned(), |name| format!("in [{name}]"));
-            return Err(format!("{at}: `{name}` is not in [{section}] but {place}").into());
+            let expected = section_of(&arg).map_or("at the top of the file".to_owned(), |name| format!("in [{name}]"));
+            return Err(format!("{location}: `{name}` is not in [{section}] but {expected}").into());
         }
         let id = arg.get_id().to_string();
         if self.settings.iter().any(|earlier| earlier.id == id) {
-            return Err(format!("{at}: `{name}` is set a second time").into());
+            return Err(format!("{location}: `{name}` is set a second time").into());
         }
-        let flags = to_flags(&arg, &long, item).map_err(|problem| format!("{at}: `{name}`: {problem}"))?;
-        check(command, &flags).map_err(|problem| format!("{at}: `{name}`: {problem}"))?;
-        if std::ptr::eq(command, mine) {
-            self.settings.push(FileKey { id, flags, source: at.to_string() });
+        let flags = to_flags(&arg, &long, item).map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
+        check(command, &flags).map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
+        if std::ptr::eq(command, current) {
+            self.settings.push(FileKey { id, flags, source: location.to_string() });
         }
         Ok(())
     }
 }
 
-/// The flags of a command that a file may set.
+/// The flags of a command that a file can set.
 pub(crate) fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
     let settable = |arg: &&Arg| arg.get_long().is_some_and(|long| !NOT_IN_A_FILE.contains(&long));
     command.get_arguments().filter(settable)
@@ -185,33 +189,33 @@ fn sections(command: &Command) -> Vec<String> {
     names
 }
 
-/// Whether a flag takes more than one value.
+/// Whether a flag takes several values.
 pub(crate) fn takes_many(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Append) || arg.get_num_args().is_some_and(|range| range.max_values() > 1)
 }
 
-/// A key's value as the user would give it on the command line.
+/// Converts a key's value to the flags that a user would type.
 fn to_flags(arg: &Arg, long: &str, item: &Item) -> Result<Vec<OsString>, String> {
-    let value = item.as_value().ok_or_else(|| format!("a value is expected, not {}", item.type_name()))?;
+    let value = item.as_value().ok_or_else(|| format!("expected a value, not {}", item.type_name()))?;
     let flag = |value: String| OsString::from(format!("--{long}={value}"));
     let number = |value: &Value| value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|&n| n <= 100);
     match (arg.get_action(), value) {
         (ArgAction::SetTrue | ArgAction::SetFalse, Value::Boolean(value)) => {
             Ok(if *value.value() { vec![format!("--{long}").into()] } else { vec![] })
         }
-        (ArgAction::SetTrue | ArgAction::SetFalse, _) => Err("true or false is expected".into()),
+        (ArgAction::SetTrue | ArgAction::SetFalse, _) => Err("expected true or false".into()),
         (ArgAction::Count, value) => {
-            let times = number(value).ok_or("a number of times is expected")?;
+            let times = number(value).ok_or("expected a number of times")?;
             Ok(vec![format!("--{long}").into(); times])
         }
         (_, Value::Array(array)) if takes_many(arg) => {
             let values: Vec<String> = array.iter().map(text).collect::<Result<_, _>>()?;
-            let at_once = arg.get_num_args().map_or(1, |range| range.max_values());
-            if at_once <= 1 {
+            let group_size = arg.get_num_args().map_or(1, |range| range.max_values());
+            if group_size <= 1 {
                 return Ok(values.into_iter().map(flag).collect());
             }
-            // `--sizes 1 2 3 4` where two are taken at once is `--sizes 1 2 --sizes 3 4`.
-            let groups = values.chunks(at_once);
+            // `--sizes 1 2 3 4` with two values per flag is `--sizes 1 2 --sizes 3 4`.
+            let groups = values.chunks(group_size);
             Ok(groups
                 .flat_map(|group| {
                     std::iter::once(&format!("--{long}")).chain(group).map(OsString::from).collect::<Vec<_>>()
@@ -227,7 +231,7 @@ fn text(value: &Value) -> Result<String, String> {
     match value {
         Value::String(value) => Ok(value.value().clone()),
         Value::Integer(value) => Ok(value.value().to_string()),
-        // With its point: 1.0 is a share of an epoch, 1 a number of batches.
+        // Keep the decimal point: 1.0 is a fraction of an epoch, 1 a number of batches.
         Value::Float(value) => Ok(format!("{:?}", value.value())),
         Value::Boolean(value) => Ok(value.value().to_string()),
         Value::Datetime(value) => Ok(value.value().to_string()),
@@ -235,16 +239,16 @@ fn text(value: &Value) -> Result<String, String> {
             let values: Vec<String> = values.iter().map(text).collect::<Result<_, _>>()?;
             Ok(format!("[{}]", values.join(", ")))
         }
-        Value::InlineTable(_) => Err("a value is expected, not a table".into()),
+        Value::InlineTable(_) => Err("expected a value, not a table".into()),
     }
 }
 
-/// Lets clap read the flags by themselves.
+/// Lets clap check these flags on their own.
 fn check(command: &Command, flags: &[OsString]) -> Result<(), String> {
     let Err(error) = command.clone().no_binary_name(true).try_get_matches_from(flags) else {
         return Ok(());
     };
-    // That others are missing is not these flags' fault.
+    // Other flags may be missing here.
     if [ErrorKind::MissingRequiredArgument, ErrorKind::MissingSubcommand].contains(&error.kind()) {
         return Ok(());
     }
@@ -254,7 +258,7 @@ fn check(command: &Command, flags: &[OsString]) -> Result<(), String> {
     Err(text.trim().trim_start_matches("error: ").to_owned())
 }
 
-/// The end of a sentence: whether a known name is near.
+/// The end of a sentence, with a suggestion if a known name is close.
 fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     nearest(name, known).map_or_else(|| ".".to_owned(), |known| format!("; did you mean `{known}`?"))
 }

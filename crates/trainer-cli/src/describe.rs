@@ -1,4 +1,4 @@
-//! The hidden subcommands `completions` and `man`: a program's command line for shells and for manual pages.
+//! The hidden subcommands `completions` and `man`: shell completions and manual pages for a program.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ enum What {
     },
 }
 
-/// Does what these arguments ask for.
+/// Runs a hidden subcommand.
 pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<(), Failure> {
     let name = args.first().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
     let name = name.unwrap_or("program");

@@ -1,4 +1,4 @@
-//! How a command ends when it does not end well: what is told, and the exit code.
+//! How a command ends after a failure: the message and the exit code.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -13,20 +13,20 @@ use crate::output::say;
 /// Why a command ended early.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Wrong usage, or the help that was asked for: clap knows how to tell it.
+    /// Wrong usage, or a request for help. clap prints it.
     Usage(clap::Error),
-    /// An option or its value cannot be.
+    /// An invalid option or value.
     Option(String),
-    /// Something went wrong.
+    /// Any other error.
     Error(Box<dyn Error + Send + Sync>),
 }
 
 impl Failure {
-    /// Tells the user, and gives the exit code.
-    pub(crate) fn tell(self) -> ExitCode {
+    /// Prints the failure, and returns the exit code.
+    pub(crate) fn report(self) -> ExitCode {
         match (&self, self.short()) {
             (_, Some(text)) => say(&text),
-            // In colour. A closed terminal changes nothing.
+            // In color. Ignore a closed terminal.
             (Failure::Usage(error), None) => drop(error.print()),
             (Failure::Option(why), None) => say(&format!("error: {why}")),
             (Failure::Error(error), None) => say(&text(&**error)),
@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// What to tell where that is long: with the beginnings alone of long values.
+    /// If the message is long, a version with long values shortened.
     pub(crate) fn short(&self) -> Option<String> {
         let text = match self {
             Failure::Usage(error) if error.use_stderr() => error.render().to_string(),
@@ -59,7 +59,7 @@ impl Failure {
     }
 }
 
-/// The error and those behind it. Fulmen's own show all in one message and have nothing behind them.
+/// The error and its sources. Fulmen's errors have complete messages and no further sources.
 fn text(error: &(dyn Error + Send + Sync)) -> String {
     let mut text = format!("error: {error}");
     let mut source = error.source();
@@ -99,13 +99,13 @@ mod tests {
 
     #[test]
     fn the_exit_code_tells_errors_and_wrong_usage_apart() {
-        let code = |failure: Failure| format!("{:?}", failure.tell());
+        let code = |failure: Failure| format!("{:?}", failure.report());
         let expected = |code: u8| format!("{:?}", ExitCode::from(code));
         assert_eq!(code(Failure::from("broken")), expected(1));
         assert_eq!(code(Failure::Option("there is no option `x`".into())), expected(2));
-        let of = |builder: fulmen_trainer::TrainerBuilder| Failure::from(builder.options().unwrap_err());
-        assert_eq!(code(of(Trainer::builder().max_epochs(0))), expected(2));
-        assert_eq!(code(of(Trainer::builder().hyperparameters(1))), expected(1));
+        let option_failure = |builder: fulmen_trainer::TrainerBuilder| Failure::from(builder.options().unwrap_err());
+        assert_eq!(code(option_failure(Trainer::builder().max_epochs(0))), expected(2));
+        assert_eq!(code(option_failure(Trainer::builder().hyperparameters(1))), expected(1));
         let usage = clap::Command::new("x").try_get_matches_from(["x", "--y"]).unwrap_err();
         assert_eq!(code(Failure::Usage(usage)), expected(2));
         let help = clap::Command::new("x").try_get_matches_from(["x", "--help"]).unwrap_err();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_with_what_is_behind_it_but_nothing_twice() {
+    fn an_error_shows_its_sources_without_repetition() {
         let outer = Outer(std::io::Error::other("disk on fire"));
         assert_eq!(text(&outer), "error: the labels cannot be read\n  because: disk on fire");
         let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);

@@ -1,7 +1,7 @@
-//! A command line for a user's program: `fit`, `validate`, `test`, `predict`, `preflight`, a configuration file, and a flag
-//! for every option of the Trainer. What `LightningCLI` is to Lightning.
+//! A command line for a user's program: `fit`, `validate`, `test`, `predict`, `preflight`, a configuration file, and a
+//! flag for every option of the Trainer. It corresponds to Lightning's `LightningCLI`.
 //!
-//! A program is a [`clap::Args`] struct of its own arguments that implements [`Program`]; [`main`] does the rest:
+//! A program is a [`clap::Args`] struct with its own arguments that implements [`Program`]. [`main`] does the rest:
 //!
 //! ```
 //! use std::process::ExitCode;
@@ -55,18 +55,21 @@
 //! }
 //! ```
 //!
-//! # Where a value comes from
+//! # Precedence of values
 //!
-//! A flag on the command line wins over the file that `--config` names, the file over the environment, the environment
-//! over the program's own defaults ([`Program::trainer`]), those over the Trainer's.
+//! A flag on the command line overrides the file of `--config`. The file overrides the environment, and the environment
+//! overrides the program's own defaults ([`Program::trainer`]). These override the Trainer's defaults.
 //!
-//! # What the process answers
+//! # Exit codes
 //!
-//! 0 when all went well; 1 for an error, told on standard error after `error:`, or when `preflight` finds that the step
-//! does not fit; 2 for wrong usage, of a flag, a file of `--config` or the environment; 75 when SIGTERM or SIGHUP ended
-//! it before its work was done, and 130 when Ctrl-C did. A fit has then saved its state, if it had made a step.
+//! - 0: success.
+//! - 1: an error, printed on standard error after `error:`, or a step that does not fit, in `preflight`.
+//! - 2: wrong usage of a flag, a file of `--config` or the environment.
+//! - 75: SIGTERM or SIGHUP ended the process early; 130: Ctrl-C did. A fit that has made a step has then saved its
+//!   state.
 //!
-//! Not here: the training itself. Everything that a subcommand does, a program can do with [`Trainer`](fulmen_trainer::Trainer).
+//! This crate does not train: everything that a subcommand does, a program can do with
+//! [`Trainer`](fulmen_trainer::Trainer).
 
 mod command;
 mod config;
@@ -103,10 +106,10 @@ pub fn main<P: Program>() -> ExitCode {
     main_from::<P>(std::env::args_os())
 }
 
-/// Runs a program with these arguments, the first being the program's name.
+/// Runs a program with these arguments. The first is the program's name.
 pub fn main_from<P: Program>(args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
     match run::run::<P>(args.into_iter().map(Into::into).collect()) {
         Ok(code) => code,
-        Err(failure) => failure.tell(),
+        Err(failure) => failure.report(),
     }
 }

@@ -1,7 +1,7 @@
-//! From the arguments of a process to what is to be done: flags, and under them what the files of `--config` say.
+//! Parses the arguments of a process and the files of `--config`.
 //!
-//! The files are turned into flags and put before those of the user, so that clap checks both alike. A flag that the
-//! user gave is left out of the file's.
+//! The files are converted to flags and inserted before the user's flags, so that clap checks both alike. A flag that
+//! the user gave is left out of the file's flags.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,24 +18,24 @@ use crate::config::{self, FileKey};
 use crate::fail::Failure;
 use crate::output::say;
 
-/// A command line that was understood.
+/// A parsed command line.
 #[derive(Debug)]
 pub(crate) struct Invocation<P> {
     pub(crate) program: P,
     pub(crate) task: Task,
     pub(crate) common: CommonArgs,
-    /// What flags and files give.
+    /// The Trainer's options from flags and files.
     pub(crate) trainer: TrainerArgs,
-    /// The subcommand as clap has it, or the whole command if there is none, and what it read.
+    /// The subcommand as clap defines it, or the whole command if there is none, and its matches.
     pub(crate) command: Command,
     pub(crate) matches: ArgMatches,
-    /// Where values come from that were not given on the command line, by the names of their arguments.
+    /// The sources of values that are not from the command line, by argument.
     pub(crate) sources: BTreeMap<String, String>,
 }
 
 impl<P> Invocation<P> {
-    /// Where the value of an argument comes from, if that is not its default. `program` names the options that the program
-    /// sets itself.
+    /// Where the value of an argument comes from, if it is not the default. `program` names the options that the
+    /// program sets itself.
     pub(crate) fn source(&self, arg: &Arg, program: &[&str]) -> Option<String> {
         let id = arg.get_id().as_str();
         if let Some(source) = self.sources.get(id) {
@@ -49,43 +49,43 @@ impl<P> Invocation<P> {
     }
 }
 
-/// Reads a command line and the files that it names.
+/// Parses a command line and the files that it names.
 pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>, Failure> {
     let name = args.first().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
     let mut command = command::command::<P>(name.unwrap_or("program"))?;
-    // Makes clap fill in what is derived: help, usage, the flags of subcommands.
+    // Lets clap derive help, usage and the flags of subcommands.
     command.build();
     join_negative_numbers(&mut args, &command);
 
-    refuse_old_names(&args, &command)?;
+    reject_old_names(&args, &command)?;
 
-    // What the user gave, however incomplete it is without the files.
-    let given = command.clone().ignore_errors(true).try_get_matches_from(&args).map_err(Failure::Usage)?;
-    let (subcommand, leaf) = leaf(&given);
+    // The user's arguments, even if they are incomplete without the files.
+    let user_matches = command.clone().ignore_errors(true).try_get_matches_from(&args).map_err(Failure::Usage)?;
+    let (subcommand, leaf) = leaf(&user_matches);
     let files: Vec<PathBuf> = leaf.try_get_many("config").ok().flatten().into_iter().flatten().cloned().collect();
-    let at = match subcommand {
+    let index = match subcommand {
         None => 1,
-        // Otherwise the subcommand is in a place where clap refuses it.
+        // Otherwise clap rejects the position of the subcommand.
         Some(name) if args.get(1).is_some_and(|first| first == name) => 2,
         Some(_) => args.len(),
     };
     let from_files = config::read(&files, &command, subcommand).map_err(|error| Failure::Option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
     let from_files = from_files.into_iter().filter(|setting| !is_given(&setting.id)).collect();
-    let (at, mut sources) = (at.min(args.len()), BTreeMap::new());
-    let mut put = |args: &mut Vec<OsString>, settings: Vec<FileKey>| {
+    let (index, mut sources) = (index.min(args.len()), BTreeMap::new());
+    let mut insert = |args: &mut Vec<OsString>, settings: Vec<FileKey>| {
         sources.extend(settings.iter().map(|setting| (setting.id.clone(), setting.source.clone())));
-        args.splice(at..at, settings.into_iter().flat_map(|setting| setting.flags));
+        args.splice(index..index, settings.into_iter().flat_map(|setting| setting.flags));
     };
-    put(&mut args, from_files);
+    insert(&mut args, from_files);
     let saved = saved_arguments(&args, &command)?;
-    put(&mut args, saved);
+    insert(&mut args, saved);
 
     let matches = command.clone().try_get_matches_from(&args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = self::leaf(&matches);
     Ok(Invocation {
         program: P::from_arg_matches(leaf).map_err(Failure::Usage)?,
-        task: Task::of(subcommand),
+        task: Task::from_subcommand(subcommand),
         common: CommonArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
         trainer: TrainerArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
         command: subcommand.and_then(|name| command.find_subcommand(name)).unwrap_or(&command).clone(),
@@ -94,18 +94,18 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     })
 }
 
-/// The program's own arguments that the checkpoint to be used was written with, except those that are given.
+/// The program's arguments that the used checkpoint was saved with, except those that the user gave.
 fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>, Failure> {
-    let given = command.clone().ignore_errors(true).try_get_matches_from(args).map_err(Failure::Usage)?;
-    let (subcommand, leaf) = leaf(&given);
-    // What is wrong with these is told when they are used.
+    let matches = command.clone().ignore_errors(true).try_get_matches_from(args).map_err(Failure::Usage)?;
+    let (subcommand, leaf) = leaf(&matches);
+    // Errors in these are reported when they are used.
     let common = CommonArgs::from_arg_matches(leaf).unwrap_or_default();
     let options = Trainer::builder().args(TrainerArgs::from_arg_matches(leaf).unwrap_or_default()).options();
     let (Ok(options), false) = (options, common.ignore_saved_arguments) else { return Ok(vec![]) };
-    let options = match Task::of(subcommand) {
+    let options = match Task::from_subcommand(subcommand) {
         Task::Preflight => return Ok(vec![]),
         Task::FitAndTest | Task::Fit => options,
-        // What does not train goes on with nothing.
+        // Only training resumes.
         Task::Validate | Task::Test | Task::Predict => Options { resume: Resume::Never, ..options },
     };
     let Some((path, arguments)) = load_arguments(&options).ok().flatten() else { return Ok(vec![]) };
@@ -114,12 +114,12 @@ fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>,
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
     let saved: Vec<FileKey> = saved.into_iter().filter(|setting| !is_given(&setting.id)).collect();
     if !saved.is_empty() {
-        say(&format!("the program's arguments that are not given are those that {} was written with", path.display()));
+        say(&format!("arguments of the program that are not given are taken from {}", path.display()));
     }
     Ok(saved)
 }
 
-/// Writes `--shift -1e-3` as `--shift=-1e-3`: clap takes a number with an exponent for short flags.
+/// Writes `--shift -1e-3` as `--shift=-1e-3`: clap would read a number with an exponent as short flags.
 fn join_negative_numbers(args: &mut Vec<OsString>, command: &Command) {
     let takes_value = |flag: &str| {
         let commands = || std::iter::once(command).chain(command.get_subcommands());
@@ -128,22 +128,22 @@ fn join_negative_numbers(args: &mut Vec<OsString>, command: &Command) {
     };
     let is_negative =
         |text: &str| text.starts_with('-') && text.contains(char::is_alphabetic) && text.parse::<f64>().is_ok();
-    let mut at = 1;
-    while at + 1 < args.len() && args[at] != "--" {
-        let pair = (args[at].to_str().and_then(|arg| arg.strip_prefix("--")), args[at + 1].to_str());
+    let mut index = 1;
+    while index + 1 < args.len() && args[index] != "--" {
+        let pair = (args[index].to_str().and_then(|arg| arg.strip_prefix("--")), args[index + 1].to_str());
         if let (Some(flag), Some(number)) = pair
             && is_negative(number)
             && takes_value(flag)
         {
-            args[at] = format!("--{flag}={number}").into();
-            args.remove(at + 1);
+            args[index] = format!("--{flag}={number}").into();
+            args.remove(index + 1);
         }
-        at += 1;
+        index += 1;
     }
 }
 
-/// Refuses a flag that Lightning has or had, with what to give instead, unless it is one of the program's own.
-fn refuse_old_names(args: &[OsString], command: &Command) -> Result<(), Failure> {
+/// Rejects a flag that Lightning has or had, and names the replacement, unless the program defines the flag.
+fn reject_old_names(args: &[OsString], command: &Command) -> Result<(), Failure> {
     let is_own = |flag: &str| {
         let mut commands = std::iter::once(command).chain(command.get_subcommands());
         commands.any(|command| command.get_arguments().any(|arg| arg.get_long() == Some(flag)))

@@ -1,4 +1,4 @@
-//! `--print-config`: all options of a command as TOML that `--config` takes back.
+//! `--print-config`: all options of a command, as TOML that `--config` accepts.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,22 +11,21 @@ use serde_json::{Map, Value as Json};
 use crate::config::{flags, section_of, takes_many};
 use crate::{Program, Result};
 
-/// The options of a command: the Trainer's as they were decided, the others as they were given. Each key has the first
-/// line of its help above it, and behind it where its value comes from, if there is something to say; one without a value
-/// is a comment.
+/// The options of a command: the Trainer's as resolved, the others as given. Above each key is the first line of its
+/// help. After it is the source of its value, if known. A key without a value is a comment.
 pub(crate) fn print_config(
     command: &Command,
     matches: &ArgMatches,
     options: &Options,
     source: impl Fn(&Arg) -> Option<String>,
 ) -> Result<String> {
-    let decided: BTreeMap<&str, Option<String>> = options.values().into_iter().collect();
+    let resolved: BTreeMap<&str, Option<String>> = options.values().into_iter().collect();
     let mut sections: Vec<(Option<String>, String)> = vec![(None, String::new())];
     for arg in flags(command) {
         let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
-        let value = match decided.get(id) {
+        let value = match resolved.get(id) {
             Some(value) => value.as_deref().map(typed),
-            None => given(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?,
+            None => value_of(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?,
         };
         let section = section_of(arg);
         if !sections.iter().any(|known| known.0 == section) {
@@ -44,20 +43,20 @@ pub(crate) fn print_config(
     Ok(texts.collect::<Vec<_>>().join("\n"))
 }
 
-/// The program's own arguments as they were given, or their defaults, by their flags; none for those without a value.
+/// The program's own arguments by flag, as given or by default. Those without a value are left out.
 pub(crate) fn arguments<P: Program>(matches: &ArgMatches) -> Result<Map<String, Json>> {
     let mut arguments = Map::new();
     for arg in flags(&P::augment_args(Command::new(""))) {
         let long = arg.get_long().unwrap_or_default();
-        if let Some(value) = given(arg, matches).map_err(|problem| format!("--{long}: {problem}"))? {
+        if let Some(value) = value_of(arg, matches).map_err(|problem| format!("--{long}: {problem}"))? {
             arguments.insert(long.to_owned(), value);
         }
     }
     Ok(arguments)
 }
 
-/// What was given for an argument, or its default.
-fn given(arg: &Arg, matches: &ArgMatches) -> Result<Option<Json>> {
+/// The value given for an argument, or its default.
+fn value_of(arg: &Arg, matches: &ArgMatches) -> Result<Option<Json>> {
     let id = arg.get_id().as_str();
     match arg.get_action() {
         ArgAction::SetTrue => return Ok(Some(matches.get_flag(id).into())),

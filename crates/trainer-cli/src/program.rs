@@ -1,66 +1,66 @@
-//! [`Program`]: what a user's program says of itself.
+//! [`Program`]: the trait of a user's program.
 
 use std::path::Path;
 
 use fulmen_data::DataLoader;
 use fulmen_trainer::{EvaluationSets, Options, PredictionWriter, Trainer, TrainerBuilder, TrainingModule};
 
-/// The result of a program's own parts: any error will do, and `?` makes it.
+/// The result of a program's methods. `?` converts any error.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// A program that trains: its arguments, and how they make a model and data.
+/// A program that trains: its arguments, and how to make its model and data from them.
 ///
-/// The implementing struct derives [`clap::Args`]: its fields are the program's own flags, its documentation the first
-/// lines of `--help`. See the [crate](crate) for a whole one.
+/// The implementing struct derives [`clap::Args`]. Its fields are the program's flags, and its documentation starts
+/// `--help`. See the [crate](crate) for an example.
 pub trait Program: clap::Args {
-    /// What is trained.
+    /// The module to train.
     type Module: TrainingModule;
 
     /// Makes the module. The Trainer initializes it and loads its weights.
     fn module(&self) -> Result<Self::Module>;
 
-    /// Opens the data to fit and to validate on. The seed in `options` is that of the run: give it to a loader that
-    /// shuffles, so that a resumed run sees the same batches.
+    /// Opens the data for training and validation. Pass the seed in `options` to a loader that shuffles, so that a
+    /// resumed run sees the same batches.
     fn fit_data(&self, options: &Options) -> Result<FitData>;
 
-    /// Opens the data to test on: `(&loader).into()`, or several sets with names. A program that has some and is started
-    /// without a subcommand tests after it has fit.
+    /// Opens the data for tests: `(&loader).into()`, or several named sets. With test data, the program without a
+    /// subcommand fits and then tests.
     fn test_data(&self, options: &Options) -> Result<EvaluationSets> {
         let _ = options;
         Ok(EvaluationSets::default())
     }
 
-    /// Called when a test has ended, also the one after a fit. The module has the weights that were tested. It is the place to
-    /// save them in another form, such as a folder of Hugging Face. Of several processes, each calls it.
+    /// Called after a test, including the one after a fit. The module has the tested weights. Use it to save them in
+    /// another format, such as a Hugging Face folder. With several processes, each calls it.
     fn after_test(&self, module: &Self::Module, trainer: &Trainer) -> Result<()> {
         let _ = (module, trainer);
         Ok(())
     }
 
-    /// Opens the data to predict for, in the order of the predictions.
+    /// Opens the data to predict for. Predictions keep its order.
     fn predict_data(&self, options: &Options) -> Result<Option<DataLoader>> {
         let _ = options;
         Ok(None)
     }
 
-    /// Writes the file of `predict --output`. A program whose predictions are texts or pictures adds a format of its own with
-    /// [`PredictionWriter::with_format`].
+    /// Makes the writer for the file of `predict --output`. If predictions are texts or pictures, add your own format
+    /// with [`PredictionWriter::with_format`].
     fn prediction_writer(&self, output: &Path) -> fulmen_trainer::Result<PredictionWriter> {
         PredictionWriter::new(output)
     }
 
-    /// Adds callbacks and loggers to the Trainer, and sets the program's own defaults of its options, over which
-    /// command line, file and environment win.
+    /// Adds callbacks and loggers to the Trainer, and sets the program's own defaults. The command line, files and the
+    /// environment override them.
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
         builder
     }
 }
 
-/// What a fit reads.
+/// The data of a fit.
 #[derive(Debug)]
 pub struct FitData {
-    /// What is trained on.
+    /// The training data.
     pub train: DataLoader,
-    /// What is validated on: `(&loader).into()`, several sets with names, or nothing (`None.into()`).
+    /// The validation data: `(&loader).into()`, several named sets, or none (`None.into()`).
     pub validation: EvaluationSets,
 }

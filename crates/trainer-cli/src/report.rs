@@ -1,4 +1,4 @@
-//! What a command did, as text and as JSON.
+//! The results of a command, as text and as JSON.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn array_json(value: &metrics::Value) -> Value {
     }
 }
 
-/// What a fit, and the test after it, did. `test_accuracy` is the test's metric of that name, or `test_acc`.
+/// The results of a fit and of the test after it. `test_accuracy` is the test's metric of that name, or `test_acc`.
 pub(crate) fn fit(trainer: &Trainer, fit: &FitSummary, tested: Option<&LogPoint>, before_fit: Duration) -> Value {
     let accuracy = tested.and_then(|point| point.get("test_accuracy").or_else(|| point.get("test_acc")));
     json!({
@@ -47,7 +47,7 @@ pub(crate) fn fit(trainer: &Trainer, fit: &FitSummary, tested: Option<&LogPoint>
     })
 }
 
-/// What a validation or a test gave.
+/// The results of a validation or a test.
 pub(crate) fn evaluation(trainer: &Trainer, point: &LogPoint) -> Value {
     json!({
         "metrics": metrics_json(point),
@@ -58,7 +58,7 @@ pub(crate) fn evaluation(trainer: &Trainer, point: &LogPoint) -> Value {
     })
 }
 
-/// What was predicted.
+/// The results of a prediction.
 pub(crate) fn predictions(trainer: &Trainer, samples: usize, output: &Path) -> Value {
     json!({
         "predictions": samples,

@@ -1,4 +1,4 @@
-//! What the subcommands do.
+//! The subcommands.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use fulmen_trainer::internal::{self, spell};
 use fulmen_trainer::preflight::Prices;
 use fulmen_trainer::{Resume, Signal, Trainer, TrainerBuilder, Weights};
 
-use crate::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
+use crate::command::{BUILT_IN_PRICES, PredictArgs, PreflightArgs, Task};
 #[cfg(feature = "completions")]
 use crate::describe::describe;
 use crate::fail::Failure;
@@ -23,7 +23,7 @@ use crate::report;
 use crate::tui::Tui;
 use crate::{FitData, Program};
 
-/// Does what the arguments say.
+/// Runs the command that the arguments select.
 pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     if args.get(1).is_some_and(|first| first == "completions" || first == "man") {
@@ -36,18 +36,18 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
     }
     Signal::install_handlers();
     let mut invocation = parse::<P>(args)?;
-    let given = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
+    let trainer_args = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
     let builder = invocation.program.trainer(Trainer::builder());
-    let by_program = internal::given(&builder);
-    let mut builder = builder.args(given);
+    let program_options = internal::given(&builder);
+    let mut builder = builder.args(trainer_args);
     let options = builder.options()?;
     let Invocation { command, matches, .. } = &invocation;
     if invocation.common.print_config {
         line(print_config(command, matches, &options, |_| None)?.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let config = print_config(command, matches, &options, |arg| invocation.source(arg, &by_program));
-    // A value that is not UTF-8 cannot be kept, but runs.
+    let config = print_config(command, matches, &options, |arg| invocation.source(arg, &program_options));
+    // A value that is not UTF-8 cannot be recorded, but the program runs.
     let own = arguments::<P>(&invocation.matches).unwrap_or_default();
     builder = builder.program_arguments(own, config.ok());
     let title = command.get_bin_name().unwrap_or(command.get_name());
@@ -87,8 +87,8 @@ impl<P: Program> Job<P> {
         let before_fit = self.started.elapsed();
         let fit = trainer.fit(&module, &train, validation)?;
         if let Some(signal) = fit.signal {
-            // A terminal that has gone, which SIGHUP tells, cannot be written to.
-            let _ = how_to_go_on(&trainer)
+            // After SIGHUP the terminal is gone, and writing to it fails.
+            let _ = print_how_to_resume(&trainer)
                 .map_err(Failure::from)
                 .and_then(|()| self.finish(&trainer, || report::fit(&trainer, &fit, None, before_fit)));
             return Ok(ExitCode::from(signal.exit_code()));
@@ -114,9 +114,9 @@ impl<P: Program> Job<P> {
         let options = trainer.options().clone();
         let (sets, none) = match self.invocation.task {
             Task::Validate => {
-                (self.program().fit_data(&options)?.validation, "validation data: its fit_data() gives none")
+                (self.program().fit_data(&options)?.validation, "validation data: its fit_data() returns none")
             }
-            _ => (self.program().test_data(&options)?, "test data: its test_data() gives none"),
+            _ => (self.program().test_data(&options)?, "test data: its test_data() returns none"),
         };
         if sets.is_empty() {
             return Err(Failure::Option(format!("this program has no {none}")));
@@ -141,7 +141,7 @@ impl<P: Program> Job<P> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let loader = self.program().predict_data(&options)?.ok_or_else(|| {
-            Failure::Option("this program has no data to predict for: its predict_data() gives none".into())
+            Failure::Option("this program has no data to predict for: its predict_data() returns none".into())
         })?;
         let module = self.program().module()?;
         let _screen = tui.map(|tui| tui.start(&trainer, Some(&loader)));
@@ -151,19 +151,19 @@ impl<P: Program> Job<P> {
         self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }
 
-    /// Opens no device and computes no value.
+    /// Opens no device and computes no values.
     fn preflight(&self, builder: &TrainerBuilder) -> Result<ExitCode, Failure> {
         let args = PreflightArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
         let prices = match &args.price {
             None => None,
-            Some(ours) if ours.as_os_str() == OUR_PRICES => Some(Prices::built_in()?),
+            Some(path) if path.as_os_str() == BUILT_IN_PRICES => Some(Prices::built_in()?),
             Some(path) => Some(Prices::read(path)?),
         };
         if args.fetch_libtpu && locate(Platform::Tpu, None).is_err_and(|e| e.is_not_found()) {
             fetch::libtpu()?;
         }
         if args.save.is_some() && args.topology.len() > 1 {
-            let why = "--save keeps the programs of one slice; give one with --topology";
+            let why = "--save compiles for one slice; name only one with --topology";
             return Err(Failure::Option(why.to_owned()));
         }
         let FitData { train, validation } = self.program().fit_data(&builder.options()?)?;
@@ -187,14 +187,14 @@ impl<P: Program> Job<P> {
         }
         if let Some(file) = &args.save {
             builder.save_programs(&module, &train, validation, args.topology.first(), file)?;
-            line(format_args!("programs: {}; `--aot {0}` takes them", file.display()))?;
+            line(format_args!("programs: {}; use them with `--aot {0}`", file.display()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The end of every output.
+    /// Ends every output.
     fn finish(&self, trainer: &Trainer, json: impl FnOnce() -> serde_json::Value) -> Result<ExitCode, Failure> {
-        // A program with loggers of its own may have no such file.
+        // A program with its own loggers may have no such file.
         if let Some(file) = trainer.run_dir().map(|folder| folder.join("metrics.csv")).filter(|file| file.is_file()) {
             line_of(trainer, format_args!("metrics: {}", file.display()))?;
         }
@@ -212,11 +212,15 @@ impl<P: Program> Job<P> {
     }
 }
 
-/// Tells what to do after a fit that was interrupted.
-fn how_to_go_on(trainer: &Trainer) -> std::io::Result<()> {
+/// Prints how to resume an interrupted fit.
+fn print_how_to_resume(trainer: &Trainer) -> std::io::Result<()> {
     match trainer.last_checkpoint() {
-        Some(_) if trainer.options().resume == Resume::Auto => line_of(trainer, "to go on: the same command"),
-        Some(path) => line_of(trainer, format_args!("to go on: the same command with --ckpt-path {}", path.display())),
+        Some(_) if trainer.options().resume == Resume::Auto => {
+            line_of(trainer, "to resume, run the same command again")
+        }
+        Some(path) => {
+            line_of(trainer, format_args!("to resume, run the same command again with --ckpt-path {}", path.display()))
+        }
         None => Ok(()),
     }
 }

@@ -72,7 +72,7 @@ fn read<P: Program>(args: &[&str]) -> std::result::Result<Invocation<P>, Failure
     parse(std::iter::once("prog").chain(args.iter().copied()).map(OsString::from).collect())
 }
 
-/// The options that a program ends up with.
+/// The resolved options of a program.
 fn options<P: Program>(invocation: &Invocation<P>) -> Options {
     invocation.program.trainer(Trainer::builder()).args(invocation.trainer.clone()).options().unwrap()
 }
@@ -85,7 +85,7 @@ fn message(failure: &Failure) -> String {
     }
 }
 
-/// A file in a folder of its own.
+/// A file in its own folder.
 struct File(tempfile::TempDir);
 
 impl File {
@@ -99,7 +99,7 @@ impl File {
     }
 }
 
-/// A file is answered with this message, after its name.
+/// Checks that a file causes this error after its name.
 fn refused(text: &str, expected: &str) {
     let file = File::new(text);
     let path = file.path();
@@ -117,14 +117,14 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_programs_defaults() {
     let read = |args: &[&str]| read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
 
     let plain = read(&["--config", &path]);
-    let (given, decided) = (&plain.program, options(&plain));
+    let (given, resolved) = (&plain.program, options(&plain));
     assert_eq!((given.data_dir.as_str(), &given.hidden[..], given.verbose), ("there", &[3, 4][..], 2));
-    assert_eq!((decided.max_epochs, decided.log_every_n_steps, decided.seed), (3, 7, 5));
+    assert_eq!((resolved.max_epochs, resolved.log_every_n_steps, resolved.seed), (3, 7, 5));
 
     let flags = read(&["fit", "--max-epochs=9", "--hidden", "8", "--config", &path, "-v", "--seed", "6"]);
-    let (given, decided) = (&flags.program, options(&flags));
+    let (given, resolved) = (&flags.program, options(&flags));
     assert_eq!((given.data_dir.as_str(), &given.hidden[..], given.verbose), ("there", &[8][..], 1));
-    assert_eq!((decided.max_epochs, decided.log_every_n_steps, decided.seed), (9, 7, 6));
+    assert_eq!((resolved.max_epochs, resolved.log_every_n_steps, resolved.seed), (9, 7, 6));
 
     let two = read(&["fit", "--config", &path, "--config", &later.path()]);
     assert_eq!((options(&two).max_epochs, options(&two).log_every_n_steps), (4, 7), "the later file wins");
@@ -132,7 +132,7 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_programs_defaults() {
 }
 
 #[test]
-fn what_is_printed_gives_the_same_options_again() {
+fn the_printed_config_gives_the_same_options_again() {
     let args: [&[&str]; 7] = [
         &[
             "fit",
@@ -221,7 +221,7 @@ fn the_config_of_a_run_says_where_each_value_comes_from() {
 }
 
 #[test]
-fn what_is_printed_says_what_each_key_is() {
+fn the_printed_config_describes_each_key() {
     let invocation = read::<Fitting>(&["fit", "--data-dir", "d", "--hidden", "3"]).map_err(|f| message(&f)).unwrap();
     let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), |_| None).unwrap();
     let own = text.split("\n[trainer]").next().unwrap();
@@ -261,18 +261,18 @@ fn what_is_printed_says_what_each_key_is() {
 }
 
 #[test]
-fn mistakes_in_a_file_are_told_with_line_and_key() {
+fn mistakes_in_a_file_are_reported_with_line_and_key() {
     refused("\nmax-epoch = 3", "2: there is no option `max-epoch`; did you mean `max-epochs`? --help lists all");
     refused("[trainer]\nseed = 1\n\nxyz = 3", "4: there is no option `xyz`. --help lists all");
     let sections = "The sections are [model], [output], [trainer], [preflight]";
     refused("[trianer]\nx = 1", &format!("1: there is no section [trianer]; did you mean `trainer`? {sections}"));
-    refused("seed = { x = 1 }", "1: `seed`: a value is expected, not a table");
-    refused("[[trainer]]\nseed = 1", "1: write [trainer] for [[trainer]]");
+    refused("seed = { x = 1 }", "1: `seed`: expected a value, not a table");
+    refused("[[trainer]]\nseed = 1", "1: write [trainer] instead of [[trainer]]");
     refused("[trainer]\ndata-dir = 'x'", "2: `data-dir` is not in [trainer] but at the top of the file");
     refused("[model]\nseed = 1", "2: `seed` is not in [model] but in [trainer]");
     refused("seed = 1\n[trainer]\nseed = 2", "3: `seed` is set a second time");
     refused("max_epochs = 1\nmax-epochs = 2", "2: `max-epochs` is set a second time");
-    refused("config = 'x.toml'", "1: `config` is given on the command line, not in a file");
+    refused("config = 'x.toml'", "1: `config` can only be given on the command line, not in a file");
     refused("seed = 1\nseed ==", "2: extra `=`, expected nothing");
 
     let digit = "for '--seed <SEED>': expected a whole number from 0 to 18446744073709551615";
@@ -285,8 +285,8 @@ fn mistakes_in_a_file_are_told_with_line_and_key() {
     refused("rates = [1.0]", message);
     let message = "invalid value 'perhaps' for '--detect-nan [<DETECT_NAN>]': value was not a boolean";
     refused("detect-nan = 'perhaps'", &format!("1: `detect-nan`: {message}"));
-    refused("shuffle = 'yes'", "1: `shuffle`: true or false is expected");
-    refused("verbose = 'very'", "1: `verbose`: a number of times is expected");
+    refused("shuffle = 'yes'", "1: `shuffle`: expected true or false");
+    refused("verbose = 'very'", "1: `verbose`: expected a number of times");
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn one_file_serves_all_subcommands() {
         on("preflight").matches.get_many::<Slice>("topology").unwrap().map(|s| s.requested_name().to_owned()).collect();
     assert_eq!(slices, ["v5e:2x4", "v3-8"]);
     refused("[output]\ntopology = 'v5e:2x4'", "2: `topology` is not in [output] but in [preflight]");
-    // Checked, though fit does without.
+    // Checked, although fit has no such flag.
     let wrong = File::new("topology = 'v9'");
     let failure = read::<Fitting>(&["fit", "--data-dir", "d", "--config", &wrong.path()]).unwrap_err();
     assert!(message(&failure).contains("invalid value 'v9' for '--topology <SLICES>'"));
@@ -315,7 +315,7 @@ fn a_file_and_a_flag_that_contradict_each_other_are_wrong_usage() {
 }
 
 #[test]
-fn wrong_usage_is_claps_to_tell() {
+fn clap_reports_wrong_usage() {
     let usage = |args: &[&str], expected: &str| match read::<Fitting>(args).unwrap_err() {
         Failure::Usage(error) => {
             assert_eq!(error.exit_code(), 2);
@@ -334,13 +334,13 @@ fn wrong_usage_is_claps_to_tell() {
 }
 
 #[test]
-fn old_names_are_answered_with_ours() {
+fn old_names_are_answered_with_new_ones() {
     for (args, expected) in [
         (&["--tpu_cores=8"][..], "there is no option --tpu_cores: give accelerator tpu, and devices"),
         (&["--gpus", "2"], "there is no option --gpus: give accelerator cuda"),
         (&["--precision", "64"], "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true"),
     ] {
-        let (message, code) = told(&[&["fit", "--data-dir", "d", "--print-config"], args].concat());
+        let (message, code) = run_error(&[&["fit", "--data-dir", "d", "--print-config"], args].concat());
         assert!(message.contains(expected), "{message}");
         assert_eq!(code, format!("{:?}", ExitCode::from(2)));
     }
@@ -350,15 +350,15 @@ fn old_names_are_answered_with_ours() {
     );
 }
 
-/// What a command that is not understood, or whose options cannot be, tells, and its exit code.
-fn told(args: &[&str]) -> (String, String) {
+/// The message and the exit code of a command with wrong usage or an invalid option.
+fn run_error(args: &[&str]) -> (String, String) {
     let args = std::iter::once("prog").chain(args.iter().copied()).map(OsString::from).collect();
     let failure = run::run::<Fitting>(args).unwrap_err();
-    (message(&failure), format!("{:?}", failure.tell()))
+    (message(&failure), format!("{:?}", failure.report()))
 }
 
 #[test]
-fn a_negative_number_is_a_value_and_what_is_wrong_with_it_names_the_option() {
+fn a_negative_number_is_a_value_and_its_error_names_the_option() {
     for row in Options::table() {
         let long = format!("--{}", row.name.replace('_', "-"));
         let paths =
@@ -366,7 +366,7 @@ fn a_negative_number_is_a_value_and_what_is_wrong_with_it_names_the_option() {
         if paths.contains(&&*long) || long == "--devices" {
             continue;
         }
-        let (message, code) = told(&["fit", "--data-dir", "d", &long, "-1", "--print-config"]);
+        let (message, code) = run_error(&["fit", "--data-dir", "d", &long, "-1", "--print-config"]);
         let names_it =
             message.contains(&long) && message.contains("'-1'") || message.contains(&format!("{}: -1", row.name));
         assert!(names_it && !message.contains("unexpected argument"), "{long}: {message}");
@@ -383,7 +383,7 @@ fn a_negative_number_is_a_value_and_what_is_wrong_with_it_names_the_option() {
 }
 
 #[test]
-fn options_that_cannot_be_end_with_2_wherever_they_are_found() {
+fn invalid_options_end_with_2_wherever_they_are_detected() {
     let wrong = File::new("max-epoch = 3");
     let cases: [(&[&str], &str); 7] = [
         (&["fit", "--devices", "two"], "'--devices <DEVICES>': `two` names no devices"),
@@ -395,24 +395,24 @@ fn options_that_cannot_be_end_with_2_wherever_they_are_found() {
         (&["predict", "--output", "/nowhere/x.csv"], "there is no folder /nowhere"),
     ];
     for (args, expected) in cases {
-        let (message, code) = told(&[args, &["--data-dir", "d", "--accelerator", "cpu"]].concat());
+        let (message, code) = run_error(&[args, &["--data-dir", "d", "--accelerator", "cpu"]].concat());
         assert!(message.contains(expected), "{message}");
         assert_eq!(code, format!("{:?}", ExitCode::from(2)), "{message}");
     }
-    let (message, code) = told(&["fit", "--data-dir", "d", "--accelerator", "cpu"]);
+    let (message, code) = run_error(&["fit", "--data-dir", "d", "--accelerator", "cpu"]);
     assert_eq!((message.as_str(), code), ("not in this test", format!("{:?}", ExitCode::from(1))));
 }
 
 #[cfg(not(feature = "tui"))]
 #[test]
 fn a_program_without_the_feature_says_how_to_get_a_full_screen() {
-    let (message, code) = told(&["fit", "--data-dir", "d", "--tui"]);
+    let (message, code) = run_error(&["fit", "--data-dir", "d", "--tui"]);
     let expected = "--tui: this program has no full screen; give `fulmen` the feature `tui` in its Cargo.toml";
     assert_eq!((message.as_str(), code), (expected, format!("{:?}", ExitCode::from(2))));
 }
 
 #[test]
-fn a_very_long_value_is_told_by_its_beginning() {
+fn a_very_long_value_is_shortened_in_messages() {
     let long = "long".repeat(25_000);
     let flag = format!("--{long}");
     let seed = File::new(&format!("seed = '{long}'"));
@@ -426,19 +426,19 @@ fn a_very_long_value_is_told_by_its_beginning() {
     ];
     for args in cases {
         let failure = read::<Fitting>(&[&["fit", "--data-dir", "d"], args].concat()).unwrap_err();
-        let told = failure.short().unwrap_or_else(|| message(&failure));
+        let text = failure.short().unwrap_or_else(|| message(&failure));
         assert!(
-            told.len() < 1000 && told.contains("longlong") && told.contains("… (1000"),
-            "{} bytes: {told}",
-            told.len()
+            text.len() < 1000 && text.contains("longlong") && text.contains("… (1000"),
+            "{} bytes: {text}",
+            text.len()
         );
     }
 }
 
-/// Has a flag of the Trainer's.
+/// Has a flag with the name of a Trainer option.
 #[derive(Debug, clap::Args)]
 struct Clash {
-    /// Not that seed.
+    /// A seed of its own.
     #[arg(long)]
     seed: u8,
 }
@@ -499,15 +499,15 @@ impl Program for Nested {
 }
 
 #[test]
-fn a_program_cannot_take_a_name_that_is_taken() {
+fn a_program_cannot_use_a_reserved_name() {
     let failure = read::<Clash>(&["--seed", "1"]).unwrap_err();
-    assert!(message(&failure).contains("argument `seed` has the name of one that every program has"));
+    assert!(message(&failure).contains("argument `seed` has the name of an argument that every program has"));
     let failure = read::<Nested>(&["export"]).unwrap_err();
-    assert!(message(&failure).contains("a subcommand of their own, `export`"));
+    assert!(message(&failure).contains("contain the subcommand `export`"));
 }
 
 #[test]
-fn a_configuration_that_is_not_a_small_text_file_is_refused_before_it_is_read() {
+fn a_configuration_that_is_not_a_small_text_file_is_rejected_before_it_is_read() {
     let refused = |path: &str, expected: &str| {
         let failure = read::<Fitting>(&["fit", "--data-dir", "x", "--config", path]).unwrap_err();
         let message = message(&failure);
@@ -516,7 +516,7 @@ fn a_configuration_that_is_not_a_small_text_file_is_refused_before_it_is_read() 
     let file = File::new("");
     refused("/dev/zero", "not a regular file");
     refused(file.0.path().to_str().unwrap(), "a folder");
-    // A terabyte of which nothing is on the disk.
+    // A sparse file of a terabyte.
     std::fs::OpenOptions::new().write(true).open(file.path()).unwrap().set_len(1 << 40).unwrap();
     refused(&file.path(), "larger than 1 MB");
     std::fs::write(file.path(), b"max-epochs = 3 # \xff").unwrap();
@@ -546,7 +546,7 @@ fn a_program_describes_itself_to_shells_and_as_manual_pages() {
     assert_eq!(code(&["bin/line", "man", "--output", output]), success);
     let page = std::fs::read_to_string(folder.path().join("line-fit.1")).unwrap();
     assert!(page.contains("data\\-dir") && page.contains("max\\-epochs"), "{page}");
-    // It is not asked for --data-dir.
+    // Completions do not require --data-dir.
     assert_eq!(code(&["line", "completions", "zsh"]), success);
     assert_eq!(code(&["line", "completions", "abacus"]), usage);
 }

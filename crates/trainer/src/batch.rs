@@ -3,27 +3,27 @@
 use fulmen_data::{DataLoader, Field};
 use fulmen_tensor::{AsTensor, DType, Tensor, TensorType};
 
-/// A batch of samples as a step sees it: the data set's fields by name, each with the batch axis first, and the mask
-/// that tells samples from padding.
+/// A batch of samples as a step sees it: the data set's fields by name, each with the batch axis first, and a mask that
+/// tells samples from padding.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// What comes in.
+    /// The program's inputs.
     inputs: Vec<Tensor>,
-    /// What a step sees of it.
+    /// The fields by name, as a step sees them.
     fields: Vec<(String, Tensor)>,
     mask: Tensor,
     padded: bool,
 }
 
 impl Batch {
-    /// Placeholders for the batches of a loader, for each of their shapes; a step sees floating-point fields in `floats`, if
-    /// that is given.
+    /// Placeholders for the batches of a loader, one for each of its shapes. If `floats` is given, floating-point
+    /// fields are converted to it.
     pub(crate) fn placeholders(loader: &DataLoader, floats: Option<DType>) -> Vec<Batch> {
         let of_shape = |fields: &Vec<Field>| Batch::new(fields, loader.batch_size(), loader.pads(), floats);
         loader.shapes().iter().map(of_shape).collect()
     }
 
-    /// Placeholders for batches like a loader's but of another size; of its largest shape.
+    /// Placeholders for batches of the loader's largest shape, with `batch` rows.
     pub(crate) fn of_size(loader: &DataLoader, batch: usize, floats: Option<DType>) -> Batch {
         Batch::new(loader.fields(), batch, loader.pads(), floats)
     }
@@ -33,11 +33,11 @@ impl Batch {
         for field in declared {
             let ty = TensorType::new(field.dtype, [&[batch], &field.shape[..]].concat());
             let input = Tensor::placeholder(format!("batch.{}", field.name), ty);
-            let seen = match floats.filter(|_| field.dtype.is_float()) {
+            let converted = match floats.filter(|_| field.dtype.is_float()) {
                 Some(dtype) => input.to_dtype(dtype),
                 None => input.clone(),
             };
-            fields.push((field.name.clone(), seen));
+            fields.push((field.name.clone(), converted));
             inputs.push(input);
         }
         let mask = Tensor::placeholder("batch.mask", TensorType::new(DType::F32, [batch]));
@@ -50,7 +50,8 @@ impl Batch {
         self.inputs.iter()
     }
 
-    /// The field with this name, `[batch, …]`. An unknown name gives a poisoned tensor that lists the known ones.
+    /// The field with this name, `[batch, …]`. For an unknown name, returns a poisoned tensor whose message lists the
+    /// known names.
     #[track_caller]
     pub fn get(&self, name: &str) -> Tensor {
         match self.fields.iter().find(|f| f.0 == name) {
@@ -67,20 +68,20 @@ impl Batch {
         &self.mask
     }
 
-    /// Whether some batch of the loader ends with padding.
+    /// Whether a batch of the loader can end with padding.
     pub fn is_padded(&self) -> bool {
         self.padded
     }
 
-    /// The number of rows, padding included.
+    /// The number of rows, including padding.
     pub fn size(&self) -> usize {
         self.mask.size(0)
     }
 
-    /// The mean over the real samples of a tensor with one value a sample, `[batch]`: a scalar. Of several values a sample,
-    /// `[batch, …]`, it is the mean over all of them.
+    /// The mean over the real samples of a tensor with one value per sample, `[batch]`, as a scalar. With several
+    /// values per sample, `[batch, …]`, it is the mean over all of them.
     ///
-    /// Poisoned when the first axis is not the batch's.
+    /// Poisoned if the first axis is not the batch axis.
     #[track_caller]
     pub fn mean(&self, per_sample: impl AsTensor) -> Tensor {
         let per_sample = per_sample.as_tensor();
@@ -88,19 +89,20 @@ impl Batch {
             return per_sample.clone();
         }
         if per_sample.shape().dims().first() != Some(&self.size()) {
-            let message = format!("needs one value or more a sample, [{}, ..], got {}", self.size(), per_sample.ty());
+            let message =
+                format!("needs at least one value per sample, [{}, ..], got {}", self.size(), per_sample.ty());
             return Tensor::poison("mean", message);
         }
-        let further: Vec<isize> = (1..per_sample.rank() as isize).collect();
-        let (sum, count) = self.sum_and_count(&per_sample.to_dtype(DType::F32).mean(&further));
+        let other_axes: Vec<isize> = (1..per_sample.rank() as isize).collect();
+        let (sum, count) = self.sum_and_count(&per_sample.to_dtype(DType::F32).mean(&other_axes));
         (sum / count.maximum(1.0)).to_dtype(per_sample.dtype())
     }
 
-    /// The sum over the real samples, and their number, both f32 scalars.
+    /// The sum over the real samples, and their number, as f32 scalars.
     #[track_caller]
     pub(crate) fn sum_and_count(&self, per_sample: &Tensor) -> (Tensor, Tensor) {
         let values = per_sample.to_dtype(DType::F32);
-        // Selected, not multiplied: 0 times an infinite value would be NaN.
+        // Select instead of multiplying: 0 times an infinite value would be NaN.
         let real = self.mask.gt(0.0).select(&values, &values.zeros_like());
         (real.sum_all(), self.mask.sum_all())
     }

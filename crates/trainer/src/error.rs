@@ -1,4 +1,4 @@
-//! Why a fit, a validation or a test ended early.
+//! [`Error`]: why a fit, a validation or a test ended early.
 
 use std::fmt;
 use std::panic::Location;
@@ -14,9 +14,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a fit, a validation or a test ended early. The message says what to do next.
 ///
-/// The kind is private; ask with the methods. They see through what the Trainer says of the circumstances to the error of
-/// the crate below, which is [`get_ref`](Error::get_ref). The message is whole: [`source`](std::error::Error::source)
-/// returns only what the message does not show.
+/// The kind is private; the methods report it. They look through the Trainer's context at the error of the crate below,
+/// which [`get_ref`](Error::get_ref) returns. The message is complete: [`source`](std::error::Error::source) returns
+/// only what the message does not show.
 pub struct Error {
     kind: Kind,
     message: String,
@@ -39,11 +39,11 @@ enum Kind {
         signal: Signal,
     },
     Coordination,
-    /// What the source says.
+    /// The kind of the source.
     Source,
 }
 
-/// The error of a crate below.
+/// An error of a crate below.
 enum Source {
     Tensor(fulmen_tensor::Error),
     Nn(fulmen_nn::Error),
@@ -73,7 +73,7 @@ impl Error {
         Error { kind: Kind::Usage, message: message.into(), source: None }
     }
 
-    /// An option, on the command line, in a file or in the environment, that cannot be.
+    /// An invalid option, from the command line, a file, the environment or the builder.
     pub(crate) fn option(message: impl Into<String>) -> Error {
         Error { kind: Kind::Option, message: shorten(&message.into()).into_owned(), source: None }
     }
@@ -82,25 +82,25 @@ impl Error {
         Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate"))
     }
 
-    /// What belongs to one `TrainStep` was used with another; `method` makes it.
+    /// Something made by one `TrainStep` was used with another. `method` makes it.
     pub(crate) fn of_another_step(what: &str, method: &str) -> Error {
         Error::usage(format!(
-            "the {what} was made by another TrainStep, whose weights it takes; call it with that one, or make one with \
-             TrainStep::{method} of this one"
+            "the {what} belongs to another TrainStep, whose weights it uses; call it on that TrainStep, or make one with \
+             TrainStep::{method} on this one"
         ))
     }
 
-    /// A tensor error, with what was being done.
-    pub(crate) fn doing(doing: impl fmt::Display, source: fulmen_tensor::Error) -> Error {
-        Error { kind: Kind::Source, message: format!("{doing}: {source}"), source: Some(Source::Tensor(source)) }
+    /// A tensor error, with the action that failed.
+    pub(crate) fn doing(action: impl fmt::Display, source: fulmen_tensor::Error) -> Error {
+        Error { kind: Kind::Source, message: format!("{action}: {source}"), source: Some(Source::Tensor(source)) }
     }
 
-    /// A failure of the device, with what was being done.
-    pub(crate) fn device(doing: &str, source: fulmen_tensor::Error) -> Error {
-        Error { kind: Kind::Runtime, message: format!("{doing}: {source}"), source: Some(Source::Tensor(source)) }
+    /// A failure of the device, with the action that failed.
+    pub(crate) fn device(action: &str, source: fulmen_tensor::Error) -> Error {
+        Error { kind: Kind::Runtime, message: format!("{action}: {source}"), source: Some(Source::Tensor(source)) }
     }
 
-    /// A loader that does not do what it promised.
+    /// A loader that broke its contract.
     pub(crate) fn data(message: impl Into<String>) -> Error {
         Error { kind: Kind::Data, message: message.into(), source: None }
     }
@@ -116,7 +116,7 @@ impl Error {
         Error { kind: Kind::Source, message, source: Some(Source::Io(source)) }
     }
 
-    /// `what` is no longer finite after this many steps.
+    /// `what` is no longer finite after this many steps. `kept` is the last checkpoint.
     pub(crate) fn not_finite(step: u64, what: &str, kept: Option<&Path>) -> Error {
         let kept = kept_before(kept);
         let message =
@@ -124,9 +124,9 @@ impl Error {
         Error { kind: Kind::NotFinite { step }, message, source: None }
     }
 
-    /// The operation that was the first to give what is not finite, and its line.
-    pub(crate) fn anomaly(step: u64, found: &str, kept: Option<&Path>) -> Error {
-        let message = format!("detect_anomaly: in step {step} {found}\n{}", kept_before(kept));
+    /// Reports the first operation whose result was not finite, and its line.
+    pub(crate) fn anomaly(step: u64, origin: &str, kept: Option<&Path>) -> Error {
+        let message = format!("detect_anomaly: in step {step} {origin}\n{}", kept_before(kept));
         Error { kind: Kind::NotFinite { step }, message, source: None }
     }
 
@@ -141,19 +141,19 @@ impl Error {
         Error { kind: Kind::Checkpoint, message, source: Some(Source::Checkpoint(source)) }
     }
 
-    /// A checkpoint that is none, or whose training state is not one.
+    /// A checkpoint that does not exist, or whose training state is invalid.
     pub(crate) fn unreadable(path: &Path, why: impl fmt::Display) -> Error {
         Error { kind: Kind::Unreadable, ..Error::checkpoint(path, why) }
     }
 
-    /// Whether a checkpoint cannot be read, so that the one before it is to be taken.
+    /// Whether a checkpoint cannot be read, so that the one before it should be used.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.kind == Kind::Unreadable || matches!(self.source, Some(Source::Checkpoint(_)))
     }
 
-    /// Says from which checkpoint to go on, after one that could not be written.
-    pub(crate) fn with_last_checkpoint(mut self, whole: Option<&Path>) -> Error {
-        match whole {
+    /// After a failed write, adds the checkpoint from which to resume.
+    pub(crate) fn with_last_checkpoint(mut self, checkpoint: Option<&Path>) -> Error {
+        match checkpoint {
             Some(path) => {
                 let path = path.display();
                 self.message.push_str(&format!(". The last whole checkpoint is {path}; resume from it with ckpt_path"));
@@ -163,19 +163,19 @@ impl Error {
         self
     }
 
-    /// A signal, where it leaves nothing to go on from.
-    pub(crate) fn interrupted(doing: &str, signal: Signal) -> Error {
-        let message = format!("{doing} was interrupted by {signal}");
+    /// A signal that ended `doing` without a state to resume from.
+    pub(crate) fn interrupted(action: &str, signal: Signal) -> Error {
+        let message = format!("{action} was interrupted by {signal}");
         Error { kind: Kind::Interrupted { signal }, message, source: None }
     }
 
-    /// Whether it was Ctrl-C, SIGTERM or SIGHUP that ended what was done. An interrupted fit is not an error; its
-    /// [summary](crate::FitSummary::interrupted) says so.
+    /// Whether Ctrl-C, SIGTERM or SIGHUP ended the run. An interrupted fit is not an error; see its
+    /// [summary](crate::FitSummary::interrupted).
     pub fn is_interrupted(&self) -> bool {
         self.signal().is_some()
     }
 
-    /// The signal that ended what was done, if one did.
+    /// The signal that ended the run, if one did.
     pub fn signal(&self) -> Option<Signal> {
         match self.kind {
             Kind::Interrupted { signal } => Some(signal),
@@ -183,7 +183,7 @@ impl Error {
         }
     }
 
-    /// The step, counted from 1, whose loss or result was NaN or infinite, if that is what ended the fit (see
+    /// The step, counted from 1, whose loss or result was NaN or infinite, if that ended the fit (see
     /// [`detect_nan`](crate::Options::detect_nan) and [`detect_anomaly`](crate::Options::detect_anomaly)).
     pub fn not_finite_step(&self) -> Option<u64> {
         match self.kind {
@@ -202,7 +202,7 @@ impl Error {
         self.kind == Kind::Data
     }
 
-    /// Whether the plugin or the device refused or failed.
+    /// Whether the plugin or the device rejected a call or failed.
     pub fn is_runtime(&self) -> bool {
         self.kind == Kind::Runtime
             || match &self.source {
@@ -237,7 +237,7 @@ impl Error {
         }
     }
 
-    /// The mistake in what a step records, such as shapes that do not fit, if that is what this error is about.
+    /// The mistake in a recorded step, such as shapes that do not match, if this error is about one.
     pub fn fault(&self) -> Option<&Fault> {
         match &self.source {
             Some(Source::Tensor(source)) => source.fault(),
@@ -247,7 +247,7 @@ impl Error {
         }
     }
 
-    /// The line of the user's code that asked for what is wrong, where it is about one.
+    /// The line of the user's code that caused the error, if known.
     pub fn location(&self) -> Option<&'static Location<'static>> {
         match &self.source {
             Some(Source::Tensor(source)) => source.location(),
@@ -257,7 +257,7 @@ impl Error {
         }
     }
 
-    /// The indices of the processes that are missing, gone, or run something else, if that is what this error is about.
+    /// The indices of the processes that are missing, gone, or run something else, if this error is about processes.
     pub fn processes(&self) -> &[usize] {
         match &self.source {
             Some(Source::Coordination(source)) => source.processes(),
@@ -265,18 +265,18 @@ impl Error {
         }
     }
 
-    /// The error of the crate below that this one was made of.
+    /// The error of the crate below, if there is one.
     pub fn get_ref(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         self.source.as_ref().map(Source::as_error)
     }
 
-    /// Whether a logger could not begin to write.
+    /// Whether a logger could not start to write.
     pub fn is_logger(&self) -> bool {
         self.kind == Kind::Logger
     }
 
-    /// Whether the processes of a run could not come together, are not about to run the same, or one of them is gone:
-    /// [`processes`](Error::processes) says which.
+    /// Whether the processes of a run could not connect, differ in what they run, or lost one of them.
+    /// [`processes`](Error::processes) lists the processes concerned.
     pub fn is_coordination(&self) -> bool {
         self.kind == Kind::Coordination
     }
@@ -292,7 +292,7 @@ impl Error {
         }
     }
 
-    /// Whether the mistake is in how the program was started, not in its code: an option that cannot be. Then
+    /// Whether the mistake is in how the program was started, not in its code: an invalid option. Then
     /// [`is_usage`](Error::is_usage) is true too.
     ///
     /// ```
@@ -305,7 +305,7 @@ impl Error {
     }
 }
 
-/// Which checkpoint there is from before.
+/// Names the last checkpoint, for messages.
 fn kept_before(kept: Option<&Path>) -> String {
     match kept {
         Some(path) => format!("the last checkpoint before it is {}", path.display()),
@@ -319,7 +319,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+/// Prints the message, so that `fn main() -> Result<(), Box<dyn std::error::Error>>` shows it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_short_is_recognized_through_every_crate() {
+    fn out_of_memory_is_recognized_through_every_crate() {
         let short = || fulmen_pjrt::HostBuffer::zeroed(1 << 60).unwrap_err();
         let tensor = || fulmen_tensor::Error::runtime("running a program", short());
         for error in [

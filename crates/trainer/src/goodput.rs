@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the wall time of a training went, in seconds. `FitSummary::goodput` has that of a fit and of the runs that it goes on
-/// with; each run's own is in `goodput.json` in its folder.
+/// Where the wall time of a training went, in seconds. `FitSummary::goodput` includes the earlier runs that a fit
+/// resumes. `goodput.json` in a run's folder holds that run's own times.
 ///
 /// ```
 /// use fulmen_trainer::Goodput;
@@ -18,23 +18,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Goodput {
-    /// From the call of `fit` to the first step, and before it the opening of the devices.
+    /// From the call of `fit` to the first step, plus the time to open the devices.
     pub start: f64,
     /// Compiling.
     pub compile: f64,
     /// The device waited for a batch.
     pub data: f64,
-    /// Training steps, and reading what they log.
+    /// Training steps, and reading their logged values.
     pub steps: f64,
     /// Validation.
     pub validation: f64,
     /// Training waited for a checkpoint.
     pub checkpoint: f64,
-    /// Steps that were made after the checkpoint with which the next run began, so that it did them again.
+    /// Steps after the checkpoint from which the next run resumed, which had to be repeated.
     pub lost: f64,
 }
 
-/// What a run spends its time with.
+/// The activities that time is counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeBucket {
     Start,
@@ -70,12 +70,12 @@ impl Goodput {
         }
     }
 
-    /// All time.
+    /// The sum of all times.
     pub fn total(&self) -> f64 {
         self.named().iter().map(|(_, seconds)| seconds).sum()
     }
 
-    /// The share of the time that went into steps that count, from 0 to 1.
+    /// The share of the time spent on steps that count, from 0 to 1.
     pub fn share(&self) -> f64 {
         let total = self.total();
         if total > 0.0 { self.steps / total } else { 0.0 }
@@ -91,7 +91,7 @@ impl Goodput {
         self.lost += other.lost;
     }
 
-    /// Counts a share of what went into steps as lost.
+    /// Moves a share of the steps' time to lost time.
     pub(crate) fn lose(&mut self, share: f64) {
         for seconds in [&mut self.steps, &mut self.data] {
             let lost = *seconds * share;
@@ -101,7 +101,7 @@ impl Goodput {
     }
 }
 
-/// One line, the largest parts first. What took less than a thousandth is left out.
+/// One line, largest parts first. Parts below a thousandth of the total are left out.
 impl fmt::Display for Goodput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (total, [_, rest @ ..]) = (self.total(), self.named());
@@ -112,19 +112,19 @@ impl fmt::Display for Goodput {
     }
 }
 
-/// Counts the time of a run; at each moment it goes into one bucket.
+/// Measures the time of a run. Each moment goes into one bucket.
 #[derive(Debug)]
 pub(crate) struct Clock {
     spent: Goodput,
     bucket: TimeBucket,
     /// None while no fit runs.
     since: Option<Instant>,
-    /// Whether a fit has used it.
+    /// Whether a fit has used the clock.
     used: bool,
 }
 
 impl Clock {
-    /// From this moment on, at which the opening of the devices began.
+    /// Starts now, when the devices begin to open.
     pub(crate) fn new() -> Clock {
         Clock { spent: Goodput::default(), bucket: TimeBucket::Start, since: Some(Instant::now()), used: false }
     }
@@ -135,7 +135,7 @@ impl Clock {
         self.since = None;
     }
 
-    /// Begins a fit. The first one counts what came before the pause too.
+    /// Begins a fit. The first fit includes the time before the pause.
     pub(crate) fn begin(&mut self) {
         if std::mem::replace(&mut self.used, true) {
             self.spent = Goodput::default();
@@ -143,7 +143,7 @@ impl Clock {
         (self.bucket, self.since) = (TimeBucket::Start, Some(Instant::now()));
     }
 
-    /// From now on time goes into this bucket; gives the one before.
+    /// Switches to this bucket, and returns the one before.
     pub(crate) fn enter(&mut self, bucket: TimeBucket) -> TimeBucket {
         if let Some(since) = &mut self.since {
             let now = Instant::now();
@@ -153,11 +153,11 @@ impl Clock {
         std::mem::replace(&mut self.bucket, bucket)
     }
 
-    /// Counts time from a moment on that went into the present bucket as that of another.
+    /// Moves the time since `since` from the current bucket to another.
     pub(crate) fn was(&mut self, bucket: TimeBucket, since: Instant) {
-        let present = self.enter(self.bucket);
-        let seconds = since.elapsed().as_secs_f64().min(*self.spent.bucket(present));
-        *self.spent.bucket(present) -= seconds;
+        let current = self.enter(self.bucket);
+        let seconds = since.elapsed().as_secs_f64().min(*self.spent.bucket(current));
+        *self.spent.bucket(current) -= seconds;
         *self.spent.bucket(bucket) += seconds;
     }
 
@@ -192,6 +192,6 @@ mod tests {
         assert!(spent.total() <= begun.elapsed().as_secs_f64() - 0.005, "the pause is left out: {spent:?}");
         assert_eq!((spent.compile, spent.checkpoint, spent.lost), (0.0, 0.0, 0.0));
         clock.begin();
-        assert_eq!(clock.spent().data, 0.0, "another fit begins with nothing");
+        assert_eq!(clock.spent().data, 0.0, "another fit starts at zero");
     }
 }

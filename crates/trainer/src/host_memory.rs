@@ -1,5 +1,4 @@
-//! What the operating system tells of this machine and this process. Linux tells it in files under `/proc`; elsewhere
-//! nothing is known.
+//! Memory sizes of this machine and this process. They come from files under `/proc`, which only Linux has.
 
 /// The bytes of a line `NAME: 123 kB`.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
@@ -7,7 +6,7 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Bytes that programs can still take without swapping.
+/// Bytes that programs can still allocate without swapping.
 pub(crate) fn available() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
 }

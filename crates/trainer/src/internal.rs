@@ -1,4 +1,4 @@
-//! What the command line of a program shares with this crate. Nothing here is promised to anyone else.
+//! Items that the command line of a program shares with this crate. They are not a public API.
 
 pub use crate::callbacks::progress_bar::spell;
 pub use crate::host_memory::resident as resident_memory;
@@ -7,7 +7,7 @@ pub use crate::options::old_names::instead;
 pub use crate::options::source_env;
 pub use crate::options::typed::{setting, typed};
 
-/// The names of the options that a program has set itself.
+/// The names of the options that a program set itself.
 pub fn given(builder: &crate::TrainerBuilder) -> Vec<&'static str> {
-    builder.given.given()
+    builder.trainer_args.given()
 }

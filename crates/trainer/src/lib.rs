@@ -1,21 +1,22 @@
-//! The [`Trainer`]: one compiled program a step, the training state on the device, and around it what people know from
+//! The [`Trainer`]: one compiled program per step, the training state on the device, and the parts known from
 //! Lightning: callbacks, checkpoints, loggers, a progress bar.
 //!
 //! A [`TrainingModule`] is recorded once and becomes **one** program: forward, backward, optimizer, schedule, batch
-//! statistics, random keys and sums of logged values. The loop takes a batch that is on the device already, runs the
-//! program and goes on. It reads the device at log points, at the end of an epoch and for a checkpoint, and nothing it
-//! reads can cause a compilation.
+//! statistics, random keys and sums of logged values. The loop takes a batch that is already on the device, queues the
+//! program and continues. It reads the device only at log points, at the end of an epoch and for a checkpoint. Nothing
+//! that it reads can cause a compilation.
 //!
-//! Several devices are one program with shardings ([`Strategy`]). With several processes, one a host, each builds the
-//! same Trainer; before the first step they compare what they are about to run.
+//! With several devices, the program is one program with shardings ([`Strategy`]). With several processes, one per
+//! host, each process builds the same Trainer. Before the first step, the processes check that they are about to run
+//! the same program.
 //!
-//! [`preflight`] judges a training step for TPUs that are not here.
+//! [`preflight`] estimates a training step on TPUs that this machine does not have.
 //!
-//! Not here: a command line, `fulmen-trainer-cli`.
+//! The command line is in `fulmen-trainer-cli`.
 
-// The floors of this crate, the lowest first: a module imports from those above it in this list.
+// The layers of this crate, lowest first: a module imports only from modules above it in this list.
 
-// Small things that all may use.
+// Small modules for all others.
 mod batch;
 mod console;
 mod error;
@@ -25,7 +26,7 @@ mod plan;
 mod predictions;
 mod stage;
 
-// What a user chooses, the other processes, what is logged, and what happens in a run.
+// Options, other processes, logged values, and the events of a run.
 mod options;
 
 mod process_group;
@@ -34,7 +35,7 @@ mod logs;
 
 mod hooks;
 
-// How a step is recorded, up to the optimizer's part of it.
+// How a step is recorded, up to the optimizer.
 mod rules;
 
 mod step_config;
@@ -43,12 +44,12 @@ mod state;
 
 mod recorder;
 
-// What a user writes, and its steps as programs.
+// The user's module, and its steps as programs.
 mod module;
 
 mod program;
 
-// Who is told of a run, and what is left of it.
+// Callbacks and checkpoints.
 pub mod callbacks;
 
 mod checkpoint;
@@ -60,13 +61,13 @@ mod step;
 
 mod fit;
 
-// The public interface, and what is built on it.
+// The public interface, and the modules built on it.
 mod trainer;
 
 pub mod preflight;
 pub mod tuner;
 
-/// Where logged values are kept.
+/// Loggers: where logged values are written.
 pub mod loggers {
     #[doc(inline)]
     pub use fulmen_loggers::*;

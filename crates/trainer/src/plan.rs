@@ -1,16 +1,17 @@
-//! [`Plan`]: how long training is going to be.
+//! [`Plan`]: how long the training will be.
 
-/// What a run without an end has of something.
+/// Stands for "no limit".
 pub(crate) const NO_LIMIT: u64 = u64::MAX;
 
-/// How long training is going to be, for schedules that must know.
+/// How long the training will be, for schedules that need to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Optimizer steps an epoch; of an endless loader those of the run. Where the accumulation changes, those of the first.
+    /// Optimizer steps per epoch. With an endless loader, those of the run. If the accumulation changes, those of the
+    /// first epoch.
     pub steps_per_epoch: u64,
-    /// Epochs, the last of which may not be whole; `u64::MAX` where only `max_time` ends training.
+    /// The number of epochs; the last may be partial. `u64::MAX` if only `max_time` ends training.
     pub max_epochs: u64,
-    /// Optimizer steps in all (Lightning's `estimated_stepping_batches`); `u64::MAX` where only `max_time` ends training. A
-    /// schedule over this number of steps stays where it begins.
+    /// Optimizer steps in all (Lightning's `estimated_stepping_batches`). `u64::MAX` if only `max_time` ends training;
+    /// a schedule over this number of steps stays at its start.
     pub total_steps: u64,
 }

@@ -1,10 +1,11 @@
-//! What a module predicts of a batch: [`Predictions`] as they are recorded, [`Predicted`] as they arrive.
+//! Predictions of a module: [`Predictions`] while they are recorded, [`Predicted`] on the host.
 
 use fulmen_tensor::{Literal, Tensor};
 
 use crate::{Batch, Error, Result};
 
-/// What a [`predict_step`](crate::TrainingModule::predict_step) gives: named tensors, each with a row a sample, `[batch, …]`.
+/// The return value of [`predict_step`](crate::TrainingModule::predict_step): named tensors, each with one row per
+/// sample, `[batch, …]`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor};
@@ -31,48 +32,48 @@ impl<S: Into<String>, const N: usize> From<[(S, Tensor); N]> for Predictions {
 }
 
 impl Predictions {
-    /// Each row belongs to a sample, and a name to one tensor.
+    /// Checks that each tensor has one row per sample and its own name.
     pub(crate) fn check(&self, batch: &Batch) -> Result<()> {
         if self.0.is_empty() {
             return Err(Error::usage(
-                "the module predicts nothing; write its predict_step(), and return what it computes of a batch",
+                "the module predicts nothing; implement predict_step() and return the predictions for a batch",
             ));
         }
         for (i, (name, tensor)) in self.0.iter().enumerate() {
             tensor.check()?;
-            let at = |problem: String| {
+            let error = |problem: String| {
                 Err(Error::usage(format!("predict_step: `{name}` {problem}\n  at {}", tensor.location())))
             };
             if name.is_empty() || self.0[..i].iter().any(|earlier| earlier.0 == *name) {
-                return at("names two tensors or none; names differ and are not empty".into());
+                return error("is empty or names two tensors; give each tensor a name of its own".into());
             }
             if tensor.shape().dims().first() != Some(&batch.size()) {
                 let (ty, rows) = (tensor.ty(), batch.size());
-                return at(format!("is {ty}; it must have a row for each sample of the batch, [{rows}, …]"));
+                return error(format!("is {ty}; it must have a row for each sample of the batch, [{rows}, …]"));
             }
         }
         Ok(())
     }
 }
 
-/// Predictions on the host for some samples, in the order of the loader: named values, each with a row a sample.
+/// Predictions on the host for some samples, in the order of the loader: named values, each with one row per sample.
 #[derive(Debug)]
 pub struct Predicted {
     pub(crate) values: Vec<(String, Literal)>,
 }
 
 impl Predicted {
-    /// The values of this name.
+    /// The value with this name.
     pub fn get(&self, name: &str) -> Option<&Literal> {
         self.values.iter().find(|value| value.0 == name).map(|value| &value.1)
     }
 
-    /// Names and values, in the order in which the module gave them.
+    /// Names and values, in the module's order.
     pub fn values(&self) -> &[(String, Literal)] {
         &self.values
     }
 
-    /// How many samples these are the predictions of.
+    /// The number of samples in these predictions.
     pub fn num_samples(&self) -> usize {
         self.values.first().and_then(|value| value.1.ty().shape.dims().first()).copied().unwrap_or(0)
     }

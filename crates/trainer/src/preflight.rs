@@ -1,8 +1,8 @@
-//! Judging a training step for TPUs that are not in the room: does it fit, what does it cost, what bounds it.
+//! Estimates a training step for TPUs that this machine does not have: whether it fits, what it costs, what limits it.
 //!
-//! libtpu compiles the very step that a fit would run for a slice by name, with no TPU here, and what it says of the
-//! result is read: memory, FLOPs and bytes, and the program itself. Times are a roofline over published peaks. Nothing runs
-//! and nothing is measured; the values of the model are never computed.
+//! libtpu compiles the exact step of a fit for a slice that is given by name, without a TPU. The estimate reads memory,
+//! FLOPs, bytes and the compiled program. Times come from a roofline over published peaks. Nothing runs or is measured,
+//! and the model's values are never computed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::step_config::limits::EpochSize;
 use crate::step_config::{Choices, StepConfig};
 use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule};
 
-/// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
-/// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
+/// Compiles a module's training step for each of these TPU slices, without a TPU. Reports for each slice whether the
+/// step fits, what it costs, and what limits it. The model's values are not computed, and nothing runs.
 ///
-/// The step is the one that a fit with these options would run. On a slice whose devices do not divide the batch it is
-/// judged with the next larger batch that they divide, and the report says so. A step that does not fit is an answer,
+/// The step is the one that a fit with these options would run. If a slice's devices do not divide the batch, the
+/// estimate uses the next larger batch that they divide, and the report says so. A step that does not fit is a result,
 /// not an error: see [`Report::all_fit`].
 ///
-/// It needs libtpu, which Google's licence forbids to pass on: [`fulmen_pjrt::fetch::libtpu`] fetches it.
+/// It needs libtpu, whose license forbids redistribution: [`fulmen_pjrt::fetch::libtpu`] downloads it.
 ///
 /// # Errors
-/// No libtpu; a mistake in a step, with the user's line; a program that libtpu refuses for another reason than memory; a
-/// mesh that has another number of devices than a slice.
+/// No libtpu; a mistake in a step, with your line; a program that libtpu rejects for a reason other than memory; a mesh
+/// whose number of devices differs from a slice's.
 pub fn training_step<M: TrainingModule>(
     options: &Options,
     mesh: Option<&Mesh>,
@@ -48,7 +48,7 @@ pub fn training_step<M: TrainingModule>(
     estimate(&options.clone().into(), mesh, module, train, slices, prices)
 }
 
-/// As [`training_step`], with what the options do not say.
+/// Like [`training_step`], with the choices that are not options.
 fn estimate<M: TrainingModule>(
     choices: &Choices,
     mesh: Option<&Mesh>,
@@ -67,11 +67,11 @@ fn libtpu() -> Result<Plugin, Error> {
 }
 
 impl TrainerBuilder {
-    /// Judges the training step for slices of TPUs, as [`preflight::training_step`](crate::preflight::training_step) with the
-    /// options and the mesh of this builder. No device is opened.
+    /// Estimates the training step for TPU slices, like [`preflight::training_step`](crate::preflight::training_step)
+    /// with the options and the mesh of this builder. No device is opened.
     ///
     /// # Errors
-    /// An option that cannot be; those of [`preflight::training_step`](crate::preflight::training_step).
+    /// An invalid option; those of [`preflight::training_step`](crate::preflight::training_step).
     pub fn preflight<M: TrainingModule>(
         &self,
         module: &M,
@@ -82,8 +82,8 @@ impl TrainerBuilder {
         estimate(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, slices, prices)
     }
 
-    /// The training step for this number of devices as StableHLO text, as JAX's `jit(step).lower(...).as_text()`. No device is
-    /// opened, and nothing is compiled.
+    /// The training step for this number of devices as StableHLO text, like JAX's `jit(step).lower(...).as_text()`. No
+    /// device is opened, and nothing is compiled.
     ///
     /// ```
     /// # use fulmen_data::{DataLoader, TensorDataset};
@@ -99,16 +99,16 @@ impl TrainerBuilder {
     /// ```
     ///
     /// # Errors
-    /// An option that cannot be; a mistake in the step; a mesh of another number of devices.
+    /// An invalid option; a mistake in the step; a mesh with a different number of devices.
     pub fn stablehlo<M: TrainingModule>(&self, module: &M, train: &DataLoader, devices: usize) -> Result<String> {
-        let recorded = TracedStep::new(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, devices)?;
-        Ok(recorded.function()?.stablehlo_for(&recorded.setting.mesh)?)
+        let traced = TracedStep::new(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, devices)?;
+        Ok(traced.function()?.stablehlo_for(&traced.setting.mesh)?)
     }
 
-    /// Compiles what a fit compiles (starting values, training step, validation steps, the module's programs, the copy of the
-    /// state for checkpoints, the conversion of averaged weights) and writes it
-    /// to a file, with which a Trainer of the same options that is told [`aot`](TrainerBuilder::aot) starts without a
-    /// compiler. It is compiled for a slice, which need not be here, or else for the devices of this builder.
+    /// Compiles all programs of a fit and writes them to a file: starting values, training step, validation steps, the
+    /// module's programs, the state's copy for checkpoints and the conversion of averaged weights. A Trainer with the
+    /// same options and [`aot`](TrainerBuilder::aot) then starts without compiling. The programs are compiled for
+    /// `slice`, without a TPU, or else for the devices of this builder.
     ///
     /// ```
     /// # use fulmen_data::{DataLoader, TensorDataset};
@@ -132,7 +132,7 @@ impl TrainerBuilder {
     /// ```
     ///
     /// # Errors
-    /// An option that cannot be; a mistake in a step; a batch that the devices do not divide; a program that does not fit or
+    /// An invalid option; a mistake in a step; a batch that the devices do not divide; a program that does not fit or
     /// compile; no libtpu for a slice; a file that cannot be written.
     pub fn save_programs<M: TrainingModule>(
         &self,
@@ -154,10 +154,10 @@ impl TrainerBuilder {
             }
         };
         let setting = choices.on(mesh.clone(), Strategy::replicas(&mesh));
-        let prepared = trace_fit::trace_fit(module, &setting, setting.options.seed, train, &validation.into())?;
-        let averages = prepared.averages();
-        let TracedFit { layout, program, validation, declared, .. } = prepared;
-        // CPUs have no memory of their own to copy a state to.
+        let traced = trace_fit::trace_fit(module, &setting, setting.options.seed, train, &validation.into())?;
+        let averages = traced.averages();
+        let TracedFit { layout, program, validation, declared, .. } = traced;
+        // On CPUs, checkpoints read the state without a copy.
         let copies = setting.options.saves() && topology.platform_name() != "cpu";
         let copy = copies.then(|| layout.to_copy(&layout.ids().collect::<Vec<_>>()));
         module.initialize(setting.options.seed);
@@ -169,14 +169,14 @@ impl TrainerBuilder {
     }
 }
 
-/// The mesh that was chosen, or else one of `devices` devices.
+/// The user's mesh, or else one of `devices` devices.
 fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
     match mesh {
         Some(mesh) if mesh.num_devices() == devices => Ok(mesh.clone()),
         Some(mesh) => {
-            let has = mesh.num_devices();
+            let size = mesh.num_devices();
             Err(crate::Error::usage(format!(
-                "the mesh {mesh} has {has} devices, and a slice has {devices}; give slices of {has} devices, or a mesh of \
+                "the mesh {mesh} has {size} devices, and a slice has {devices}; use slices of {size} devices, or a mesh of \
                  {devices}"
             )))
         }
@@ -184,14 +184,14 @@ fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
     }
 }
 
-/// The training step for this number of devices.
+/// A traced training step for some number of devices.
 struct TracedStep {
     setting: StepConfig,
     layout: Arc<StateLayout>,
     program: TrainProgram,
     batch_size: usize,
     steps_per_epoch: u64,
-    /// What is different from the step that was asked for.
+    /// How it differs from the requested step, if it does.
     note: Option<String>,
 }
 
@@ -246,17 +246,17 @@ impl TracedStep {
     }
 }
 
-/// The batch size and the steps of an epoch where these devices share a batch, and what is to be said of it.
+/// The batch size, the steps per epoch, and a note if the batch size had to change.
 fn batch_for(train: &DataLoader, replicas: Replicas) -> (usize, u64, Option<String>) {
     let parts = replicas.devices;
-    // A loader with a batch size per device has larger batches on more devices.
+    // With a batch size per device, more devices make larger batches.
     if let Ok(loader) = train.distributed(replicas) {
         return (loader.batch_size(), loader.len() as u64, None);
     }
     let batch = train.batch_size().next_multiple_of(parts.max(1));
     let steps = train.num_samples() as u64 / batch as u64;
     let note = format!(
-        "a batch of {} cannot be split over {parts} devices, so this is a batch of {batch}",
+        "a batch of {} cannot be split over {parts} devices, so the estimate uses a batch of {batch}",
         train.batch_size()
     );
     (batch, steps.max(1), Some(note))
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_step_is_judged_for_every_slice() {
+    fn the_same_step_is_estimated_for_every_slice() {
         if crate::libtpu::libtpu().is_none() {
             return;
         }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_of_forty_gigabytes_is_answered_at_once() {
+    fn a_model_of_forty_gigabytes_is_rejected_at_once() {
         if crate::libtpu::libtpu().is_none() {
             return;
         }
@@ -384,14 +384,14 @@ mod tests {
         let has_copy = [true, false].map(|checkpoints| {
             let builder = Trainer::builder().enable_checkpointing(checkpoints);
             builder.save_programs(&Mlp::new(8), &loader(64), None, Some(&slice), &file).unwrap();
-            // A program's name, and its length before it.
+            // The program's name, after its length.
             std::fs::read(&file).unwrap().windows(11).any(|bytes| bytes == b"\x0acheckpoint")
         });
         assert_eq!(has_copy, [true, false]);
     }
 
     #[test]
-    fn what_does_not_go_together_is_an_error() {
+    fn a_mesh_that_does_not_fit_a_slice_is_an_error() {
         if crate::libtpu::libtpu().is_none() {
             return;
         }

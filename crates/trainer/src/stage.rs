@@ -1,6 +1,6 @@
 //! [`Stage`]: validation, test or prediction, and its names.
 
-/// Which of a module's steps that do not train.
+/// A step of a module that does not train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Validation,
@@ -18,7 +18,7 @@ impl Stage {
         }
     }
 
-    /// What it is.
+    /// The noun for messages.
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Stage::Validation => "validation",
@@ -36,7 +36,7 @@ impl Stage {
         }
     }
 
-    /// What a pass over a set of this name is called in messages.
+    /// The name for messages of a pass over this set.
     pub(crate) fn title(self, dataset: &str) -> String {
         if dataset.is_empty() { self.noun().into() } else { format!("{} `{dataset}`", self.noun()) }
     }

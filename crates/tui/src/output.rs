@@ -14,9 +14,9 @@ use console::strip_ansi_codes;
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 /// The most bytes kept for the terminal; temporarily twice as many.
-const MOST_KEPT: usize = 1 << 20;
+const MAX_KEPT: usize = 1 << 20;
 /// The most bytes of a reported line.
-const MOST_TOLD: usize = 1000;
+const MAX_LINE: usize = 1000;
 /// Ends the capture once requested.
 const END: u8 = 0;
 
@@ -32,24 +32,24 @@ pub(crate) struct Output {
 
 impl Output {
     /// Redirects both to a pipe.
-    pub(crate) fn capture(told: impl FnMut(String) + Send + 'static) -> io::Result<Output> {
+    pub(crate) fn capture(on_line: impl FnMut(String) + Send + 'static) -> io::Result<Output> {
         let (reader, pipe) = io::pipe()?;
         let stderr = io::stderr().as_fd().try_clone_to_owned()?;
         let stdout = io::stdout().is_terminal().then(|| io::stdout().as_fd().try_clone_to_owned()).transpose()?;
         let (sender, ended) = mpsc::channel();
         let ending = Arc::new(AtomicBool::new(false));
-        let (terminal, asked) = (File::from(stderr.try_clone()?), ending.clone());
+        let (terminal, thread_ending) = (File::from(stderr.try_clone()?), ending.clone());
         thread::Builder::new()
             .name("fulmen-output".into())
-            .spawn(move || pass(reader, terminal, &asked, &sender, told))?;
+            .spawn(move || pass(reader, terminal, &thread_ending, &sender, on_line))?;
         let output = Output { stderr, stdout, pipe, ending, ended };
         // Output is written to the original file.
         let _ = io::stdout().flush();
-        let led = match &output.stdout {
+        let redirected = match &output.stdout {
             Some(_) => dup2_stdout(&output.pipe).and_then(|()| dup2_stderr(&output.pipe)),
             None => dup2_stderr(&output.pipe),
         };
-        match led {
+        match redirected {
             Ok(()) => Ok(output),
             Err(error) => {
                 output.release();
@@ -80,8 +80,14 @@ impl Output {
 
 /// Reads the pipe until it is closed, which is after the release if a child process still has it
 /// open. From the first release on, everything goes to the terminal at once.
-fn pass(mut pipe: PipeReader, mut terminal: File, ending: &AtomicBool, ended: &Sender<()>, told: impl FnMut(String)) {
-    let mut kept = Some(Kept { bytes: vec![], line: vec![], told });
+fn pass(
+    mut pipe: PipeReader,
+    mut terminal: File,
+    ending: &AtomicBool,
+    ended: &Sender<()>,
+    on_line: impl FnMut(String),
+) {
+    let mut kept = Some(Kept { bytes: vec![], line: vec![], on_line });
     let mut buffer = [0; 8192];
     loop {
         let read = match pipe.read(&mut buffer) {
@@ -111,24 +117,25 @@ fn pass(mut pipe: PipeReader, mut terminal: File, ending: &AtomicBool, ended: &S
 struct Kept<F> {
     bytes: Vec<u8>,
     line: Vec<u8>,
-    told: F,
+    on_line: F,
 }
 
 impl<F: FnMut(String)> Kept<F> {
     fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        if self.bytes.len() > 2 * MOST_KEPT {
-            let start = self.bytes.len() - MOST_KEPT;
-            let line = self.bytes[start..].iter().position(|byte| *byte == b'\n').map_or(start, |at| start + at + 1);
+        if self.bytes.len() > 2 * MAX_KEPT {
+            let start = self.bytes.len() - MAX_KEPT;
+            let line =
+                self.bytes[start..].iter().position(|byte| *byte == b'\n').map_or(start, |offset| start + offset + 1);
             drop(self.bytes.splice(..line, *b"(earlier lines are left out)\n"));
         }
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let room = MOST_TOLD.saturating_sub(self.line.len());
+            let room = MAX_LINE.saturating_sub(self.line.len());
             let text = piece.strip_suffix(b"\n").unwrap_or(piece);
             self.line.extend_from_slice(&text[..text.len().min(room)]);
             if text.len() < piece.len() {
                 let line = plain(&std::mem::take(&mut self.line));
-                (self.told)(line);
+                (self.on_line)(line);
             }
         }
     }
@@ -147,9 +154,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_told_when_it_is_whole_and_as_it_would_stand_there() {
+    fn a_line_is_reported_when_complete_and_as_it_would_appear() {
         let mut lines = vec![];
-        let mut kept = Kept { bytes: vec![], line: vec![], told: |line| lines.push(line) };
+        let mut kept = Kept { bytes: vec![], line: vec![], on_line: |line| lines.push(line) };
         let text = "step \x1b[1;32m1\x1b[0m\n 10 %\r 20 %\r\n\tin\x07dented\n\u{fffd}";
         // Byte by byte, not only at the ends of lines.
         text.as_bytes().iter().for_each(|byte| kept.add(&[*byte]));
@@ -157,33 +164,33 @@ mod tests {
         kept.add(b"\nno end");
         assert_eq!(kept.bytes, [text.as_bytes(), &[b'x'; 5000], b"\nno end"].concat());
         assert_eq!(lines[..3], ["step 1", " 20 %", "    indented"]);
-        assert_eq!((lines.len(), lines[3].len()), (4, MOST_TOLD));
+        assert_eq!((lines.len(), lines[3].len()), (4, MAX_LINE));
     }
 
     #[test]
-    fn of_very_much_the_latest_lines_are_kept() {
-        let mut kept = Kept { bytes: vec![], line: vec![], told: |_| {} };
+    fn the_latest_lines_are_kept() {
+        let mut kept = Kept { bytes: vec![], line: vec![], on_line: |_| {} };
         for number in 0..400_000 {
             kept.add(format!("line {number}\n").as_bytes());
-            assert!(kept.bytes.len() <= 2 * MOST_KEPT);
+            assert!(kept.bytes.len() <= 2 * MAX_KEPT);
         }
         let text = String::from_utf8(kept.bytes).unwrap();
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("(earlier lines are left out)"));
         let first: u32 = lines.next().and_then(|line| line.strip_prefix("line ")).unwrap().parse().unwrap();
         let rest: Vec<String> = (first..400_000).map(|number| format!("line {number}")).collect();
-        assert!(text.len() >= MOST_KEPT && lines.eq(rest[1..].iter().map(String::as_str)));
+        assert!(text.len() >= MAX_KEPT && lines.eq(rest[1..].iter().map(String::as_str)));
     }
 
     #[test]
-    fn what_was_written_stands_on_the_terminal_before_what_comes_after() {
+    fn captured_output_reaches_the_terminal_before_later_output() {
         let (reader, mut pipe) = io::pipe().unwrap();
         let (mut shown, terminal) = io::pipe().unwrap();
         let (sender, ended) = mpsc::channel();
         let ending = Arc::new(AtomicBool::new(false));
-        let asked = ending.clone();
+        let thread_ending = ending.clone();
         let terminal = File::from(OwnedFd::from(terminal));
-        let reading = thread::spawn(move || pass(reader, terminal, &asked, &sender, |_| {}));
+        let reading = thread::spawn(move || pass(reader, terminal, &thread_ending, &sender, |_| {}));
         pipe.write_all(b"a\0b\n").unwrap();
         ending.store(true, Ordering::SeqCst);
         pipe.write_all(b"c\n\0").unwrap();

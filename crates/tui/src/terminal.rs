@@ -48,13 +48,13 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Takes the terminal of standard error. From now on, `told` gets each line that the program
+    /// Takes the terminal of standard error. From now on, `on_line` gets each line that the program
     /// writes, without colors, on a separate thread. Standard output is left alone if it is not a
     /// terminal. Returns `None` if standard error is not a terminal.
     ///
     /// # Errors
     /// The terminal cannot be opened or configured, or is already taken.
-    pub fn take(told: impl FnMut(String) + Send + 'static) -> io::Result<Option<Terminal>> {
+    pub fn take(on_line: impl FnMut(String) + Send + 'static) -> io::Result<Option<Terminal>> {
         if !io::stderr().is_terminal() {
             return Ok(None);
         }
@@ -66,7 +66,7 @@ impl Terminal {
         let file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let mut screen = ratatui::Terminal::new(CrosstermBackend::new(BufWriter::new(file)))?;
         enable_raw_mode()?;
-        let output = execute!(screen.backend_mut(), EnterAlternateScreen).and_then(|()| Output::capture(told));
+        let output = execute!(screen.backend_mut(), EnterAlternateScreen).and_then(|()| Output::capture(on_line));
         match output {
             Ok(output) => *taken = Some(Taken { screen, output }),
             Err(error) => {
@@ -141,13 +141,13 @@ fn set_hooks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         fulmen_signals::before_exit(restore_at_end);
-        let before = panic::take_hook();
+        let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             // A panic of another thread only prints a line, unless it ends the program.
             if cfg!(panic = "abort") || *OWNER.lock() == Some(thread::current().id()) {
                 restore_at_end();
             }
-            before(info);
+            previous(info);
         }));
     });
 }

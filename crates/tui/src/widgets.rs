@@ -58,12 +58,12 @@ pub fn history(frame: &mut Frame<'_>, area: Rect, title: &str, values: &[u64], m
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn chart(frame: &mut Frame<'_>, area: Rect, title: &str, curves: &[(&str, &[(f64, f64)])]) {
-    const LOOKS: [(Marker, &str, Color); 3] =
+    const STYLES: [(Marker, &str, Color); 3] =
         [(Marker::Braille, "⠒", Color::Cyan), (Marker::Dot, "•", Color::Yellow), (Marker::Block, "█", Color::Green)];
     let points = || curves.iter().flat_map(|curve| curve.1);
     let (x, y) = (bounds(points().map(|point| point.0)), bounds(points().map(|point| point.1)));
     let (Some(x), Some(y)) = (x, y) else { return frame.render_widget(panel(title), area) };
-    let datasets = curves.iter().zip(LOOKS.iter().cycle()).map(|((name, points), (marker, dot, color))| {
+    let datasets = curves.iter().zip(STYLES.iter().cycle()).map(|((name, points), (marker, dot, color))| {
         let dataset = Dataset::default().data(points).marker(*marker).graph_type(GraphType::Line).style(*color);
         if curves.len() > 1 { dataset.name(format!("{dot} {name}")) } else { dataset }
     });
@@ -80,14 +80,14 @@ pub fn chart(frame: &mut Frame<'_>, area: Rect, title: &str, curves: &[(&str, &[
 fn bounds(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
     let [low, high] =
         values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], value| [low.min(value), high.max(value)]);
-    match low.is_finite() && high.is_finite() {
-        true if low == high => {
-            let apart = if low == 0.0 { 1.0 } else { low.abs() / 2.0 };
-            Some([low - apart, high + apart])
-        }
-        true => Some([low, high]),
-        false => None,
+    if !(low.is_finite() && high.is_finite()) {
+        return None;
     }
+    if low == high {
+        let margin = if low == 0.0 { 1.0 } else { low.abs() / 2.0 };
+        return Some([low - margin, high + margin]);
+    }
+    Some([low, high])
 }
 
 /// A number with about four digits.

@@ -1,4 +1,5 @@
-//! A server on loopback that keeps what it is asked, and answers what a test says; and MLflow's own.
+//! A server on the loopback interface that records requests and sends the test's answers; and
+//! MLflow's own server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,23 +8,23 @@ use std::thread;
 
 use super::*;
 
-type Asked = Arc<Mutex<Vec<(String, Json)>>>;
+type Requests = Arc<Mutex<Vec<(String, Json)>>>;
 
-/// The address of a server that answers by `answer`, and what it is asked.
-fn server(answer: impl Fn(&str) -> (u16, Json) + Send + 'static) -> (String, Asked) {
+/// The address of a server that answers with `answer`, and the requests that it receives.
+fn server(answer: impl Fn(&str) -> (u16, Json) + Send + 'static) -> (String, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let asked = Asked::default();
-    let kept = asked.clone();
+    let requests = Requests::default();
+    let recorded = requests.clone();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let _ = serve(&stream.unwrap(), &answer, &kept);
+            let _ = serve(&stream.unwrap(), &answer, &recorded);
         }
     });
-    (address, asked)
+    (address, requests)
 }
 
-fn serve(mut stream: &TcpStream, answer: &impl Fn(&str) -> (u16, Json), asked: &Asked) -> io::Result<()> {
+fn serve(mut stream: &TcpStream, answer: &impl Fn(&str) -> (u16, Json), requests: &Requests) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let (mut line, mut length) = (String::new(), 0);
     reader.read_line(&mut line)?;
@@ -38,7 +39,7 @@ fn serve(mut stream: &TcpStream, answer: &impl Fn(&str) -> (u16, Json), asked: &
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    asked.lock().unwrap().push((path.clone(), serde_json::from_slice(&body).unwrap_or_default()));
+    requests.lock().unwrap().push((path.clone(), serde_json::from_slice(&body).unwrap_or_default()));
     let (status, body) = answer(&path);
     let body = body.to_string();
     write!(stream, "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
@@ -61,46 +62,46 @@ fn point(step: u64, count: usize) -> LogPoint {
 }
 
 #[test]
-fn values_and_hyperparameters_arrive_in_one_run_and_its_end_is_told() {
-    let (address, asked) = server(as_mlflow);
+fn values_hyperparameters_and_the_end_arrive_in_one_run() {
+    let (address, requests) = server(as_mlflow);
     let mut logger = MlflowLogger::new(address, "my digits");
     logger.start(Path::new("runs/version_3")).unwrap();
     logger.log_hyperparams(json!({ "lr": 0.5, "name": "wide" }).as_object().unwrap()).unwrap();
     logger.log(&point(1, 2)).unwrap();
     (2..5).for_each(|step| logger.log(&point(step, 600)).unwrap());
     logger.finalize(Status::Finished).unwrap();
-    let asked = asked.lock().unwrap();
-    let batches = asked.iter().filter(|(path, _)| path == "runs/log-batch").map(|(_, body)| body);
+    let requests = requests.lock().unwrap();
+    let batches = requests.iter().filter(|(path, _)| path == "runs/log-batch").map(|(_, body)| body);
     assert!(batches.clone().all(|body| body["run_id"] == "abc"));
     let params: Vec<_> = batches.clone().filter_map(|body| body["params"].as_array()).flatten().collect();
     assert_eq!(params, [&json!({ "key": "lr", "value": "0.5" }), &json!({ "key": "name", "value": "wide" })]);
     let batches: Vec<_> = batches.filter_map(|body| body["metrics"].as_array()).collect();
-    assert!(batches.iter().all(|batch| batch.len() <= MOST_METRICS));
+    assert!(batches.iter().all(|batch| batch.len() <= MAX_METRICS));
     let metrics: Vec<&Json> = batches.into_iter().flatten().collect();
     assert_eq!((metrics.len(), &metrics[0]["key"], &metrics[0]["value"]), (1802, &json!("m_0_"), &json!("NaN")));
     assert_eq!((&metrics[1801]["step"], &metrics[1801]["value"]), (&json!(4), &json!(599.0)));
-    let run = &asked.iter().find(|(path, _)| path == "runs/create").unwrap().1;
+    let run = &requests.iter().find(|(path, _)| path == "runs/create").unwrap().1;
     assert_eq!((&run["experiment_id"], &run["run_name"]), (&json!("7"), &json!("version_3")));
-    let (path, end) = asked.last().unwrap();
+    let (path, end) = requests.last().unwrap();
     assert_eq!((path.as_str(), &end["status"]), ("runs/update", &json!("FINISHED")));
 }
 
 #[test]
-fn a_server_that_answers_500_is_asked_seldom_and_what_it_does_not_take_is_kept_and_counted() {
-    let (address, asked) = server(|_| (500, json!({ "message": "no database" })));
+fn a_server_that_answers_500_gets_few_requests_and_unsent_values_are_kept_and_counted() {
+    let (address, requests) = server(|_| (500, json!({ "message": "no database" })));
     let mut logger = MlflowLogger::new(address, "digits");
     logger.start(Path::new("version_0")).unwrap();
     let error = logger.log(&point(0, 1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     assert!(error.to_string().contains("500") && error.to_string().contains("no database"), "{error}");
     (1..20).for_each(|step| logger.log(&point(step, 1)).unwrap());
-    assert_eq!(asked.lock().unwrap().len(), 1);
+    assert_eq!(requests.lock().unwrap().len(), 1);
     let error = logger.finalize(Status::Failed).unwrap_err().to_string();
     assert!(error.starts_with("20 log points did not reach the server"), "{error}");
 }
 
 #[test]
-fn a_server_that_hangs_ends_a_request_after_its_time() {
+fn a_request_to_a_server_that_hangs_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut logger = MlflowLogger::new(format!("http://{}", listener.local_addr().unwrap()), "digits");
     logger.agent = agent(Duration::from_millis(50));
@@ -109,10 +110,10 @@ fn a_server_that_hangs_ends_a_request_after_its_time() {
     assert!(logger.finalize(Status::Finished).unwrap_err().to_string().starts_with("1 log points"));
 }
 
-/// Needs a server of MLflow, whose address `FULMEN_TEST_MLFLOW` has.
+/// Needs an MLflow server at the address in `FULMEN_TEST_MLFLOW`.
 #[test]
 #[ignore = "needs MLflow: mlflow server --port 5000; FULMEN_TEST_MLFLOW=http://127.0.0.1:5000 cargo test -p fulmen-loggers --features mlflow -- --ignored mlflows_own"]
-fn mlflows_own_server_takes_what_is_sent() {
+fn mlflows_own_server_accepts_the_values() {
     let address = std::env::var("FULMEN_TEST_MLFLOW").expect("FULMEN_TEST_MLFLOW: the address of a server");
     let mut logger = MlflowLogger::new(&address, "Fulmen's test");
     // The second run finds the experiment.

@@ -1,4 +1,4 @@
-//! What TensorBoard's own reader sees in our event files.
+//! TensorBoard's own reader on our event files.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,8 +10,8 @@ use crate::Histogram;
 fn write_run(folder: &Path) {
     let mut logger = TensorBoardLogger::new();
     logger.start(folder).unwrap();
-    let told = serde_json::json!({ "lr": 0.5, "name": "wide", "augment": true, "sizes": [1, 2] });
-    logger.log_hyperparams(told.as_object().unwrap()).unwrap();
+    let hyperparameters = serde_json::json!({ "lr": 0.5, "name": "wide", "augment": true, "sizes": [1, 2] });
+    logger.log_hyperparams(hyperparameters.as_object().unwrap()).unwrap();
     for step in [5, 10] {
         let metrics = vec![("train_loss".to_owned(), 1.0 / step as f64), ("zero".to_owned(), 0.0)];
         let arrays = vec![
@@ -31,7 +31,7 @@ fn write_run(folder: &Path) {
 }
 
 #[test]
-fn the_records_are_whole_and_say_what_was_logged() {
+fn the_records_are_whole_and_hold_the_logged_values() {
     let folder = tempfile::tempdir().unwrap();
     write_run(folder.path());
     let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
@@ -53,7 +53,7 @@ fn the_records_are_whole_and_say_what_was_logged() {
     assert_eq!((image.height, image.width, image.colorspace), (2, 3, 1));
 }
 
-/// Needs Python with the package `tensorboard`, whose interpreter `FULMEN_TEST_TENSORBOARD` names.
+/// Needs the Python interpreter in `FULMEN_TEST_TENSORBOARD`, with the package `tensorboard`.
 #[test]
 #[ignore = "needs TensorBoard: FULMEN_TEST_TENSORBOARD=python3 cargo test -p fulmen-loggers -- --ignored"]
 fn tensorboards_reader_sees_each_kind() {
@@ -63,6 +63,6 @@ fn tensorboards_reader_sees_each_kind() {
     write_run(folder.path());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/read_events.py");
     let output = Command::new(python).arg(script).arg(folder.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.ends_with("all kinds are seen\n"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.ends_with("all kinds are seen\n"), "{text}");
 }

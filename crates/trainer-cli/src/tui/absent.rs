@@ -5,11 +5,11 @@ use fulmen_trainer::{Trainer, TrainerBuilder};
 
 use crate::fail::Failure;
 
-/// There is none.
+/// Never constructed.
 pub(crate) enum Tui {}
 
 impl Tui {
-    /// Says what is missing.
+    /// Returns an error that names the missing feature.
     pub(crate) fn new(_: &str) -> Result<Tui, Failure> {
         let why = "--tui: this program has no full screen; give `fulmen` the feature `tui` in its Cargo.toml";
         Err(Failure::Option(why.to_owned()))

@@ -1,9 +1,10 @@
 //! `--tui`: training on a full screen.
 //!
-//! The loop hands what happens to a channel and waits for nothing. A thread draws it, looks at queues and memory, and reads the
-//! keys. What a key asks for, the Trainer does as for any callback.
+//! The training loop sends events to a channel and never waits. A thread draws them, reads queues
+//! and memory, and reads the keys. The Trainer carries out what a key requests, as it does for any
+//! callback.
 //!
-//! Not here: what is drawn (`screen.rs`), and the terminal (`fulmen-tui`).
+//! `screen.rs` has the content of the screen, and `fulmen-tui` the terminal.
 
 mod screen;
 #[cfg(test)]
@@ -29,28 +30,28 @@ use crate::output::say;
 use screen::{Memory, Queue, Resources, Screen};
 use watcher::Watcher;
 
-/// Between two draws.
+/// The time between two draws.
 const TICK: Duration = Duration::from_millis(100);
-/// Between two looks at queues and memory.
-const LOOK: Duration = Duration::from_secs(1);
+/// The time between two reads of queues and memory.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Something that happened, as the screen takes it up.
+/// An update of the screen.
 type Event = Box<dyn FnOnce(&mut Screen) + Send>;
 
-/// Where to tell what happens.
+/// Sends events to the screen.
 #[derive(Clone)]
-struct Teller(Sender<Event>);
+struct ScreenSender(Sender<Event>);
 
-impl Teller {
-    /// Without a screen there is nobody to tell.
-    fn tell(&self, event: impl FnOnce(&mut Screen) + Send + 'static) {
+impl ScreenSender {
+    /// Does nothing if the screen is closed.
+    fn send(&self, event: impl FnOnce(&mut Screen) + Send + 'static) {
         let _ = self.0.send(Box::new(event));
     }
 }
 
-/// What keys have asked the Trainer for.
+/// Requests of the user's keys to the Trainer.
 #[derive(Default)]
-struct Asked {
+struct Requests {
     save: AtomicBool,
     stop: AtomicBool,
 }
@@ -58,71 +59,71 @@ struct Asked {
 /// A screen before its run.
 pub(crate) struct Tui {
     title: String,
-    teller: Teller,
+    screen: ScreenSender,
     events: Receiver<Event>,
-    asked: Arc<Asked>,
+    requests: Arc<Requests>,
 }
 
-/// A screen that is shown until this is dropped, or the user closes it.
-pub(crate) struct Shown {
+/// An open screen. It closes when this is dropped, or when the user closes it.
+pub(crate) struct OpenScreen {
     terminal: Arc<Terminal>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Tui {
-    /// A screen with this title.
+    /// Makes a screen with this title.
     pub(crate) fn new(title: &str) -> Result<Tui, Failure> {
         let (sender, events) = mpsc::channel();
-        Ok(Tui { title: title.to_owned(), teller: Teller(sender), events, asked: Arc::default() })
+        Ok(Tui { title: title.to_owned(), screen: ScreenSender(sender), events, requests: Arc::default() })
     }
 
-    /// Has the Trainer tell the screen what happens.
+    /// Adds the callback that sends the Trainer's events to the screen.
     pub(crate) fn attach(&self, builder: TrainerBuilder) -> TrainerBuilder {
-        builder.callback(Watcher::new(self.teller.clone(), self.asked.clone()))
+        builder.callback(Watcher::new(self.screen.clone(), self.requests.clone()))
     }
 
-    /// Shows it, in one process, if there is a terminal.
-    pub(crate) fn start(self, trainer: &Trainer, loader: Option<&DataLoader>) -> Option<Shown> {
+    /// Opens the screen, in process 0 only, if there is a terminal.
+    pub(crate) fn start(self, trainer: &Trainer, loader: Option<&DataLoader>) -> Option<OpenScreen> {
         if trainer.process_index() > 0 {
             return None;
         }
         let devices: Vec<Device> = trainer.runtime().local_devices().cloned().collect();
         let loader = loader.cloned();
-        let look = move || look(loader.as_ref().map(DataLoader::report).as_ref(), &devices);
-        self.show(look).unwrap_or_else(|error| {
+        let read_resources = move || read_resources(loader.as_ref().map(DataLoader::report).as_ref(), &devices);
+        self.show(read_resources).unwrap_or_else(|error| {
             say(&format!("warning: no full screen: {error}"));
             None
         })
     }
 
-    fn show(self, look: impl Fn() -> Resources + Send + 'static) -> io::Result<Option<Shown>> {
-        let Tui { title, teller, events, asked } = self;
-        let told = move |line: String| teller.tell(move |screen| screen.line(line));
-        let Some(terminal) = Terminal::take(told)?.map(Arc::new) else { return Ok(None) };
+    fn show(self, read_resources: impl Fn() -> Resources + Send + 'static) -> io::Result<Option<OpenScreen>> {
+        let Tui { title, screen, events, requests } = self;
+        let on_line = move |line: String| screen.send(move |screen| screen.line(line));
+        let Some(terminal) = Terminal::take(on_line)?.map(Arc::new) else { return Ok(None) };
         let end = End(terminal.clone());
         let work = move || {
-            let result = run(&end.0, Screen::new(title), &events, &asked, look);
+            let result = run(&end.0, Screen::new(title), &events, &requests, read_resources);
             drop(end);
             if let Err(error) = result {
                 say(&format!("warning: the full screen ended: {error}"));
             }
         };
         let thread = thread::Builder::new().name("fulmen-tui".into()).spawn(work)?;
-        Ok(Some(Shown { terminal, thread: Some(thread) }))
+        Ok(Some(OpenScreen { terminal, thread: Some(thread) }))
     }
 }
 
-impl Drop for Shown {
+impl Drop for OpenScreen {
     fn drop(&mut self) {
         self.terminal.give_back();
-        // It must not ask a device for its memory while the program ends.
+        // The thread must not read a device's memory while the program ends.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// Gives the terminal back when the thread ends, also by a panic.
+/// Gives the terminal back when the thread ends, also after a panic.
 struct End(Arc<Terminal>);
 
 impl Drop for End {
@@ -131,43 +132,43 @@ impl Drop for End {
     }
 }
 
-/// Until the terminal is given back, or the user closes the screen.
+/// Runs until the terminal is given back, or the user closes the screen.
 fn run(
     terminal: &Terminal,
     mut screen: Screen,
     events: &Receiver<Event>,
-    asked: &Asked,
-    look: impl Fn() -> Resources,
+    requests: &Requests,
+    read_resources: impl Fn() -> Resources,
 ) -> io::Result<()> {
-    let mut looked: Option<Instant> = None;
+    let mut last_read: Option<Instant> = None;
     loop {
         events.try_iter().for_each(|event| event(&mut screen));
-        if looked.is_none_or(|at| at.elapsed() >= LOOK) {
-            screen.set_resources(look());
-            looked = Some(Instant::now());
+        if last_read.is_none_or(|time| time.elapsed() >= READ_INTERVAL) {
+            screen.set_resources(read_resources());
+            last_read = Some(Instant::now());
         }
         if !terminal.draw(|frame| screen.draw(frame))? {
             return Ok(());
         }
         if let Some(key) = key(TICK)?
-            && press(key, &mut screen, asked)
+            && press(key, &mut screen, requests)
         {
             return Ok(());
         }
     }
 }
 
-/// Does what a key is for; true if it closes the screen.
-fn press(key: KeyEvent, screen: &mut Screen, asked: &Asked) -> bool {
+/// Handles a key. Returns true if the key closes the screen.
+fn press(key: KeyEvent, screen: &mut Screen, requests: &Requests) -> bool {
     match key.code {
-        // In raw mode the terminal makes no signal of it.
+        // In raw mode, the terminal sends no signal for Ctrl-C.
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Signal::Interrupt.raise(),
         KeyCode::Char('s') if screen.is_fitting() => {
-            asked.save.store(true, Ordering::Relaxed);
+            requests.save.store(true, Ordering::Relaxed);
             screen.notice("saving after this step");
         }
         KeyCode::Char('x') if screen.is_fitting() => {
-            asked.stop.store(true, Ordering::Relaxed);
+            requests.stop.store(true, Ordering::Relaxed);
             screen.notice("stopping after this step");
         }
         KeyCode::Right | KeyCode::Tab => screen.next_chart(),
@@ -178,8 +179,8 @@ fn press(key: KeyEvent, screen: &mut Screen, asked: &Asked) -> bool {
     false
 }
 
-/// Queues and memory as they are now.
-fn look(report: Option<&LoaderReport>, devices: &[Device]) -> Resources {
+/// The current queues and memory.
+fn read_resources(report: Option<&LoaderReport>, devices: &[Device]) -> Resources {
     let queue = |name, depth: &fulmen_data::QueueDepth| Queue { name, ready: depth.mean, capacity: depth.capacity };
     let queues = report.iter().flat_map(|report| {
         let device = report.transfer.as_ref().map(|transfer| queue("device queue", &transfer.queue));

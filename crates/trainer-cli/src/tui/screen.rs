@@ -1,6 +1,5 @@
-//! [`Screen`]: what `--tui` shows of a run.
-//!
-//! Not here: where the values come from, and the terminal.
+//! [`Screen`]: the content of the `--tui` screen. Other modules collect the values and own the
+//! terminal.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,36 +13,36 @@ use ratatui::style::Stylize as _;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-/// Points of a curve, at most; where there are more, every second one is left out.
-const MOST_POINTS: usize = 2000;
-/// Lines of the log.
-const MOST_LINES: usize = 500;
-/// Rates that the history shows, at most.
-const MOST_RATES: usize = 300;
-/// Time over which a rate is taken.
-const STRETCH: Duration = Duration::from_secs(1);
-/// The least width for a column next to the chart.
-const WIDE: u16 = 90;
+/// The maximum number of points of a curve. Beyond it, every second point is dropped.
+const MAX_POINTS: usize = 2000;
+/// The maximum number of lines in the log.
+const MAX_LINES: usize = 500;
+/// The maximum number of rates in the history.
+const MAX_RATES: usize = 300;
+/// The time over which a rate is measured.
+const RATE_INTERVAL: Duration = Duration::from_secs(1);
+/// The minimum width for a column next to the chart.
+const MIN_WIDE: u16 = 90;
 
 /// Queues and memory at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resources {
-    /// The share of the steps' time that waits for data, from 0 to 1.
+    /// The fraction of the steps' time spent waiting for data, from 0 to 1.
     pub(super) waiting: Option<f64>,
     pub(super) queues: Vec<Queue>,
     pub(super) memory: Vec<Memory>,
 }
 
-/// Batches that are ready.
+/// A queue of ready batches.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     pub(super) name: &'static str,
-    /// On average.
+    /// The number of ready batches, on average.
     pub(super) ready: f64,
     pub(super) capacity: usize,
 }
 
-/// Memory that is taken, in bytes.
+/// Used memory, in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
     pub(super) name: String,
@@ -51,13 +50,13 @@ pub(super) struct Memory {
     pub(super) limit: Option<u64>,
 }
 
-/// What is shown.
+/// The state of the screen.
 pub(super) struct Screen {
     title: String,
-    /// Devices and folder of the fit.
+    /// The devices and the folder of the fit.
     about: String,
     fitting: bool,
-    doing: String,
+    activity: String,
     batch: u64,
     batches: u64,
     global_step: u64,
@@ -65,23 +64,23 @@ pub(super) struct Screen {
     total_steps: u64,
     rate: Rate,
     curves: Vec<Curve>,
-    /// What the chart shows: the name that its curves share.
+    /// The selected chart: the name that its curves share.
     chart: Option<String>,
     resources: Resources,
     log: VecDeque<String>,
-    /// What a key has led to, or which checkpoint was saved last.
+    /// The effect of the latest key, or the latest checkpoint.
     notice: String,
 }
 
-/// How fast training goes.
+/// The speed of training.
 #[derive(Default)]
 struct Rate {
     batch_size: usize,
-    /// Where the running stretch began: batches and steps by then.
+    /// The start of the current measurement: its time, batches and steps.
     since: Option<(Instant, u64, u64)>,
-    /// Samples a second, the newest last.
+    /// Samples per second, newest last.
     samples: VecDeque<f64>,
-    /// Samples and steps a second, smoothed.
+    /// Samples and steps per second, smoothed.
     smooth: Option<[f64; 2]>,
 }
 
@@ -92,10 +91,10 @@ impl Rate {
             return;
         };
         let seconds = now.saturating_duration_since(since).as_secs_f64();
-        if seconds < STRETCH.as_secs_f64() {
+        if seconds < RATE_INTERVAL.as_secs_f64() {
             return;
         }
-        if self.samples.len() == MOST_RATES {
+        if self.samples.len() == MAX_RATES {
             self.samples.pop_front();
         }
         let samples = (batches - first_batch) as f64 * self.batch_size as f64 / seconds;
@@ -107,13 +106,13 @@ impl Rate {
     }
 }
 
-/// The values of one name.
+/// The values with one name.
 struct Curve {
     name: String,
     points: Vec<(f64, f64)>,
-    /// Every which value is a point, and how many came.
+    /// Every `every`-th value becomes a point; `count` counts the values.
     every: u64,
-    seen: u64,
+    count: u64,
     last: f64,
 }
 
@@ -128,11 +127,11 @@ impl Curve {
             point.1 = value;
             return;
         }
-        if self.seen.is_multiple_of(self.every) {
+        if self.count.is_multiple_of(self.every) {
             self.points.push((step, value));
         }
-        self.seen += 1;
-        if self.points.len() == MOST_POINTS {
+        self.count += 1;
+        if self.points.len() == MAX_POINTS {
             let mut index = 0;
             self.points.retain(|_| {
                 index += 1;
@@ -142,7 +141,8 @@ impl Curve {
         }
     }
 
-    /// `train_loss`, `train_loss_epoch` and `val_loss` share a chart.
+    /// The name shared by the curves of a chart, such as `train_loss`, `train_loss_epoch` and
+    /// `val_loss`.
     fn shared_name(&self) -> &str {
         let name = self.name.strip_suffix("_epoch").unwrap_or(&self.name);
         ["train_", "val_", "test_"].iter().find_map(|prefix| name.strip_prefix(*prefix)).unwrap_or(name)
@@ -155,7 +155,7 @@ impl Screen {
             title,
             about: String::new(),
             fitting: false,
-            doing: "Starting".into(),
+            activity: "Starting".into(),
             batch: 0,
             batches: 0,
             global_step: 0,
@@ -184,15 +184,15 @@ impl Screen {
         self.curves.clear();
     }
 
-    /// Says what goes on where there is nothing to count.
-    pub(super) fn doing(&mut self, doing: String) {
-        (self.doing, self.batch, self.batches) = (doing, 0, 0);
+    /// Shows an activity without progress to count.
+    pub(super) fn set_activity(&mut self, activity: String) {
+        (self.activity, self.batch, self.batches) = (activity, 0, 0);
         self.rate.since = None;
     }
 
-    /// A batch was handed to the device, the one of this number of the fit.
+    /// A batch was queued on the device. `batches` counts the batches of the fit.
     pub(super) fn step(&mut self, progress: Progress, batches: u64, now: Instant) {
-        self.doing = match self.max_epochs {
+        self.activity = match self.max_epochs {
             u64::MAX => format!("Epoch {}", progress.epoch + 1),
             max => format!("Epoch {}/{max}", progress.epoch + 1),
         };
@@ -200,8 +200,8 @@ impl Screen {
         self.rate.step(batches, progress.global_step, now);
     }
 
-    pub(super) fn evaluation(&mut self, doing: String, batch: u64, batches: u64) {
-        self.doing(doing);
+    pub(super) fn evaluation(&mut self, activity: String, batch: u64, batches: u64) {
+        self.set_activity(activity);
         (self.batch, self.batches) = (batch, batches);
     }
 
@@ -210,7 +210,7 @@ impl Screen {
             let known = self.curves.iter().position(|curve| curve.name == *name);
             let index = known.unwrap_or_else(|| {
                 let name = name.clone();
-                self.curves.push(Curve { name, points: vec![], every: 1, seen: 0, last: f64::NAN });
+                self.curves.push(Curve { name, points: vec![], every: 1, count: 0, last: f64::NAN });
                 self.curves.len() - 1
             });
             self.curves[index].push(step, *value);
@@ -221,22 +221,22 @@ impl Screen {
         self.resources = resources;
     }
 
-    /// A line that the program wrote.
+    /// Adds a line that the program wrote to the log.
     pub(super) fn line(&mut self, line: String) {
-        if self.log.len() == MOST_LINES {
+        if self.log.len() == MAX_LINES {
             self.log.pop_front();
         }
         self.log.push_back(line);
     }
 
-    /// Shows this until something else is to be told.
+    /// Shows a notice until the next one.
     pub(super) fn notice(&mut self, notice: &str) {
         notice.clone_into(&mut self.notice);
     }
 
-    /// The fit is over.
-    pub(super) fn end(&mut self, doing: &str) {
-        self.doing(doing.to_owned());
+    /// The fit has ended.
+    pub(super) fn end(&mut self, activity: &str) {
+        self.set_activity(activity.to_owned());
         self.fitting = false;
     }
 
@@ -248,15 +248,15 @@ impl Screen {
         self.turn(self.charts().len().saturating_sub(1));
     }
 
-    fn turn(&mut self, by: usize) {
+    fn turn(&mut self, steps: usize) {
         let charts = self.charts();
         if !charts.is_empty() {
-            let next = charts[(self.shown(&charts) + by) % charts.len()].to_owned();
+            let next = charts[(self.shown(&charts) + steps) % charts.len()].to_owned();
             self.chart = Some(next);
         }
     }
 
-    /// The names that curves share, in the order in which they came.
+    /// The names that curves share, in order of appearance.
     fn charts(&self) -> Vec<&str> {
         let mut names = vec![];
         for curve in &self.curves {
@@ -267,16 +267,16 @@ impl Screen {
         names
     }
 
-    /// Which of these is shown: the loss, until a key has chosen another.
+    /// The index of the selected chart: the loss until a key selects another.
     fn shown(&self, charts: &[&str]) -> usize {
-        let wanted = self.chart.as_deref().unwrap_or("loss");
-        charts.iter().position(|name| *name == wanted).unwrap_or(0)
+        let selected = self.chart.as_deref().unwrap_or("loss");
+        charts.iter().position(|name| *name == selected).unwrap_or(0)
     }
 
-    /// Draws them side by side or, if that is narrow, below each other.
+    /// Draws the panels side by side, or stacked if the terminal is narrow.
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
-        let wide = area.width >= WIDE;
+        let wide = area.width >= MIN_WIDE;
         let rows = [
             Constraint::Length(1),
             Constraint::Length(1),
@@ -304,14 +304,15 @@ impl Screen {
         frame.render_widget(Paragraph::new(resources).block(panel("Data and memory")), data);
         frame.render_widget(Paragraph::new(self.log_lines(log.as_size())).block(panel("Log")), log);
         frame.render_widget(self.notice.as_str().yellow(), notice);
-        let bindings = match wide {
-            true => "s saves  x stops  ←→ chart  q closes this screen  Ctrl-C saves and ends",
-            false => "s save  x stop  ←→ chart  q hide  ^C end",
+        let bindings = if wide {
+            "s saves  x stops  ←→ chart  q closes this screen  Ctrl-C saves and ends"
+        } else {
+            "s save  x stop  ←→ chart  q hide  ^C end"
         };
         frame.render_widget(bindings.dim(), keys);
     }
 
-    /// The end of the log, as far as a frame of this size has room. Long lines go on below.
+    /// The last lines of the log that fit in a frame of this size. Long lines wrap.
     fn log_lines(&self, frame: Size) -> Vec<Line<'_>> {
         let [width, height] = [frame.width, frame.height].map(|cells| usize::from(cells.saturating_sub(2)));
         let mut lines: Vec<Line<'_>> = vec![];
@@ -329,7 +330,7 @@ impl Screen {
     }
 
     fn progress(&self, width: u16) -> Line<'_> {
-        let mut parts = vec![self.doing.as_str().bold(), "  ".into()];
+        let mut parts = vec![self.activity.as_str().bold(), "  ".into()];
         // An endless epoch has no length to show.
         if (1..u64::from(u32::MAX)).contains(&self.batches) {
             parts.push(bar(self.batch as f64 / self.batches as f64, usize::from(width / 6).min(20)).cyan());
@@ -370,7 +371,7 @@ impl Screen {
             Some([samples, steps]) => format!("{samples} samples/s, {steps} steps/s"),
             None => "Throughput".to_owned(),
         };
-        // Slow ones have decimals.
+        // Scale the values, so that slow rates keep their decimals.
         let values: Vec<u64> = samples.iter().map(|rate| (rate * 1000.0) as u64).collect();
         history(frame, area, &title, &values, values.iter().copied().max().unwrap_or(1).max(1));
     }
@@ -407,16 +408,17 @@ mod tests {
 
     #[test]
     fn a_long_curve_keeps_points_from_all_of_it() {
-        let mut curve = Curve { name: "loss".into(), points: vec![], every: 1, seen: 0, last: f64::NAN };
+        let mut curve = Curve { name: "loss".into(), points: vec![], every: 1, count: 0, last: f64::NAN };
         for step in 1..=100_000u32 {
             curve.push(step.into(), step.into());
-            assert!(curve.points.len() < MOST_POINTS);
+            assert!(curve.points.len() < MAX_POINTS);
         }
         let steps: Vec<f64> = curve.points.iter().map(|point| point.0).collect();
-        assert!(steps.len() > MOST_POINTS / 3 && steps[0] == 1.0 && steps[steps.len() - 1] > 99_000.0);
+        assert!(steps.len() > MAX_POINTS / 3 && steps[0] == 1.0 && steps[steps.len() - 1] > 99_000.0);
         let distances: Vec<f64> = steps.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(distances.iter().all(|distance| *distance == distances[0]), "{distances:?}");
-        // A later value of the same step replaces the one before; values that are not finite are left out.
+        // A later value at the same step replaces the earlier one. Values that are not finite are
+        // left out.
         let points = curve.points.len();
         curve.points.push((200_000.0, 1.0));
         curve.push(200_000, 2.0);
@@ -428,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_counts_samples_and_steps_over_a_stretch_and_not_what_is_between() {
+    fn a_rate_counts_samples_and_steps_but_not_pauses() {
         let mut rate = Rate { batch_size: 128, ..Rate::default() };
         let mut now = Instant::now();
         // Two batches a step, twenty batches a second, with a validation of a minute after the 200th.

@@ -19,7 +19,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use tempfile::TempDir;
 
 use super::screen::{Memory, Queue, Resources, Screen};
-use super::{Asked, press};
+use super::{Requests, press};
 use crate::{FitData, Program, Result};
 
 /// A training in its third epoch.
@@ -97,7 +97,8 @@ fn drawn(screen: &Screen, width: u16, height: u16) -> Terminal<TestBackend> {
     terminal
 }
 
-/// `UPDATE_EXPECT=1 cargo test -p fulmen-trainer-cli --features tui tui::` draws the book's picture again.
+/// To draw the book's picture again: `UPDATE_EXPECT=1 cargo test -p fulmen-trainer-cli --features
+/// tui tui::`.
 #[test]
 fn the_screen_is_the_books_picture() {
     let wide = drawn(&training(), 120, 30);
@@ -107,7 +108,7 @@ fn the_screen_is_the_books_picture() {
 }
 
 #[test]
-fn all_is_said_in_words_and_a_small_terminal_has_the_most_important() {
+fn a_small_terminal_shows_the_most_important_values() {
     let screen = training();
     for (width, height) in [(120, 30), (60, 40)] {
         let text = drawn(&screen, width, height).backend().to_string();
@@ -142,9 +143,9 @@ fn all_is_said_in_words_and_a_small_terminal_has_the_most_important() {
 
 #[test]
 fn keys_change_the_chart_and_ask_the_trainer() {
-    let (mut screen, asked) = (training(), Asked::default());
+    let (mut screen, requests) = (training(), Requests::default());
     let mut after = |code| {
-        let closes = press(KeyEvent::new(code, KeyModifiers::NONE), &mut screen, &asked);
+        let closes = press(KeyEvent::new(code, KeyModifiers::NONE), &mut screen, &requests);
         (closes, drawn(&screen, 120, 30).backend().to_string())
     };
     for (code, title) in [
@@ -159,16 +160,16 @@ fn keys_change_the_chart_and_ask_the_trainer() {
     assert!(after(KeyCode::Char('s')).1.contains("saving after this step"));
     assert!(after(KeyCode::Char('x')).1.contains("stopping after this step"));
     assert_eq!([KeyCode::Char('q'), KeyCode::Esc, KeyCode::Char('z')].map(|code| after(code).0), [true, true, false]);
-    assert!(asked.save.into_inner() && asked.stop.into_inner());
-    // There is nothing to save or to stop any more.
-    let asked = Asked::default();
+    assert!(requests.save.into_inner() && requests.stop.into_inner());
+    // There is nothing left to save or to stop.
+    let requests = Requests::default();
     screen.end("Trained");
-    press(KeyEvent::new(KeyCode::Char('s'), KeyModifiers::NONE), &mut screen, &asked);
-    assert!(!asked.save.into_inner());
+    press(KeyEvent::new(KeyCode::Char('s'), KeyModifiers::NONE), &mut screen, &requests);
+    assert!(!requests.save.into_inner());
 }
 
 #[test]
-fn nan_is_shown_in_words_and_of_a_long_log_the_end() {
+fn nan_is_shown_and_a_long_log_shows_its_end() {
     let mut screen = Screen::new("long".into());
     screen.values(1, &[("loss".into(), 1.0)]);
     screen.values(2, &[("loss".into(), f64::NAN)]);
@@ -236,7 +237,7 @@ impl Program for Endless {
 
 const ARGUMENTS: &str = "FULMEN_TEST_TUI";
 
-/// What the tests below run in a terminal.
+/// The program that the tests below run in a terminal.
 #[test]
 #[ignore = "the program of the tests with tmux, which start it"]
 fn program() {
@@ -245,7 +246,7 @@ fn program() {
 }
 
 #[test]
-fn where_there_is_no_terminal_nothing_changes() {
+fn without_a_terminal_nothing_changes() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
     let mut program = Command::new(std::env::current_exe().unwrap());
@@ -258,14 +259,14 @@ fn where_there_is_no_terminal_nothing_changes() {
     assert!(!stderr.contains('\x1b') && !stdout.contains('\x1b'), "{stderr}{stdout}");
 }
 
-/// A terminal of tmux with a shell that has run the program, on a server of its own.
+/// A tmux server with one terminal, whose shell runs the program.
 struct Tmux {
     folder: TempDir,
     server: String,
 }
 
 impl Tmux {
-    /// Starts the program, between two looks at the terminal's mode.
+    /// Starts the program. The script records the terminal's mode before and after it.
     fn new(name: &str, size: (u16, u16), environment: &str, arguments: &str) -> Tmux {
         let tmux =
             Tmux { folder: tempfile::tempdir().unwrap(), server: format!("fulmen-{}-{name}", std::process::id()) };
@@ -299,7 +300,7 @@ impl Tmux {
         self.call(&["send-keys", key]);
     }
 
-    /// Waits until the terminal shows this, and returns the screen.
+    /// Waits until the terminal shows this text, and returns the screen.
     fn wait(&self, expected: &str) -> String {
         self.wait_until(expected, |text| text.contains(expected))
     }
@@ -311,17 +312,18 @@ impl Tmux {
             if is_so(&text) {
                 return text;
             }
-            assert!(Instant::now() < deadline, "{what} does not come: {text}");
+            assert!(Instant::now() < deadline, "timed out waiting for {what}: {text}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Waits until the program has ended, and returns the screen of the terminal, whose mode is as before.
+    /// Waits until the program has ended, checks that the terminal's mode is restored, and returns
+    /// the screen.
     fn ended(&self) -> String {
         let text = self.wait_until("the end", |_| self.folder.path().join("end").exists());
         assert_eq!(self.read("after"), self.read("before"), "{text}");
         assert_eq!(self.call(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]).trim(), "0 1", "{text}");
-        // What came between the last look and the end.
+        // Capture again: there may be output since the last capture.
         self.call(&["capture-pane", "-p", "-J", "-S", "-200"])
     }
 }
@@ -339,9 +341,10 @@ fn in_a_terminal_the_screen_follows_its_size_and_its_keys() {
     tmux.wait("samples/s");
     let text = tmux.wait("loss, 1 of 2: train_loss=");
     assert!(text.contains("2 parameters; 8 bytes"), "{text}");
-    let coloured = tmux.call(&["capture-pane", "-p", "-e"]);
-    assert!(!["\x1b[36m", "\x1b[33m", "\x1b[38;5;6m"].iter().any(|color| coloured.contains(color)), "{coloured:?}");
-    // Frames below each other, up to the last column. tmux tells a program its size late: after a wait for the frames it knows.
+    let colored = tmux.call(&["capture-pane", "-p", "-e"]);
+    assert!(!["\x1b[36m", "\x1b[33m", "\x1b[38;5;6m"].iter().any(|color| colored.contains(color)), "{colored:?}");
+    // Frames are stacked, up to the last column. tmux reports a new size late; after the wait for
+    // the frames, the program knows it.
     for (width, height, rows_of_frames) in [(50, 30, 4), (120, 40, 2)] {
         tmux.call(&["resize-window", "-x", &width.to_string(), "-y", &height.to_string()]);
         tmux.wait_until("the screen in its new size", |_| {
@@ -359,19 +362,19 @@ fn in_a_terminal_the_screen_follows_its_size_and_its_keys() {
         !find.stdout.is_empty()
     };
     tmux.wait_until("the checkpoint", |_| saved(&tmux.folder.path().join("runs")));
-    // Closed, with the plain output after it.
+    // The screen closes, and the plain output continues.
     tmux.press("q");
     let text = tmux.wait_until("the bar", |text| text.contains("Training 2 parameters") && text.contains("eta"));
     assert!(text.contains("written before the screen") && !text.contains("Data and memory"), "{text}");
     tmux.press("C-c");
     let text = tmux.ended();
-    assert!(text.contains("Stopped: interrupted by Ctrl-C") && text.contains("to go on"), "{text}");
+    assert!(text.contains("Stopped: interrupted by Ctrl-C") && text.contains("to resume"), "{text}");
 }
 
 #[test]
 #[ignore = "needs tmux: cargo test -p fulmen-trainer-cli --features tui -- --ignored tui::"]
-fn after_each_end_the_terminal_is_as_before() {
-    // What is pressed, with which arguments, and what is told then.
+fn the_terminal_is_restored_after_each_kind_of_end() {
+    // The key, the arguments, and the expected output.
     for (name, key, arguments, expected) in [
         ("stop", "x", "", "Stopped: the key x was pressed"),
         ("interrupt", "C-c", "", "Interrupted: ending after this step"),
@@ -390,7 +393,7 @@ fn after_each_end_the_terminal_is_as_before() {
 
 #[test]
 #[ignore = "needs tmux: cargo test -p fulmen-trainer-cli --features tui -- --ignored tui::"]
-fn a_signal_that_ends_the_program_at_once_gives_the_terminal_back_first() {
+fn a_signal_that_ends_the_program_restores_the_terminal_first() {
     let tmux = Tmux::new("hang", (100, 30), "", "--wrong hang");
     tmux.wait("Starting");
     tmux.press("C-c");

@@ -1,6 +1,6 @@
-//! [`Actions`]: what callbacks ask the Trainer to do, and how the processes tell each other.
+//! [`Actions`]: the requests of callbacks to the Trainer, and how processes exchange them.
 //!
-//! Not here: when it is done (`fit/turn.rs`), and which checkpoints are wanted (`callbacks/model_checkpoint.rs`).
+//! `fit/turn.rs` carries them out. `callbacks/model_checkpoint.rs` decides which checkpoints to save.
 
 use std::path::{Path, PathBuf};
 
@@ -8,49 +8,50 @@ use serde_json::{Value, json};
 
 use crate::{Error, Result, process_group};
 
-/// Which role a checkpoint has.
+/// The role of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointRole {
     /// The latest state.
     Last,
     /// The best by the monitored metric.
     Best,
-    /// Neither: one more copy.
+    /// Any other checkpoint.
     Extra,
 }
 
 const ROLES: [(CheckpointRole, &str); 3] =
     [(CheckpointRole::Last, "last"), (CheckpointRole::Best, "best"), (CheckpointRole::Extra, "extra")];
 
-/// A checkpoint that is to be written.
+/// A checkpoint to write.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Save {
     pub(crate) path: PathBuf,
     pub(crate) role: CheckpointRole,
     pub(crate) weights_only: bool,
-    /// The value that it is one of the best by.
+    /// The value that ranks it among the best.
     pub(crate) score: Option<f64>,
 }
 
-/// What a callback asks the Trainer to do.
+/// The requests of a callback to the Trainer.
 ///
-/// It is done before the next step, after the callbacks of the turn. Several processes do it after the same step, which may
-/// be a few steps later: they do what the callbacks of process 0 ask for, and stop if a callback of any process asks for it.
+/// The Trainer carries them out before the next step, after all callbacks have run. With several processes, all carry
+/// them out after the same step, which may be a few steps later. They follow the requests of process 0, and they stop
+/// if a callback of any process asks to stop.
 #[derive(Debug)]
 pub struct Actions {
     pub(crate) asked: Asked,
     learning_rate: f64,
-    /// The factor that `learning_rate` was computed with, that of the latest step and that of the next one.
+    /// The learning-rate factors of `learning_rate`, of the latest step and of the next step.
     factors: [f64; 3],
     fitting: bool,
     failure: Option<String>,
 }
 
-/// What was asked for.
+/// The collected requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Asked {
     pub(crate) saves: Vec<Save>,
-    /// Checkpoints to remove once those are written.
+    /// Checkpoints to remove after the saves.
     pub(crate) removals: Vec<PathBuf>,
     pub(crate) stop: Option<String>,
     pub(crate) validate: bool,
@@ -59,80 +60,80 @@ pub(crate) struct Asked {
 }
 
 impl Actions {
-    /// Before the first step, whose learning rate has this factor.
+    /// Starts with the learning-rate factor of the first step.
     pub(crate) fn new(factor: f64) -> Actions {
         let learning_rate = f64::NAN;
         Actions { asked: Asked::default(), learning_rate, factors: [factor; 3], fitting: true, failure: None }
     }
 
-    /// Outside of a fit, where nothing is done that is asked for.
+    /// For hooks outside of a fit, which ignore all requests.
     pub(crate) fn outside() -> Actions {
         Actions { fitting: false, ..Actions::new(1.0) }
     }
 
-    /// Whether a fit runs, which does what is asked for.
+    /// Whether a fit is running. Outside of a fit, requests are ignored.
     pub fn is_fitting(&self) -> bool {
         self.fitting
     }
 
-    /// A step was handed to the device.
+    /// Records that a step was queued on the device.
     pub(crate) fn stepped(&mut self) {
         self.factors[1] = self.factors[2];
     }
 
-    /// The factor of the latest step.
+    /// The learning-rate factor of the latest step.
     pub(crate) fn factor_of_step(&self) -> f64 {
         self.factors[1]
     }
 
-    /// The learning rate that was read last, and the factor that it was computed with.
+    /// Sets the learning rate that was read last, and the factor in it.
     pub(crate) fn set_read(&mut self, learning_rate: f64, factor: f64) {
         (self.learning_rate, self.factors[0]) = (learning_rate, factor);
     }
 
-    /// The factor that the next step has.
+    /// Sets the factor of the next step.
     pub(crate) fn set_factor(&mut self, factor: f64) {
         self.factors[2] = factor;
     }
 
-    /// Saves the training state as the checkpoint of this path, a folder, while training goes on. `{epoch}` and `{step}` in
-    /// its name become the numbers of the epoch and the step that are saved. Several checkpoints of one turn are written from
-    /// one read of the device. A failure ends the fit with the next save, or at its end.
+    /// Saves the training state as a checkpoint in this folder, while training continues. In the path, `{epoch}` and
+    /// `{step}` become the numbers of the saved epoch and step. Several checkpoints requested together share one read
+    /// of the device. If a save fails, the fit ends with that error at the next save or at its end.
     pub fn save_checkpoint(&mut self, path: impl AsRef<Path>, role: CheckpointRole) {
         self.save(path.as_ref(), role, false);
     }
 
-    /// Saves the module's weights to this path, as [`save_checkpoint`](Actions::save_checkpoint) does it. Training cannot
-    /// be resumed from them.
+    /// Saves the module's weights to this path, like [`save_checkpoint`](Actions::save_checkpoint). Training cannot be
+    /// resumed from weights alone.
     pub fn save_weights(&mut self, path: impl AsRef<Path>, role: CheckpointRole) {
         self.save(path.as_ref(), role, true);
     }
 
-    /// A later save to the same path replaces an earlier one of the same turn.
+    /// Replaces an earlier request for the same path.
     fn save(&mut self, path: &Path, role: CheckpointRole, weights_only: bool) {
         self.asked.saves.retain(|save| save.path != path);
         self.asked.saves.push(Save { path: path.into(), role, weights_only, score: None });
     }
 
-    /// What was asked to be saved last is one of the best by this value.
+    /// Sets the score of the latest save.
     pub(crate) fn set_score(&mut self, score: f64) {
         self.asked.saves.last_mut().into_iter().for_each(|save| save.score = Some(score));
     }
 
-    /// Removes this checkpoint, once those that this turn saves are written.
+    /// Removes this checkpoint after the saves that were requested with it.
     pub fn remove_checkpoint(&mut self, path: impl AsRef<Path>) {
         self.asked.removals.push(path.as_ref().into());
     }
 
-    /// Validates before the next step, on all validation sets. Nothing happens in a fit without validation, and in
+    /// Validates on all validation sets before the next step. Ignored in a fit without validation, and in
     /// [`on_validation_end`](crate::Callback::on_validation_end).
     pub fn validate(&mut self) {
         self.asked.validate = true;
     }
 
-    /// Runs a [program](crate::TrainingModule::programs) of the module with the weights of now. What it computes comes to
-    /// [`on_program_end`](crate::Callback::on_program_end), some steps later. A program that the module does not have is
-    /// an error of the fit.
+    /// Runs a [program](crate::TrainingModule::programs) of the module with the current weights. Its output arrives in
+    /// [`on_program_end`](crate::Callback::on_program_end), some steps later. If the module has no such program, the
+    /// fit ends with an error.
     pub fn run_program(&mut self, name: impl Into<String>) {
         let name = name.into();
         if !self.asked.programs.contains(&name) {
@@ -140,60 +141,60 @@ impl Actions {
         }
     }
 
-    /// The learning rate that was logged last: at a log point and at the end of an epoch that of its last step. NaN before
-    /// the first log point.
+    /// The learning rate that was logged last: the last step's rate at a log point or at the end of an epoch. NaN
+    /// before the first log point.
     pub fn learning_rate(&self) -> f64 {
         self.learning_rate
     }
 
-    /// What the learning rate of the steps to come is multiplied by: 1 until a callback sets another factor. A callback
-    /// sees what those before it have set in the same turn.
+    /// The factor on the learning rate of the next steps: 1 until a callback changes it. A callback sees the changes of
+    /// the callbacks before it.
     pub fn learning_rate_factor(&self) -> f64 {
         self.asked.learning_rate_factor.unwrap_or(self.factors[2])
     }
 
-    /// The learning rate that was logged last with the factor of the steps to come.
+    /// The learning rate that was logged last, with the factor of the next steps.
     pub(crate) fn next_learning_rate(&self) -> f64 {
         let before = self.factors[0];
         if before == 0.0 { self.learning_rate } else { self.learning_rate * (self.learning_rate_factor() / before) }
     }
 
-    /// Multiplies the learning rate of the steps to come by this instead of the factor before. One of several callbacks that
-    /// change the rate multiplies [`Actions::learning_rate_factor`]. The step takes the factor as an input, so that nothing
-    /// is compiled again. Only for a callback that [says so](crate::Callback::changes_learning_rate).
+    /// Sets the factor on the learning rate of the next steps. If several callbacks change the rate, multiply
+    /// [`Actions::learning_rate_factor`] by yours. The step takes the factor as an input, so nothing is compiled again.
+    /// Only for callbacks that [declare it](crate::Callback::changes_learning_rate).
     pub fn set_learning_rate_factor(&mut self, factor: f64) {
         self.asked.learning_rate_factor = Some(factor);
     }
 
-    /// Ends the fit here, or as soon as `min_epochs` and `min_steps` let it; the reason is shown.
+    /// Ends the fit now, or as soon as `min_epochs` and `min_steps` allow it. The Trainer shows the reason.
     pub fn stop(&mut self, reason: impl Into<String>) {
         self.asked.stop.get_or_insert(reason.into());
     }
 
-    /// Ends the fit with an error, which is a mistake in how it is used; with several processes, in all.
+    /// Ends the fit with a usage error. With several processes, all of them end.
     pub fn fail(&mut self, message: impl Into<String>) {
         self.failure.get_or_insert(message.into());
     }
 
-    /// The error that a callback ends the fit with.
+    /// Returns the error of a callback that failed.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.failure.take().map_or(Ok(()), |message| Err(Error::usage(message)))
     }
 
-    /// Takes what was asked for.
+    /// Takes the collected requests.
     pub(crate) fn take(&mut self) -> Asked {
         std::mem::take(&mut self.asked)
     }
 }
 
 impl Asked {
-    /// Whether something is asked for that this process has a say in.
+    /// Whether there are requests that count from this process: any from process 0, a stop from the others.
     pub(crate) fn counts_in(&self, process: usize) -> bool {
         if process == 0 { *self != Asked::default() } else { self.stop.is_some() }
     }
 }
 
-/// What process 0 asks for. Why a process stops stays with it.
+/// Process 0 shares its requests, but not its reason to stop.
 impl process_group::Shared for Asked {
     fn to_text(&self) -> Option<String> {
         let role = |save: &Save| ROLES.iter().find(|role| role.0 == save.role).map(|role| role.1);
@@ -241,7 +242,7 @@ mod tests {
     use crate::process_group::Shared as _;
 
     #[test]
-    fn what_is_asked_for_travels_whole() {
+    fn requests_survive_the_exchange_between_processes() {
         let mut actions = Actions::new(1.0);
         assert!(!actions.asked.counts_in(0));
         actions.stop("enough");
@@ -256,9 +257,9 @@ mod tests {
         actions.set_learning_rate_factor(0.1);
         let asked = actions.take();
         assert_eq!((asked.saves.len(), asked.programs.len()), (2, 1));
-        let told = Asked::from_text(&asked.to_text().unwrap()).unwrap();
-        assert_eq!(told, Asked { stop: None, ..asked });
-        assert!(!told.counts_in(1) && told.counts_in(0));
+        let received = Asked::from_text(&asked.to_text().unwrap()).unwrap();
+        assert_eq!(received, Asked { stop: None, ..asked });
+        assert!(!received.counts_in(1) && received.counts_in(0));
         assert_eq!(actions.learning_rate_factor(), 1.0, "nothing is left over");
     }
 

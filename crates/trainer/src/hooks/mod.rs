@@ -1,4 +1,4 @@
-//! What happens in a run, as callbacks and modules are told of it: the table of their hooks, and what each hook is given.
+//! The hooks that callbacks and modules share, and the values that each hook receives.
 
 pub(crate) mod actions;
 pub(crate) mod summary;
@@ -7,70 +7,70 @@ use std::path::PathBuf;
 
 use crate::{Plan, Predicted, Strategy};
 
-/// What is known when a fit starts.
+/// The facts that are known when a fit starts.
 #[derive(Clone, Debug)]
 pub struct FitStart {
-    /// The folder of this run, for files; there even if checkpoints are off. `fast_dev_run` and `barebones` have none.
+    /// The folder of this run, also with checkpoints off. `None` with `fast_dev_run` and `barebones`.
     pub run_dir: Option<PathBuf>,
     /// The folder of the run's checkpoints.
     pub checkpoint_dir: Option<PathBuf>,
-    /// How long training is going to be.
+    /// How long the training will be.
     pub plan: Plan,
-    /// Finished epochs: more than 0 when training resumes.
+    /// Finished epochs. More than 0 if training resumes.
     pub epoch: u64,
-    /// Finished optimizer steps: more than 0 when training resumes.
+    /// Finished optimizer steps. More than 0 if training resumes.
     pub global_step: u64,
-    /// Whether a checkpoint within an epoch can be resumed from. Where batches come in any order it cannot.
+    /// Whether training can resume from a checkpoint within an epoch. It cannot if the loader is not ordered.
     pub resumes_within_epoch: bool,
     /// The platform's name: `cpu`, `cuda`, `tpu`.
     pub platform: String,
-    /// The ids of the devices taking part.
+    /// The ids of the devices used.
     pub devices: Vec<i32>,
-    /// The processes that feed them.
+    /// The number of processes.
     pub processes: usize,
-    /// What the optimizer's learning rate is multiplied by, for the number of devices; 1 unless asked for.
+    /// The factor on the optimizer's learning rate that scales it with the number of devices. 1 unless scaling is on.
     pub learning_rate_factor: f64,
     /// The devices as a grid, such as `data=8`.
     pub mesh: String,
-    /// How training is spread over them.
+    /// How training is spread over the devices.
     pub strategy: Strategy,
-    /// Rows of a step's batch, over all devices.
+    /// Rows of a step's batch, on all devices together.
     pub batch_size: usize,
-    /// Rows of it that each device gets.
+    /// Rows of a step's batch on each device.
     pub per_device_batch_size: usize,
-    /// Elements of a batch's field `input_ids`, over all devices; none without such a field, or with buckets.
+    /// Elements of a batch's field `input_ids`, on all devices together. `None` without such a field, or with buckets.
     pub tokens_per_batch: Option<u64>,
-    /// The element types that the model is kept and computed in.
+    /// The element types of the model's parameters and computations.
     pub precision: String,
-    /// How exactly products of f32 numbers are computed.
+    /// The precision of products of f32 numbers.
     pub matmul_precision: String,
-    /// Elements of all parameters.
+    /// The number of elements of all parameters.
     pub num_parameters: usize,
-    /// The name under which the training loss is logged.
+    /// The name of the logged training loss.
     pub loss: String,
     /// Whether the fit validates.
     pub validates: bool,
 }
 
-/// The progress of training; no value of the device is part of it.
+/// The progress of training. Reading it never waits for the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The running epoch, counted from 0.
+    /// The current epoch, counted from 0.
     pub epoch: u64,
-    /// Batches of this epoch that were handed to the device.
+    /// Batches of this epoch queued on the device so far.
     pub batch: u64,
     /// Batches of an epoch.
     pub batches: u64,
-    /// Optimizer steps that were handed to the device, in all.
+    /// Optimizer steps queued on the device so far, in the whole training.
     pub global_step: u64,
 }
 
 /// The progress of a validation, a test or a prediction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvaluationProgress {
-    /// The name of the set; empty where the loader has none, and in a prediction.
+    /// The name of the set. Empty if the loader has none, and in a prediction.
     pub dataset: String,
-    /// Batches that were handed to the device.
+    /// Batches queued on the device so far.
     pub batch: u64,
     /// Batches of the loader.
     pub batches: u64,
@@ -83,17 +83,17 @@ pub struct EvaluationProgress {
 /// A checkpoint that is being written or was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointFile {
-    /// Where it lies.
+    /// Its path.
     pub path: PathBuf,
     /// Finished epochs.
     pub epoch: u64,
     /// Finished optimizer steps.
     pub global_step: u64,
-    /// Whether it has the weights alone.
+    /// Whether it holds only weights.
     pub weights_only: bool,
 }
 
-/// What a [program](crate::TrainingModule::programs) of the module has computed.
+/// The output of a module's [program](crate::TrainingModule::programs).
 #[derive(Debug)]
 pub struct ProgramOutput {
     /// The program's name.
@@ -102,73 +102,74 @@ pub struct ProgramOutput {
     pub epoch: u64,
     /// The optimizer step after which it ran.
     pub global_step: u64,
-    /// What it computed, by name.
+    /// The output tensors, by name.
     pub values: Predicted,
 }
 
-/// Hands the hooks that callbacks and modules share to a macro, in the order in which they run.
+/// Passes the hooks that callbacks and modules share to a macro, in calling order.
 macro_rules! hook_table {
     ($hooks:ident) => {
         $hooks! {
-            /// Before the first step. A Trainer can fit more than once: what an earlier fit left is to be forgotten here.
+            /// Before the first step. A Trainer can fit more than once: reset the state of an earlier fit here.
             on_fit_start(start: &FitStart);
 
-            /// When a fit resumes, after [`on_fit_start`](Self::on_fit_start). The state of a callback comes back before it.
+            /// When a fit resumes, after [`on_fit_start`](Self::on_fit_start). A callback's saved state is loaded
+            /// before.
             on_load_checkpoint(checkpoint: &CheckpointFile);
 
-            /// Before the validation batches that `num_sanity_val_steps` runs before the first step. None of the hooks of a
-            /// validation is called for them.
+            /// Before the validation batches that `num_sanity_val_steps` runs before the first step. No validation hook
+            /// is called for them.
             on_sanity_check_start();
 
-            /// After them.
+            /// After the sanity check.
             on_sanity_check_end();
 
-            /// Before an epoch's first batch, and before the first one after a resume within an epoch. A learning rate that
-            /// is set here is that of the first step.
+            /// Before an epoch's first batch, and before the first one after a resume within an epoch. A learning rate
+            /// set here applies to the first step.
             on_train_epoch_start(progress: &Progress, actions: &mut Actions);
 
-            /// Before a batch is handed to the device; `progress` does not count it yet.
+            /// Before a batch is queued on the device. `progress` does not count it yet.
             on_train_batch_start(progress: &Progress);
 
-            /// After a batch was handed to the device; its step may not have run yet.
+            /// After a batch is queued on the device. Its step may not have run yet.
             on_train_batch_end(progress: &Progress, actions: &mut Actions);
 
-            /// When the values of a log point have arrived, some steps after they were taken.
+            /// When the values of a log point arrive, some steps later.
             on_log(point: &LogPoint, actions: &mut Actions);
 
-            /// When the output of a program has arrived that was asked for by
-            /// [`run_program`](Actions::run_program).
+            /// When the output of a program arrives that [`run_program`](Actions::run_program) requested.
             on_program_end(output: &ProgramOutput, actions: &mut Actions);
 
             /// Before the first batch of each validation set.
             on_validation_start(progress: &EvaluationProgress);
 
-            /// After a validation batch was handed to the device.
+            /// After a validation batch is queued on the device.
             on_validation_batch_end(progress: &EvaluationProgress);
 
-            /// After a validation, with the values of all sets that it ran on. Where it ends an epoch,
-            /// [`on_train_epoch_end`](Self::on_train_epoch_end) follows with the same values among those of the epoch. In
-            /// [`Trainer::validate`](crate::Trainer::validate) nothing is done that is asked for here, and
-            /// [`is_fitting`](Actions::is_fitting) says so.
+            /// After a validation, with the values of all its sets. At the end of an epoch,
+            /// [`on_train_epoch_end`](Self::on_train_epoch_end) follows, and its values include these. In
+            /// [`Trainer::validate`](crate::Trainer::validate), requests made here are ignored, and
+            /// [`is_fitting`](Actions::is_fitting) returns false.
             on_validation_end(point: &LogPoint, actions: &mut Actions);
 
-            /// After an epoch and the validation that belongs to it: means over the epoch, and the values of the validation.
+            /// After an epoch and its validation, with the means over the epoch and the values of the validation.
             on_train_epoch_end(point: &LogPoint, actions: &mut Actions);
 
-            /// Before a checkpoint is written; also where the writing fails afterwards. With several processes, in all.
+            /// Before a checkpoint is written, also if the write fails later. With several processes, all of them call
+            /// it.
             on_save_checkpoint(checkpoint: &CheckpointFile);
 
             /// Before the first batch of a test.
             on_test_start(progress: &EvaluationProgress);
 
-            /// After a test batch was handed to the device.
+            /// After a test batch is queued on the device.
             on_test_batch_end(progress: &EvaluationProgress);
 
             /// After a test.
             on_test_end(point: &LogPoint);
 
-            /// When a fit, a validation, a test or a prediction fails. A fit that has begun still saves what is asked for
-            /// here, but not with several processes, as the others have ended.
+            /// When a fit, a validation, a test or a prediction fails. A fit that has begun still saves the checkpoints
+            /// requested here. With several processes it does not, because the others have ended.
             on_exception(error: &Error, actions: &mut Actions);
 
             /// After the last epoch.

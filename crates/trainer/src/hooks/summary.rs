@@ -1,4 +1,4 @@
-//! [`FitSummary`]: what a fit did, in numbers.
+//! [`FitSummary`]: the result of a fit, in numbers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use fulmen_data::LoaderReport;
 
 use crate::{Goodput, LogPoint, Signal};
 
-/// What a fit did.
+/// The result of a fit.
 #[derive(Clone, Debug, Default)]
 pub struct FitSummary {
-    /// Finished epochs, those before a resume included.
+    /// Finished epochs, including those before a resume.
     pub epochs: u64,
-    /// Finished optimizer steps, those before a resume included.
+    /// Finished optimizer steps, including those before a resume.
     pub global_step: u64,
-    /// The values of the last epoch: means over the epoch and its validation. Where a limit has ended the run within an epoch
-    /// they are those of the epoch so far.
+    /// The values of the last epoch: means over the epoch, and its validation. If a limit ended the run within an
+    /// epoch, they cover the part of the epoch that ran.
     pub last_epoch: Option<LogPoint>,
     /// The mean training loss of the last epoch.
     pub train_loss: Option<f64>,
     /// Why training ended before its last epoch or step, if it did.
     pub stopped: Option<String>,
-    /// Whether a signal ended training: Ctrl-C, SIGTERM or SIGHUP. The last checkpoint is then of the middle of an epoch,
-    /// and resuming from it continues there.
+    /// Whether a signal (Ctrl-C, SIGTERM or SIGHUP) ended training. The last checkpoint may then be within an epoch;
+    /// resuming continues there.
     pub interrupted: bool,
-    /// Which signal it was.
+    /// The signal, if any.
     pub signal: Option<Signal>,
     /// The best checkpoint by the monitored metric.
     pub best_checkpoint: Option<PathBuf>,
@@ -34,26 +34,24 @@ pub struct FitSummary {
     pub train_compilations: u64,
     /// How often the validation step was compiled.
     pub eval_compilations: u64,
-    /// Bytes of the training state in the memory of each device of this process: parameters, statistics, what the optimizer
-    /// remembers.
+    /// Bytes of the training state on each device of this process: parameters, statistics and the optimizer's state.
     pub state_bytes: Vec<usize>,
-    /// From the call of `fit` to the end of its first step.
+    /// The time from the call of `fit` to the end of its first step.
     pub time_to_first_step: Duration,
-    /// Median time between two steps, the first not counted.
+    /// The median time between two steps, without the first.
     pub step_time_p50: Duration,
-    /// Samples trained on each second, the first step and validation not counted.
+    /// Samples trained per second, without the first step and validation.
     pub samples_per_second: f64,
-    /// The share of the steps' time, from 0 to 1, in which the device had nothing to do because no batch was there; the
-    /// first step not counted. At most: a wait counts from where the loop asked for the batch, if the device was done
-    /// with all steps when it came.
+    /// The share of the steps' time, from 0 to 1, in which the device waited for a batch, without the first step. It is
+    /// an upper bound: a wait counts from when the loop asked for the batch, if the device had finished all steps when
+    /// the batch came.
     pub data_wait_share: f64,
-    /// Where the wall time went, that of the runs included that this one goes on with.
+    /// Where the wall time went, including the earlier runs that this one resumes.
     pub goodput: Goodput,
-    /// Where the time of the training loader went in this fit, by its stages and queues; the report of the loader itself
-    /// restarts with each fit. Its
-    /// [verdict](fulmen_data::LoaderReport::bottleneck) names what is slow.
+    /// Where the time of the training loader went in this fit, by its stages and queues. The loader restarts its own
+    /// report with each fit. [`bottleneck`](fulmen_data::LoaderReport::bottleneck) names the slow stage.
     pub loader: Option<LoaderReport>,
-    /// How often a training sample could not be read in this fit and was skipped or replaced
+    /// How many training samples could not be read in this fit and were skipped or replaced
     /// ([`OnError`](fulmen_data::OnError)).
     pub bad_samples: u64,
 }

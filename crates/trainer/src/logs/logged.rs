@@ -1,5 +1,5 @@
-//! What a step has logged, and the choices of each value. How values are added up on the device is not here but in
-//! `mod.rs`, pictures and their like in `media.rs`.
+//! Logged values and their options. `mod.rs` sums them on the device; `media.rs` handles pictures, texts and
+//! histograms.
 
 use std::panic::Location;
 
@@ -10,23 +10,23 @@ use crate::logs::media::MediaKind;
 use crate::stage::Stage;
 use crate::{Error, Result};
 
-/// How the values of a logged name become one, over the samples of a batch and over steps.
+/// How a logged name reduces its values over the samples of a batch and over steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReduceFx {
     /// The mean over the real samples.
     #[default]
     Mean,
-    /// The sum: of one value a sample over the real samples, of a scalar over the steps.
+    /// The sum: over the real samples if there is one value per sample, over the steps if it is a scalar.
     Sum,
     /// The smallest value.
     Min,
     /// The largest value.
     Max,
-    /// The value of the latest step; of one value a sample its mean in that step.
+    /// The value of the latest step: with one value per sample, their mean in that step.
     Last,
 }
 
-/// One logged value: what, under which name, and from where in the user's code.
+/// One logged value: its name, its options and the line of the user's code.
 #[derive(Clone, Debug)]
 pub(crate) struct Logged {
     pub(crate) name: String,
@@ -34,33 +34,33 @@ pub(crate) struct Logged {
     pub(crate) location: &'static Location<'static>,
     pub(crate) prog_bar: bool,
     pub(crate) logger: bool,
-    /// What was chosen, if anything was.
+    /// The user's choices, if any.
     reduce_fx: Option<ReduceFx>,
     on_step: Option<bool>,
     on_epoch: Option<bool>,
-    /// Where a branch has computed it.
+    /// Set if a branch computed the value.
     pub(crate) branch: Option<Branch>,
 }
 
-/// What a branch has made of a logged value, which has no value outside of it.
+/// The sums of a logged value that a branch computes. Outside of the branch it has no value.
 #[derive(Clone, Debug)]
 pub(crate) struct Branch {
     /// Whether the branch was taken, a boolean scalar.
     pub(crate) taken: Tensor,
-    /// The sums; zeros where it was not.
+    /// The sums; zeros if the branch was not taken.
     pub(crate) sums: Vec<Tensor>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum LoggedValue {
-    /// A scalar or one value a sample.
+    /// A scalar, or one value per sample.
     Value(Tensor),
     Metric(MetricState),
     Media(Tensor, MediaKind),
 }
 
 impl LoggedValue {
-    /// The first mistake in it, as an error.
+    /// Returns the first mistake in the value, as an error.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
             LoggedValue::Value(value) | LoggedValue::Media(value, _) => Ok(value.check().map(|_| ())?),
@@ -98,28 +98,28 @@ impl Logged {
         self.on_epoch.unwrap_or(true)
     }
 
-    /// Checks that the choices say something for a value of this kind in a step of this stage; none is a training step.
+    /// Checks that the options make sense for this kind of value in a step of this stage. `None` is a training step.
     pub(crate) fn check_choices(&self, stage: Option<Stage>) -> Result<(), String> {
         if matches!(self.value, LoggedValue::Metric(_)) && self.reduce_fx.is_some() {
-            return Err("reduce_fx: a metric computes its value by a rule of its own; leave reduce_fx out".into());
+            return Err("reduce_fx: a metric has its own reduction; leave reduce_fx out".into());
         }
         match stage.map(Stage::step) {
             None if !self.on_step() && !self.on_epoch() => {
                 Err("on_step and on_epoch are both off, so the value is never computed; turn one of them on".into())
             }
             Some(step) if self.on_step == Some(true) => {
-                Err(format!("on_step: {step} logs once, over all batches, and not at steps; leave on_step out"))
+                Err(format!("on_step: {step} logs once, over all batches, not at steps; leave on_step out"))
             }
-            Some(step) if !self.on_epoch() => {
-                Err(format!("on_epoch: {step} logs once, over all batches; without that there is no value"))
-            }
+            Some(step) if !self.on_epoch() => Err(format!(
+                "on_epoch: {step} logs once, over all batches, so turning on_epoch off drops the value; leave it on"
+            )),
             _ => Ok(()),
         }
     }
 }
 
-/// The choices of what was just logged, under Lightning's names. What is not chosen stays: everything is shown everywhere,
-/// as a mean.
+/// Options of the value that was just logged, under Lightning's names. By default, every value is shown everywhere, as
+/// a mean.
 ///
 /// ```
 /// use fulmen_nn::Linear;
@@ -142,33 +142,33 @@ impl LogOptions<'_> {
         self
     }
 
-    /// How values become one; [`ReduceFx::Mean`] unless chosen. A metric has a rule of its own.
+    /// How values are reduced; [`ReduceFx::Mean`] by default. Not for metrics, which have their own reduction.
     pub fn reduce_fx(self, reduce_fx: ReduceFx) -> Self {
         self.set(|logged| logged.reduce_fx = Some(reduce_fx))
     }
 
-    /// Whether the progress bar shows it. Callbacks see it in any case.
+    /// Whether the progress bar shows it. Callbacks always get it.
     pub fn prog_bar(self, prog_bar: bool) -> Self {
         self.set(|logged| logged.prog_bar = prog_bar)
     }
 
-    /// Whether loggers get it. Callbacks see it in any case.
+    /// Whether loggers get it. Callbacks always get it.
     pub fn logger(self, logger: bool) -> Self {
         self.set(|logged| logged.logger = logger)
     }
 
-    /// Whether training logs it at log points, over the steps since the last one, as `NAME`.
+    /// Whether training logs it as `NAME` at log points, over the steps since the last one.
     pub fn on_step(self, on_step: bool) -> Self {
         self.set(|logged| logged.on_step = Some(on_step))
     }
 
-    /// Whether training logs it for each epoch, as `NAME_epoch`.
+    /// Whether training logs it as `NAME_epoch` for each epoch.
     pub fn on_epoch(self, on_epoch: bool) -> Self {
         self.set(|logged| logged.on_epoch = Some(on_epoch))
     }
 }
 
-/// An error about a logged value, with its name and the user's line.
+/// An error for a logged value, with its name and the user's line.
 pub(crate) fn refused(logged: &Logged, problem: impl AsRef<str>) -> Error {
     Error::usage(format!("log `{}`: {}\n  at {}", logged.name, problem.as_ref(), logged.location))
 }

@@ -1,4 +1,4 @@
-//! Pictures, texts and histograms: how a step gives them at its log points, and how the host reads them.
+//! Pictures, texts and histograms: how a step computes them at log points, and how the host reads them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use fulmen_tensor::{DType, Literal, Tensor};
 
 use crate::{Batch, Error, Histogram, Media, Picture, Result};
 
-/// Makes a text of token ids.
+/// Turns token ids into a text.
 type Decode = dyn Fn(&[i64]) -> String + Send + Sync;
 
-/// Of which kind a logged tensor is.
+/// The kind of a logged tensor.
 #[derive(Clone)]
 pub(crate) enum MediaKind {
     Image,
@@ -28,13 +28,14 @@ impl fmt::Debug for MediaKind {
     }
 }
 
-/// Numbers before the counts of a histogram: low, high, sum and sum of squares by their bits, and a count.
+/// The words before a histogram's counts: low, high, sum and sum of squares as float bits, and the count of non-finite
+/// values.
 const HEAD: usize = 5;
-/// More would be no histogram.
-const MOST_BINS: usize = 4096;
+/// A limit, since `histogram` compares every element with every bin.
+const MAX_BINS: usize = 4096;
 
 impl MediaKind {
-    /// What is wrong with a tensor of this kind.
+    /// Checks that a tensor can be logged as this kind. The error says what is wrong.
     pub(crate) fn check(&self, value: &Tensor, batch: &Batch) -> Result<(), String> {
         let ty = value.ty();
         let dims = ty.shape.dims();
@@ -52,19 +53,19 @@ impl MediaKind {
             }
             MediaKind::Text(_) if ty.dtype.is_integer() && matches!(dims.len(), 1 | 2) => Ok(()),
             MediaKind::Text(_) => Err(format!("token ids are [T] or [N, T] of an integer type; the value is {ty}")),
-            MediaKind::Histogram(bins) if !(1..=MOST_BINS).contains(bins) => {
-                Err(format!("a histogram has 1 to {MOST_BINS} bins, not {bins}"))
+            MediaKind::Histogram(bins) if !(1..=MAX_BINS).contains(bins) => {
+                Err(format!("a histogram has 1 to {MAX_BINS} bins, not {bins}"))
             }
             MediaKind::Histogram(_) if ty.dtype.is_complex() || ty.shape.num_elements() == 0 => {
-                Err(format!("a histogram needs real numbers, one at least; the value is {ty}"))
+                Err(format!("a histogram needs at least one real number; the value is {ty}"))
             }
             MediaKind::Histogram(_) => {
-                let of_batch = batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
+                let depends_on_batch = batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
                 let masked = dims.first() == Some(&batch.size()) || value.depends_on(batch.mask());
-                if batch.is_padded() && of_batch && !masked {
+                if batch.is_padded() && depends_on_batch && !masked {
                     return Err(format!(
                         "the last batch is padded, and the value {ty} does not have the batch axis first, so padding would be \
-                         counted; log what has it, or what depends on the batch's mask"
+                         counted; log a tensor with the batch axis first, or one that depends on the batch's mask"
                     ));
                 }
                 Ok(())
@@ -72,7 +73,7 @@ impl MediaKind {
         }
     }
 
-    /// What the host needs of a tensor.
+    /// Records the tensor that the host reads.
     pub(crate) fn record(&self, value: &Tensor, batch: &Batch) -> Tensor {
         match self {
             MediaKind::Text(_) => value.clone(),
@@ -86,7 +87,7 @@ impl MediaKind {
         }
     }
 
-    /// What it is on the host.
+    /// Converts the recorded tensor on the host.
     pub(crate) fn read(&self, literal: &Literal) -> Result<Media> {
         let dims = literal.ty().shape.dims();
         Ok(match self {
@@ -94,7 +95,12 @@ impl MediaKind {
                 let shape = match *dims {
                     [n, c, h, w] => [n, c, h, w],
                     [c, h, w] => [1, c, h, w],
-                    _ => return Err(Error::data(format!("the step gave {} for a picture", literal.ty()))),
+                    _ => {
+                        return Err(Error::data(format!(
+                            "the step returned {} for a picture, expected 3 or 4 dimensions",
+                            literal.ty()
+                        )));
+                    }
                 };
                 Media::Image(Picture { shape, pixels: literal.to_vec::<u8>()? })
             }
@@ -116,7 +122,7 @@ impl MediaKind {
     }
 }
 
-/// A histogram as one i32 vector. Every element is compared with every bin, which no device does slowly.
+/// A histogram as one i32 vector. It compares every element with every bin, which is fast on every device.
 fn histogram(value: &Tensor, batch: &Batch, bins: usize) -> Tensor {
     let x = value.to_dtype(DType::F32);
     let finite = x.is_finite();
@@ -139,8 +145,8 @@ fn histogram(value: &Tensor, batch: &Batch, bins: usize) -> Tensor {
     let counts = part.eq(Tensor::iota(DType::I32, [1, bins], 1)).to_dtype(DType::I32).sum(&[0]);
     let numbers = counted.select(&x, &zeros);
     let bits = |number: &Tensor| number.bitcast(DType::I32).broadcast_to([1]);
-    let lost = finite.not().and(&real).to_dtype(DType::I32).sum_all().broadcast_to([1]);
+    let non_finite = finite.not().and(&real).to_dtype(DType::I32).sum_all().broadcast_to([1]);
     let [low, high] = [&low, &high].map(bits);
     let [sum, squares] = [numbers.sum_all(), numbers.square().sum_all()].map(|sum| bits(&sum));
-    Tensor::concatenate(&[&low, &high, &sum, &squares, &lost, &counts], 0)
+    Tensor::concatenate(&[&low, &high, &sum, &squares, &non_finite, &counts], 0)
 }

@@ -1,8 +1,8 @@
-//! Logged values on the device: sums in one small tensor that goes through every step and is read as one.
+//! Logged values on the device: sums in one small vector that passes through every step and is read as one tensor.
 //!
-//! It is an `i32` vector. Counters are exact in it: 64 bits, in two words. Floats are stored by their bits, each sum next to
-//! what rounding has lost of it, so that an epoch of many steps is as exact as its steps. Which sums a metric needs, and
-//! what is made of them, is the metric's own affair (`fulmen_nn::metrics`).
+//! The vector has dtype `i32`. Counters are exact: 64 bits, in two words. Floats are stored as bits. Each sum has its
+//! rounding error next to it, so the sums of a long epoch stay exact. Each metric in `fulmen_nn::metrics` defines its
+//! own sums and computes its value from them.
 
 pub(crate) mod logged;
 pub(crate) mod media;
@@ -17,21 +17,22 @@ use crate::logs::media::MediaKind;
 use crate::stage::Stage;
 use crate::{Batch, Error, LogPoint, Media, ReduceFx, Result, Sink};
 
-/// The place of each value in the vector, for one kind of step.
+/// The position of each value in the vector, for one kind of step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogLayout {
     entries: Vec<Entry>,
-    /// Elements of all sums that are floats, of all that are counters, and of all others.
+    /// The number of elements of all float sums, of all counters, and of all others.
     floats: usize,
     counters: usize,
     latest: usize,
-    /// The names of the optimizers of a training step; that of a single one is empty.
+    /// The names of a training step's optimizers. The name of a single one is empty.
     optimizers: Vec<String>,
-    /// The names of other numbers of the latest step, and whether each is a counter.
+    /// The names of the monitored numbers of the latest step, and whether each is a counter.
     monitored: Vec<(String, bool)>,
-    /// Where NaN and infinity come from, if that is asked for. Its levels in the first step that is not finite end the vector.
+    /// Traces where NaN and infinity come from, if asked for. The vector ends with the levels of the first step that is
+    /// not finite.
     anomalies: Option<Arc<Anomalies>>,
-    /// What the step gives at log points besides the vector.
+    /// The media that the step returns at log points, next to the vector.
     media: Vec<(String, MediaKind)>,
 }
 
@@ -39,17 +40,17 @@ pub(crate) struct LogLayout {
 #[derive(Clone, Debug)]
 struct Entry {
     name: String,
-    /// The name, with its reduction or the settings of a metric: sums of different ones do not add up.
+    /// The name with its reduction or the metric's settings. Sums with different keys cannot be added.
     key: String,
     rule: Rule,
     sums: Vec<Sum>,
     on_step: bool,
     on_epoch: bool,
-    /// Where it is not shown.
+    /// The sinks that do not show it.
     hidden: Vec<Sink>,
 }
 
-/// What is made of the sums. Those of a mean are the sum and the number of samples.
+/// How to compute a value from its sums. A mean has two: the sum and the number of samples.
 #[derive(Clone, Debug)]
 enum Rule {
     Reduce(ReduceFx),
@@ -57,7 +58,7 @@ enum Rule {
 }
 
 impl Rule {
-    /// An element over two stretches of steps, the second being the later.
+    /// Combines an element of two consecutive ranges of steps.
     fn join(&self, earlier: f64, later: f64) -> f64 {
         match self {
             Rule::Reduce(ReduceFx::Last) => later,
@@ -80,40 +81,40 @@ struct Sum {
 enum Kind {
     Float,
     Counter,
-    /// A float other than a sum: the largest, the smallest or the latest.
+    /// A float that is not a sum: a minimum, a maximum or the latest value.
     Latest,
 }
 
-/// Over what values are made of the sums.
+/// The range of steps whose values are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over<'a> {
     /// The steps since the last log point.
     Steps,
-    /// A training epoch, or what there is of it.
+    /// A training epoch, or the finished part of it.
     Epoch,
-    /// A pass over a loader that does not train; the values of the names.
+    /// A pass over a loader that does not train, with the suffix for the names.
     Pass(&'a str),
 }
 
-// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), for each optimizer the
-// latest learning rate and the latest length of the gradients, and what callbacks monitor of the latest step, or NONE. Then
-// come the sums of floats, what they have lost, the lower and the higher words of counters, other floats, or NONE,
-// and what is watched for NaN.
+// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none). Then come, for each
+// optimizer, its latest learning rate and gradient norm, and the latest values that callbacks monitor, or NONE. Then
+// come the float sums, their rounding errors, the low and the high words of counters, other floats, or NONE, and the
+// levels that trace NaN.
 
-/// Stands for a number that there is not yet: as a float a NaN that no computation gives.
+/// Stands for a missing number. As a float, it is a NaN that no computation returns.
 const NONE: i32 = -1;
 
-/// The name that the learning rate is logged under.
+/// The name of the logged learning rate.
 pub(crate) const LEARNING_RATE: &str = "lr";
-/// The name that the length of the gradients is logged under, if it is asked for.
+/// The name of the logged gradient norm, if asked for.
 pub(crate) const GRAD_NORM: &str = "grad_norm";
 
-/// The name of a value that each of several optimizers has; a single one has no name.
+/// The name of a value of one optimizer: `VALUE-OPTIMIZER`, or `VALUE` if the optimizer has no name.
 pub(crate) fn of_optimizer(value: &str, optimizer: &str) -> String {
     if optimizer.is_empty() { value.to_owned() } else { format!("{value}-{optimizer}") }
 }
 
-/// As [`of_optimizer`], where a value may be that of a group of parameters, `NAME/GROUP`.
+/// Like [`of_optimizer`], for values that may belong to a group of parameters, `NAME/GROUP`.
 pub(crate) fn of_group(value: &str, optimizer: &str) -> String {
     match value.split_once('/') {
         Some((value, group)) => format!("{}/{group}", of_optimizer(value, optimizer)),
@@ -121,7 +122,7 @@ pub(crate) fn of_group(value: &str, optimizer: &str) -> String {
     }
 }
 
-/// What is logged of a training step besides what the user logs.
+/// The values that the Trainer logs for a training step.
 pub(crate) struct StepFacts<'a> {
     pub(crate) losses: &'a [&'a Tensor],
     /// The number of steps before it.
@@ -129,18 +130,18 @@ pub(crate) struct StepFacts<'a> {
     pub(crate) optimizers: Vec<&'a OptimizerFacts>,
 }
 
-/// What is logged of an optimizer.
+/// The values that the Trainer logs for one optimizer.
 pub(crate) struct OptimizerFacts {
-    /// What it stepped with.
+    /// The learning rate of its step.
     pub(crate) learning_rate: Tensor,
-    /// The length of the gradients.
+    /// The norm of the gradients.
     pub(crate) grad_norm: Option<Tensor>,
-    /// What callbacks monitor of it.
+    /// The numbers that callbacks monitor.
     pub(crate) monitored: Vec<Monitored>,
-    /// Whether this is one of its steps, a boolean scalar, where it skips some.
+    /// Whether the optimizer steps in this step, a boolean scalar, if it skips some.
     pub(crate) turn: Option<Tensor>,
-    /// Whether what is of a group is there, a boolean scalar: at the end of one, and of each step at its log point. Nothing
-    /// where it is there in each step.
+    /// Whether the values of a group of batches exist in this step, a boolean scalar: at the end of a group, or at the
+    /// log point of a step. `None` if they exist in each step.
     pub(crate) due: Option<Tensor>,
 }
 
@@ -149,40 +150,40 @@ pub(crate) struct Monitored {
     pub(crate) name: String,
     /// A scalar: a float, or an i32 counter.
     pub(crate) value: Tensor,
-    /// Whether it is one of a group of batches, or of the step of a log point, and there only where one ends.
+    /// Whether the number belongs to a group of batches or to the step of a log point, and exists only where one ends.
     pub(crate) of_group: bool,
-    /// The callback.
+    /// The name of the callback.
     pub(crate) asked_by: &'static str,
 }
 
-/// What was read of the vector.
+/// The host's copy of the vector.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sums {
     /// The first step, counted from 1, whose loss was not finite.
     pub(crate) bad_step: Option<u64>,
-    /// What made it so, if that is watched.
+    /// The operation that made it so, if traced.
     pub(crate) anomaly: Option<String>,
-    /// For each optimizer the learning rate and the length of the gradients in its latest step, where there are any.
+    /// For each optimizer, the learning rate and the gradient norm of its latest step, if any.
     pub(crate) optimizers: Vec<[Option<f64>; 2]>,
-    /// What callbacks monitor of the latest step, where there is any.
+    /// The latest values that callbacks monitor, if any.
     pub(crate) monitored: Vec<Option<f64>>,
-    /// For each key the elements of its sums.
+    /// The elements of the sums of each key.
     pub(crate) sums: Vec<(String, Vec<Vec<f64>>)>,
 }
 
 impl Sums {
-    /// The learning rate of the latest step; of several optimizers that of the first.
+    /// The learning rate of the latest step. With several optimizers, that of the first.
     pub(crate) fn learning_rate(&self) -> f64 {
         self.optimizers.first().and_then(|[rate, _]| *rate).unwrap_or_default()
     }
 }
 
 impl LogLayout {
-    /// The layout of what a step of this stage logs; none is a training step.
+    /// The layout of the values logged by a step of this stage. `None` is a training step.
     ///
     /// # Errors
-    /// A poisoned value, a name given twice, choices that say nothing, a value of a shape that cannot be logged, or a
-    /// scalar or a metric that ignores padding.
+    /// A poisoned value, a name used twice, options that make no sense, a shape that cannot be logged, or a scalar or
+    /// metric that ignores padding.
     pub(crate) fn new(logged: &[Logged], batch: &Batch, stage: Option<Stage>) -> Result<LogLayout> {
         let mut layout = LogLayout::default();
         for (i, entry) in logged.iter().enumerate() {
@@ -191,7 +192,7 @@ impl LogLayout {
                 return Err(refused(entry, "this name was logged before in the same step; choose another"));
             }
             if ["epoch", "step"].contains(&entry.name.as_str()) {
-                let message = "this name is that of a value which is logged by itself; choose another";
+                let message = "this name belongs to a value that the Trainer logs itself; choose another";
                 return Err(refused(entry, message));
             }
             entry.check_choices(stage).map_err(|problem| refused(entry, problem))?;
@@ -234,8 +235,8 @@ impl LogLayout {
         Ok(layout)
     }
 
-    /// As [`LogLayout::new`], of a training step with optimizers of these names, and what is logged of them. `grad_norm`
-    /// says whether the length of the gradients is logged too.
+    /// Like [`LogLayout::new`], for a training step with these optimizers and the values that the Trainer logs for
+    /// them. `grad_norm` says whether the gradient norm is logged too.
     ///
     /// # Errors
     /// A name that the user logs too.
@@ -248,12 +249,13 @@ impl LogLayout {
         let (optimizers, facts) = optimizers;
         let layout = LogLayout { optimizers, ..LogLayout::new(logged, batch, None)? };
         let some = [Some(0.0), grad_norm.then_some(0.0)];
-        let own = layout.of_optimizers(&Sums { optimizers: vec![some; layout.optimizers.len()], ..Sums::default() });
-        let by_itself = "this name is that of a value which is logged by itself";
-        let own = own.iter().map(|(name, _)| (name.as_str(), by_itself.to_owned()));
+        let reserved =
+            layout.of_optimizers(&Sums { optimizers: vec![some; layout.optimizers.len()], ..Sums::default() });
+        let message = "this name belongs to a value that the Trainer logs itself";
+        let reserved = reserved.iter().map(|(name, _)| (name.as_str(), message.to_owned()));
         let monitored = || facts.iter().flat_map(|facts| &facts.monitored);
-        let asked = monitored().map(|m| (m.name.as_str(), format!("{} logs a value of this name", m.asked_by)));
-        for (name, why) in own.chain(asked) {
+        let requested = monitored().map(|m| (m.name.as_str(), format!("{} logs a value of this name", m.asked_by)));
+        for (name, why) in reserved.chain(requested) {
             if let Some(entry) = logged.iter().find(|entry| entry.name == name) {
                 return Err(refused(entry, format!("{why}; choose another")));
             }
@@ -262,59 +264,59 @@ impl LogLayout {
         Ok(LogLayout { monitored, ..layout })
     }
 
-    /// What is watched for NaN and infinity too.
+    /// Adds the words that trace NaN and infinity.
     pub(crate) fn with_anomalies(self, anomalies: Option<Anomalies>) -> LogLayout {
         LogLayout { anomalies: anomalies.map(Arc::new), ..self }
     }
 
-    /// How many words the watched values have.
+    /// The number of words that trace NaN.
     fn levels(&self) -> usize {
         self.anomalies.as_ref().map_or(0, |anomalies| anomalies.levels().size(0))
     }
 
-    /// The vector's layout as text: vectors with the same text can continue each other.
+    /// The vector's layout as text. Vectors with the same text can continue each other.
     pub(crate) fn keys(&self) -> Vec<String> {
         let monitored = self.monitored.iter().map(|monitored| monitored.0.clone());
         self.entries.iter().map(|entry| entry.key.clone()).chain(monitored).collect()
     }
 
-    /// The names that were logged under.
+    /// The names of all logged values.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|entry| &entry.name).chain(self.media.iter().map(|media| &media.0)).map(String::as_str)
     }
 
-    /// Checks that a step logs the same values for batches of another length.
-    pub(crate) fn check_same(&self, other: &LogLayout, step: &str, of: &str) -> Result<()> {
+    /// Checks that a step logs the same values in two cases that differ in `varying`.
+    pub(crate) fn check_same(&self, other: &LogLayout, step: &str, varying: &str) -> Result<()> {
         let keys = |layout: &LogLayout| -> Vec<String> {
             let media = layout.media.iter().map(|(name, kind)| format!("{name} {kind:?}"));
             layout.keys().into_iter().chain(media).collect()
         };
-        match keys(self) == keys(other) && self.ty() == other.ty() {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
-                "{step} logs [{}] in one case and [{}] in another; what it logs must not depend on the {of}",
-                self.keys().join(", "),
-                other.keys().join(", ")
-            ))),
+        if keys(self) == keys(other) && self.ty() == other.ty() {
+            return Ok(());
         }
+        Err(Error::usage(format!(
+            "{step} logs [{}] in one case and [{}] in another; what it logs must not depend on the {varying}",
+            self.keys().join(", "),
+            other.keys().join(", ")
+        )))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.media.is_empty()
     }
 
-    /// The elements before the sums.
+    /// The number of elements before the sums.
     fn head(&self) -> usize {
         1 + 2 * self.optimizers.len() + self.monitored.len()
     }
 
-    /// Where the floats other than sums begin.
-    fn latest_at(&self) -> usize {
+    /// The index of the first float that is not a sum.
+    fn latest_start(&self) -> usize {
         self.head() + 2 * (self.floats + self.counters)
     }
 
     fn len(&self) -> usize {
-        self.latest_at() + self.latest + self.levels()
+        self.latest_start() + self.latest + self.levels()
     }
 
     pub(crate) fn ty(&self) -> TensorType {
@@ -325,11 +327,11 @@ impl LogLayout {
     pub(crate) fn start(&self) -> Result<Literal> {
         let mut words = vec![0; self.len()];
         words[1..self.head()].fill(NONE);
-        words[self.latest_at()..][..self.latest].fill(NONE);
+        words[self.latest_start()..][..self.latest].fill(NONE);
         Ok(Literal::from_slice(&words, [self.len()])?)
     }
 
-    /// The vector after a step: `so_far` plus what the step logged. An evaluation has no facts.
+    /// The vector after a step: `so_far` plus the values that the step logged. An evaluation has no facts.
     pub(crate) fn accumulate(
         &self,
         so_far: &Tensor,
@@ -346,22 +348,22 @@ impl LogLayout {
             let infinite = losses.iter().map(|loss| loss.is_finite().not()).chain(anomalies);
             first = infinite.reduce(|all, one| all.or(one)).map_or(first, |bad| parts[0].eq(0.0).and(bad));
             parts[0] = first.select(&(*step + 1.0), &parts[0]);
-            let mut at_monitored = 1 + 2 * self.optimizers.len();
+            let mut monitored_index = 1 + 2 * self.optimizers.len();
             for (i, OptimizerFacts { learning_rate, grad_norm, monitored, turn, due }) in optimizers.iter().enumerate()
             {
-                let mut put = |at: usize, value: &Tensor, of_group: bool| {
+                let mut put = |index: usize, value: &Tensor, of_group: bool| {
                     let new = if value.dtype().is_float() { bits(value) } else { value.broadcast_to([1]) };
                     let when =
                         turn.iter().chain(due.iter().filter(|_| of_group)).cloned().reduce(|turn, due| turn.and(due));
-                    parts[at] = when.map_or(new.clone(), |when| when.select(&new, &parts[at]));
+                    parts[index] = when.map_or(new.clone(), |when| when.select(&new, &parts[index]));
                 };
                 put(1 + 2 * i, learning_rate, false);
                 if let Some(norm) = grad_norm {
                     put(2 + 2 * i, norm, true);
                 }
                 for Monitored { value, of_group, .. } in monitored {
-                    put(at_monitored, value, *of_group);
-                    at_monitored += 1;
+                    put(monitored_index, value, *of_group);
+                    monitored_index += 1;
                 }
             }
         }
@@ -381,12 +383,12 @@ impl LogLayout {
         if self.floats > 0 {
             let float = |i: usize| words(self.head() + i * self.floats, self.floats).bitcast(DType::F32);
             let (sum, lost, x) = (float(0), float(1), joined(Kind::Float));
-            // Knuth's sum of two numbers: what rounding loses of it is a float again.
+            // Knuth's two-sum: the rounding error of a sum is a float again.
             let total = &sum + &x;
             let part = &total - &sum;
-            let loses = (&sum - (&total - &part)) + (&x - &part);
-            let loses = loses.is_finite().select(&loses, &loses.zeros_like());
-            parts.extend([total, lost + loses].map(|part| part.bitcast(DType::I32)));
+            let error = (&sum - (&total - &part)) + (&x - &part);
+            let error = error.is_finite().select(&error, &error.zeros_like());
+            parts.extend([total, lost + error].map(|part| part.bitcast(DType::I32)));
         }
         if self.counters > 0 {
             let start = self.head() + 2 * self.floats;
@@ -398,7 +400,7 @@ impl LogLayout {
         }
         let latest = values.iter().filter(|(sum, ..)| sum.kind == Kind::Latest);
         for (i, (_, value, rule, taken)) in latest.enumerate() {
-            let bits = words(self.latest_at() + i, 1);
+            let bits = words(self.latest_start() + i, 1);
             let (before, value) = (bits.bitcast(DType::F32), value.broadcast_to([1]));
             let after = match rule {
                 Rule::Reduce(ReduceFx::Min) => before.minimum(&value),
@@ -415,15 +417,15 @@ impl LogLayout {
         Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), 0)
     }
 
-    /// Checks that sums from a file are those of the values that are logged here. Others are carried along unread.
+    /// Checks that sums from a file match the values logged here. Other sums are kept unread.
     pub(crate) fn check(&self, sums: &Sums) -> Result<(), String> {
         for (key, sums) in &sums.sums {
             let Some(entry) = self.entries.iter().find(|entry| entry.key == *key) else { continue };
             if !sums.iter().map(Vec::len).eq(entry.sums.iter().map(|sum| sum.len)) {
-                let found: Vec<usize> = sums.iter().map(Vec::len).collect();
+                let actual: Vec<usize> = sums.iter().map(Vec::len).collect();
                 let expected: Vec<usize> = entry.sums.iter().map(|sum| sum.len).collect();
                 return Err(format!(
-                    "its metadata `epoch_sums` has sums of {found:?} numbers for `{}`, expected {expected:?}",
+                    "its metadata `epoch_sums` has sums of {actual:?} numbers for `{}`, expected {expected:?}",
                     entry.name
                 ));
             }
@@ -431,24 +433,24 @@ impl LogLayout {
         Ok(())
     }
 
-    /// What the vector says.
+    /// Reads the vector on the host.
     pub(crate) fn read(&self, literal: &Literal) -> Result<Sums> {
         let words = literal.to_vec::<i32>()?;
         if words.len() != self.len() {
             return Err(Error::usage(format!("the logged values are {}, expected {}", literal.ty(), self.ty())));
         }
         let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
-        let (mut at_float, mut at_counter) = (self.head(), self.head() + 2 * self.floats);
-        let mut at_latest = self.latest_at();
-        // Nothing for a float that there is not yet.
+        let (mut float_index, mut counter_index) = (self.head(), self.head() + 2 * self.floats);
+        let mut latest_index = self.latest_start();
+        // None for a float without a value yet.
         let mut take = |sum: &Sum| -> Option<Vec<f64>> {
-            let at = match sum.kind {
-                Kind::Float => &mut at_float,
-                Kind::Counter => &mut at_counter,
-                Kind::Latest => &mut at_latest,
+            let next = match sum.kind {
+                Kind::Float => &mut float_index,
+                Kind::Counter => &mut counter_index,
+                Kind::Latest => &mut latest_index,
             };
-            let from = *at;
-            *at += sum.len;
+            let start = *next;
+            *next += sum.len;
             let number = |i: usize| match sum.kind {
                 Kind::Float => Some(float(i) + float(i + self.floats)),
                 Kind::Counter => {
@@ -456,19 +458,18 @@ impl LogLayout {
                 }
                 Kind::Latest => (words[i] != NONE).then(|| float(i)),
             };
-            (from..from + sum.len).map(number).collect()
+            (start..start + sum.len).map(number).collect()
         };
         let mut sums = vec![];
         for entry in &self.entries {
-            let of_entry: Vec<Option<Vec<f64>>> = entry.sums.iter().map(&mut take).collect();
-            sums.extend(of_entry.into_iter().collect::<Option<_>>().map(|of_entry| (entry.key.clone(), of_entry)));
+            let elements: Vec<Option<Vec<f64>>> = entry.sums.iter().map(&mut take).collect();
+            sums.extend(elements.into_iter().collect::<Option<_>>().map(|elements| (entry.key.clone(), elements)));
         }
         let bad_step = u64::try_from(words[0]).ok().filter(|&step| step > 0);
         let latest = |i: usize| (words[i] != NONE).then(|| float(i));
         let optimizers: Vec<_> = (0..self.optimizers.len()).map(|i| [latest(1 + 2 * i), latest(2 + 2 * i)]).collect();
-        let monitored = self.monitored.iter().zip(1 + 2 * optimizers.len()..).map(|((_, counter), i)| match counter {
-            true => (words[i] != NONE).then(|| f64::from(words[i])),
-            false => latest(i),
+        let monitored = self.monitored.iter().zip(1 + 2 * optimizers.len()..).map(|((_, is_counter), i)| {
+            if *is_counter { (words[i] != NONE).then(|| f64::from(words[i])) } else { latest(i) }
         });
         let monitored = monitored.collect();
         let levels = &words[words.len() - self.levels()..];
@@ -477,14 +478,14 @@ impl LogLayout {
         Ok(Sums { bad_step, anomaly, optimizers, monitored, sums })
     }
 
-    /// The names of all losses, for messages; `loss` is that of the one that the step returns.
+    /// The names of all losses, for messages. `loss` is the name of the step's own loss.
     pub(crate) fn losses(&self, loss: &str) -> String {
         let others = self.optimizers.iter().filter(|name| !name.is_empty()).map(|name| of_optimizer("loss", name));
         let others = others.filter(|other| self.names().any(|name| name == other && name != loss));
         [loss.to_owned()].into_iter().chain(others).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
     }
 
-    /// Names and values of what is logged of each optimizer.
+    /// The names and values that the Trainer logs for each optimizer.
     pub(crate) fn of_optimizers(&self, sums: &Sums) -> Vec<(String, f64)> {
         let mut values = vec![];
         for (name, [rate, norm]) in self.optimizers.iter().zip(&sums.optimizers) {
@@ -496,37 +497,36 @@ impl LogLayout {
         values
     }
 
-    /// Adds the sums of a later stretch of steps.
+    /// Adds the sums of later steps.
     pub(crate) fn add(&self, sums: &mut Sums, later: &Sums) {
         sums.bad_step = sums.bad_step.or(later.bad_step);
         sums.optimizers.resize(later.optimizers.len().max(sums.optimizers.len()), [None; 2]);
-        for (mine, later) in sums.optimizers.iter_mut().flatten().zip(later.optimizers.iter().flatten()) {
-            *mine = later.or(*mine);
+        for (total, later) in sums.optimizers.iter_mut().flatten().zip(later.optimizers.iter().flatten()) {
+            *total = later.or(*total);
         }
         for (key, later) in &later.sums {
             let Some(entry) = self.entries.iter().find(|entry| entry.key == *key) else { continue };
-            match sums.sums.iter_mut().find(|mine| mine.0 == *key) {
-                Some(mine) => mine
-                    .1
+            match sums.sums.iter_mut().find(|sum| sum.0 == *key) {
+                Some((_, totals)) => totals
                     .iter_mut()
                     .flatten()
                     .zip(later.iter().flatten())
-                    .for_each(|(mine, &later)| *mine = entry.rule.join(*mine, later)),
+                    .for_each(|(total, &later)| *total = entry.rule.join(*total, later)),
                 None => sums.sums.push((key.clone(), later.clone())),
             }
         }
     }
 
-    /// The values that are made of the sums, at this epoch and step. A name without samples has none.
+    /// Computes the values from the sums, at this epoch and step. A name without samples gets no value.
     pub(crate) fn point(&self, sums: &Sums, over: Over<'_>, (epoch, global_step): (u64, u64)) -> LogPoint {
         let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
         for entry in &self.entries {
-            let (wanted, suffix) = match over {
+            let (logged, suffix) = match over {
                 Over::Steps => (entry.on_step, ""),
                 Over::Epoch => (entry.on_epoch, "_epoch"),
                 Over::Pass(suffix) => (true, suffix),
             };
-            let Some((_, sums)) = sums.sums.iter().find(|(key, _)| wanted && *key == entry.key) else { continue };
+            let Some((_, sums)) = sums.sums.iter().find(|(key, _)| logged && *key == entry.key) else { continue };
             let name = format!("{}{suffix}", entry.name);
             let value = match (&entry.rule, &sums[..]) {
                 (Rule::Metric(metric), sums) => metric.compute(sums),
@@ -545,25 +545,25 @@ impl LogLayout {
         point
     }
 
-    /// What a pass over a loader has logged, by what is read of it: the vector, and what its first batch gave besides. The
-    /// names get the suffix.
-    pub(crate) fn pass(&self, read: &mut &[Literal], suffix: &str, at: (u64, u64)) -> Result<LogPoint> {
-        let (own, others) = read.split_at_checked(1 + self.media.len()).unwrap_or_default();
+    /// The values of a pass over a loader, from its part of `read`: the vector, then the media of its first batch.
+    /// `suffix` is appended to the names.
+    pub(crate) fn pass(&self, read: &mut &[Literal], suffix: &str, position: (u64, u64)) -> Result<LogPoint> {
+        let (pass, others) = read.split_at_checked(1 + self.media.len()).unwrap_or_default();
         *read = others;
-        let (sums, media) = own.split_first().ok_or_else(|| Error::data("the device gave no values"))?;
+        let (sums, media) = pass.split_first().ok_or_else(|| Error::data("the device returned no logged values"))?;
         let mut media = self.media(media)?;
         media.iter_mut().for_each(|(name, _)| name.push_str(suffix));
-        Ok(LogPoint { media, ..self.point(&self.read(sums)?, Over::Pass(suffix), at) })
+        Ok(LogPoint { media, ..self.point(&self.read(sums)?, Over::Pass(suffix), position) })
     }
 
-    /// Pictures and their like, by what was read of a step's further results.
+    /// Converts the media that a step returned next to the vector.
     pub(crate) fn media(&self, read: &[Literal]) -> Result<Vec<(String, Media)>> {
         self.media.iter().zip(read).map(|((name, kind), literal)| Ok((name.clone(), kind.read(literal)?))).collect()
     }
 }
 
-/// The results of a step that the host reads at its log points. Where `at` is given it says whether the step is one: in the
-/// others nothing is computed for them.
+/// The media that a step returns to the host. `at` says whether the step is a log point; other steps compute nothing
+/// for them. `None` means always.
 pub(crate) fn media_outputs(logged: &[Logged], batch: &Batch, at: Option<&Tensor>) -> Result<Vec<(String, Tensor)>> {
     let media: Vec<(&Logged, &Tensor, &MediaKind)> = logged
         .iter()
@@ -587,7 +587,7 @@ pub(crate) fn media_outputs(logged: &[Logged], batch: &Batch, at: Option<&Tensor
     outputs.collect()
 }
 
-/// Whether a logged value has a shape for that, and padding is left out of it, or could be; else what to do.
+/// Checks that a value has a shape that can be logged, and that it can leave padding out. The error says what to do.
 fn check_value(entry: &Logged, batch: &Batch) -> Result<(), String> {
     match &entry.value {
         LoggedValue::Media(value, kind) => return kind.check(value, batch),
@@ -595,11 +595,11 @@ fn check_value(entry: &Logged, batch: &Batch) -> Result<(), String> {
             let ty = value.ty();
             let per_sample = ty.shape.dims() == [batch.size()];
             if ty.dtype.is_complex() || ty.shape.rank() != 0 && !per_sample {
-                return Err(format!("the value is {ty}; log a scalar or one value a sample, [{}]", batch.size()));
+                return Err(format!("the value is {ty}; log a scalar or one value per sample, [{}]", batch.size()));
             }
             if !per_sample && batch.is_padded() && !value.depends_on(batch.mask()) {
                 return Err("the last batch is padded, and this scalar does not depend on the batch's mask, so \
-                            padding would count as samples; log the values a sample, [batch], or use batch.mean()"
+                            padding would count as samples; log one value per sample, [batch], or use batch.mean()"
                     .into());
             }
         }
@@ -609,7 +609,7 @@ fn check_value(entry: &Logged, batch: &Batch) -> Result<(), String> {
             {
                 return Err(format!(
                     "the last batch is padded, and the metric's samples {samples:?} are not its {} rows, so padding would \
-                     count as samples; give it what has the batch axis first, or a mask made of batch.mask()",
+                     count as samples; update it with tensors that have the batch axis first, or mask it with batch.mask()",
                     batch.size()
                 ));
             }
@@ -638,8 +638,8 @@ pub(crate) fn sums(entry: &Logged, batch: &Batch) -> Vec<Tensor> {
                 ReduceFx::Sum => vec![batch.sum_and_count(&value).0],
                 ReduceFx::Last => vec![batch.mean(&value)],
                 fx => {
-                    let nothing = if fx == ReduceFx::Min { f64::INFINITY } else { f64::NEG_INFINITY };
-                    let real = batch.mask().gt(0.0).select(&value, &(value.zeros_like() + nothing));
+                    let neutral = if fx == ReduceFx::Min { f64::INFINITY } else { f64::NEG_INFINITY };
+                    let real = batch.mask().gt(0.0).select(&value, &(value.zeros_like() + neutral));
                     vec![if fx == ReduceFx::Min { real.min(&[0]) } else { real.max(&[0]) }]
                 }
             }

@@ -1,4 +1,4 @@
-//! [`TrainingModule`]: what a user writes.
+//! [`TrainingModule`]: the trait that users implement.
 
 pub(crate) mod step_context;
 pub(crate) mod training_fn;
@@ -22,45 +22,46 @@ macro_rules! module_methods {
 
 /// A model together with how it is trained: Lightning's `LightningModule`.
 ///
-/// Each step is called **once**, with symbolic tensors; what it records becomes the compiled program. A step therefore
-/// never sees a number: what it wants to show, it [logs](StepContext::log).
+/// Each step is called **once**, with symbolic tensors, and records the program to compile. A step therefore never sees
+/// a number. To show a value, [log](StepContext::log) it.
 pub trait TrainingModule: Module {
-    /// Records the loss of one batch: a floating-point scalar. With several optimizers each loss is given to
-    /// [`StepContext::minimize`], and what is returned is only logged.
+    /// Records the loss of one batch, a floating-point scalar. With several optimizers, pass each loss to
+    /// [`StepContext::minimize`]; the returned value is then only logged.
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor;
 
-    /// Records what to log of one validation batch. By default nothing, and validation is skipped.
+    /// Records what to log for one validation batch. The default logs nothing, and validation is skipped.
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
         let _ = (batch, cx);
     }
 
-    /// Records what to log of one test batch. By default nothing, which [`Trainer::test`](crate::Trainer::test)
-    /// refuses.
+    /// Records what to log for one test batch. The default logs nothing, and [`Trainer::test`](crate::Trainer::test)
+    /// returns an error.
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
         let _ = (batch, cx);
     }
 
-    /// Records the predictions for one batch: a tensor, or several with names, each with a row a sample. By default
-    /// none, which [`Trainer::predict`](crate::Trainer::predict) refuses.
+    /// Records the predictions for one batch: a tensor, or several named ones, each with one row per sample. The
+    /// default returns none, and [`Trainer::predict`](crate::Trainer::predict) returns an error.
     fn predict_step(&self, batch: &Batch) -> Predictions {
         let _ = batch;
         Predictions::default()
     }
 
-    /// Makes the training loader for an epoch, counted from 0, and those after it: called every
-    /// `reload_dataloaders_every_n_epochs` epochs, where the option says so, but not for the first epochs, whose loader the
-    /// fit is given. It must have as many batches of the same shapes. By default there is none.
+    /// Makes the training loader for `epoch` (from 0) and the epochs after it. With the option
+    /// `reload_dataloaders_every_n_epochs`, it is called at that interval. The first epochs use the loader passed to
+    /// the fit. The new loader needs the same number of batches and the same shapes. The default returns `None`, which
+    /// is an error with that option.
     ///
     /// # Errors
-    /// Whatever goes wrong there; it ends the fit.
+    /// Any error ends the fit.
     fn train_dataloader(&self, epoch: u64) -> Result<Option<DataLoader>> {
         let _ = epoch;
         Ok(None)
     }
 
-    /// Called before a fit, once the devices are decided and before anything is recorded, and likewise before a
-    /// validation, a test, a prediction and a preflight: so a second call should change nothing. It is the place to tie
-    /// weights, for a model whose layers are made apart from one another.
+    /// Called before each fit, validation, test, prediction and preflight, once the devices are known and before
+    /// anything is recorded. It must be safe to call again. Use it to tie the weights of layers that were made
+    /// separately.
     ///
     /// ```ignore
     /// fn on_after_setup(&self) -> Result<()> {
@@ -68,20 +69,20 @@ pub trait TrainingModule: Module {
     /// }
     /// ```
     ///
-    /// If the number of parameters is another afterwards, the Trainer says so, with their names.
+    /// If this changes the number of parameters, the Trainer prints the names of those parameters.
     ///
     /// # Errors
-    /// Whatever goes wrong there; it ends what was asked for before it begins.
+    /// Any error ends the run before it begins.
     fn on_after_setup(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The optimizer, given how long training is going to be; several are [`Optimizers`](crate::Optimizers).
+    /// Makes the optimizer, given the length of the training. For several, return [`Optimizers`](crate::Optimizers).
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer>;
 
-    /// Records programs that callbacks can [ask for](Actions::run_program) while a fit runs, each under a name: samples of a
-    /// generator, say, or predictions for a few fixed inputs. They are compiled before the first step and run with the
-    /// weights of the moment, averages where there are some, in evaluation mode. By default there are none.
+    /// Records named programs that callbacks can [run](Actions::run_program) during a fit, such as samples of a
+    /// generator or predictions for a few fixed inputs. They are compiled before the first step. They run in evaluation
+    /// mode with the current weights, or their average if weights are averaged. The default has none.
     ///
     /// ```ignore
     /// fn programs(&self) -> Vec<(&'static str, Predictions)> {

@@ -1,4 +1,4 @@
-//! [`StepContext`]: what a step can say besides its result: values to log, and which optimizer minimizes which loss.
+//! [`StepContext`]: logs values, and assigns losses to optimizers.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -11,32 +11,33 @@ use crate::logs::media::MediaKind;
 use crate::recorder::Recorder;
 use crate::{Error, Result};
 
-/// What a step can say besides its result.
+/// The second argument of a step: logs values, and assigns losses to optimizers.
 #[derive(Debug, Default)]
 pub struct StepContext {
     logged: Vec<Logged>,
     dataset: String,
-    /// There while a training step is recorded.
+    /// Set while a training step is recorded.
     recorder: Option<Box<Recorder>>,
     /// The optimizer whose loss is being recorded.
-    within: Option<String>,
+    minimizing: Option<String>,
     /// The first mistake.
     mistake: Option<Error>,
 }
 
 impl StepContext {
-    /// Lets one of several [`Optimizers`](crate::Optimizers) step by the gradient of a loss, a floating-point scalar, with
-    /// respect to its parameters: Lightning's manual optimization. What is recorded afterwards sees the new values of the
-    /// parameters. Those of other optimizers get no gradient from this loss.
+    /// Updates the parameters of one of several [`Optimizers`](crate::Optimizers) by the gradient of a loss, a
+    /// floating-point scalar: Lightning's manual optimization. Code recorded afterwards sees the new parameters. The
+    /// parameters of other optimizers get no gradient from this loss.
     ///
-    /// Each optimizer is minimized once in `training_step`. What `training_step` returns is then only logged: as
-    /// `train_loss`, unless it is one of these losses.
+    /// Call it once for each optimizer in `training_step`. The value that `training_step` returns is then only logged:
+    /// as `train_loss`, unless it is one of these losses.
     ///
-    /// What is recorded within `loss` belongs to this optimizer. With [`every`](crate::Optimizers::every) it is a branch of
-    /// the program: a step that the optimizer skips does not compute it. Compute within the closure what the branch alone needs.
+    /// Everything recorded within `loss` belongs to this optimizer. With [`every`](crate::Optimizers::every), it
+    /// becomes a branch of the program, and the steps that the optimizer skips do not compute it. Put computations that
+    /// only this branch needs into the closure.
     ///
-    /// The loss is logged as `loss-NAME`, and what `loss` logs besides, as means over the steps that the optimizer made.
-    /// Returned is the loss of this step, or of the latest that the optimizer made; no gradient flows through it.
+    /// The loss is logged as `loss-NAME`. It and the values that `loss` logs are means over the steps of this
+    /// optimizer. Returns the loss of this step, or of the optimizer's latest step. No gradient flows through it.
     ///
     /// ```
     /// use fulmen_nn::{Linear, loss::{Reduction, mse_loss}};
@@ -55,27 +56,27 @@ impl StepContext {
     /// ```
     ///
     /// # Errors
-    /// A mistake ends the fit before it begins, with this line: an optimizer that is not there, is a single one without a
-    /// name or was minimized before, a call outside of `training_step` or within another, a loss that is not a scalar or
-    /// depends on none of the optimizer's parameters. The tensor that is returned is poisoned then.
+    /// A mistake ends the fit before it begins, with this line: an unknown optimizer, a single optimizer without a
+    /// name, one that was minimized before, a call outside of `training_step` or within another, a loss that is not a
+    /// scalar or depends on none of the optimizer's parameters. The returned tensor is then poisoned.
     #[track_caller]
     pub fn minimize(&mut self, optimizer: &str, loss: impl FnOnce(&mut StepContext) -> Tensor) -> Tensor {
-        let at = Location::caller();
-        let result = match (self.recorder.take(), &self.within) {
+        let line = Location::caller();
+        let result = match (self.recorder.take(), &self.minimizing) {
             (Some(mut recorder), _) => {
-                let result = recorder.minimize(optimizer, at, &mut self.logged, || {
-                    let mut cx = StepContext { within: Some(optimizer.into()), ..StepContext::default() };
+                let result = recorder.minimize(optimizer, line, &mut self.logged, || {
+                    let mut cx = StepContext { minimizing: Some(optimizer.into()), ..StepContext::default() };
                     let loss = loss(&mut cx);
                     Ok((loss, cx.into_logged()?))
                 });
                 self.recorder = Some(recorder);
                 result
             }
-            (None, within) => Err(Error::usage(match within {
+            (None, minimizing) => Err(Error::usage(match minimizing {
                 Some(other) => format!(
-                    "minimize(\"{optimizer}\"): it is called within minimize(\"{other}\"); put it before or after\n  at {at}"
+                    "minimize(\"{optimizer}\"): it is called within minimize(\"{other}\"); call it before or after\n  at {line}"
                 ),
-                None => format!("minimize(\"{optimizer}\"): only training_step can minimize\n  at {at}"),
+                None => format!("minimize(\"{optimizer}\"): only training_step can minimize\n  at {line}"),
             })),
         };
         match result {
@@ -88,8 +89,8 @@ impl StepContext {
         }
     }
 
-    /// The name of the [set](crate::EvaluationSet) that this `validation_step` or `test_step` is recorded for: Lightning's
-    /// `dataloader_idx`. Empty where the loader has no name, and in training.
+    /// The name of the [set](crate::EvaluationSet) for which this `validation_step` or `test_step` is recorded:
+    /// Lightning's `dataloader_idx`. Empty in training, and if the loader has no name.
     ///
     /// ```
     /// use fulmen_nn::{Linear, loss::{Reduction, cross_entropy}};
@@ -117,14 +118,15 @@ impl StepContext {
     }
 
     pub(crate) fn take_recorder(&mut self) -> Result<Recorder> {
-        let gone = || Error::usage("training_step must give back the StepContext that it was given");
-        self.recorder.take().map(|recorder| *recorder).ok_or_else(gone)
+        let missing =
+            || Error::usage("training_step replaced its StepContext; leave the one that it was given in place");
+        self.recorder.take().map(|recorder| *recorder).ok_or_else(missing)
     }
 
-    /// What was logged.
+    /// The logged values.
     ///
     /// # Errors
-    /// The first mistake.
+    /// The first mistake of the step.
     pub(crate) fn into_logged(self) -> Result<Vec<Logged>> {
         self.mistake.map_or(Ok(self.logged), Err)
     }
@@ -140,21 +142,21 @@ impl StepContext {
         LogOptions(&mut self.logged[first..])
     }
 
-    /// Logs a value under a name. It is an output of the compiled step, added up on the device, and reaches progress
-    /// bar, loggers and callbacks: in training over the steps since the last log point as `NAME` and over the epoch as
-    /// `NAME_epoch`, in validation and test over all samples as `NAME`. The [`LogOptions`] that it returns choose where it
-    /// is shown, and whether it is a mean, a sum, the smallest, the largest or the latest value.
+    /// Logs a value under a name. The compiled step outputs the value and sums it on the device. The progress bar,
+    /// loggers and callbacks receive it. Training logs it over the steps since the last log point as `NAME`, and over
+    /// the epoch as `NAME_epoch`. Validation and tests log it over all samples as `NAME`. The returned [`LogOptions`]
+    /// choose where it is shown, and whether it is a mean, a sum, a minimum, a maximum or the latest value.
     ///
-    /// A tensor with one value a sample, `[batch]`, is averaged over the real samples: padding is left out. A scalar
-    /// is taken as the mean of the batch and weighted by its number of real samples; where batches are padded it must
-    /// have been computed with the mask (see [`Batch::mean`](crate::Batch::mean)), which is checked.
+    /// A tensor with one value per sample, `[batch]`, is averaged over the real samples, without padding. A scalar
+    /// counts as the mean of the batch, weighted by its number of real samples. If batches are padded, compute the
+    /// scalar with the mask (see [`Batch::mean`](crate::Batch::mean)); the Trainer checks that.
     #[track_caller]
     pub fn log(&mut self, name: impl Into<String>, value: impl AsTensor) -> LogOptions<'_> {
         let value = LoggedValue::Value(value.as_tensor().clone());
         self.push(name, value, Location::caller())
     }
 
-    /// Logs several values with the same choices, each as [`StepContext::log`] does.
+    /// Logs several values with the same options, each like [`StepContext::log`].
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -176,13 +178,13 @@ impl StepContext {
         LogOptions(&mut self.logged[first..])
     }
 
-    /// Logs a metric under a name: what its `update` made of this batch. The sums are part of the compiled step and are
-    /// added up on the device; the value is computed of them when they are read, in training at log points and for the
-    /// epoch, in validation for all samples. It is exact: not a mean of the batches' values.
+    /// Logs a metric under a name, from what its `update` computed for this batch. The compiled step sums the metric's
+    /// statistics on the device. The value is computed when they are read: in training at log points and for the epoch,
+    /// in validation for all samples. The value is exact, not a mean over batches.
     ///
-    /// Padding is left out where the metric's samples are rows of the batch, `[batch, …]`. Of other samples the metric
-    /// must have been [masked](MetricState::masked) by what is computed from [`Batch::mask`](crate::Batch::mask), which is
-    /// checked.
+    /// If the metric's samples are rows of the batch, `[batch, …]`, padding is left out. For other samples,
+    /// [mask](MetricState::masked) the metric with a mask computed from [`Batch::mask`](crate::Batch::mask); the
+    /// Trainer checks that.
     ///
     /// ```
     /// use fulmen_nn::{Linear, metrics::F1};
@@ -198,9 +200,9 @@ impl StepContext {
         self.push(name, LoggedValue::Metric(statistics), Location::caller())
     }
 
-    /// Logs a picture, `[C, H, W]`, or several, `[N, C, H, W]`, with 1, 3 or 4 channels: u8, or floating-point numbers from
-    /// 0 to 1 (values outside are clamped). Loggers and callbacks get those of the step at each log point; in validation
-    /// and test, those of the first batch. The other steps compute and transfer nothing for it.
+    /// Logs a picture, `[C, H, W]`, or several, `[N, C, H, W]`, with 1, 3 or 4 channels. Values are u8, or
+    /// floating-point numbers clamped to 0 to 1. Loggers and callbacks get the pictures of the step at each log point;
+    /// in validation and tests, those of the first batch. The other steps compute and transfer nothing for it.
     ///
     /// ```
     /// use fulmen_trainer::{Batch, StepContext};
@@ -215,9 +217,9 @@ impl StepContext {
         self.push(name, value, Location::caller());
     }
 
-    /// Logs how the elements of a tensor are distributed: how many fall into each of `bins` parts of the same width between
-    /// the smallest and the largest (NumPy's `histogram`). What is not finite is counted apart. Padding is left out of a
-    /// tensor with the batch axis first. When it is computed: as [`StepContext::log_image`].
+    /// Logs a histogram of a tensor's elements: `bins` bins of equal width from the smallest to the largest value
+    /// (NumPy's `histogram`). NaN and infinite values are counted separately. If the batch axis comes first, padding is
+    /// left out. It is computed at the same steps as [`StepContext::log_image`].
     ///
     /// ```
     /// use fulmen_nn::Linear;
@@ -233,8 +235,8 @@ impl StepContext {
         self.push(name, value, Location::caller());
     }
 
-    /// Logs texts: token ids, `[T]` or `[N, T]` of an integer type, which `decode` turns into a text on the host, row by row.
-    /// When: as [`StepContext::log_image`].
+    /// Logs texts from token ids, `[T]` or `[N, T]` of an integer type. On the host, `decode` turns each row into a
+    /// text. It is computed at the same steps as [`StepContext::log_image`].
     ///
     /// ```
     /// use fulmen_trainer::{Batch, StepContext};

@@ -1,4 +1,4 @@
-//! [`TrainingFn`]: a model with closures for its steps, where a [`TrainingModule`] of its own is not worth a type.
+//! [`TrainingFn`]: a [`TrainingModule`] made of a model and closures.
 
 use fulmen_nn::optim::Optimizer;
 use fulmen_nn::{Module, Visit};
@@ -7,7 +7,7 @@ use fulmen_tensor::Tensor;
 use crate::{Batch, Plan, StepContext, TrainingModule};
 
 /// A model whose training step and optimizer are closures: a [`TrainingModule`] for [`Trainer::train_step`] and
-/// [`Trainer::fit`]. The model can be any module, also one of a library.
+/// [`Trainer::fit`]. The model can be any module, including one from a library.
 ///
 /// ```
 /// use fulmen_nn::{Linear, loss, optim};
@@ -41,7 +41,8 @@ type MakeOptimizer<'a> = Box<dyn Fn(&Plan) -> Box<dyn Optimizer> + 'a>;
 type Evaluate<'a, M> = Option<Box<dyn Fn(&M, &Batch, &mut StepContext) + 'a>>;
 
 impl<'a, M: Module> TrainingFn<'a, M> {
-    /// Of a model, what [`TrainingModule::training_step`] is to record with it, and its optimizer.
+    /// Makes one from a model, the closure for [`TrainingModule::training_step`], and the closure that makes the
+    /// optimizer.
     pub fn new<O: Optimizer + 'static>(
         model: &'a M,
         training_step: impl Fn(&M, &Batch, &mut StepContext) -> Tensor + 'a,
@@ -51,13 +52,13 @@ impl<'a, M: Module> TrainingFn<'a, M> {
         TrainingFn { model, training: Box::new(training_step), optimizer, validation: None, test: None }
     }
 
-    /// What [`TrainingModule::validation_step`] is to record.
+    /// Sets the closure for [`TrainingModule::validation_step`].
     pub fn validation_step(mut self, step: impl Fn(&M, &Batch, &mut StepContext) + 'a) -> Self {
         self.validation = Some(Box::new(step));
         self
     }
 
-    /// What [`TrainingModule::test_step`] is to record.
+    /// Sets the closure for [`TrainingModule::test_step`].
     pub fn test_step(mut self, step: impl Fn(&M, &Batch, &mut StepContext) + 'a) -> Self {
         self.test = Some(Box::new(step));
         self

@@ -1,38 +1,39 @@
-//! Gradient accumulation: the optimizer steps once for several batches, with the gradient of all their samples. Sums of
-//! gradients are part of the training state, so that each batch runs the same program and a run can end within a group.
+//! Gradient accumulation: the optimizer steps once per group of batches, with the gradient over all their samples. The
+//! sums of gradients are part of the training state. Each batch runs the same program, and a run can end within a
+//! group.
 //!
-//! A group ends after `accumulate_grad_batches` batches and with the epoch, as Lightning's do. A batch counts by its real
-//! samples, so that a group is worth one batch as large, also the short one at the end of an epoch; Lightning divides
-//! that by the whole number of batches. How many batches a group has may change with the epoch: the program takes the
-//! number from the epoch's, so that nothing is compiled for it.
+//! A group ends after `accumulate_grad_batches` batches and at the end of an epoch, as in Lightning. Each batch is
+//! weighted by its real samples, so that a group equals one large batch, also the short group at the end of an epoch.
+//! Lightning divides a short group by the full number of batches. The size of a group may change with the epoch: the
+//! program computes it from the epoch's number, so nothing is compiled again.
 
 use fulmen_tensor::{DType, Tensor};
 
 use crate::Batch;
 use crate::rules::epoch::{Epoch, counted};
 
-/// The dtype of what is summed or averaged over many steps: at least f32, or small shares would vanish.
-pub(crate) fn dtype(of: DType) -> DType {
-    if of == DType::F64 { DType::F64 } else { DType::F32 }
+/// The dtype of sums and averages over many steps: at least f32, because smaller types would lose small terms.
+pub(crate) fn dtype(value: DType) -> DType {
+    if value == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// For how many batches the optimizer steps once: from each of these epochs on, which rise from 0.
+/// The number of batches per optimizer step, as pairs of a first epoch and a number. The epochs rise from 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Accumulation(Vec<(u64, u64)>);
 
 impl Accumulation {
-    /// The same in all epochs.
+    /// The same number in all epochs.
     pub(crate) fn constant(every: u64) -> Accumulation {
         Accumulation(vec![(0, every.max(1))])
     }
 
-    /// By epochs that rise; 1 before the first of them.
+    /// A schedule by rising epochs; 1 before the first of them.
     pub(crate) fn scheduled(scheduling: &[(u64, u64)]) -> Accumulation {
         let first = scheduling.first().filter(|(epoch, _)| *epoch > 0).map(|_| (0, 1));
         Accumulation(first.into_iter().chain(scheduling.iter().map(|&(epoch, every)| (epoch, every.max(1)))).collect())
     }
 
-    /// In this epoch.
+    /// The number of batches per optimizer step in this epoch.
     pub(crate) fn every(&self, epoch: u64) -> u64 {
         self.0.iter().rev().find(|(from, _)| *from <= epoch).map_or(1, |(_, every)| *every)
     }
@@ -42,12 +43,12 @@ impl Accumulation {
         self.0.iter().any(|(_, every)| *every > 1)
     }
 
-    /// Optimizer steps of an epoch of `batches` batches, or of its first ones.
+    /// The optimizer steps in the first `batches` batches of an epoch.
     pub(crate) fn steps_of(&self, epoch: u64, batches: u64) -> u64 {
         batches.div_ceil(self.every(epoch))
     }
 
-    /// Optimizer steps of the first epochs, of `batches` batches each.
+    /// The optimizer steps in the first `epochs` epochs, of `batches` batches each.
     pub(crate) fn steps(&self, epochs: u64, batches: u64) -> u64 {
         let ends = self.0.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
         let each =
@@ -57,7 +58,7 @@ impl Accumulation {
         each.fold(0, u64::saturating_add)
     }
 
-    /// The epoch, and the batches of it, after which this number of optimizer steps were made.
+    /// The epoch and its batch after this number of optimizer steps.
     pub(crate) fn position(&self, steps: u64, batches: u64) -> (u64, u64) {
         let mut left = steps;
         let ends = self.0.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
@@ -71,7 +72,7 @@ impl Accumulation {
         (u64::MAX, 0)
     }
 
-    /// As [`Accumulation::every`], on the device.
+    /// Like [`Accumulation::every`], on the device.
     fn counted_every(&self, epoch: &Epoch) -> Tensor {
         let count = |every: u64| Tensor::full(DType::I32, [], counted(every));
         self.0.iter().skip(1).fold(count(self.every(0)), |every, &(from, next)| {
@@ -80,17 +81,17 @@ impl Accumulation {
     }
 }
 
-/// A group of batches as one batch of it finds it.
+/// The state of a group of batches at one of its batches.
 pub(crate) struct Group {
-    /// The samples of this batch, and of the group with it.
+    /// The samples of this batch, and of the group up to it.
     count: Tensor,
     samples: Tensor,
     due: Tensor,
 }
 
 impl Group {
-    /// Ends after as many batches as are accumulated, and with the epoch. `samples` are those that the sums of gradients
-    /// hold.
+    /// The group that this batch belongs to. It ends after the accumulated number of batches, and at the end of the
+    /// epoch. `samples` is the number of samples in the sums of gradients.
     pub(crate) fn new(epoch: &Epoch, samples: &Tensor, data: &Batch, accumulation: &Accumulation) -> Group {
         let count = data.mask().sum_all();
         let rest = match &accumulation.0[..] {
@@ -106,17 +107,17 @@ impl Group {
         &self.due
     }
 
-    /// The real samples of the group so far, at least 1: an f32 scalar.
+    /// The group's real samples so far, at least 1: an f32 scalar.
     pub(crate) fn samples(&self) -> Tensor {
         self.samples.maximum(1.0)
     }
 
-    /// The sum over the samples of the group so far, from that of the batches before and the mean over this batch.
+    /// Adds the mean over this batch, times its samples, to the sum over the group.
     pub(crate) fn add(&self, sum: &Tensor, gradient: &Tensor) -> Tensor {
         sum + gradient.to_dtype(sum.dtype()) * self.count.to_dtype(sum.dtype())
     }
 
-    /// The samples that the sums hold and the groups that have ended, for the next batch.
+    /// For the next batch, the samples in the sums and the number of finished groups.
     pub(crate) fn next(&self, groups: &Tensor) -> [Tensor; 2] {
         [self.due.select(&self.samples.zeros_like(), &self.samples), self.due.select(&(groups + 1.0), groups)]
     }
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_and_positions_are_those_of_a_loop() {
+    fn steps_and_positions_match_a_loop() {
         for scheduling in [&[][..], &[(0, 3)], &[(2, 4)], &[(0, 2), (1, 5), (4, 1)]] {
             let accumulation =
                 if scheduling.is_empty() { Accumulation::constant(1) } else { Accumulation::scheduled(scheduling) };

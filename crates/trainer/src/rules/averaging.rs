@@ -1,5 +1,5 @@
-//! [`WeightAveraging`]: a second set of weights, the average of those that training has gone through. It is part of the
-//! training state, a step of the program keeps it up, and it is what is validated, tested and saved.
+//! [`WeightAveraging`]: a second set of weights, the average of the weights over many steps. It is part of the training
+//! state, and each step updates it. Validation, tests and saved weights use it.
 
 use std::panic::Location;
 
@@ -8,13 +8,13 @@ use fulmen_tensor::{DType, Tensor, TensorType};
 use crate::rules::epoch::{Epoch, counted};
 use crate::{Error, Result};
 
-/// How the weights of many steps are averaged: exponentially or evenly, as
-/// stochastic weight averaging (Izmailov et al. 2018, <https://arxiv.org/abs/1803.05407>).
+/// How the weights of many steps are averaged: exponentially (EMA), or evenly, as in stochastic weight averaging (SWA;
+/// Izmailov et al. 2018, <https://arxiv.org/abs/1803.05407>).
 ///
-/// The average is of the parameters that are trained and, unless [`WeightAveraging::use_buffers`] is turned off, of
-/// floating-point buffers, such as running statistics. It is what a fit validates with, what the module has when the fit
-/// is over, and what a checkpoint has under the module's names; the weights that training continues with are stored next to it
-/// under `trainer/current/`. Until the first step that is averaged it follows the weights.
+/// The average covers the trained parameters and floating-point buffers such as running statistics, unless
+/// [`WeightAveraging::use_buffers`] is off. A fit validates with the average, the module holds it after the fit, and a
+/// checkpoint stores it under the module's names. The checkpoint stores the weights for further training under
+/// `trainer/current/`. Before the first averaged step, the average equals the weights.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, WeightAveraging};
@@ -27,7 +27,7 @@ pub struct WeightAveraging {
     start: Time,
     every: Time,
     use_buffers: bool,
-    at: &'static Location<'static>,
+    line: &'static Location<'static>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +44,7 @@ enum Time {
 }
 
 impl WeightAveraging {
-    /// After each step `a ← decay·a + (1 − decay)·w`, the first time `a ← w`.
+    /// After each step `a ← decay·a + (1 − decay)·w`; the first time, `a ← w`.
     #[track_caller]
     pub fn ema(decay: f64) -> WeightAveraging {
         let rule = Rule::Exponential { decay, warmup: false };
@@ -53,11 +53,11 @@ impl WeightAveraging {
             start: Time::Steps(0),
             every: Time::Steps(1),
             use_buffers: true,
-            at: Location::caller(),
+            line: Location::caller(),
         }
     }
 
-    /// The even average of the weights at the end of each epoch from `start_epoch` on, counted from 0.
+    /// The even average of the weights at the end of each epoch, from `start_epoch` on, counted from 0.
     #[track_caller]
     pub fn swa(start_epoch: u64) -> WeightAveraging {
         WeightAveraging {
@@ -65,11 +65,12 @@ impl WeightAveraging {
             start: Time::Epochs(start_epoch),
             every: Time::Epochs(1),
             use_buffers: true,
-            at: Location::caller(),
+            line: Location::caller(),
         }
     }
 
-    /// A smaller decay at first: `min(decay, (1 + n)/(10 + n))` after `n` averaged steps. Nothing for an even average.
+    /// Starts with a smaller decay: `min(decay, (1 + n)/(10 + n))` after `n` averaged steps. Has no effect on an even
+    /// average.
     pub fn warmup(mut self, on: bool) -> WeightAveraging {
         if let Rule::Exponential { warmup, .. } = &mut self.rule {
             *warmup = on;
@@ -77,47 +78,48 @@ impl WeightAveraging {
         self
     }
 
-    /// Optimizer steps that go by before averaging begins.
+    /// The number of optimizer steps before averaging begins.
     pub fn start_step(mut self, step: u64) -> WeightAveraging {
         self.start = Time::Steps(step);
         self
     }
 
-    /// Epochs that go by before averaging begins.
+    /// The number of epochs before averaging begins.
     pub fn start_epoch(mut self, epoch: u64) -> WeightAveraging {
         self.start = Time::Epochs(epoch);
         self
     }
 
-    /// Averages after every `n` optimizer steps, counted from [`WeightAveraging::start_step`]: with a start of 4 and
-    /// every 2 after steps 6, 8, … (counted from 1), with a start in epochs after every `n` steps of the training.
+    /// Averages after every `n` optimizer steps, counted from [`WeightAveraging::start_step`]. With a start of 4 and
+    /// `n` = 2, it averages after steps 6, 8, … (counted from 1). With a start in epochs, it counts all steps of the
+    /// training.
     pub fn every_n_steps(mut self, steps: u64) -> WeightAveraging {
         self.every = Time::Steps(steps);
         self
     }
 
-    /// Averages at the end of every `n` epochs, counted from [`WeightAveraging::start_epoch`]: with a start of 4 and
-    /// every 2 at the end of epochs 5, 7, … (counted from 0).
+    /// Averages at the end of every `n` epochs, counted from [`WeightAveraging::start_epoch`]. With a start of 4 and
+    /// `n` = 2, it averages at the end of epochs 5, 7, … (counted from 0).
     pub fn every_n_epochs(mut self, epochs: u64) -> WeightAveraging {
         self.every = Time::Epochs(epochs);
         self
     }
 
-    /// Whether buffers are averaged too; true at first. Others are those of the latest step.
+    /// Whether buffers are averaged too; on by default. Otherwise the average keeps the buffers of the latest step.
     pub fn use_buffers(mut self, use_buffers: bool) -> WeightAveraging {
         self.use_buffers = use_buffers;
         self
     }
 
-    /// Says what cannot be.
+    /// Rejects invalid settings.
     pub(crate) fn check(&self) -> Result<()> {
-        let wrong = |message: String| Err(Error::usage(format!("WeightAveraging: {message}\n  at {}", self.at)));
+        let wrong = |message: String| Err(Error::usage(format!("WeightAveraging: {message}\n  at {}", self.line)));
         if matches!(self.every, Time::Steps(0) | Time::Epochs(0)) {
-            return wrong("it must average every 1 or more steps or epochs, not every 0".into());
+            return wrong("the interval is at least 1 step or epoch, not 0".into());
         }
         match self.rule {
             Rule::Exponential { decay, .. } if !(0.0..=1.0).contains(&decay) => {
-                wrong(format!("the decay is a share between 0 and 1, not {decay}"))
+                wrong(format!("the decay is between 0 and 1, not {decay}"))
             }
             _ => Ok(()),
         }
@@ -128,18 +130,18 @@ impl WeightAveraging {
         ty.dtype.is_float() && (trained || is_buffer && self.use_buffers)
     }
 
-    /// Whether it goes by epochs, so that a step must know the end of one.
+    /// Whether it depends on epochs, so that a step must know when one ends.
     pub(crate) fn counts_epochs(&self) -> bool {
         matches!(self.start, Time::Epochs(_)) || matches!(self.every, Time::Epochs(_))
     }
 
-    /// How it averages, in words: averages by other words cannot be gone on with.
+    /// The settings as text. A run cannot continue an average that has a different text.
     pub(crate) fn words(&self) -> String {
         format!("{:?} from {:?} every {:?}", self.rule, self.start, self.every)
     }
 
-    /// How a step averages after which the optimizer has made `updates`; `done` says whether it has made one now. The end
-    /// of an epoch is one also where its last step overflowed.
+    /// How to average in a step after which the optimizer has made `updates` updates. `done` says whether it made one
+    /// in this step. The end of an epoch counts also if its last step overflowed.
     pub(crate) fn step(
         &self,
         updates: &Tensor,
@@ -147,7 +149,7 @@ impl WeightAveraging {
         done: Option<&Tensor>,
         epoch: Option<&Epoch>,
     ) -> Averaging {
-        let begun = match (self.start, epoch) {
+        let started = match (self.start, epoch) {
             (Time::Epochs(first), Some(epoch)) => epoch.number().ge(counted(first)),
             (Time::Steps(steps) | Time::Epochs(steps), _) => updates.gt(counted(steps)),
         };
@@ -163,14 +165,14 @@ impl WeightAveraging {
                 done.map_or(turn.clone(), |done| turn.and(done))
             }
         };
-        let due = begun.and(turn);
+        let applies = started.and(turn);
         let n = count.to_dtype(DType::F32);
         let share = match self.rule {
             Rule::Exponential { decay, warmup: false } => Tensor::full(DType::F32, [], 1.0 - decay),
             Rule::Exponential { decay, warmup: true } => 1.0 - ((&n + 1.0) / (&n + 10.0)).minimum(decay),
             Rule::Even => 1.0 / (n + 1.0),
         };
-        Averaging { next: due.select(&(count + 1.0), count), begun: count.gt(0.0), due, share }
+        Averaging { next: applies.select(&(count + 1.0), count), started: count.gt(0.0), applies, share }
     }
 }
 
@@ -178,17 +180,17 @@ impl WeightAveraging {
 pub(crate) struct Averaging {
     /// The number of averaged steps after this one.
     pub(crate) next: Tensor,
-    begun: Tensor,
-    due: Tensor,
-    /// How far the average goes to the new value.
+    started: Tensor,
+    applies: Tensor,
+    /// The fraction of the way from the average to the new value.
     share: Tensor,
 }
 
 impl Averaging {
-    /// The average after this step of a value that is `new` after it.
+    /// The average after this step, for a value that is now `new`.
     pub(crate) fn of(&self, average: &Tensor, new: &Tensor) -> Tensor {
         let new = new.to_dtype(average.dtype());
         let moved = average + (&new - average) * self.share.to_dtype(average.dtype());
-        self.begun.select(&self.due.select(&moved, average), &new)
+        self.started.select(&self.applies.select(&moved, average), &new)
     }
 }

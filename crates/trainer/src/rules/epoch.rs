@@ -1,31 +1,31 @@
-//! [`Epoch`]: what a step on the device knows of its epoch, by two counters of the training state. They are there where
-//! something hangs on the end of an epoch: groups of batches, or averages of weights. The host's count is not here but in
-//! `checkpoint`.
+//! [`Epoch`]: the epoch counters of a step on the device, two tensors of the training state. They exist only if
+//! something depends on the end of an epoch: groups of batches or averages of weights. `checkpoint` holds the host's
+//! count.
 
 use fulmen_tensor::Tensor;
 
-/// A count as a number to compare with an i32 counter; more than it can count is never reached.
+/// A count as a number to compare with an i32 counter. A count above `i32::MAX` is never reached.
 pub(crate) fn counted(count: u64) -> f64 {
     count.min(i32::MAX as u64) as f64
 }
 
-/// The epoch as one batch of it finds it.
+/// The epoch as seen by one of its batches.
 pub(crate) struct Epoch {
-    /// Batches with this one.
+    /// The number of batches up to this one.
     done: Tensor,
-    /// Epochs that have ended before this one.
+    /// The number of finished epochs.
     epochs: Tensor,
     ends: Tensor,
 }
 
 impl Epoch {
-    /// Of the batch within its epoch and the epochs that have ended; an epoch has `batches` batches.
+    /// From the index of the batch and the number of finished epochs. An epoch has `batches` batches.
     pub(crate) fn new([batch, epochs]: [Tensor; 2], batches: u64) -> Epoch {
         let done = batch + 1.0;
         Epoch { epochs, ends: done.ge(counted(batches)), done }
     }
 
-    /// Batches of the epoch with this one: an i32 scalar.
+    /// The number of the epoch's batches up to this one: an i32 scalar.
     pub(crate) fn done(&self) -> &Tensor {
         &self.done
     }

@@ -1,4 +1,4 @@
-//! [`StateLayout`]: which tensors a training state has, what each is for, and how it is sharded.
+//! [`StateLayout`]: the tensors of a training state, their roles and their shardings.
 
 use std::cmp::Reverse;
 use std::ops::Index;
@@ -15,7 +15,7 @@ use crate::step_config::optimizers::Optimizers;
 use crate::step_config::phases::Phases;
 use crate::{Result, WeightAveraging};
 
-/// One tensor of the state: its number among the entries.
+/// The index of a tensor among the entries of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EntryId(usize);
 
@@ -25,11 +25,11 @@ impl EntryId {
     }
 }
 
-/// What is known of a tensor of the state.
+/// A tensor of the state.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    /// The names of the values that are the rows of this one along its first axis, if it is a [joined](super::rows) one.
+    /// If it is [joined](super::rows), the names of its rows along the first axis.
     pub(super) rows: Vec<String>,
     pub(crate) ty: TensorType,
     pub(crate) origin: Origin,
@@ -40,21 +40,23 @@ pub(crate) struct Entry {
 /// Where the value before the first step comes from.
 #[derive(Clone)]
 pub(crate) enum Origin {
-    /// A parameter or buffer of the module, or one a row. It is gathered where it is used, or else used as it is sharded.
+    /// A parameter or buffer of the module, or one per row. If `gathered`, it is gathered before each use; otherwise it
+    /// is used in its sharded form.
     Module { variables: Vec<Variable>, gathered: bool },
-    /// The average of a value of the module, which begins as that value.
+    /// The average of a module's value, which starts as that value.
     Average(Vec<Variable>),
-    /// The optimizer's or the Trainer's own; of rows the value of each.
+    /// A tensor of the optimizer or the Trainer, with the first value of each row.
     Own(Tensor),
 }
 
 impl Entry {
-    /// One of the optimizer's or the Trainer's own.
+    /// A tensor of the optimizer or the Trainer.
     fn own(name: String, first: Tensor, sharding: Sharding) -> Entry {
         Entry { name, rows: vec![], ty: first.ty().clone(), origin: Origin::Own(first), sharding }
     }
 
-    /// The first value of what is the Trainer's own: a number, or zeros. Of rows it is that of each.
+    /// The first value of a tensor of the optimizer or the Trainer: a number, or zeros. For a joined tensor, the value
+    /// of each row.
     pub(crate) fn first(&self) -> Result<Literal> {
         let literal = if let Origin::Own(first) = &self.origin { first.literal() } else { None };
         let ty = self.row_type();
@@ -62,12 +64,12 @@ impl Entry {
         Ok(literal.map_or_else(zeros, Ok)?)
     }
 
-    /// The variables of the module that it has the values of.
+    /// The module's variables that it holds.
     pub(crate) fn variables(&self) -> &[Variable] {
         if let Origin::Module { variables, .. } = &self.origin { variables } else { &[] }
     }
 
-    /// The values that a fit starts with, one a row.
+    /// The values that a fit starts with, one per row.
     fn values(&self) -> Vec<Tensor> {
         match &self.origin {
             Origin::Module { variables, .. } => variables.iter().map(Variable::get).collect(),
@@ -84,97 +86,96 @@ impl Entry {
         }
     }
 
-    /// That value, if it is on the host.
+    /// The value that a fit starts with, if it is on the host.
     pub(super) fn literal(&self) -> Option<Literal> {
         let literals = self.values().iter().map(Tensor::literal).collect::<Option<Vec<_>>>()?;
         self.stack_literals(literals).ok()
     }
 }
 
-/// The tensors of a training state, in the order in which a step takes them: those of the module, those of the optimizer,
-/// then the Trainer's own.
+/// The tensors of a training state, in the order in which a step takes them: the module's, the optimizers', then the
+/// Trainer's.
 pub(crate) struct StateLayout {
     entries: Vec<Entry>,
-    /// How many of the entries are the module's.
-    of_module: usize,
-    /// One for each optimizer.
+    /// The number of entries of the module.
+    module_len: usize,
+    /// The slots of each optimizer.
     pub(crate) optimizers: Vec<OptimizerSlots>,
     pub(crate) averages: Vec<Average>,
     pub(crate) counters: Counters,
     pub(crate) phases: Phases,
 }
 
-/// What belongs to an optimizer. A parameter belongs to one optimizer.
+/// The entries of an optimizer. Each parameter belongs to one optimizer.
 pub(crate) struct OptimizerSlots {
-    /// The parameters that it changes.
+    /// The parameters that it updates.
     pub(crate) params: Vec<ParamSlots>,
-    /// Its steps.
+    /// The number of its steps.
     pub(crate) updates: EntryId,
-    /// Those that parameters made which were frozen at first, one for each unfreezing.
+    /// The steps of parameters that were frozen at first, one counter for each unfreezing.
     pub(crate) unfrozen: Vec<EntryId>,
-    /// The loss scale of f16, and the good steps since it changed.
+    /// The loss scale of f16, and the good steps since its last change.
     pub(crate) loss_scale: Option<[EntryId; 2]>,
-    /// The loss of its latest step, where it skips some.
+    /// The loss of its latest step, if it skips some.
     pub(crate) loss: Option<EntryId>,
-    /// What its steps are compared with, where some may be skipped.
+    /// The windows that detect spikes, if steps with spikes are skipped.
     pub(crate) spikes: Option<SpikeSlots>,
 }
 
-/// A parameter that an optimizer changes, with what belongs to it.
+/// A parameter that an optimizer updates, with its further entries.
 pub(crate) struct ParamSlots {
     pub(crate) param: EntryId,
-    /// What the optimizer remembers of it, in the optimizer's order.
+    /// The optimizer's state for it, in the optimizer's order.
     pub(crate) slots: Vec<EntryId>,
     /// The sum of its gradients over a group of batches.
     pub(crate) grad_sum: Option<EntryId>,
-    /// Which of the unfreezings it waits for.
+    /// The index of the unfreezing that it waits for.
     pub(crate) unfreezing: Option<usize>,
 }
 
 impl ParamSlots {
-    /// What the optimizer changes: the parameter, and what it remembers of it.
+    /// The entries that the optimizer changes: the parameter and its state.
     pub(crate) fn changed(&self) -> impl Iterator<Item = EntryId> {
         [self.param].into_iter().chain(self.slots.iter().copied())
     }
 }
 
-/// What is remembered of the latest steps, by which spikes are told.
+/// The recent steps that a step is compared with to detect spikes.
 pub(crate) struct SpikeSlots {
-    /// Their losses, and the lengths of their gradients where these are judged too.
+    /// Their losses and, if gradients are checked too, their gradient norms.
     pub(crate) windows: Vec<EntryId>,
-    /// How many were seen, how many steps were skipped, and the number of the last of those.
+    /// The number of steps in the windows, the number of skipped steps, and the number of the last skipped step.
     pub(crate) counts: [EntryId; 3],
-    /// The sum of the losses of the samples of a group of batches.
+    /// The sum of the losses over the samples of a group of batches.
     pub(crate) loss_sum: Option<EntryId>,
 }
 
 impl SpikeSlots {
-    /// Whether the lengths of the gradients are judged too.
+    /// Whether gradient norms are checked too.
     pub(crate) fn judges_gradients(&self) -> bool {
         self.windows.len() > 1
     }
 }
 
-/// The average of a value of the module.
+/// The average of a module's value.
 pub(crate) struct Average {
     pub(crate) of: EntryId,
     pub(crate) average: EntryId,
 }
 
-/// What a step counts.
+/// The counters of a step.
 pub(crate) struct Counters {
     /// Finished batches.
     pub(crate) step: EntryId,
-    /// The batch within its epoch and the epochs that have ended, where something hangs on the end of an epoch.
+    /// The batch within its epoch and the number of finished epochs, if something depends on the end of an epoch.
     pub(crate) epoch: Option<[EntryId; 2]>,
-    /// Steps that optimizers make: of a single one its own, of several those of the training.
+    /// The steps of the optimizer. With several optimizers, the steps of the training.
     pub(crate) updates: EntryId,
-    /// Where optimizers step once for a group of batches: the samples that the sums of gradients hold, and the groups that
-    /// have ended.
+    /// With gradient accumulation, the samples in the sums of gradients and the number of finished groups.
     pub(crate) group: Option<[EntryId; 2]>,
-    /// What the host multiplies learning rates by, where a callback does.
+    /// The host's factor on the learning rates, if a callback changes them.
     pub(crate) lr_factor: Option<EntryId>,
-    /// Steps that weights were averaged after.
+    /// The number of averaged steps.
     pub(crate) averaged: Option<EntryId>,
 }
 
@@ -187,7 +188,7 @@ impl Index<EntryId> for StateLayout {
 }
 
 impl StateLayout {
-    /// `scanned` has the variables of the module that the step stacks for scans.
+    /// Lists the entries. `scanned` holds the module's variables that the step stacks for scans.
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Optimizers,
@@ -196,42 +197,42 @@ impl StateLayout {
         scanned: &[Vec<Variable>],
     ) -> StateLayout {
         let accumulates = setting.accumulation().accumulates();
-        let (parameters, of_module) = (module.parameters(), of_module(module, setting));
-        let groups = rows::groups(&parameters, &of_module, scanned, optimizers, &phases);
-        let mut entries = Entries(rows::join(of_module, &groups));
-        let of_module = entries.0.len();
+        let (parameters, module_entries) = (module.parameters(), of_module(module, setting));
+        let groups = rows::groups(&parameters, &module_entries, scanned, optimizers, &phases);
+        let mut entries = Entries(rows::join(module_entries, &groups));
+        let module_len = entries.0.len();
         let mut params: Vec<Vec<ParamSlots>> = optimizers.members().iter().map(|_| vec![]).collect();
         for (i, group) in groups.iter().enumerate() {
             let (name, parameter) = &parameters[group[0]];
-            let Some(whose) = optimizers.training(name, parameter) else { continue };
+            let Some(optimizer) = optimizers.training(name, parameter) else { continue };
             let ty = parameter.ty();
             let slot = |(slot, first): (&str, Tensor)| {
-                let (of, dtype) = (&entries.0[i], first.dtype());
+                let (param, dtype) = (&entries.0[i], first.dtype());
                 let name = |parameter: &str| names::slot(slot, parameter);
                 // Elementwise state is sharded like the parameter.
-                let is_elementwise = *first.shape() == ty.shape && (of.is_joined() || parameter.sharding().is_some());
-                let entry = match is_elementwise {
-                    true => of.alike(name, dtype, Origin::Own(first)),
-                    false => {
-                        let sharding = setting.options.strategy.parameter(first.ty(), &setting.mesh);
-                        Entry::own(name(&of.name), first, sharding)
-                    }
+                let is_elementwise =
+                    *first.shape() == ty.shape && (param.is_joined() || parameter.sharding().is_some());
+                let entry = if is_elementwise {
+                    param.alike(name, dtype, Origin::Own(first))
+                } else {
+                    let sharding = setting.options.strategy.parameter(first.ty(), &setting.mesh);
+                    Entry::own(name(&param.name), first, sharding)
                 };
                 entries.add(entry)
             };
             let slots = optimizers.state(name, &ty).into_iter().map(slot).collect();
             let unfreezing = phases.unfreezing_of(name);
-            params[whose].push(ParamSlots { param: EntryId(i), slots, grad_sum: None, unfreezing });
+            params[optimizer].push(ParamSlots { param: EntryId(i), slots, grad_sum: None, unfreezing });
         }
         for slots in params.iter_mut().flatten().filter(|_| accumulates) {
-            let of = &entries.0[slots.param.0];
-            let dtype = accumulate::dtype(of.ty.dtype);
-            let first = Tensor::zeros(dtype, &of.row_type().shape);
-            let sum = of.alike(names::grad_sum, dtype, Origin::Own(first));
+            let param = &entries.0[slots.param.0];
+            let dtype = accumulate::dtype(param.ty.dtype);
+            let first = Tensor::zeros(dtype, &param.row_type().shape);
+            let sum = param.alike(names::grad_sum, dtype, Origin::Own(first));
             slots.grad_sum = Some(entries.add(sum));
         }
         let mut averages = vec![];
-        for i in 0..of_module {
+        for i in 0..module_len {
             let Some(averaging) = &setting.averaging else { break };
             let trained = params.iter().flatten().any(|slots| slots.param.0 == i);
             if let Some(entry) = average(&entries.0[i], averaging, trained, i >= groups.len()) {
@@ -239,7 +240,7 @@ impl StateLayout {
             }
         }
         let zero = || Tensor::zeros(DType::I32, []);
-        // Also where each step is one of the optimizer's: a run may go on from one where it was not, or the other way.
+        // Counted also if every step is an optimizer step: a run may resume from one with different settings.
         let updates = entries.scalar(names::UPDATES, zero());
         let members = optimizers.members().iter().zip(params).enumerate();
         let optimizers = members.map(|(i, (member, params))| {
@@ -276,7 +277,7 @@ impl StateLayout {
         let step = entries.scalar(names::STEP, zero());
         StateLayout {
             entries: entries.0,
-            of_module,
+            module_len,
             optimizers,
             averages,
             counters: Counters { step, epoch, updates, group, lr_factor, averaged },
@@ -294,7 +295,7 @@ impl StateLayout {
 
     /// The entries of the module: its parameters, then its buffers.
     pub(crate) fn module(&self) -> &[Entry] {
-        &self.entries[..self.of_module]
+        &self.entries[..self.module_len]
     }
 
     /// The bytes of some entries on each device.
@@ -304,7 +305,7 @@ impl StateLayout {
         ids.into_iter().map(|id| bytes(&self[id]) as u64).sum()
     }
 
-    /// The entries that together fit into `bytes` bytes on each device, the largest first.
+    /// The entries that fit into `room` bytes on each device, chosen largest first.
     pub(crate) fn fitting(&self, room: u64, mesh: &Mesh) -> Vec<EntryId> {
         let mut left = room;
         let mut ids: Vec<_> = self.ids().map(|id| (self.device_bytes([id], mesh), id)).collect();
@@ -319,16 +320,16 @@ impl StateLayout {
         self.optimizers.iter().flat_map(|optimizer| &optimizer.params).any(|slots| slots.param == id)
     }
 
-    /// For each entry of the module what it is validated and saved with: its average, or else itself.
+    /// For each entry of the module, the entry to validate with and to save: its average, or itself.
     pub(crate) fn served(&self) -> Vec<EntryId> {
-        let mut served: Vec<EntryId> = self.ids().take(self.of_module).collect();
+        let mut served: Vec<EntryId> = self.ids().take(self.module_len).collect();
         for Average { of, average } in &self.averages {
             served[of.0] = *average;
         }
         served
     }
 
-    /// The names of the entries in a file, where those of the module are those of the averages. Of a joined one those of its
+    /// The names of each entry in a file. Averages have the module's names there. A joined entry has the names of its
     /// rows.
     pub(crate) fn names_in_file(&self) -> Vec<Vec<String>> {
         let mut all: Vec<Vec<String>> = self.entries.iter().map(|entry| entry.names().to_vec()).collect();
@@ -339,13 +340,13 @@ impl StateLayout {
         all
     }
 
-    /// Whether values of the module are joined.
+    /// Whether any of the module's values are joined.
     pub(crate) fn is_joined(&self) -> bool {
         self.module().iter().any(Entry::is_joined)
     }
 }
 
-/// Entries as they are listed.
+/// The entries listed so far.
 struct Entries(Vec<Entry>);
 
 impl Entries {
@@ -359,7 +360,7 @@ impl Entries {
     }
 }
 
-/// The average of a value of the module, if it has one.
+/// The average of a module's value, if it has one.
 fn average(entry: &Entry, averaging: &WeightAveraging, trained: bool, is_buffer: bool) -> Option<Entry> {
     let Origin::Module { variables, .. } = &entry.origin else { return None };
     let (name, dtype) = (|name: &str| format!("{AVERAGE}{name}"), accumulate::dtype(entry.ty.dtype));
@@ -367,10 +368,10 @@ fn average(entry: &Entry, averaging: &WeightAveraging, trained: bool, is_buffer:
     has.then(|| entry.alike(name, dtype, Origin::Average(variables.clone())))
 }
 
-/// A parameter's sharding, from the user or else the strategy, and whether it is gathered where it is used.
-fn lies(parameter: &fulmen_nn::Parameter, setting: &StepConfig) -> (Sharding, bool) {
+/// A parameter's sharding, from the user or the strategy, and whether it is gathered before each use.
+fn sharding_of(parameter: &fulmen_nn::Parameter, setting: &StepConfig) -> (Sharding, bool) {
     match parameter.sharding() {
-        // A sharding of the user's own is also how the model computes (tensor parallel).
+        // The model also computes with a user's own sharding (tensor parallelism).
         Some(own) => (own, false),
         None => {
             let sharding = setting.options.strategy.parameter(&parameter.ty(), &setting.mesh);
@@ -390,7 +391,7 @@ pub(crate) fn of_module(module: &dyn Module, setting: &StepConfig) -> Vec<Entry>
         sharding,
     };
     let parameters = module.parameters().into_iter();
-    let parameters = parameters.map(|(name, p)| entry(name, p.variable(), lies(&p, setting)));
+    let parameters = parameters.map(|(name, p)| entry(name, p.variable(), sharding_of(&p, setting)));
     let buffers = module.buffers().into_iter();
     let buffers = buffers.map(|(name, b)| entry(name, b.variable().clone(), (Sharding::replicated(), false)));
     parameters.chain(buffers).collect()

@@ -1,7 +1,7 @@
 //! The training state: every tensor that a step changes, in device memory.
 //!
-//! While a fit runs the state owns the values and each step takes and returns them; before and after, a module's
-//! variables hold them. Which tensors it has is not here but in `layout.rs`, and their names in `names.rs`.
+//! During a fit, the state owns the values; each step takes and returns them. Before and after, the module's variables
+//! hold them. `layout.rs` lists the tensors, and `names.rs` names them.
 
 mod layout;
 pub(crate) mod names;
@@ -21,38 +21,39 @@ pub(crate) use layout::{
 use crate::step_config::StepConfig;
 use crate::{Error, ModelSummary, Result};
 
-/// The parts of a module, with how the parameters are split over the devices of the setting.
+/// The parts of a module, with the sharding of the parameters over the configured devices.
 pub(crate) fn model_summary(module: &dyn Module, setting: &StepConfig, max_depth: usize) -> ModelSummary {
     let several = setting.mesh.num_devices() > 1;
-    let entries: BTreeMap<_, _> = match several {
-        true => of_module(module, setting).into_iter().map(|entry| (entry.name, entry.sharding)).collect(),
-        false => BTreeMap::new(),
+    let entries: BTreeMap<_, _> = if several {
+        of_module(module, setting).into_iter().map(|entry| (entry.name, entry.sharding)).collect()
+    } else {
+        BTreeMap::new()
     };
     ModelSummary::with_shardings(module, max_depth, |name| entries.get(name).cloned())
 }
 
-/// The program that computes the values that entries have now, each with its sharding.
+/// A program that computes the current values of entries, each with its sharding.
 pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Function {
     let entries: Vec<&Entry> = entries.into_iter().collect();
     let mut function = Function::new("eval", vec![], entries.iter().map(|entry| entry.value()).collect());
     for (i, entry) in entries.iter().enumerate() {
         function = function.shard_result(i, entry.sharding.clone());
     }
-    // Once a fit: with another seed it is the same program.
+    // It runs once per fit. Constants become inputs, so another seed gives the same program.
     function.constants_as_inputs()
 }
 
-/// As [`to_compute`], of those that are not given as numbers.
+/// Like [`to_compute`], for the entries without a value on the host.
 pub(crate) fn to_initialize(entries: &[Entry]) -> Function {
     to_compute(entries.iter().filter(|entry| entry.literal().is_none()))
 }
 
-/// Computes them. Of a value on the host, each device gets its shard.
+/// Computes the values of entries. A value on the host is copied to the devices, each of which gets its shard.
 pub(crate) fn compute(runtime: &Runtime, entries: &[Entry]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
     compute_with(runtime, entries, |function| runtime.compile(function))
 }
 
-/// As [`compute`], with a program that `compile` compiles.
+/// Like [`compute`], with `compile` to compile the program.
 fn compute_with(
     runtime: &Runtime,
     entries: &[Entry],
@@ -70,11 +71,11 @@ fn compute_with(
     Ok(arrays)
 }
 
-/// The values that a step takes.
+/// The values that a step takes and returns.
 pub(crate) trait StepState {
-    /// Adds an argument for each entry; what the step changes is donated.
+    /// Adds an argument for each entry. Entries that the step changes are donated.
     fn arguments<'a>(&'a mut self, changes: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()>;
-    /// Puts a value that the step returned in its place.
+    /// Stores a value that the step returned.
     fn put(&mut self, id: EntryId, array: DeviceArray);
 }
 
@@ -90,7 +91,7 @@ impl<A: Borrow<DeviceArray>> StepState for Fixed<'_, A> {
     fn put(&mut self, _: EntryId, _: DeviceArray) {}
 }
 
-/// All tensors of the state with their values. Dropped, it gives the module its values back.
+/// All tensors of the state with their values. On drop, it returns the values to the module.
 pub(crate) struct State {
     layout: Arc<StateLayout>,
     arrays: Vec<Option<DeviceArray>>,
@@ -98,8 +99,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Moves the values to the devices: those of a checkpoint, one an entry, or else those that the entries have, which
-    /// one program computes. The module's variables are left without a value while the state lives.
+    /// Moves the values to the devices: those of a checkpoint, one per entry, or else the current values of the
+    /// entries, which one program computes. The module's variables have no value while the state lives.
     pub(crate) fn new(
         layout: Arc<StateLayout>,
         checkpoint: Option<Vec<Restored>>,
@@ -119,23 +120,23 @@ impl State {
         for variable in layout.module().iter().flat_map(Entry::variables) {
             variable.set(Tensor::poison(
                 "fit",
-                "the module is being trained; its values are back when fit returns, or when the TrainStep is dropped",
+                "the module is being trained; it has values again when fit returns, or when the TrainStep is dropped",
             ));
         }
         Ok(State { layout, arrays: arrays.into_iter().map(Some).collect(), runtime: runtime.clone() })
     }
 
-    /// Puts values of a checkpoint, one an entry, in the place of those that are here.
+    /// Replaces all values with those of a checkpoint, one per entry.
     pub(crate) fn replace(&mut self, values: Vec<Restored>, runtime: &Runtime) -> Result<()> {
         for ((array, entry), value) in self.arrays.iter_mut().zip(self.layout.entries()).zip(values) {
-            // There may be no room for both.
+            // Drop the old value first: there may be no room for both.
             *array = None;
             *array = Some(value.to_devices(entry, runtime)?);
         }
         Ok(())
     }
 
-    /// The bytes in the memory of each device of this process.
+    /// The bytes on each device of this process.
     pub(crate) fn bytes(&self) -> Vec<usize> {
         let mut bytes = vec![];
         for array in self.arrays.iter().flatten() {
@@ -153,20 +154,24 @@ impl State {
         self.arrays[id.index()].as_ref().ok_or_else(|| lost(&self.layout[id].name))
     }
 
-    /// The values that a module is validated with, in the order of its variables: averages where there are some. Those of
-    /// another dtype than the module's are converted, by the program of [`StateLayout::to_validate_with`].
+    /// The values to validate a module with, in the order of its variables: averages where they exist. `converted`
+    /// holds the averages whose dtype differs from the module's, as converted by [`StateLayout::to_validate_with`].
     pub(crate) fn validated<'a>(&'a self, converted: &'a [DeviceArray]) -> Result<Vec<&'a DeviceArray>> {
         let mut converted = converted.iter();
-        let value = |(entry, id): (&Entry, EntryId)| match self.layout[id].ty == entry.ty {
-            true => self.array(id),
-            false => converted.next().ok_or_else(|| lost(&entry.name)),
+        let value = |(entry, id): (&Entry, EntryId)| {
+            if self.layout[id].ty == entry.ty {
+                self.array(id)
+            } else {
+                converted.next().ok_or_else(|| lost(&entry.name))
+            }
         };
         self.layout.module().iter().zip(self.layout.served()).map(value).collect()
     }
 }
 
 impl StateLayout {
-    /// The program that converts averages to the module's dtypes, with what it converts; none where all fit.
+    /// The program that converts averages to the module's dtypes, with the converted entries. `None` if all dtypes
+    /// match.
     pub(crate) fn to_validate_with(&self) -> Option<(Function, Vec<EntryId>)> {
         let served = self.module().iter().zip(self.served());
         let misfits: Vec<(&Entry, EntryId)> = served.filter(|(entry, id)| self[*id].ty != entry.ty).collect();
@@ -181,7 +186,7 @@ impl StateLayout {
         (!ids.is_empty()).then_some((function, ids))
     }
 
-    /// The program that copies some of the values, joined ones row by row.
+    /// The program that copies some of the values. Joined ones are copied row by row.
     pub(crate) fn to_copy(&self, ids: &[EntryId]) -> Function {
         let inputs = self.placeholders(ids);
         let copies = ids.iter().zip(&inputs).map(|(&id, input)| self[id].split(input));
@@ -202,10 +207,10 @@ impl StateLayout {
     }
 }
 
-/// A value of a checkpoint on its way to the devices of this process.
+/// A value of a checkpoint, to be moved to the devices of this process.
 pub(crate) enum Restored {
     Whole(Literal),
-    /// What the devices have of it, by where it begins.
+    /// The blocks that this process's devices hold, by their start.
     Parts(BTreeMap<Vec<usize>, Literal>),
 }
 
@@ -256,8 +261,8 @@ impl Drop for State {
     }
 }
 
-/// The values that have a name each. The rows of a joined one are copied on the devices; where that fails they are copied
-/// when somebody asks for them.
+/// The named values in an entry. The rows of a joined entry are copied on the devices. If that fails, each row is
+/// copied when it is used.
 fn split(entry: &Entry, array: DeviceArray, runtime: &Runtime) -> Vec<Tensor> {
     let whole = Tensor::placeholder(entry.name.clone(), entry.ty.clone());
     let rows = entry.is_joined().then(|| {
@@ -293,7 +298,7 @@ mod tests {
     struct Net(Linear);
 
     #[test]
-    fn the_table_of_a_model_tells_how_its_parameters_are_split() {
+    fn the_summary_of_a_model_shows_how_its_parameters_are_split() {
         let shapes = |devices: usize| {
             let mesh = Mesh::new([("data", devices)]).unwrap();
             let options = Trainer::builder().strategy(Strategy::Fsdp).options().unwrap();

@@ -1,6 +1,6 @@
-//! Parameters of equal layers that run as a scan are joined in the state: they are the rows of one tensor, `[layers, …]`, and
-//! so is what belongs to them. A step takes that tensor as it is, and the optimizer changes it as one. For users each row
-//! keeps its name: in checkpoints, in messages and in the module.
+//! Joined parameters. If equal layers run as a scan, the state stores their parameters as the rows of one tensor,
+//! `[layers, …]`, and likewise the optimizer's state for them. A step takes the joined tensor, and the optimizer
+//! updates it as one. For users, each row keeps its name: in checkpoints, in messages and in the module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
@@ -13,8 +13,9 @@ use crate::Result;
 use crate::step_config::optimizers::Optimizers;
 use crate::step_config::phases::Phases;
 
-/// For each tensor that the parameters become the numbers of those that are its rows, or of the one that it is. `scanned` says
-/// which variables scans stack; those are joined which lie alike, and which training treats alike and element by element.
+/// For each tensor of the state, the indices of the parameters that are its rows. `scanned` lists the variables that
+/// scans stack. They are joined if they have the same type and sharding, and if training treats them alike and element
+/// by element.
 pub(super) fn groups(
     parameters: &[(String, Parameter)],
     entries: &[Entry],
@@ -22,38 +23,38 @@ pub(super) fn groups(
     optimizers: &Optimizers,
     phases: &Phases,
 ) -> Vec<Vec<usize>> {
-    let kind = |number: &usize| {
-        let ((name, parameter), entry) = (&parameters[*number], &entries[*number]);
+    let kind = |index: &usize| {
+        let ((name, parameter), entry) = (&parameters[*index], &entries[*index]);
         let gathered = matches!(entry.origin, Origin::Module { gathered: true, .. });
-        let lies = (entry.ty.clone(), entry.sharding.clone(), gathered);
-        (lies, optimizers.training(name, parameter), phases.unfreezing_of(name))
+        let storage = (entry.ty.clone(), entry.sharding.clone(), gathered);
+        (storage, optimizers.training(name, parameter), phases.unfreezing_of(name))
     };
-    let fit = |rows: &[usize]| {
-        let ((ty, ..), whose, _) = kind(&rows[0]);
+    let can_join = |rows: &[usize]| {
+        let ((ty, ..), optimizer, _) = kind(&rows[0]);
         let names: Vec<&str> = rows.iter().map(|&row| parameters[row].0.as_str()).collect();
-        let stacks = whose.is_none_or(|whose| {
-            let optimizer = &optimizers.members()[whose].optimizer;
-            let remembered = optimizer.state(names[0], &ty);
-            optimizer.updates_stacked(&names, &ty) && remembered.iter().all(|(_, first)| *first.shape() == ty.shape)
+        let stacks = optimizer.is_none_or(|optimizer| {
+            let optimizer = &optimizers.members()[optimizer].optimizer;
+            let state = optimizer.state(names[0], &ty);
+            optimizer.updates_stacked(&names, &ty) && state.iter().all(|(_, first)| *first.shape() == ty.shape)
         });
         stacks && rows.iter().all(|row| kind(row) == kind(&rows[0]))
     };
-    let cells: Vec<Variable> = parameters.iter().map(|(_, parameter)| parameter.variable()).collect();
+    let all_variables: Vec<Variable> = parameters.iter().map(|(_, parameter)| parameter.variable()).collect();
     let (mut joined, mut taken) = (BTreeMap::new(), BTreeSet::new());
     for variables in scanned.iter().filter(|variables| variables.len() > 1) {
-        let number = |variable: &Variable| cells.iter().position(|cell| cell.is(variable));
-        let Some(rows) = variables.iter().map(number).collect::<Option<Vec<usize>>>() else { continue };
+        let index = |variable: &Variable| all_variables.iter().position(|other| other.is(variable));
+        let Some(rows) = variables.iter().map(index).collect::<Option<Vec<usize>>>() else { continue };
         let distinct: BTreeSet<usize> = rows.iter().copied().collect();
-        if distinct.len() == rows.len() && distinct.is_disjoint(&taken) && fit(&rows) {
+        if distinct.len() == rows.len() && distinct.is_disjoint(&taken) && can_join(&rows) {
             taken.extend(distinct);
             joined.insert(rows[0], rows);
         }
     }
-    let group = |number| joined.remove(&number).or_else(|| (!taken.contains(&number)).then(|| vec![number]));
+    let group = |index| joined.remove(&index).or_else(|| (!taken.contains(&index)).then(|| vec![index]));
     (0..parameters.len()).filter_map(group).collect()
 }
 
-/// The entries of a module, of which those at the head are joined by these groups.
+/// Joins the parameters at the head of a module's entries by these groups.
 pub(super) fn join(entries: Vec<Entry>, groups: &[Vec<usize>]) -> Vec<Entry> {
     let parameters: usize = groups.iter().map(Vec::len).sum();
     let joined = groups.iter().map(|rows| {
@@ -81,22 +82,22 @@ impl Entry {
         !self.rows.is_empty()
     }
 
-    /// The names that users know: those of the rows, or its own.
+    /// The names for users: those of the rows, or its own.
     pub(crate) fn names(&self) -> &[String] {
         if self.is_joined() { &self.rows } else { slice::from_ref(&self.name) }
     }
 
-    /// The type of what has one of those names.
+    /// The type of a value with one of those names.
     pub(crate) fn row_type(&self) -> TensorType {
         TensorType::new(self.ty.dtype, &self.ty.shape[usize::from(self.is_joined())..])
     }
 
-    /// How that lies.
+    /// The sharding of a value with one of those names.
     pub(crate) fn row_sharding(&self) -> Sharding {
         if self.is_joined() { self.sharding.row() } else { self.sharding.clone() }
     }
 
-    /// What has those names, of a value of this entry.
+    /// Splits a value of this entry into one value per name.
     pub(crate) fn split(&self, value: &Tensor) -> Vec<Tensor> {
         match self.rows.len() {
             0 => vec![value.clone()],
@@ -104,7 +105,7 @@ impl Entry {
         }
     }
 
-    /// The value of this entry, of what has those names.
+    /// Joins one value per name into a value of this entry.
     pub(crate) fn stack(&self, values: &[Tensor]) -> Tensor {
         match values {
             [single] if !self.is_joined() => single.clone(),
@@ -112,7 +113,7 @@ impl Entry {
         }
     }
 
-    /// As [`Entry::stack`], on the host, of whole values or of the same part of each.
+    /// Like [`Entry::stack`], on the host, for whole values or for the same block of each.
     pub(crate) fn stack_literals(&self, mut literals: Vec<Literal>) -> Result<Literal> {
         if !self.is_joined() && literals.len() == 1 {
             return Ok(literals.remove(0));
@@ -123,13 +124,13 @@ impl Entry {
         Ok(Literal::from_bytes(ty, &bytes.concat())?)
     }
 
-    /// The parts of the named rows that a part of this entry holds.
+    /// The block of each row for a block of this entry.
     pub(crate) fn row_block(&self, block: &Block) -> Block {
         let skipped = usize::from(self.is_joined());
         Block { start: block.start[skipped..].to_vec(), size: block.size[skipped..].to_vec() }
     }
 
-    /// What belongs to each element of this entry, with names made of those here.
+    /// An entry with the same elements, for example an optimizer's state. `name` maps the names.
     pub(super) fn alike(&self, name: impl Fn(&str) -> String, dtype: DType, origin: Origin) -> Entry {
         Entry {
             name: name(&self.name),
@@ -152,7 +153,7 @@ mod tests {
     use crate::step_config::Choices;
     use crate::{Plan, Strategy, Trainer};
 
-    /// The joined entries of three layers, each with its type and how it lies.
+    /// The joined entries of three layers, each with its type and sharding.
     fn joined(optimizer: impl Optimizer, frozen: &[&str]) -> Vec<String> {
         let layers: Vec<Linear> = (0..3).map(|_| Linear::new(16, 8)).collect();
         layers.initialize(0);

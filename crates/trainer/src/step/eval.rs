@@ -31,15 +31,15 @@ use crate::{BatchLimit, Error, LogPoint, Progress, Result};
 pub struct EvalStep {
     evaluation: Evaluation,
     averages: Option<Averages>,
-    of: Arc<()>,
+    step_identity: Arc<()>,
 }
 
 impl TrainStep<'_> {
-    /// The module's `validation_step`, to be run with the weights of this step whenever you want; see [`EvalStep`]. It is
-    /// recorded and compiled now.
+    /// Compiles the module's `validation_step`, to run it with the weights of this training step at any time; see
+    /// [`EvalStep`].
     ///
     /// # Errors
-    /// A mistake in the step, with its line; a step that logs nothing; a loader that does not fit the devices.
+    /// A mistake in the step, with its line; a step that logs nothing; a loader whose batches the devices cannot share.
     pub fn eval_step(&self, loader: &DataLoader) -> Result<EvalStep> {
         let result = EvalStep::new(self, loader);
         self.shared(result)
@@ -62,16 +62,16 @@ impl EvalStep {
         let averages = step.state.layout().to_validate_with();
         let averages = averages.map(|(f, entries)| runtime.compile(&f).map(|it| (it, entries))).transpose()?;
         let evaluation = Evaluation { stage, dataset: String::new(), step: compiled, loader };
-        Ok(EvalStep { evaluation, averages, of: step.identity.clone() })
+        Ok(EvalStep { evaluation, averages, step_identity: step.identity.clone() })
     }
 
-    /// Runs the step over all batches of its loader with the current weights of the training step, averages of them where
-    /// the Trainer keeps some, and waits for what it logs.
+    /// Runs the step over all batches of its loader and waits for the logged values. It uses the current weights of the
+    /// training step, or their averages if the Trainer averages weights.
     ///
     /// # Errors
-    /// Another training step than that which has made it; a sample that cannot be read; what the device reports.
+    /// A training step other than the one that made this; a sample that cannot be read; an error of the device.
     pub fn run(&self, step: &TrainStep<'_>) -> Result<LogPoint> {
-        if !Arc::ptr_eq(&self.of, &step.identity) {
+        if !Arc::ptr_eq(&self.step_identity, &step.identity) {
             return Err(Error::of_another_step("eval step", "eval_step"));
         }
         let result = self.evaluate(step);
@@ -89,7 +89,7 @@ impl EvalStep {
         point([evaluation], &literals, (epoch, global_step))
     }
 
-    /// How often the step was compiled: once for each shape of batches, or not at all if the program was there.
+    /// How many times the step was compiled: once for each shape of batches, or never if the programs were cached.
     pub fn compilations(&self) -> u64 {
         self.evaluation.step.compilations()
     }

@@ -1,4 +1,4 @@
-//! [`StepFunction`]: a function of a user's values and the current weights of a [`TrainStep`].
+//! [`StepFunction`]: a function of your own inputs and the current weights of a [`TrainStep`].
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;
 use crate::{Error, Result};
 
-/// A function of values of your own and of the weights that are being trained, called often: actions by a policy in
-/// reinforcement learning, samples of a generator. [`TrainStep::function`] makes it.
+/// A function of your own inputs and the weights in training, to be called often: the actions of a policy in
+/// reinforcement learning, or samples of a generator. [`TrainStep::function`] makes it.
 ///
-/// It is compiled at the first call, and again for inputs of other shapes or dtypes, and the first recompilation is reported; new
-/// numbers are the same program. The closure runs only when it is recorded: what changes must be an input. For random
-/// numbers give it a key.
+/// It is compiled at the first call, and again for inputs with other shapes or dtypes; other values reuse the program.
+/// A note reports the first recompilation. The closure runs only while it is recorded, so everything that changes must
+/// be an input. For random numbers, pass a key.
 ///
 /// ```no_run
 /// # use fulmen_nn::Linear;
@@ -33,14 +33,13 @@ use crate::{Error, Result};
 pub struct StepFunction<'m> {
     name: String,
     jit: Jit<'m>,
-    of: Arc<()>,
+    step_identity: Arc<()>,
 }
 
 impl<'m> TrainStep<'m> {
-    /// A function of values of your own and of the current weights, to be called often: actions by a policy, samples of a
-    /// generator. It is recorded when it is first called, in evaluation mode and with the precision of the step; the name
-    /// shows in messages. See [`StepFunction`]. A function without weights is made by
-    /// [`Runtime::jit`](fulmen_tensor::Runtime::jit).
+    /// Makes a function of your own inputs and the current weights, to be called often: actions of a policy, samples of
+    /// a generator. It is recorded at its first call, in evaluation mode and with the step's precision. Messages show
+    /// `name`. See [`StepFunction`]. For a function without weights, use [`Runtime::jit`](fulmen_tensor::Runtime::jit).
     pub fn function(&self, name: &str, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm) -> StepFunction<'m> {
         let (module, seed) = (self.module, self.position.seed);
         let entries: Vec<Entry> = self.state.layout().module().to_vec();
@@ -53,18 +52,18 @@ impl<'m> TrainStep<'m> {
             module.set_random_key(&random::key(seed));
             autocast(precision, || f(inputs))
         });
-        StepFunction { name: name.to_owned(), jit, of: self.identity.clone() }
+        StepFunction { name: name.to_owned(), jit, step_identity: self.identity.clone() }
     }
 }
 
 impl StepFunction<'_> {
-    /// Calls the function with these values and the current weights of the training step, and waits for what it gives.
+    /// Calls the function with these inputs and the current weights of the training step, and waits for the results.
     ///
     /// # Errors
-    /// Another training step than that which has made it; a mistake in the function, with its line; another number of inputs
-    /// than in the first call; what the device reports.
+    /// A training step other than the one that made this; a mistake in the function, with its line; a different number
+    /// of inputs than in the first call; an error of the device.
     pub fn call(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
-        if !Arc::ptr_eq(&self.of, &step.identity) {
+        if !Arc::ptr_eq(&self.step_identity, &step.identity) {
             return Err(Error::of_another_step(&format!("function `{}`", self.name), "function"));
         }
         let result = self.compute(step, inputs);
@@ -80,7 +79,7 @@ impl StepFunction<'_> {
         process_group::arrive(step.executor.hosts(), step.runtime.read(&outputs.iter().collect::<Vec<_>>())?)
     }
 
-    /// How many combinations of types the function was compiled for.
+    /// The number of programs compiled: one for each combination of input types.
     pub fn programs(&self) -> usize {
         self.jit.programs()
     }

@@ -1,4 +1,4 @@
-//! [`TrainStep`]: a compiled training step with the state that it changes, for loops that the user writes, and for `fit`.
+//! [`TrainStep`]: a compiled training step with its state, for the user's own loops and for `fit`.
 
 use std::panic::Location;
 use std::path::{Path, PathBuf};
@@ -32,12 +32,12 @@ use crate::step_config::StepConfig;
 use crate::step_config::limits::Limits;
 use crate::{Error, EvaluationSets, Plan, Profiler, Progress, Result, Strategy, TrainDuration, TrainingModule};
 
-/// A compiled training step with its state on the devices, for a loop of one's own. [`Trainer::train_step`] makes it.
+/// A compiled training step with its state on the devices, for your own loop. [`Trainer::train_step`] makes it.
 ///
-/// [`run`](TrainStep::run) trains on one batch: forward, backward, clipping, optimizer, schedule, batch statistics, random
-/// keys and the sums of what is logged are one program, as in [`Trainer::fit`]. The host is a few steps ahead of the device
-/// and waits only where you read something. While the step lives it holds the values of the module; dropped, it gives them
-/// back.
+/// [`run`](TrainStep::run) trains on one batch. One program computes forward, backward, clipping, optimizer, schedule,
+/// batch statistics, random keys and the sums of logged values, as in [`Trainer::fit`]. The host runs a few steps ahead
+/// of the device and waits only when you read a value. The step holds the module's values while it lives; when dropped,
+/// it gives them back.
 ///
 /// ```
 /// # use fulmen_data::{DataLoader, TensorDataset};
@@ -74,8 +74,8 @@ use crate::{Error, EvaluationSets, Plan, Profiler, Progress, Result, Strategy, T
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Of several processes each makes the same step and runs it on its part of the same batches; reading, validating, saving
-/// and loading need all of them.
+/// With several processes, each makes the same step and runs it on its part of the same batches. All of them must take
+/// part in reading, validating, saving and loading.
 ///
 /// [`Trainer::train_step`]: crate::Trainer::train_step
 /// [`Trainer::fit`]: crate::Trainer::fit
@@ -84,13 +84,13 @@ pub struct TrainStep<'m> {
     pub(crate) setting: StepConfig,
     pub(crate) runtime: Runtime,
     pub(crate) executor: Executor<Reading>,
-    /// The step of each phase that is not over. What is logged is the same in all of them.
+    /// The step of each remaining phase. All of them log the same values.
     pub(crate) steps: Vec<CompiledStep>,
     pub(crate) state: State,
     key: DeviceArray,
-    /// The sums of what was logged since the last read; none directly after one.
+    /// The sums since the last read; `None` directly after a read.
     pub(crate) sums: Option<DeviceArray>,
-    /// Pictures and their like, of the latest step.
+    /// Media of the latest step.
     pub(crate) media: Vec<DeviceArray>,
     pub(crate) position: Position,
     pub(crate) train: DataLoader,
@@ -98,16 +98,16 @@ pub struct TrainStep<'m> {
     plan: Plan,
     pub(crate) reads: Reads,
     pub(crate) bad: BadCount,
-    /// What is made for this step is told by it from what is made for another.
+    /// Identifies this step, to reject functions that another step made.
     pub(super) identity: Arc<()>,
     guard: Option<process_group::Guard>,
 }
 
-/// What converts averages of weights to the module's dtypes, and which those are.
+/// The program that converts averages to the module's dtypes, and the entries that it converts.
 pub(crate) type Averages = (Compiled, Vec<EntryId>);
 
 impl<'m> TrainStep<'m> {
-    /// A step for a loop of the user's.
+    /// Opens a step for a user's loop.
     pub(crate) fn open(
         session: &mut Session,
         module: &'m dyn TrainingModule,
@@ -115,14 +115,14 @@ impl<'m> TrainStep<'m> {
     ) -> Result<TrainStep<'m>> {
         check_options(session)?;
         let setting = session.setting()?;
-        let (start, prepared) = ResumePoint::find(&setting.options, session.hosts.as_ref(), |start| {
-            let prepared = trace_fit(module, &setting, start.position.seed, loader, &EvaluationSets::from(None))?;
-            let TracedFit { train, layout, program, limits, .. } = &prepared;
+        let (start, traced) = ResumePoint::find(&setting.options, session.hosts.as_ref(), |start| {
+            let traced = trace_fit(module, &setting, start.position.seed, loader, &EvaluationSets::from(None))?;
+            let TracedFit { train, layout, program, limits, .. } = &traced;
             start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
-            Ok(prepared)
+            Ok(traced)
         })?;
-        agree(session, "train_step", module, &prepared, &start)?;
-        let mut step = TrainStep::new(session, module, &setting, prepared, start, None)?;
+        agree(session, "train_step", module, &traced, &start)?;
+        let mut step = TrainStep::new(session, module, &setting, traced, start, None)?;
         step.guard = session.hosts.as_ref().map(|hosts| hosts.guard());
         Ok(step)
     }
@@ -132,24 +132,24 @@ impl<'m> TrainStep<'m> {
         session: &mut Session,
         module: &'m dyn TrainingModule,
         setting: &StepConfig,
-        prepared: TracedFit,
+        traced: TracedFit,
         start: ResumePoint,
         interrupt: Option<fulmen_signals::Guard>,
     ) -> Result<TrainStep<'m>> {
-        let TracedFit { plan, limits, train, layout, program, .. } = prepared;
+        let TracedFit { plan, limits, train, layout, program, .. } = traced;
         let ResumePoint { position, values, logs, .. } = start;
         let runtime = session.runtime.clone();
         let executor = Executor::new(&runtime, session.hosts.as_ref(), interrupt);
         module.initialize(position.seed);
         let first = layout.phases.at(position.epoch, position.batch);
-        // The step is lowered, and what is on disk is loaded, while the devices compute the starting values.
+        // Lower the step, and load cached programs, while the devices compute the starting values.
         let (state, mut preloaded) = thread::scope(|scope| {
             let steps = program.steps.get(first).into_iter().flat_map(StepProgram::functions);
             let runtime = &runtime;
             let preload = |step| thread::Builder::new().spawn_scoped(scope, move || runtime.preload(step)).ok();
             let threads: Vec<_> = steps.map_while(preload).collect();
             let state = State::new(layout, values, runtime, |f| session.compile_one("starting values", f))?;
-            // What goes wrong is told when the step is compiled.
+            // Compiling the step reports any error.
             let preloaded: Vec<_> = threads.into_iter().map_while(|thread| thread.join().ok()?.ok()).collect();
             Ok::<_, Error>((state, preloaded))
         })?;
@@ -158,8 +158,8 @@ impl<'m> TrainStep<'m> {
         }
         if plan.total_steps == NO_LIMIT {
             note(
-                "note: only max_time ends this run, so that its steps are not known: a schedule over Plan::total_steps stays \
-                 where it begins. Set max_steps or max_epochs too for one",
+                "note: only max_time ends this run, so the number of steps is not known: a schedule over Plan::total_steps \
+                 stays at its start. Set max_steps or max_epochs too for such a schedule",
             );
         }
         session.record.measured.clear();
@@ -199,8 +199,8 @@ impl<'m> TrainStep<'m> {
         })
     }
 
-    /// The batches that are still to come, on the devices, some of them ahead of the loop: one stream over all epochs, up to
-    /// `max_epochs` or `max_steps`. Each batch knows its epoch and its number in it.
+    /// The remaining batches on the devices, some of them prefetched: one stream over all epochs, up to `max_epochs` or
+    /// `max_steps`. Each batch has its epoch and its index in it.
     pub fn batches(&self) -> impl Iterator<Item = Result<DeviceBatch>> + use<> {
         let Position { epoch, batch, .. } = self.position;
         let batches = self.train.epochs(epoch..self.limits.epochs, batch as usize);
@@ -211,16 +211,16 @@ impl<'m> TrainStep<'m> {
         batches.take(usize::try_from(left).unwrap_or(usize::MAX)).map(|batch| Ok(batch?))
     }
 
-    /// A batch of values that no loader has read, of a game say: for each field of the loader its values, `[batch, …]`. All
-    /// rows are real samples. Of several processes each gives the whole batch.
+    /// Makes a batch of values that no loader reads, for example from a game. It takes values `[batch, …]` for each
+    /// field of the loader. All rows count as real samples. With several processes, each passes the whole batch.
     ///
     /// # Errors
-    /// A field that is missing, unknown or of another type than the loader's.
+    /// A field that is missing, unknown or of a different type than the loader's.
     #[track_caller]
     pub fn batch(&self, fields: &[(&str, &Literal)]) -> Result<DeviceBatch> {
-        let at = Location::caller();
-        let refused = |why: String| Error::usage(format!("batch: {why}\n  at {at}"));
-        let given = |name: &str| fields.iter().find(|field| field.0 == name).map(|field| field.1);
+        let line = Location::caller();
+        let refused = |why: String| Error::usage(format!("batch: {why}\n  at {line}"));
+        let value_of = |name: &str| fields.iter().find(|field| field.0 == name).map(|field| field.1);
         let rows = self.train.batch_size();
         let ty = |field: &fulmen_data::Field| TensorType::new(field.dtype, [&[rows], &field.shape[..]].concat());
         let shapes = self.train.shapes();
@@ -229,35 +229,35 @@ impl<'m> TrainStep<'m> {
             return Err(refused(format!("there is no field `{name}`; the loader has: {}", known.join(", "))));
         }
         let fits = |shape: &Vec<fulmen_data::Field>| {
-            shape.iter().all(|field| given(&field.name).is_some_and(|value| *value.ty() == ty(field)))
+            shape.iter().all(|field| value_of(&field.name).is_some_and(|value| *value.ty() == ty(field)))
         };
         let Some(bucket) = shapes.iter().position(fits) else {
-            // Named by the last of the shapes, which is the largest.
-            let problem = shapes.iter().rev().flatten().find_map(|field| match given(&field.name) {
+            // Report the mismatch with the last shape, which is the largest.
+            let problem = shapes.iter().rev().flatten().find_map(|field| match value_of(&field.name) {
                 None => Some(format!("the field `{}` ({}) is missing", field.name, ty(field))),
                 Some(value) if *value.ty() != ty(field) => {
                     Some(format!("the field `{}` is {}, expected {}", field.name, value.ty(), ty(field)))
                 }
                 Some(_) => None,
             });
-            return Err(refused(problem.unwrap_or_else(|| "its fields are those of different shapes".into())));
+            return Err(refused(problem.unwrap_or_else(|| "its fields match different shapes of the loader".into())));
         };
         let sharding = Strategy::batch(self.runtime.mesh());
         let mask = Literal::from_slice(&vec![1.0f32; rows], [rows])?;
-        let values = shapes[bucket].iter().filter_map(|field| given(&field.name)).chain([&mask]);
+        let values = shapes[bucket].iter().filter_map(|field| value_of(&field.name)).chain([&mask]);
         let arrays = values.map(|value| self.runtime.to_devices(value, &sharding)).collect::<Result<_, _>>()?;
         let Progress { epoch, batch, .. } = self.progress();
         Ok(DeviceBatch { arrays, valid: self.train.local_batch_size(), epoch, index: batch as usize, bucket })
     }
 
-    /// Trains on a batch, and says the progress of training. It returns as soon as the work is queued; values of the step
-    /// come with [`logs`](TrainStep::logs).
+    /// Trains on a batch and returns the progress of training. It returns as soon as the work is queued.
+    /// [`logs`](TrainStep::logs) reads the step's values.
     ///
-    /// Epochs are counted by the batches that were run, whatever batches they are.
+    /// Epochs are counted by the number of batches run, from any source.
     ///
     /// # Errors
-    /// A batch of other shapes than the loader's; what the device reports of this step or one of those before. After that
-    /// the state is lost; go on with [`load`](TrainStep::load).
+    /// A batch with other shapes than the loader's; an error of the device in this step or an earlier one. After an
+    /// error of the device the state is lost; continue with [`load`](TrainStep::load).
     #[track_caller]
     pub fn run(&mut self, batch: &DeviceBatch) -> Result<Progress> {
         let checked = self.check(batch, Location::caller());
@@ -267,7 +267,7 @@ impl<'m> TrainStep<'m> {
         Ok(self.progress())
     }
 
-    /// Hands a step to the device, and says whether it had to wait for room there.
+    /// Queues a step on the device. Returns whether it had to wait for room in the queue.
     pub(crate) fn launch(&mut self, batch: &DeviceBatch) -> Result<bool> {
         if self.position.batch >= self.train.len() as u64 {
             self.position.epoch += 1;
@@ -284,35 +284,35 @@ impl<'m> TrainStep<'m> {
         Ok(busy)
     }
 
-    /// The number among the compiled steps of the one that the next batch runs.
+    /// The index among the compiled steps of the one for the next batch.
     fn phase(&self) -> usize {
         let (phases, Position { epoch, batch, .. }) = (&self.state.layout().phases, &self.position);
         (phases.at(*epoch, *batch) + self.steps.len()).saturating_sub(phases.count())
     }
 
-    /// The step that the next batch runs.
+    /// The compiled step for the next batch.
     pub(crate) fn program(&self) -> &CompiledStep {
         &self.steps[self.phase()]
     }
 
-    /// Whether the latest batch was the last of those that the optimizer steps for.
+    /// Whether the optimizer stepped after the latest batch.
     pub(crate) fn stepped(&self) -> bool {
         let batch = self.position.batch;
         batch.is_multiple_of(self.setting.accumulation().every(self.position.epoch)) || batch >= self.train.len() as u64
     }
 
-    /// The batch must be one that the step was recorded for.
-    fn check(&self, batch: &DeviceBatch, at: &Location<'_>) -> Result<()> {
+    /// Checks that the step was recorded for batches like this one.
+    fn check(&self, batch: &DeviceBatch, line: &Location<'_>) -> Result<()> {
         let rows = self.train.batch_size();
         let fields = self.train.shapes().get(batch.bucket).map_or(&[][..], |fields| &fields[..]);
-        let of_field = |(field, array): (&fulmen_data::Field, &DeviceArray)| {
+        let matches = |(field, array): (&fulmen_data::Field, &DeviceArray)| {
             let dims = array.ty().shape.dims();
             array.dtype() == field.dtype && dims.first() == Some(&rows) && dims[1..] == field.shape[..]
         };
-        if batch.arrays.len() == fields.len() + 1 && fields.iter().zip(&batch.arrays).all(of_field) {
+        if batch.arrays.len() == fields.len() + 1 && fields.iter().zip(&batch.arrays).all(matches) {
             return Ok(());
         }
-        let found: Vec<String> = batch.arrays.iter().map(|array| array.ty().to_string()).collect();
+        let actual: Vec<String> = batch.arrays.iter().map(|array| array.ty().to_string()).collect();
         let expected: Vec<String> = fields
             .iter()
             .map(|field| {
@@ -320,9 +320,9 @@ impl<'m> TrainStep<'m> {
             })
             .collect();
         Err(Error::usage(format!(
-            "run: the batch is not of the loader that the step was made with: it has [{}], expected [{}, mask f32[{rows}]]. \
-             Take batches of `batches()`, or make one with `batch()`\n  at {at}",
-            found.join(", "),
+            "run: the batch does not match the loader of this step: it has [{}], expected [{}, mask f32[{rows}]]. \
+             Take batches from `batches()`, or make one with `batch()`\n  at {line}",
+            actual.join(", "),
             expected.join(", ")
         )))
     }
@@ -333,24 +333,24 @@ impl<'m> TrainStep<'m> {
         Progress { epoch, batch, batches: self.train.len() as u64, global_step }
     }
 
-    /// How long training is going to be by the Trainer's options, as the optimizer's schedule was told.
+    /// How long the training will be according to the options. The optimizer's schedule uses the same plan.
     pub fn plan(&self) -> Plan {
         self.plan
     }
 
-    /// How often the step was compiled: once for each shape of batches, or not at all if the program was there.
+    /// How many times the step was compiled: once for each shape of batches, or never if the programs were cached.
     pub fn compilations(&self) -> u64 {
         self.steps.iter().map(CompiledStep::compilations).sum()
     }
 
-    /// What was logged since the last call, as means over the steps since then: starts to read it, and does not wait. Pictures,
-    /// texts and histograms are those of the latest step, and there where `log_every_n_steps` divides its number.
+    /// Starts to read the values logged since the last call, without waiting. Numbers are means over the steps since
+    /// then. Pictures, texts and histograms are those of the latest step, if `log_every_n_steps` divides its number.
     ///
-    /// [`StepLogs::wait`] waits for the device. Where a loop does so after every step, one line on standard error says what
-    /// that costs. To go on meanwhile, keep the [`StepLogs`] for a few steps.
+    /// [`StepLogs::wait`] waits for the device. If a loop waits after every step, one line on standard error reports
+    /// the cost. To avoid the wait, keep the [`StepLogs`] for a few steps.
     ///
     /// # Errors
-    /// What the device reports.
+    /// An error of the device.
     pub fn logs(&mut self) -> Result<StepLogs> {
         let Progress { epoch, global_step, .. } = self.progress();
         let log_point = self.stepped() && global_step.is_multiple_of(self.setting.options.log_every_n_steps);
@@ -361,21 +361,21 @@ impl<'m> TrainStep<'m> {
         self.shared(result)
     }
 
-    /// Waits until the device has done all steps.
+    /// Waits until the device has finished all steps.
     ///
     /// # Errors
-    /// What the device reports of them.
+    /// An error of the device in one of them.
     pub fn block_until_ready(&mut self) -> Result<()> {
         let result = self.executor.drain();
         self.shared(result)
     }
 
-    /// Writes the training state as a checkpoint, a folder as the Trainer writes them, and waits until it is there:
-    /// [`Trainer::fit`] and a step of the same module and optimizer can go on with it ([`load`](TrainStep::load), option
-    /// `ckpt_path`). A checkpoint of that path stays whole until the new one is.
+    /// Writes the training state as a checkpoint, a folder in the Trainer's format, and waits until it is complete.
+    /// [`Trainer::fit`] (option `ckpt_path`) and a step with the same module and optimizer ([`load`](TrainStep::load))
+    /// can continue from it. An earlier checkpoint at that path stays intact until the new one is complete.
     ///
     /// # Errors
-    /// What the device reports; a folder that cannot be written; with `detect_nan`, a state that is not finite.
+    /// An error of the device; a folder that cannot be written; with `detect_nan`, a state that is not finite.
     ///
     /// [`Trainer::fit`]: crate::Trainer::fit
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
@@ -398,7 +398,7 @@ impl<'m> TrainStep<'m> {
         job.run().failure.map_or(Ok(()), Err)
     }
 
-    /// The state of now, for a checkpoint. Without a program that copies all of it, it waits for the steps in flight.
+    /// Takes the current state for a checkpoint. Without a program that copies all of it, waits for the queued steps.
     pub(crate) fn take_state(&mut self, copy: Option<&CopyProgram>) -> Result<Vec<Saved>> {
         if copy.is_none_or(|(_, copied)| copied.len() < self.state.layout().entries().len()) {
             self.executor.drain()?;
@@ -406,7 +406,7 @@ impl<'m> TrainStep<'m> {
         save::take(&self.state, copy, &self.runtime, self.executor.hosts())
     }
 
-    /// What writes a state. With `detect_nan` it must be finite.
+    /// The job that writes a state. With `detect_nan`, the state must be finite.
     pub(crate) fn job(
         &self,
         open: OpenStore,
@@ -416,8 +416,8 @@ impl<'m> TrainStep<'m> {
         outcome: Outcome,
     ) -> Job {
         let names = self.state.layout().names_in_file();
-        // What no step changes may well be infinite, a mask say. Within a group of batches a sum of gradients may be too,
-        // where the scale of the loss is still too large: such a group changes nothing.
+        // Values that no step changes may be infinite, such as a mask. So may sums of gradients within a group of
+        // batches, if the loss scale is still too large: such a group changes nothing.
         let changed = self.program().changes().iter().filter(|_| self.setting.options.detect_nan);
         let changed = changed.flat_map(|id| names[id.index()].clone()).filter(|name| !names::is_grad_sum(name));
         let finite = (self.position.global_step, changed.collect());
@@ -425,11 +425,11 @@ impl<'m> TrainStep<'m> {
         Job { tensors, saves, removals, open, runtime, hosts, finite, outcome }
     }
 
-    /// Takes the training state of a checkpoint that this step or a fit of the same module and optimizer has written. Training
-    /// goes on where it stood there, bit for bit.
+    /// Loads the training state of a checkpoint that this step, or a fit with the same module and optimizer, has
+    /// written. Training continues from there, bit for bit.
     ///
     /// # Errors
-    /// A checkpoint that cannot be read, or is not of such a step; nothing is changed then.
+    /// A checkpoint that cannot be read or does not match the step; nothing is changed then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let result = self.take(path.as_ref());
         self.shared(result)
@@ -444,7 +444,7 @@ impl<'m> TrainStep<'m> {
             Ok(())
         })?;
         let ResumePoint { position, values, logs, .. } = start;
-        // The outcome of what ran before does not matter any more.
+        // The result of earlier steps no longer matters.
         let _ = self.executor.drain();
         self.state.replace(values.unwrap_or_default(), &self.runtime)?;
         self.key = key(&self.runtime, position.seed)?;
@@ -456,16 +456,16 @@ impl<'m> TrainStep<'m> {
         Ok(())
     }
 
-    /// Compares with the other processes, if there are any, what each is about to do.
+    /// Checks with the other processes, if any, that all are about to do the same.
     pub(super) fn agree(&self, what: &str, facts: impl FnOnce(&mut RunFingerprint) -> Result<()>) -> Result<()> {
         process_group::agree(self.executor.hosts(), &self.setting.options, &self.runtime, what, facts)
     }
 
-    /// Does something with the weights of now, averages where there are some.
+    /// Calls `doing` with the current weights, or with their averages if there are any.
     pub(crate) fn with_weights<T>(
         &self,
         averages: Option<&Averages>,
-        doing: impl FnOnce(&[&DeviceArray]) -> Result<T>,
+        action: impl FnOnce(&[&DeviceArray]) -> Result<T>,
     ) -> Result<T> {
         let converted = match averages {
             Some((convert, entries)) => {
@@ -474,10 +474,10 @@ impl<'m> TrainStep<'m> {
             }
             None => vec![],
         };
-        doing(&self.state.validated(&converted)?)
+        action(&self.state.validated(&converted)?)
     }
 
-    /// Tells the other processes of an error, which would wait for this one.
+    /// Reports an error to the other processes, which would otherwise wait for this one.
     pub(super) fn shared<T>(&self, result: Result<T>) -> Result<T> {
         if let (Some(_), Some(hosts), Err(error)) = (&self.guard, self.executor.hosts(), &result) {
             hosts.fail(error);
@@ -486,21 +486,21 @@ impl<'m> TrainStep<'m> {
     }
 }
 
-/// Compares with the other processes what each is about to train, and from which values.
+/// Checks with the other processes that all train the same programs from the same values.
 pub(crate) fn agree(
     session: &Session,
     what: &str,
     module: &dyn TrainingModule,
-    prepared: &TracedFit,
+    traced: &TracedFit,
     start: &ResumePoint,
 ) -> Result<()> {
     let (runtime, seed) = (&session.runtime, start.position.seed);
     session.agree(what, |facts| {
-        for (phase, step) in prepared.program.steps.iter().enumerate() {
-            let name = if phase == 0 { "training".into() } else { prepared.layout.phases.title(phase) };
-            process_group::add_program(facts, &name, step.functions(), &prepared.train, runtime)?;
+        for (phase, step) in traced.program.steps.iter().enumerate() {
+            let name = if phase == 0 { "training".into() } else { traced.layout.phases.title(phase) };
+            process_group::add_program(facts, &name, step.functions(), &traced.train, runtime)?;
         }
-        for set in &prepared.validation {
+        for set in &traced.validation {
             process_group::add_program(
                 facts,
                 &Stage::Validation.title(&set.name),
@@ -509,7 +509,7 @@ pub(crate) fn agree(
                 runtime,
             )?;
         }
-        for program in &prepared.declared {
+        for program in &traced.declared {
             facts.insert(format!("program `{}`", program.name), program.function.fingerprint(runtime.mesh())?);
         }
         match start.fingerprint() {
@@ -518,7 +518,7 @@ pub(crate) fn agree(
             }
             None => {
                 module.initialize(seed);
-                let initial = state::to_compute(prepared.layout.entries()).fingerprint(runtime.mesh())?;
+                let initial = state::to_compute(traced.layout.entries()).fingerprint(runtime.mesh())?;
                 facts.insert("initial values".into(), initial);
             }
         }
@@ -531,43 +531,43 @@ fn key(runtime: &Runtime, seed: u64) -> Result<DeviceArray> {
     Ok(runtime.to_device(&Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?)?)
 }
 
-/// Refuses what only a fit can do.
+/// Rejects options and callbacks that only a fit supports.
 fn check_options(session: &Session) -> Result<()> {
     let options = &session.choices.options;
     if let TrainDuration::Time(_) = options.max_time {
         let time = options.max_time;
         return Err(Error::option(format!(
-            "max_time: it is {time}, and train_step leaves the loop to you: end it there, and leave the option out"
+            "max_time: it is {time}, but train_step leaves the loop to you; end the loop yourself, and leave the option out"
         )));
     }
     if !options.overfit_batches.is_zero() {
         return Err(Error::option(
-            "overfit_batches: train_step leaves the loop to you: run the same batches again, or set limit_train_batches",
+            "overfit_batches: train_step leaves the loop to you; run the same batches again, or set limit_train_batches",
         ));
     }
     if options.reload_dataloaders_every_n_epochs > 0 {
         return Err(Error::option(
-            "reload_dataloaders_every_n_epochs: train_step leaves the loop to you: make a step for each loader, and go on with \
-             save and load",
+            "reload_dataloaders_every_n_epochs: train_step leaves the loop to you; make a step for each loader, and continue \
+             with save and load",
         ));
     }
     if options.profiler != Profiler::None {
         return Err(Error::option(
-            "profiler: train_step makes no folder for a run; leave the option out, and record with trace::Recording of \
+            "profiler: train_step makes no run folder; leave the option out, and record with trace::Recording of \
              fulmen-tensor",
         ));
     }
     let mut other = None;
     session.callbacks.each(|callback| {
-        // These two are there by themselves.
+        // The Trainer adds these two itself.
         if !["ModelCheckpoint", "ProgressBar"].contains(&callback.name()) {
             other.get_or_insert(callback.name());
         }
     });
     match other {
         Some(callback) => Err(Error::usage(format!(
-            "the Trainer has the callback {callback}, which only fit, validate, test and predict call; train_step leaves the \
-             loop to you: do there what it does"
+            "the Trainer has the callback {callback}, which only fit, validate, test and predict call; remove it, and do its \
+             work in your own loop"
         ))),
         None => Ok(()),
     }

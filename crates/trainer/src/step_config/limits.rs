@@ -1,4 +1,4 @@
-//! [`Limits`]: where a fit ends and where it must not end yet, by the options and the length of an epoch.
+//! [`Limits`]: where a fit ends, and where it must not end yet, from the options and the length of an epoch.
 
 use std::time::Duration;
 
@@ -8,37 +8,37 @@ use crate::plan::NO_LIMIT;
 use crate::rules::accumulate::Accumulation;
 use crate::{Error, Options, Plan, Result, TrainDuration};
 
-/// The field whose elements are tokens.
+/// The field with a sample's tokens.
 const TOKENS: &str = "input_ids";
 
-/// An epoch of the training loader.
+/// The size of an epoch of the training loader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EpochSize {
     pub(crate) batches: u64,
     pub(crate) samples: u64,
     pub(crate) batch_size: u64,
-    /// Tokens of a sample; 0 if they are not counted.
+    /// Tokens per sample; 0 if they are not counted.
     pub(crate) tokens: u64,
 }
 
 impl EpochSize {
-    /// Of a loader, for a run of this length.
+    /// The size of an epoch of this loader, for a run of this length.
     ///
     /// # Errors
-    /// The length is in tokens, and the loader's samples have none, or not all as many.
+    /// The length is in tokens, but the samples have no tokens or differ in their number.
     pub(crate) fn new(loader: &DataLoader, duration: TrainDuration) -> Result<EpochSize> {
         let (samples, batch_size) = (loader.num_samples() as u64, loader.batch_size() as u64);
         let mut tokens = 0;
         if let TrainDuration::Tokens(_) = duration {
             tokens = tokens_of_a_sample(loader).map_err(|why| {
-                Error::option(format!("max_duration: it is {duration}, and {why}; give samples (1e6sa)"))
+                Error::option(format!("max_duration: it is {duration}, but {why}; give samples (1e6sa)"))
             })?;
         }
         Ok(EpochSize { batches: loader.len() as u64, samples, batch_size, tokens })
     }
 }
 
-/// How many tokens each sample of a loader has, or why that is not known.
+/// The number of tokens in each sample of a loader, or why it is not known.
 pub(crate) fn tokens_of_a_sample(loader: &DataLoader) -> Result<u64, &'static str> {
     let ids = loader.fields().iter().find(|field| field.name == TOKENS && field.dtype.is_integer());
     let ids = ids.ok_or("the training loader has no integer field `input_ids`")?;
@@ -48,13 +48,13 @@ pub(crate) fn tokens_of_a_sample(loader: &DataLoader) -> Result<u64, &'static st
     Ok(ids.shape.iter().product::<usize>().max(1) as u64)
 }
 
-/// Where a fit ends: at the first of these that it reaches. What is not limited is [`NO_LIMIT`].
+/// Where a fit ends: at the first of these limits. [`NO_LIMIT`] stands for a limit that is not set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Limits {
     pub(crate) epochs: u64,
     pub(crate) steps: u64,
     pub(crate) time: Option<Duration>,
-    /// What no callback and no time ends earlier.
+    /// Callbacks and `max_time` cannot end training before these.
     pub(crate) min_epochs: u64,
     pub(crate) min_steps: u64,
 }
@@ -69,9 +69,9 @@ impl Limits {
         };
         if let Some(samples) = samples {
             let whole = samples / epoch.samples.max(1);
-            let rest = (samples % epoch.samples.max(1)).div_ceil(epoch.batch_size.max(1));
-            let of_whole = accumulation.steps(whole, epoch.batches);
-            steps = steps.min(of_whole.saturating_add(accumulation.steps_of(whole, rest)));
+            let remainder = (samples % epoch.samples.max(1)).div_ceil(epoch.batch_size.max(1));
+            let whole_steps = accumulation.steps(whole, epoch.batches);
+            steps = steps.min(whole_steps.saturating_add(accumulation.steps_of(whole, remainder)));
         }
         let time = match options.max_time {
             TrainDuration::Time(time) => Some(time),
@@ -81,10 +81,10 @@ impl Limits {
         Limits { epochs, steps, time, min_epochs, min_steps }
     }
 
-    /// How long training is, with epochs of `batches` batches.
+    /// How long the training will be, with epochs of `batches` batches.
     pub(crate) fn plan(&self, batches: u64, accumulation: &Accumulation) -> Plan {
         let total_steps = accumulation.steps(self.epochs, batches).min(self.steps);
-        // An epoch without an end is as long as the run.
+        // An endless epoch is as long as the run.
         let steps_per_epoch = accumulation.steps_of(0, batches).min(total_steps);
         let limited = self.epochs < NO_LIMIT || self.steps < NO_LIMIT;
         let max_epochs = match accumulation.position(total_steps, batches) {
@@ -95,16 +95,16 @@ impl Limits {
         Plan { steps_per_epoch, max_epochs, total_steps }
     }
 
-    /// After how many batches a run ends, with epochs of `batches` batches; limits of time are left out.
+    /// The number of batches in a run, with epochs of `batches` batches, without limits of time.
     pub(crate) fn batches(&self, batches: u64, accumulation: &Accumulation) -> u64 {
-        let of_epochs = self.epochs.saturating_mul(batches);
-        let of_steps = match self.steps {
+        let epoch_limit = self.epochs.saturating_mul(batches);
+        let step_limit = match self.steps {
             NO_LIMIT => NO_LIMIT,
             steps => {
                 let (epochs, rest) = accumulation.position(steps, batches);
                 epochs.saturating_mul(batches).saturating_add(rest)
             }
         };
-        of_epochs.min(of_steps)
+        epoch_limit.min(step_limit)
     }
 }

@@ -1,5 +1,5 @@
-//! [`StepConfig`]: all that decides how a step is recorded besides the model and its data. It holds no device, so that a
-//! step can be recorded for devices that are not there.
+//! [`StepConfig`]: all settings of how a step is recorded, except the model and its data. It holds no device, so a step
+//! can be recorded for devices that this machine does not have.
 
 pub(crate) mod limits;
 pub(crate) mod optimizers;
@@ -16,14 +16,14 @@ use crate::step_config::limits::{EpochSize, Limits};
 use crate::step_config::step_part::StepPart;
 use crate::{Error, Options, Plan, Result, WeightAveraging};
 
-/// What a builder says of how steps are recorded.
+/// A builder's settings of how steps are recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Choices {
     pub(crate) options: Options,
     pub(crate) averaging: Option<WeightAveraging>,
-    /// Whether a callback changes the learning rate while training runs.
+    /// Whether a callback changes the learning rate during training.
     pub(crate) scales_learning_rate: bool,
-    /// What the step does for callbacks.
+    /// The parts of the step that callbacks ask for.
     pub(crate) parts: Vec<StepPart>,
 }
 
@@ -34,14 +34,14 @@ impl From<Options> for Choices {
 }
 
 impl Choices {
-    /// For a mesh whose devices these replicas are.
+    /// The configuration for a mesh, whose devices are these replicas.
     pub(crate) fn on(&self, mesh: Mesh, replicas: Replicas) -> StepConfig {
         let Choices { options, averaging, scales_learning_rate, parts } = self.clone();
         StepConfig { options, averaging, scales_learning_rate, parts, mesh, replicas }
     }
 }
 
-/// How steps are recorded: by which choices, and spread over which mesh.
+/// How steps are recorded, and over which mesh they are spread.
 #[derive(Clone, Debug)]
 pub(crate) struct StepConfig {
     pub(crate) options: Options,
@@ -49,18 +49,18 @@ pub(crate) struct StepConfig {
     pub(crate) scales_learning_rate: bool,
     pub(crate) parts: Vec<StepPart>,
     pub(crate) mesh: Mesh,
-    /// Who shares a batch.
+    /// The devices that share a batch.
     pub(crate) replicas: Replicas,
 }
 
 impl StepConfig {
-    /// What gradients are clipped to, and how.
+    /// How gradients are clipped.
     pub(crate) fn clip(&self) -> Clip {
         let (algorithm, value) = (self.options.gradient_clip_algorithm, self.options.gradient_clip_val);
         (value > 0.0).then_some((algorithm, value))
     }
 
-    /// How many numbers of a step are remembered where steps out of line are skipped, and of how many steps.
+    /// With a spike guard, the number of values kept per step, and the number of steps kept.
     pub(crate) fn spike_windows(&self) -> Option<(usize, usize)> {
         self.parts.iter().find_map(|part| match *part {
             StepPart::SpikeGuard { window, gradients, .. } => Some((1 + usize::from(gradients), window)),
@@ -68,13 +68,13 @@ impl StepConfig {
         })
     }
 
-    /// Whether the length of all gradients is logged.
+    /// Whether the norm of all gradients is logged.
     pub(crate) fn logs_grad_norm(&self) -> bool {
         let norms = |part: &StepPart| matches!(part, StepPart::Norms { gradients: true, .. });
         self.options.log_grad_norm || self.parts.iter().any(norms)
     }
 
-    /// For how many batches the optimizer steps once.
+    /// The number of batches per optimizer step.
     pub(crate) fn accumulation(&self) -> Accumulation {
         let scheduled = self.parts.iter().find_map(|part| match part {
             StepPart::Accumulation { scheduling } => Some(Accumulation::scheduled(scheduling)),
@@ -83,17 +83,17 @@ impl StepConfig {
         scheduled.unwrap_or_else(|| Accumulation::constant(self.options.accumulate_grad_batches))
     }
 
-    /// A loader whose batches the devices of the mesh share; `which` names it.
+    /// The loader with its batches shared by the devices of the mesh. `which` names it in errors.
     fn distribute(&self, loader: &DataLoader, which: &str) -> Result<DataLoader> {
         loader.distributed(self.replicas).map_err(|e| Error::usage(format!("the {which} loader: {e}")))
     }
 
-    /// The training loader for the devices of the mesh, with as many batches as are wanted.
+    /// The training loader for the devices of the mesh, limited to the configured number of batches.
     pub(crate) fn training_loader(&self, loader: &DataLoader) -> Result<DataLoader> {
         self.options.limit_train_batches.apply(self.distribute(loader, "training")?, "limit_train_batches")
     }
 
-    /// As [`training_loader`](StepConfig::training_loader), of what does not train.
+    /// Like [`training_loader`](StepConfig::training_loader), for steps that do not train.
     pub(crate) fn evaluation_loader(&self, loader: &DataLoader, stage: Stage) -> Result<DataLoader> {
         let (option, limit) = match stage {
             Stage::Validation => ("limit_val_batches", self.options.limit_val_batches),
@@ -108,14 +108,14 @@ impl StepConfig {
         Ok(loader)
     }
 
-    /// Where training ends with such epochs, and how long it is.
+    /// Where training ends with epochs of this size, and how long it will be.
     pub(crate) fn plan(&self, epoch: EpochSize) -> (Limits, Plan) {
         let accumulation = self.accumulation();
         let limits = Limits::new(&self.options, &accumulation, epoch);
         (limits, limits.plan(epoch.batches, &accumulation))
     }
 
-    /// What the learning rate is multiplied by for the number of devices.
+    /// The factor on the learning rate for the number of devices.
     pub(crate) fn learning_rate_factor(&self) -> f64 {
         self.options.learning_rate_scaling.factor(self.replicas.devices)
     }

@@ -1,4 +1,4 @@
-//! [`Optimizers`]: several optimizers for one module, each with a name and parameters of its own.
+//! [`Optimizers`]: several named optimizers for one module, each with its own parameters.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -11,11 +11,12 @@ use fulmen_tensor::{DType, Tensor, TensorType};
 
 use crate::{Error, Result};
 
-/// Several optimizers for one module, as a GAN needs them. Each has a name, by which
-/// [`StepContext::minimize`](crate::StepContext::minimize) steps it, and the parameters that fit one of its patterns.
+/// Several optimizers for one module, as in a GAN. Each has a name, with which
+/// [`StepContext::minimize`](crate::StepContext::minimize) selects it, and the parameters that match one of its
+/// patterns.
 ///
-/// In a pattern `*` matches any text, dots included, and `?` one character; it must fit the whole dotted name. A
-/// parameter belongs to one optimizer. One that belongs to none must be frozen with
+/// In a pattern, `*` matches any text, including dots, and `?` matches one character. A pattern must match the whole
+/// dotted name. Each parameter belongs to one optimizer. A parameter without an optimizer must be frozen with
 /// [`set_requires_grad`](fulmen_nn::Parameter::set_requires_grad).
 ///
 /// ```
@@ -35,7 +36,7 @@ use crate::{Error, Result};
 pub struct Optimizers {
     members: Vec<Member>,
     cadences: Vec<(String, u64, &'static Location<'static>)>,
-    at: &'static Location<'static>,
+    line: &'static Location<'static>,
     is_single: bool,
 }
 
@@ -55,14 +56,14 @@ impl Member {
 }
 
 impl Optimizers {
-    /// None yet.
+    /// Starts with no optimizer.
     #[track_caller]
     #[allow(clippy::new_without_default, reason = "an empty one is refused, and its line is in the message")]
     pub fn new() -> Optimizers {
-        Optimizers { members: vec![], cadences: vec![], at: Location::caller(), is_single: false }
+        Optimizers { members: vec![], cadences: vec![], line: Location::caller(), is_single: false }
     }
 
-    /// An optimizer under this name, for the parameters that fit one of the patterns.
+    /// Adds an optimizer with this name, for the parameters that match one of the patterns.
     #[track_caller]
     pub fn add(
         mut self,
@@ -76,18 +77,18 @@ impl Optimizers {
         self
     }
 
-    /// Steps the optimizer of this name in the first step of the training and in every `steps`-th after it. The others
-    /// skip it: they neither compute its loss nor its gradients.
+    /// The optimizer with this name steps in the first step of the training and in every `steps`-th after it. It skips
+    /// the other steps: they compute neither its loss nor its gradients.
     ///
-    /// What counts are the steps that [`Plan`](crate::Plan) counts: with `accumulate_grad_batches`, groups of batches. A
-    /// schedule counts the steps that its optimizer makes.
+    /// The interval counts the steps that [`Plan`](crate::Plan) counts: with `accumulate_grad_batches`, groups of
+    /// batches. A schedule counts only the steps that its optimizer makes.
     #[track_caller]
     pub fn every(mut self, name: impl Into<String>, steps: u64) -> Optimizers {
         self.cadences.push((name.into(), steps, Location::caller()));
         self
     }
 
-    /// What a module's `configure_optimizers` returned: several, or a single one.
+    /// The optimizers that a module's `configure_optimizers` returned: several, or a single one.
     pub(crate) fn from_module(mut optimizer: Box<dyn Optimizer>) -> Optimizers {
         if let Some(several) = (&mut *optimizer as &mut dyn Any).downcast_mut::<Optimizers>() {
             return std::mem::replace(several, Optimizers::new());
@@ -96,7 +97,7 @@ impl Optimizers {
         Optimizers { members: vec![member], is_single: true, ..Optimizers::new() }
     }
 
-    /// Whether there is only one, without a name, which minimizes what `training_step` returns.
+    /// Whether there is only one optimizer, without a name, which minimizes the loss that `training_step` returns.
     pub(crate) fn is_single(&self) -> bool {
         self.is_single
     }
@@ -105,25 +106,25 @@ impl Optimizers {
         &self.members
     }
 
-    /// The number of the optimizer with this name.
+    /// The index of the optimizer with this name.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.members.iter().position(|member| member.name == name)
     }
 
-    /// The number of the optimizer that a parameter belongs to.
+    /// The index of the optimizer that a parameter belongs to.
     pub(crate) fn of(&self, parameter: &str) -> Option<usize> {
         self.members.iter().position(|member| member.has(parameter))
     }
 
-    /// The number of the optimizer that trains a parameter, if it is trained.
+    /// The index of the optimizer that trains a parameter, if it is trained.
     pub(crate) fn training(&self, name: &str, parameter: &Parameter) -> Option<usize> {
         self.of(name).filter(|_| parameter.requires_grad() && self.trains(name, &parameter.ty()))
     }
 
-    /// How many steps of the training there are to one of this optimizer.
+    /// The number of training steps per step of this optimizer.
     pub(crate) fn cadence(&self, member: usize) -> u64 {
         let name = &self.members[member].name;
-        self.cadences.iter().rev().find(|(of, ..)| of == name).map_or(1, |(_, steps, _)| *steps)
+        self.cadences.iter().rev().find(|(other, ..)| other == name).map_or(1, |(_, steps, _)| *steps)
     }
 
     /// The names, for messages.
@@ -132,13 +133,13 @@ impl Optimizers {
         names.join(", ")
     }
 
-    /// Looks whether they make sense for these parameters, of which some are frozen.
+    /// Checks the optimizers against the module's parameters, some of which are frozen.
     pub(crate) fn check_for(&self, parameters: &[(String, TensorType)], frozen: &[String]) -> Result<()> {
         if let ([single], true) = (&self.members[..], self.is_single) {
             return Ok(single.optimizer.check(parameters)?);
         }
         if self.members.is_empty() {
-            return Err(wrong(self.at, "there is none; add one with add()"));
+            return Err(wrong(self.line, "there are no optimizers; add one with add()"));
         }
         for (i, member) in self.members.iter().enumerate() {
             let name = &member.name;
@@ -166,31 +167,33 @@ impl Optimizers {
             }
             member.optimizer.check(&own)?;
         }
-        if let Some((none, _)) = parameters.iter().find(|(name, _)| self.of(name).is_none() && !frozen.contains(name)) {
+        if let Some((parameter, _)) =
+            parameters.iter().find(|(name, _)| self.of(name).is_none() && !frozen.contains(name))
+        {
             let message = format!(
-                "the parameter `{none}` belongs to none of {}; add a pattern that fits it, or freeze it with \
+                "the parameter `{parameter}` belongs to none of {}; add a pattern that matches it, or freeze it with \
                  set_requires_grad(false)",
                 self.names()
             );
-            return Err(wrong(self.at, message));
+            return Err(wrong(self.line, message));
         }
-        for (name, steps, at) in &self.cadences {
+        for (name, steps, line) in &self.cadences {
             if self.position(name).is_none() {
-                return Err(wrong(at, format!("every: there is no optimizer `{name}`; there are {}", self.names())));
+                return Err(wrong(line, format!("every: there is no optimizer `{name}`; there are {}", self.names())));
             }
             if *steps == 0 {
-                return Err(wrong(at, format!("every: `{name}` must step every 1 or more steps, not every 0")));
+                return Err(wrong(line, format!("every: the interval of `{name}` is at least 1 step, not 0")));
             }
         }
         Ok(())
     }
 }
 
-fn wrong(at: &Location<'_>, message: impl Display) -> Error {
-    Error::usage(format!("Optimizers: {message}\n  at {at}"))
+fn wrong(line: &Location<'_>, message: impl Display) -> Error {
+    Error::usage(format!("Optimizers: {message}\n  at {line}"))
 }
 
-/// Each parameter by the optimizer that it belongs to.
+/// Updates each parameter with the optimizer that it belongs to.
 impl Optimizer for Optimizers {
     fn state(&self, name: &str, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         self.of(name).map_or(vec![], |i| self.members[i].optimizer.state(name, parameter))
@@ -210,7 +213,7 @@ impl Optimizer for Optimizers {
         }
     }
 
-    /// That of the first.
+    /// The learning rate of the first optimizer.
     fn learning_rate(&self, step: &Step) -> Tensor {
         match self.members.first() {
             Some(first) => first.optimizer.learning_rate(step),

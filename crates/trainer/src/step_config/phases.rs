@@ -1,5 +1,5 @@
-//! [`Phases`]: the stretches of a fit that differ in what is trained. Each has a training step of its own, over the same
-//! state. Where the next one begins is known before the first step.
+//! [`Phases`]: the parts of a fit that differ in which parameters are trained. Each phase has its own training step
+//! over the same state. All phase boundaries are known before the first step.
 
 use fulmen_nn::optim::pattern::{check_pattern, matches_pattern};
 use fulmen_nn::optim::{Optimizer as _, Step};
@@ -12,14 +12,14 @@ use crate::step_config::optimizers::Optimizers;
 use crate::step_config::step_part::StepPart;
 use crate::{Error, Plan, Result, TrainDuration};
 
-/// Finished epochs, and batches of the next one.
+/// A number of finished epochs, and of batches in the next one.
 pub(crate) type Position = (u64, u64);
 
-/// What is frozen at first, and when that changes.
+/// The parameters that are frozen at first, and when they are unfrozen.
 #[derive(Clone, Debug)]
 pub(crate) struct Phases {
     unfreezings: Vec<Unfreezing>,
-    /// Where each phase begins, in order; the first at the start.
+    /// The start of each phase, in order. The first is the start of the fit.
     begins: Vec<Position>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Unfreezing {
     multiplier: f64,
     should_align: bool,
     parameters: Vec<String>,
-    /// The layers of batch norm among them, if they are frozen too.
+    /// The batch norm layers among them, if they are frozen too.
     batch_norms: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Phases {
     /// The phases of a fit whose epochs have `batches` batches.
     ///
     /// # Errors
-    /// A pattern that fits no parameter; an optimizer that has nothing to train in a phase.
+    /// A pattern that matches no parameter; an optimizer with nothing to train in a phase.
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Optimizers,
@@ -81,11 +81,11 @@ impl Phases {
                 matches_pattern(pattern, name) && !(*train_bn && batch_norms.iter().any(|bn| is_in(name, bn)))
             };
             let own: Vec<String> = names.iter().copied().filter(own).map(str::to_owned).collect();
-            // Of two that fit a parameter, the later holds.
+            // If two patterns match a parameter, the later one applies.
             unfreezings.iter_mut().for_each(|earlier| earlier.parameters.retain(|name| !own.contains(name)));
-            let resting = |bn: &&str| own.iter().any(|name| is_in(name, bn));
-            let resting: Vec<String> = batch_norms.iter().copied().filter(resting).map(str::to_owned).collect();
-            unfreezings.iter_mut().for_each(|earlier| earlier.batch_norms.retain(|bn| !resting.contains(bn)));
+            let in_own = |bn: &&str| own.iter().any(|name| is_in(name, bn));
+            let own_batch_norms: Vec<String> = batch_norms.iter().copied().filter(in_own).map(str::to_owned).collect();
+            unfreezings.iter_mut().for_each(|earlier| earlier.batch_norms.retain(|bn| !own_batch_norms.contains(bn)));
             unfreezings.push(Unfreezing {
                 pattern: pattern.clone(),
                 begins,
@@ -93,13 +93,14 @@ impl Phases {
                 multiplier: *multiplier,
                 should_align: *should_align,
                 parameters: own,
-                batch_norms: resting,
+                batch_norms: own_batch_norms,
             });
         }
-        // What begins when the run is over never does.
+        // Phases after the end of the run never begin.
         let end = accumulation.position(plan.total_steps, batches);
-        let of_each = unfreezings.iter().filter(|unfreezing| !unfreezing.parameters.is_empty());
-        let mut begins: Vec<Position> = of_each.map(|unfreezing| unfreezing.begins).filter(|at| *at < end).collect();
+        let non_empty = unfreezings.iter().filter(|unfreezing| !unfreezing.parameters.is_empty());
+        let mut begins: Vec<Position> =
+            non_empty.map(|unfreezing| unfreezing.begins).filter(|position| *position < end).collect();
         begins.push((0, 0));
         begins.sort_unstable();
         begins.dedup();
@@ -109,14 +110,15 @@ impl Phases {
                 parameter.requires_grad() && optimizers.of(name) == Some(i) && optimizers.trains(name, &parameter.ty())
             });
             let own: Vec<&str> = own.map(|(name, _)| name.as_str()).collect();
-            // The first phase has the least to train.
-            let frozen = |name: &&str| phases.unfreezing_of(name).is_some_and(|number| phases.is_frozen(number, 0));
+            // The first phase trains the fewest parameters.
+            let frozen =
+                |name: &&str| phases.unfreezing_of(name).is_some_and(|unfreezing| phases.is_frozen(unfreezing, 0));
             if !own.is_empty() && own.iter().all(frozen) {
-                let whose =
+                let owner =
                     if member.name.is_empty() { String::new() } else { format!(" of the optimizer `{}`", member.name) };
                 let patterns: Vec<_> = phases.unfreezings.iter().map(|u| format!("`{}`", u.pattern)).collect();
                 return wrong(format!(
-                    "all parameters{whose} are frozen at first by {}; leave some to train, such as a head",
+                    "all parameters{owner} are frozen at first by {}; leave some to train, such as a head",
                     patterns.join(", ")
                 ));
             }
@@ -124,7 +126,7 @@ impl Phases {
         Ok(phases)
     }
 
-    /// How many there are.
+    /// The number of phases.
     pub(crate) fn count(&self) -> usize {
         self.begins.len()
     }
@@ -134,12 +136,12 @@ impl Phases {
         self.begins.iter().rposition(|&begins| begins <= (epoch, batch)).unwrap_or(0)
     }
 
-    /// Where the last `count` of them begin.
+    /// The starts of the last `count` phases.
     pub(crate) fn last(&self, count: usize) -> &[Position] {
         &self.begins[self.begins.len().saturating_sub(count)..]
     }
 
-    /// What the training step of a phase is called in messages, which count from 1.
+    /// The name of a phase's training step in messages, which count from 1.
     pub(crate) fn title(&self, phase: usize) -> String {
         match self.begins[phase] {
             (0, 0) => "training step".into(),
@@ -152,21 +154,21 @@ impl Phases {
         &self.unfreezings
     }
 
-    /// Which of the unfreezings a parameter has to wait for.
+    /// The index of the unfreezing that a parameter waits for.
     pub(crate) fn unfreezing_of(&self, parameter: &str) -> Option<usize> {
         self.unfreezings.iter().position(|unfreezing| unfreezing.parameters.iter().any(|name| name == parameter))
     }
 
-    /// Whether what one of the unfreezings names is still frozen in a phase.
+    /// Whether the parameters of an unfreezing are still frozen in a phase.
     pub(crate) fn is_frozen(&self, unfreezing: usize, phase: usize) -> bool {
         self.unfreezings[unfreezing].begins > self.begins[phase]
     }
 
-    /// Lets the layers of batch norm that are frozen in a phase compute with their running statistics.
+    /// Lets the batch norm layers that are frozen in a phase use their running statistics.
     pub(crate) fn rest_batch_norms(&self, phase: usize, module: &dyn Module) {
         let frozen = (0..self.unfreezings.len()).filter(|&unfreezing| self.is_frozen(unfreezing, phase));
         let layers: Vec<&str> =
-            frozen.flat_map(|number| &self.unfreezings[number].batch_norms).map(String::as_str).collect();
+            frozen.flat_map(|unfreezing| &self.unfreezings[unfreezing].batch_norms).map(String::as_str).collect();
         if !layers.is_empty() {
             module.visit(&mut Visit::new(&mut Resting(layers)));
         }
@@ -174,7 +176,7 @@ impl Phases {
 }
 
 impl Unfreezing {
-    /// The step of one of its parameters, after this number of their steps; `epoch` is the number of the epoch.
+    /// The step of one of its parameters. `made` counts their earlier steps, and `epoch` is the number of the epoch.
     pub(crate) fn step(&self, step: &Step, made: &Tensor, epoch: &Tensor) -> Step {
         let step = step.of_parameter(made);
         if self.multiplier == 1.0 {
@@ -187,12 +189,12 @@ impl Unfreezing {
     }
 }
 
-/// Whether a name is that of a layer, or of something in it.
+/// Whether a name is that of a layer or of something inside it.
 fn is_in(name: &str, layer: &str) -> bool {
     layer.is_empty() || name.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Turns layers to evaluation mode.
+/// Puts layers in evaluation mode.
 struct Resting<'a>(Vec<&'a str>);
 
 impl Visitor for Resting<'_> {
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_computed_or_written_for_what_is_frozen() {
+    fn nothing_is_computed_or_written_for_frozen_parameters() {
         let module = Two { body: Linear::new(4, 4), head: Linear::new(4, 2) };
         let data = TensorDataset::builder().array("x", [8, 4], vec![0.5f32; 32]).build().unwrap();
         let batch = Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
@@ -251,17 +253,17 @@ mod tests {
         assert_eq!(phases.title(1), "training step from epoch 2, batch 2 on");
         let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases, &[]));
         let program = program::train(&module, &optimizers, &[batch], 2, &layout, &setting, 0).unwrap();
-        let of_each = |count: fn(&fulmen_tensor::Function) -> usize| {
+        let counts = |count: fn(&fulmen_tensor::Function) -> usize| {
             program.steps.iter().map(|step| count(&step.functions()[0])).collect::<Vec<_>>()
         };
         let products = |function: &fulmen_tensor::Function| {
             let recorded = function.recorded().unwrap();
             recorded.iter().filter(|value| value.operation == Some("dot_general")).count()
         };
-        // Of the gradients: one for each weight; one more leads through the head.
-        assert_eq!(of_each(products), [1, 3]);
-        // The weight and the bias of the body, two moments of each, and their count of steps.
-        let results = of_each(|function| function.results().len());
+        // Matrix products for gradients: one per weight, and one through the head.
+        assert_eq!(counts(products), [1, 3]);
+        // The weight and the bias of the body, two moments of each, and the count of their steps.
+        let results = counts(|function| function.results().len());
         assert_eq!(results[1] - results[0], 2 * 3 + 1);
     }
 }

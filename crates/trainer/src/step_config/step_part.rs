@@ -1,66 +1,67 @@
-//! [`StepPart`]: what the compiled step does for a callback, in addition to the user's step.
+//! [`StepPart`]: an addition to the compiled step that a callback asks for.
 
 use crate::TrainDuration;
 
-/// What the compiled step does for a callback ([`Callback::step_part`](crate::Callback::step_part)). It is recorded with
-/// the step: nothing is compiled for it later, and what it logs arrives with the other values of a log point.
+/// An addition to the compiled step that a callback asks for ([`Callback::step_part`](crate::Callback::step_part)). It
+/// is recorded with the step, so nothing is compiled for it later. Its logged values arrive with the others of a log
+/// point.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepPart {
-    /// Log the learning rate of each group of parameters, and its momentum.
+    /// Log the learning rate of each parameter group, and its momentum.
     LearningRates {
         /// Whether to log the momentum too.
         momentum: bool,
     },
-    /// Log Euclidean lengths of the step of a log point.
+    /// Log Euclidean norms of the step of a log point.
     Norms {
-        /// Of the gradients, before they are clipped.
+        /// Log the norms of gradients, before clipping.
         gradients: bool,
-        /// Of the parameters after the step.
+        /// Log the norms of parameters, after the step.
         parameters: bool,
-        /// Of what the step changed of the parameters.
+        /// Log the norms of the changes of parameters.
         updates: bool,
-        /// Which parameters are taken together.
+        /// Which parameters share a norm.
         by: NormGroup,
     },
-    /// Skip steps whose loss is out of line.
+    /// Skip steps whose loss is an outlier.
     SpikeGuard {
-        /// Whether the length of the gradients is judged too.
+        /// Whether to check the gradient norm too.
         gradients: bool,
-        /// Steps that a step is compared with.
+        /// The number of earlier steps to compare with.
         window: usize,
-        /// Steps before the first one that can be skipped.
+        /// The number of steps before the first one that can be skipped.
         warmup: u64,
-        /// How many standard deviations above the mean are too many.
+        /// The number of standard deviations above the mean that make an outlier.
         deviations: f64,
     },
-    /// Train with learning rates that rise from `min` to `max` over `steps` steps, instead of the optimizer's.
+    /// Instead of the optimizer's learning rate, use rates that rise from `min` to `max` over `steps` steps.
     Sweep {
         /// The rate of the first step.
         min: f64,
         /// The rate of the last step.
         max: f64,
-        /// How many steps.
+        /// The number of steps.
         steps: u64,
         /// How the rate rises.
         mode: SweepMode,
     },
-    /// Accumulate gradients over another number of batches from some epochs on.
+    /// Change the number of accumulated batches at some epochs.
     Accumulation {
-        /// The epochs, which rise, with the number of batches; 1 before the first of them.
+        /// Rising epochs, each with a number of batches; 1 before the first of them.
         scheduling: Vec<(u64, u64)>,
     },
-    /// Leave parameters as they are at first. Each time at which some are unfrozen begins a phase with a program of its
-    /// own. A Trainer may have several of these parts; of two that fit a parameter, the later holds.
+    /// Freeze parameters at first. Each unfreezing begins a phase with its own program. A Trainer may have several of
+    /// these parts. If two match a parameter, the later one applies.
     Unfreeze {
-        /// The parameters whose dotted names fit.
+        /// The parameters whose dotted names match.
         pattern: String,
-        /// When: epochs or steps.
+        /// When to unfreeze them: epochs or steps.
         at: TrainDuration,
-        /// What their learning rate is at first, as a share of the optimizer's.
+        /// Their learning rate at first, as a fraction of the optimizer's.
         initial_ratio: f64,
-        /// What that share is multiplied by after each epoch.
+        /// The factor on that fraction after each epoch.
         multiplier: f64,
-        /// Whether the share stays at most 1.
+        /// Whether the fraction stays at most 1.
         should_align: bool,
         /// Whether batch norm is trained from the beginning.
         train_bn: bool,
@@ -68,26 +69,26 @@ pub enum StepPart {
 }
 
 impl StepPart {
-    /// Whether both are of one kind that a step can have only once.
+    /// Whether both are of the same kind, and a step can have only one of that kind.
     pub(crate) fn is_like(&self, other: &StepPart) -> bool {
         !matches!(self, StepPart::Unfreeze { .. }) && std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-/// Which parameters [`NormMonitor`](crate::callbacks::NormMonitor) takes together.
+/// The parameters that share a norm in [`NormMonitor`](crate::callbacks::NormMonitor).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NormGroup {
-    /// Those of a group of the optimizer, by its pattern; `default` for those that no pattern fits.
+    /// Those of an optimizer's parameter group, named by its pattern, or `default` for those without a pattern.
     #[default]
     ParamGroup,
     /// Those of a layer: `encoder.0` has `encoder.0.weight` and `encoder.0.bias`.
     Layer,
-    /// Each by itself.
+    /// Each parameter on its own.
     Parameter,
 }
 
 impl NormGroup {
-    /// The name of the group of a parameter.
+    /// The name of a parameter's group.
     pub(crate) fn name(self, parameter: &str, param_group: impl FnOnce() -> String) -> String {
         match self {
             NormGroup::ParamGroup => Some(param_group()).filter(|name| !name.is_empty()).unwrap_or("default".into()),
@@ -108,7 +109,7 @@ pub enum SweepMode {
 }
 
 impl SweepMode {
-    /// The rate after this share of the way.
+    /// The rate after this fraction of the steps.
     pub(crate) fn rate(self, min: f64, max: f64, share: f64) -> f64 {
         match self {
             SweepMode::Exponential => min * (max / min).powf(share),

@@ -1,4 +1,4 @@
-//! [`TrainerBuilder`]: options, callbacks and loggers, and the defaults of what was not chosen.
+//! [`TrainerBuilder`]: collects options, callbacks and loggers, and fills in defaults.
 
 use std::fmt;
 use std::panic::Location;
@@ -32,55 +32,55 @@ use crate::{
     Precision, Profiler, Result, Resume, Strategy, TrainDuration, Trainer, WeightAveraging,
 };
 
-/// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
+/// Builds a [`Trainer`]. There is one method for each row of [`Options::table`].
 #[derive(Default)]
 pub struct TrainerBuilder {
-    pub(crate) given: TrainerArgs,
-    /// The first option that was given as a text that says nothing, with why.
+    pub(crate) trainer_args: TrainerArgs,
+    /// The first option whose text could not be parsed, and why.
     refused: Option<String>,
     callbacks: Vec<Box<dyn Callback>>,
     loggers: Vec<Box<dyn Logger>>,
     runtime: Option<Runtime>,
     averaging: Option<WeightAveraging>,
     pub(crate) mesh: Option<Mesh>,
-    pub(crate) told: RunConfig,
+    run_config: RunConfig,
 }
 
 impl TrainerBuilder {
-    /// Takes over the options that were given on the command line. What comes later wins.
+    /// Merges the options from the command line. Later calls override earlier ones.
     pub fn args(mut self, args: TrainerArgs) -> Self {
-        self.given.merge(args);
+        self.trainer_args.merge(args);
         self
     }
 
-    /// Adds a callback. They run in the order in which they were added. A [`ModelCheckpoint`] is added by itself
-    /// unless one is given or checkpoints are off; so is a [`ProgressBar`].
+    /// Adds a callback. Callbacks run in the order in which they were added. The Trainer adds a [`ModelCheckpoint`]
+    /// itself, unless you add one or turn checkpoints off, and likewise a [`ProgressBar`].
     pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
         self.callbacks.push(Box::new(callback));
         self
     }
 
-    /// Adds a logger. Those that come with Fulmen then keep nothing, unless [`loggers`](TrainerBuilder::loggers) names them.
+    /// Adds a logger. This turns off the default loggers, unless [`loggers`](TrainerBuilder::loggers) names them.
     pub fn logger(mut self, logger: impl Logger + 'static) -> Self {
         self.loggers.push(Box::new(logger));
         self
     }
 
-    /// Trains on this runtime instead of one opened for the accelerator.
+    /// Trains on this runtime instead of opening one for the accelerator.
     pub fn runtime(mut self, runtime: Runtime) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
-    /// Averages the weights of many steps, and validates, tests and saves the average.
+    /// Averages the weights over many steps. Validation, tests and saved weights use the average.
     pub fn weight_averaging(mut self, averaging: WeightAveraging) -> Self {
         self.averaging = Some(averaging);
         self
     }
 
-    /// Keeps what the run was made with, a struct or a map with names: Lightning's `save_hyperparameters`. It goes into
-    /// every checkpoint, from which [`load_hyperparameters`](crate::load_hyperparameters) reads it, and to the loggers. The
-    /// arguments of a program with a command line (`fulmen-trainer-cli`) are kept without this.
+    /// Records the run's hyperparameters, a struct or a map with names: Lightning's `save_hyperparameters`. Every
+    /// checkpoint stores them, and [`load_hyperparameters`](crate::load_hyperparameters) reads them back. The loggers
+    /// get them too. A program built on `fulmen-trainer-cli` records its arguments without this call.
     ///
     /// ```
     /// use fulmen_trainer::Trainer;
@@ -96,24 +96,25 @@ impl TrainerBuilder {
     /// # Ok::<(), fulmen_trainer::Error>(())
     /// ```
     ///
-    /// A value without names, a number say, is an error of [`build`](TrainerBuilder::build).
+    /// If the value has no names, for example because it is a number, [`build`](TrainerBuilder::build) returns an
+    /// error.
     #[track_caller]
     pub fn hyperparameters(mut self, hyperparameters: impl Serialize) -> Self {
         let why = match serde_json::to_value(hyperparameters) {
             Ok(Json::Object(named)) => {
-                self.told.hyperparameters = named;
+                self.run_config.hyperparameters = named;
                 return self;
             }
-            Ok(other) => format!("a struct or a map is expected, whose values have names, not {other}"),
+            Ok(other) => format!("expected a struct or a map with named values, got {other}"),
             Err(error) => error.to_string(),
         };
         self.refuse("hyperparameters", &why, Location::caller());
         self
     }
 
-    /// Keeps the arguments of a program's command line, by their flags. They go into every checkpoint, from which
-    /// [`load_arguments`](crate::load_arguments) reads them, and to the loggers. `config` is what `config.toml` in the run's
-    /// folder says; without it, that is the Trainer's options. `fulmen-trainer-cli` calls this.
+    /// Records the arguments of a program's command line, by flag. Every checkpoint stores them, and
+    /// [`load_arguments`](crate::load_arguments) reads them back. The loggers get them too. `config` is the text of
+    /// `config.toml` in the run's folder; by default, that is the Trainer's options. `fulmen-trainer-cli` calls this.
     ///
     /// ```
     /// use fulmen_trainer::Trainer;
@@ -121,11 +122,11 @@ impl TrainerBuilder {
     /// let builder = Trainer::builder().program_arguments(arguments, Some("hidden = 64\n".into()));
     /// ```
     pub fn program_arguments(mut self, arguments: Map<String, Json>, config: Option<String>) -> Self {
-        (self.told.arguments, self.told.config) = (arguments, config);
+        (self.run_config.arguments, self.run_config.config) = (arguments, config);
         self
     }
 
-    /// What decides how steps are recorded.
+    /// The settings that decide how steps are recorded.
     pub(crate) fn choices(&self, options: Options) -> Result<Choices> {
         if let Some(averaging) = &self.averaging {
             averaging.check()?;
@@ -153,37 +154,38 @@ impl TrainerBuilder {
         Ok(Choices { options, averaging: self.averaging.clone(), scales_learning_rate, parts })
     }
 
-    /// Keeps why an option's value was refused, for [`TrainerBuilder::options`] to report.
+    /// Remembers why an option's value was rejected; [`TrainerBuilder::options`] reports it.
     pub(crate) fn refuse(&mut self, option: &str, why: &dyn fmt::Display, line: &Location<'_>) {
         self.refused.get_or_insert_with(|| format!("{option}: {why}\n  at {line}"));
     }
 
-    /// Decides the options, and opens nothing.
+    /// Resolves the options without opening a device.
     ///
     /// # Errors
-    /// An option that cannot be, and an environment variable `FULMEN_...` whose name is misspelled.
+    /// An invalid option, or a misspelled environment variable `FULMEN_...`.
     pub fn options(&self) -> Result<Options> {
         if let Some(message) = &self.refused {
             return Err(Error::usage(message.clone()));
         }
         environment::check()?;
-        self.given.clone().resolve(|name| std::env::var_os(name))
+        self.trainer_args.clone().resolve(|name| std::env::var_os(name))
     }
 
-    /// The devices as a grid with axes of these names, instead of one axis `data`. A batch is split over `data` and `fsdp`;
-    /// [`Strategy::Fsdp`](crate::Strategy) splits parameters over `fsdp`, or over `data` where there is none such; other
-    /// axes are for shardings of the user's own.
+    /// Arranges the devices as a grid with these named axes, instead of the single axis `data`. A batch is split over
+    /// `data` and `fsdp`. [`Strategy::Fsdp`](crate::Strategy) splits parameters over `fsdp`, or over `data` if there is
+    /// no such axis. Other axes are for your own shardings.
     pub fn mesh(mut self, mesh: Mesh) -> Self {
         self.mesh = Some(mesh);
         self
     }
 
-    /// Decides the options, joins the other processes if the environment tells of any (`FULMEN_COORDINATOR`,
-    /// `FULMEN_PROCESS_ID` and `FULMEN_NUM_PROCESSES`, or on TPUs libtpu's own variables and the metadata server), and opens the devices.
+    /// Resolves the options, joins the other processes if the environment names any, and opens the devices. The
+    /// environment names them with `FULMEN_COORDINATOR`, `FULMEN_PROCESS_ID` and `FULMEN_NUM_PROCESSES`. On TPUs,
+    /// libtpu's own variables and the metadata server do too.
     ///
     /// # Errors
-    /// An option that cannot be; no plugin or device for the accelerator; a mesh of another number of devices; a process
-    /// that has not joined in time, which is named.
+    /// An invalid option; no plugin or device for the accelerator; a mesh with a different number of devices; a process
+    /// that did not join in time, which the error names.
     pub fn build(self) -> Result<Trainer> {
         let choices = self.choices(self.options()?)?;
         let hosts = ProcessGroup::from_env(&choices.options, self.runtime.as_ref())?;
@@ -205,14 +207,15 @@ impl TrainerBuilder {
         if hosts.is_none() {
             check_alone(&runtime)?;
         }
-        say_if_a_tpu_is_idle(options, &runtime);
+        warn_if_a_tpu_is_idle(options, &runtime);
         let runtime = match &self.mesh {
             Some(mesh) => runtime.with_mesh(mesh)?,
             None => runtime,
         };
-        let runtime = match options.aot.as_os_str().is_empty() {
-            true => runtime,
-            false => runtime.with_saved_programs(&options.aot).map_err(|e| Error::doing("aot", e))?,
+        let runtime = if options.aot.as_os_str().is_empty() {
+            runtime
+        } else {
+            runtime.with_saved_programs(&options.aot).map_err(|e| Error::doing("aot", e))?
         };
         let mut callbacks = self.callbacks;
         let has = |callbacks: &[Box<dyn Callback>], name| callbacks.iter().any(|c| c.name() == name);
@@ -226,22 +229,22 @@ impl TrainerBuilder {
             callbacks.push(Box::new(ModelCheckpoint::new()));
         }
         if callbacks.iter().filter(|c| c.name() == "ModelCheckpoint").count() > 1 {
-            let message = "there are two ModelCheckpoint callbacks, which would write the same files; keep one";
+            let message = "two ModelCheckpoint callbacks would write the same files; keep one";
             return Err(Error::usage(message));
         }
-        let mut loggers = chosen(&options.loggers, self.loggers)?;
+        let mut loggers = select_loggers(&options.loggers, self.loggers)?;
         if options.leaves_nothing() {
             loggers.clear();
         }
         if hosts.as_ref().is_some_and(|hosts| !hosts.process().is_coordinator()) {
-            // Process 0 writes and tells what there is to write and tell once.
+            // Process 0 does all logging and reporting.
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
         let loggers = Session::loggers(loggers)?;
         let open_store = places::opener(&choices.options)?;
-        let mut told = self.told;
-        told.config = told.config.or_else(|| Some(choices.options.to_toml(&self.given.given())));
+        let mut run_config = self.run_config;
+        run_config.config = run_config.config.or_else(|| Some(choices.options.to_toml(&self.trainer_args.given())));
         clock.pause();
         Ok(Trainer::new(Session {
             choices,
@@ -250,39 +253,39 @@ impl TrainerBuilder {
             callbacks: callbacks.into(),
             loggers,
             clock,
-            told,
+            told: run_config,
             open_store,
             record: Record::default(),
         }))
     }
 }
 
-/// What serves the metrics of this process, if that was asked for.
+/// The server for this process's metrics, if `metrics_port` asks for one.
 #[cfg(feature = "prometheus")]
 fn metrics_endpoint(port: MetricsPort, runtime: &Runtime) -> Result<Option<Box<dyn Callback>>> {
     let open = |address| MetricsEndpoint::open(address, runtime.metrics()).map(|it| Box::new(it) as Box<dyn Callback>);
     port.address().map(open).transpose()
 }
 
-/// What serves the metrics of this process is in builds with the feature.
+/// Only builds with the feature `prometheus` can serve metrics.
 #[cfg(not(feature = "prometheus"))]
 fn metrics_endpoint(port: MetricsPort, _: &Runtime) -> Result<Option<Box<dyn Callback>>> {
     match port.address() {
         None => Ok(None),
         Some(_) => Err(Error::option(
-            "metrics_port: it is in builds with the feature `prometheus` of the crate fulmen".to_owned(),
+            "metrics_port: needs a build with the feature `prometheus` of the crate fulmen".to_owned(),
         )),
     }
 }
 
-/// The loggers of a run: those that were chosen of ours, and the program's own.
-fn chosen(set: &LoggerSet, own: Vec<Box<dyn Logger>>) -> Result<Vec<Box<dyn Logger>>> {
+/// The loggers of a run: the built-in ones that `set` selects, and those that the program added.
+fn select_loggers(set: &LoggerSet, added: Vec<Box<dyn Logger>>) -> Result<Vec<Box<dyn Logger>>> {
     let names = match set {
-        LoggerSet::Auto if own.is_empty() => &["csv", "jsonl", "tensorboard"][..],
+        LoggerSet::Auto if added.is_empty() => &["csv", "jsonl", "tensorboard"][..],
         LoggerSet::Auto => &[],
         LoggerSet::Only(names) => names,
     };
-    let ours = names.iter().map(|name| -> Result<Box<dyn Logger>> {
+    let built_in = names.iter().map(|name| -> Result<Box<dyn Logger>> {
         Ok(match *name {
             "csv" => Box::new(CsvLogger::new()),
             "jsonl" => Box::new(JsonlLogger::new()),
@@ -293,22 +296,22 @@ fn chosen(set: &LoggerSet, own: Vec<Box<dyn Logger>>) -> Result<Vec<Box<dyn Logg
                 Box::new(logger.map_err(|e| Error::option(format!("loggers: mlflow: {e}")))?)
             }
             name => {
-                let why = format!("loggers: {name} is in builds with the feature `{name}` of the crate fulmen");
+                let why = format!("loggers: {name} needs a build with the feature `{name}` of the crate fulmen");
                 return Err(Error::option(why));
             }
         })
     });
-    ours.chain(own.into_iter().map(Ok)).collect()
+    built_in.chain(added.into_iter().map(Ok)).collect()
 }
 
-/// The builder's method of an option. A number or a switch is taken as it is, so that a literal has one type that it can
-/// be. Any other option takes what becomes its type too, such as its name on the command line; a name that does not exist for its
-/// values is kept for [`TrainerBuilder::options`] to report.
+/// The builder's method for an option. Numbers and switches take their own type, so that a literal needs no suffix.
+/// Other options take anything that converts into their type, such as the name used on the command line. If a name is
+/// unknown, [`TrainerBuilder::options`] reports it.
 macro_rules! setter {
     (@plain $(#[$doc:meta])* $name:ident: $ty:ident) => {
         $(#[$doc])*
         pub fn $name(mut self, $name: $ty) -> Self {
-            self.given.$name = Some($name);
+            self.trainer_args.$name = Some($name);
             self
         }
     };
@@ -320,7 +323,7 @@ macro_rules! setter {
         #[track_caller]
         pub fn $name(mut self, $name: impl TryInto<$ty, Error: std::fmt::Display>) -> Self {
             match $name.try_into() {
-                Ok(value) => self.given.$name = Some(value),
+                Ok(value) => self.trainer_args.$name = Some(value),
                 Err(e) => self.refuse(stringify!($name), &e, std::panic::Location::caller()),
             }
             self
@@ -342,8 +345,8 @@ macro_rules! setters {
 
 option_table!(setters);
 
-/// A user who has a TPU and lets the Trainer choose expects the TPU.
-fn say_if_a_tpu_is_idle(options: &Options, runtime: &Runtime) {
+/// With `accelerator = auto` on a machine with a TPU, training on the CPU is probably a mistake.
+fn warn_if_a_tpu_is_idle(options: &Options, runtime: &Runtime) {
     let on_cpu = runtime.client().platform_name() == Platform::Cpu.name();
     if options.accelerator == Accelerator::Auto && on_cpu && !device_files(Platform::Tpu).is_empty() {
         note(&format!(

@@ -1,4 +1,4 @@
-//! [`Trainer`]: the public face of training, validating and testing.
+//! [`Trainer`]: the public interface for training, validation, tests and predictions.
 
 pub(crate) mod builder;
 
@@ -37,7 +37,7 @@ impl Trainer {
         Trainer { session, transfers_before }
     }
 
-    /// Options, callbacks and loggers, to be chosen.
+    /// Starts a builder for options, callbacks and loggers.
     pub fn builder() -> TrainerBuilder {
         TrainerBuilder::default()
     }
@@ -47,12 +47,12 @@ impl Trainer {
         &self.session.choices.options
     }
 
-    /// The device and the programs compiled for it.
+    /// The opened devices and the programs compiled for them.
     pub fn runtime(&self) -> &Runtime {
         &self.session.runtime
     }
 
-    /// The best checkpoint of the last fit by its monitored metric.
+    /// The best checkpoint of the last fit, by its monitored metric.
     pub fn best_checkpoint(&self) -> Option<&Path> {
         self.session.record.best_checkpoint.as_deref()
     }
@@ -62,33 +62,33 @@ impl Trainer {
         self.session.record.last_checkpoint.as_deref()
     }
 
-    /// Devices that a fit runs on.
+    /// The number of devices that a fit runs on.
     pub fn num_devices(&self) -> usize {
         self.session.runtime.devices().len()
     }
 
-    /// Which process this is, from 0. Process 0 is the one that writes logs and checkpoints.
+    /// The index of this process, from 0. Process 0 writes logs and checkpoints.
     pub fn process_index(&self) -> usize {
         self.session.hosts.as_ref().map_or(0, |hosts| hosts.process().index())
     }
 
-    /// How many processes train together.
+    /// The number of processes that train together.
     pub fn num_processes(&self) -> usize {
         self.session.processes()
     }
 
-    /// The element types that a model is kept and computed in.
+    /// The element types of the model's parameters and computations.
     pub fn precision(&self) -> Precision {
         self.session.choices.options.precision.resolved()
     }
 
-    /// The folder of this run, once something was run.
+    /// The folder of this run. None before the first run.
     pub fn run_dir(&self) -> Option<&Path> {
         self.session.record.run_dir.as_deref()
     }
 
-    /// How many times logged values were handed to loggers: the log points of training, one for each epoch, one for
-    /// each validation or test outside of training.
+    /// How many times loggers received values: one for each log point of training, for each epoch, and for each
+    /// validation or test outside of training.
     pub fn log_points(&self) -> u64 {
         self.session.record.log_points
     }
@@ -98,15 +98,15 @@ impl Trainer {
         self.session.record.eval_compilations
     }
 
-    /// How many times values were asked of the device since this Trainer was built. Values asked for together, those
-    /// of a checkpoint say, are one transfer.
+    /// How many times values were read from the device since this Trainer was built. Values read together, such as
+    /// those of a checkpoint, count as one transfer.
     pub fn device_to_host_transfers(&self) -> u64 {
         self.session.runtime.metrics().value("TransferFromDeviceTime") - self.transfers_before
     }
 
-    /// What the runtime did, in the grammar of PyTorch/XLA's `metrics_report`; behind it what the training loader did in the
-    /// latest fit, by its stages and queues, as [`LoaderReport`](fulmen_data::LoaderReport) writes it, and what would make
-    /// that fit faster.
+    /// What the runtime did, in the format of PyTorch/XLA's `metrics_report`. The report continues with the training
+    /// loader's stages and queues in the latest fit (see [`LoaderReport`](fulmen_data::LoaderReport)) and with advice
+    /// to make that fit faster.
     pub fn metrics_report(&self) -> String {
         let mut text = self.session.runtime.metrics().report();
         if let Some(loader) = &self.session.record.loader {
@@ -116,8 +116,8 @@ impl Trainer {
         text
     }
 
-    /// [`metrics_report`](Trainer::metrics_report) for programs: `metrics` and `counters` by name, times in seconds;
-    /// `data_loader`, one text; `advice`, a list.
+    /// [`metrics_report`](Trainer::metrics_report) as JSON: `metrics` and `counters` by name, with times in seconds;
+    /// `data_loader`, a text; `advice`, a list.
     ///
     /// ```
     /// # use fulmen_trainer::Trainer;
@@ -141,13 +141,15 @@ impl Trainer {
         self.session.record.hints.iter().chain(&self.session.record.measured)
     }
 
-    /// Trains the module on `train`, validating on `validation` if the module's `validation_step` logs something: `None`,
-    /// `&loader`, or several [sets](crate::EvaluationSet) with names. The module is initialized with the Trainer's seed unless
-    /// it has values, which it also gets back when training ends, however it ends.
+    /// Trains the module on `train`. If the module's `validation_step` logs something, it also validates on
+    /// `validation`: `None`, `&loader`, or several named [sets](crate::EvaluationSet).
+    ///
+    /// A module without values is initialized with the Trainer's seed. It gets the trained values back when training
+    /// ends, also when it ends with an error.
     ///
     /// # Errors
-    /// A mistake in a step, with the user's line; a sample that cannot be read; a loss that is not finite (if
-    /// `detect_nan`); a checkpoint that cannot be read or written; whatever the device reports.
+    /// A mistake in a step, with your line; a sample that cannot be read; a loss that is not finite (with
+    /// `detect_nan`); a checkpoint that cannot be read or written; any error of the device.
     pub fn fit<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -165,19 +167,19 @@ impl Trainer {
         result
     }
 
-    /// The compiled training step of a module with its state on the devices, for a loop of your own instead of
-    /// [`fit`](Trainer::fit); see [`TrainStep`]. It takes the options that say how a step is recorded and how long training
-    /// is, and begins with `ckpt_path` or `resume` if one is given. The loader says which batches there are; for batches
-    /// that it does not read ([`TrainStep::batch`]), it says what they are like.
+    /// Compiles a module's training step and puts its state on the devices, for a loop of your own instead of
+    /// [`fit`](Trainer::fit); see [`TrainStep`]. It uses the options that say how a step is recorded and how long
+    /// training is. It starts from `ckpt_path` or `resume` if one is given. The loader declares the shapes of the
+    /// batches, also if you pass batches that it does not read ([`TrainStep::batch`]).
     ///
     /// # Errors
-    /// As [`Trainer::fit`] before its first step; an option or a callback that only a fit can serve.
+    /// As [`Trainer::fit`] before its first step; an option or a callback that only a fit supports.
     pub fn train_step<'m, M: TrainingModule>(&mut self, module: &'m M, loader: &DataLoader) -> Result<TrainStep<'m>> {
         self.session.with_hosts(|session| TrainStep::open(session, module, loader))
     }
 
-    /// Runs `validation_step` over a loader, or each of several [sets](crate::EvaluationSet), with the module's weights and
-    /// returns the means of what it logs.
+    /// Runs `validation_step` with the module's weights over a loader, or over each of several
+    /// [sets](crate::EvaluationSet). Returns the means of the logged values.
     ///
     /// # Errors
     /// As [`Trainer::fit`]; a `validation_step` that logs nothing.
@@ -185,10 +187,10 @@ impl Trainer {
         self.validate_with(module, sets, Weights::Current)
     }
 
-    /// As [`Trainer::validate`], with these weights, which the module keeps.
+    /// Like [`Trainer::validate`], with these weights. The module keeps them.
     ///
     /// # Errors
-    /// As [`Trainer::validate`]; weights that are not there.
+    /// As [`Trainer::validate`]; weights that do not exist.
     pub fn validate_with<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -198,11 +200,11 @@ impl Trainer {
         self.session.telling(module, |session| evaluate(session, module, &sets.into(), Stage::Validation, weights))
     }
 
-    /// Runs `test_step` over a loader, or each of several [sets](crate::EvaluationSet), and returns the means of what it
-    /// logs. The module keeps the weights that were tested.
+    /// Runs `test_step` over a loader, or over each of several [sets](crate::EvaluationSet). Returns the means of the
+    /// logged values. The module keeps the tested weights.
     ///
     /// # Errors
-    /// As [`Trainer::fit`]; a `test_step` that logs nothing; weights that are not there.
+    /// As [`Trainer::fit`]; a `test_step` that logs nothing; weights that do not exist.
     pub fn test<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -212,12 +214,13 @@ impl Trainer {
         self.session.telling(module, |session| evaluate(session, module, &sets.into(), Stage::Test, weights))
     }
 
-    /// Runs `predict_step` over a loader and gives what it computes, a batch at a time, for the real samples and in the
-    /// loader's order. The module keeps the weights that it predicted with.
+    /// Runs `predict_step` over a loader. Returns the predictions batch by batch, in the loader's order and without
+    /// padding. The module keeps the weights used.
     ///
     /// # Errors
-    /// As [`Trainer::test`]; a module that predicts nothing, or something without a row for each sample; a loader that skips
-    /// or substitutes samples, because predictions could not be matched to samples. A later error comes with the batch that caused it.
+    /// As [`Trainer::test`]; a module that predicts nothing, or tensors without one row per sample; a loader that skips
+    /// or substitutes samples, because predictions could not be matched to samples. An error in a later batch is
+    /// returned in place of that batch.
     pub fn predict<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -228,7 +231,7 @@ impl Trainer {
     }
 }
 
-/// A metric with times in seconds.
+/// A metric as JSON, with times in seconds.
 fn metric_json(metric: &MetricSnapshot) -> serde_json::Value {
     let (unit, scale) = match metric.unit {
         Unit::Nanoseconds => ("seconds", 1e-9),

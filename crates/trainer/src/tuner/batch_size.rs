@@ -1,5 +1,5 @@
-//! [`BatchSizeFinder`]: the largest batch size whose step has room on the devices. The compiler is asked first, so that most
-//! sizes that are too large are never run.
+//! [`BatchSizeFinder`]: finds the largest batch size whose step fits in device memory. It asks the compiler first, so
+//! that most sizes that are too large never run.
 
 use fulmen_data::DataLoader;
 use fulmen_pjrt::Executable;
@@ -10,17 +10,19 @@ use crate::program::trace_fit::trace_fit;
 use crate::step_config::Choices;
 use crate::{Error, Result, Trainer, TrainingModule, host_memory};
 
-/// How the next batch size is chosen.
+/// How to choose the next batch size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BatchSizeMode {
-    /// Twice the size, until one has no room.
+    /// Double the size until one does not fit.
     #[default]
     Power,
-    /// Twice the size, until one has no room; then the middle between the largest that has and the least that has not.
+    /// Double the size until one does not fit; then bisect between the largest that fits and the smallest that does
+    /// not.
     Binsearch,
 }
 
-/// Looks for the largest batch size that there is room for: Lightning's `scale_batch_size`, with its arguments and defaults.
+/// Finds the largest batch size that fits in device memory: Lightning's `scale_batch_size`, with its arguments and
+/// defaults.
 ///
 /// ```no_run
 /// use fulmen_data::DataLoader;
@@ -50,37 +52,37 @@ impl Default for BatchSizeFinder {
 }
 
 impl BatchSizeFinder {
-    /// Begins with a batch of 2, and doubles it.
+    /// Starts with a batch of 2 and doubles it.
     pub fn new() -> BatchSizeFinder {
         BatchSizeFinder::default()
     }
 
-    /// How the next batch size is chosen.
+    /// Selects how to choose the next batch size.
     pub fn mode(mut self, mode: BatchSizeMode) -> BatchSizeFinder {
         self.mode = mode;
         self
     }
 
-    /// Optimizer steps that are run with a size that the compiler has room for.
+    /// The number of optimizer steps to run with each size that the compiler accepts.
     pub fn steps_per_trial(mut self, steps: u64) -> BatchSizeFinder {
         self.steps_per_trial = steps;
         self
     }
 
-    /// The first batch size, of all devices together; it is raised to the next that the devices divide.
+    /// The first batch size, over all devices. It is rounded up to a multiple of the number of devices.
     pub fn init_val(mut self, batch_size: usize) -> BatchSizeFinder {
         self.init_val = batch_size;
         self
     }
 
-    /// How many sizes are tried.
+    /// The maximum number of sizes to try.
     pub fn max_trials(mut self, trials: usize) -> BatchSizeFinder {
         self.max_trials = trials;
         self
     }
 
-    /// Bytes that a step may take on each device; without it all that a device has. On a CPU that is the memory that is
-    /// available when a size is tried, shared by its devices.
+    /// The number of bytes that a step may use on each device. By default, all of the device's memory. On a CPU, that
+    /// is the memory available when a size is tried, shared by its devices.
     pub fn memory_limit(mut self, bytes: u64) -> BatchSizeFinder {
         self.memory_limit = Some(bytes);
         self
@@ -99,8 +101,8 @@ impl BatchSizeFinder {
         }
     }
 
-    /// The size to try after one, where `fits` is the largest that has room and `fails` the least that has not; sizes are
-    /// multiples of `unit`.
+    /// The size to try after `tried`. `fits` is the largest size that fits, and `fails` the smallest that does not.
+    /// Sizes are multiples of `unit`.
     fn next(&self, tried: usize, fits: usize, fails: Option<usize>, unit: usize) -> Option<usize> {
         match fails {
             None => tried.checked_mul(2),
@@ -110,43 +112,43 @@ impl BatchSizeFinder {
     }
 }
 
-/// What was found.
+/// The result of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchSizes {
-    /// The largest batch size that was tried and has room, of all devices together.
+    /// The largest tried batch size that fits, over all devices.
     pub batch_size: usize,
-    /// The sizes that were tried, in that order.
+    /// The trials, in order.
     pub trials: Vec<Trial>,
 }
 
-/// A batch size that was tried.
+/// One tried batch size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
-    /// The batch size, of all devices together.
+    /// The batch size, over all devices.
     pub batch_size: usize,
-    /// Bytes that the step takes on each device by the compiler's count, where it tells.
+    /// Bytes that the step needs on each device according to the compiler, if known.
     pub needed_bytes: Option<u64>,
-    /// Whether it has room.
+    /// Whether it fits.
     pub verdict: Verdict,
 }
 
-/// Whether a batch size has room.
+/// Whether a batch size fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It ran.
     Fits,
-    /// The compiler says that it has no room; it was not run.
+    /// The compiler reports that it does not fit; it was not run.
     RefusedByCompiler,
     /// It ran out of memory.
     OutOfMemory,
 }
 
-/// Bytes that a program takes on each device.
+/// The bytes that a program needs on each device.
 fn needed(program: &Executable) -> Option<u64> {
     u64::try_from(program.memory_analysis().ok()?.total_bytes()).ok()
 }
 
-/// Bytes that a program can take on each device of this process.
+/// The bytes that a program can use on each device of this process.
 fn available(runtime: &Runtime) -> Option<u64> {
     let devices = runtime.local_devices();
     let shared = devices.len().max(1) as u64;
@@ -161,17 +163,16 @@ fn available(runtime: &Runtime) -> Option<u64> {
 }
 
 impl Trainer {
-    /// Looks for the largest batch size that there is room for. For each size that is tried, the training step is compiled;
-    /// if the compiler finds room for it, some steps are run. `loader` makes the training loader of a batch size. The search
-    /// ends too where an epoch is one batch. The module has its values back afterwards, and nothing is logged, validated
-    /// or saved.
+    /// Finds the largest batch size that fits in device memory. For each size, the training step is compiled. If it
+    /// fits according to the compiler, some steps run. `loader` makes the training loader for a batch size. The search
+    /// also ends when one batch covers the epoch. Afterwards the module has its old values. Nothing is logged,
+    /// validated or saved.
     ///
-    /// Of several processes, all come to the same size by the compilers' words; a step that then runs out of memory in one
-    /// of them is an error in all.
+    /// With several processes, all agree on a size from the compilers' reports. If a step then runs out of memory in
+    /// one of them, it is an error in all.
     ///
-    /// # Errors
-    /// An argument of the finder that cannot be, by its name; no size that has room; a loader of another batch size than it
-    /// was asked for; those of [`Trainer::fit`]; a signal.
+    /// An invalid argument of the finder, which the error names; no size that fits; a loader with a batch size other
+    /// than the requested one; those of [`Trainer::fit`]; a signal.
     pub fn scale_batch_size<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -187,7 +188,7 @@ impl Trainer {
             let loader = loader(size)?;
             if loader.batch_size() != size {
                 return Err(Error::usage(format!(
-                    "scale_batch_size: the loader for a batch size of {size} has one of {}",
+                    "scale_batch_size: the loader for a batch size of {size} has a batch size of {}",
                     loader.batch_size()
                 )));
             }
@@ -221,11 +222,11 @@ impl Trainer {
     ) -> Result<Trial> {
         let session = &self.session;
         let setting = choices.on(session.runtime.mesh().clone(), session.setting()?.replicas);
-        let prepared = trace_fit(module, &setting, choices.options.seed, loader, &None.into())?;
+        let traced = trace_fit(module, &setting, choices.options.seed, loader, &None.into())?;
         let available = finder.memory_limit.or_else(|| available(&session.runtime));
         let (mut needs, mut refused) = (None, false);
-        // A fit over all phases comes to the one that trains the most.
-        for function in prepared.program.largest().functions() {
+        // The step of the phase that trains the most decides for all phases.
+        for function in traced.program.largest().functions() {
             match session.runtime.compile(function) {
                 Ok(program) => needs = needs.max(needed(program.executable())),
                 Err(error) if error.is_out_of_memory() => refused = true,

@@ -1,4 +1,4 @@
-//! [`LearningRateFinder`]: a short fit with a rising learning rate, and what it says of a good one.
+//! [`LearningRateFinder`]: a short fit with a rising learning rate that suggests a good rate.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::hooks::FitStart;
 use crate::step_config::step_part::{StepPart, SweepMode};
 use crate::{Actions, Error, LogPoint, Result, Trainer, TrainingModule};
 
-/// How much of the running mean of losses is kept each step.
+/// The decay of the running mean of losses per step.
 const BETA: f64 = 0.98;
 
 /// Trains for some steps with a rising learning rate: Lightning's `lr_find`, with its arguments and defaults.
@@ -64,7 +64,7 @@ impl LearningRateFinder {
         self
     }
 
-    /// How many optimizer steps are made.
+    /// The number of optimizer steps.
     pub fn num_training_steps(mut self, steps: u64) -> LearningRateFinder {
         self.num_training_steps = steps;
         self
@@ -76,7 +76,7 @@ impl LearningRateFinder {
         self
     }
 
-    /// The curve ends where the loss is more than this many times its smallest value (4 by default); `None` for not at all.
+    /// Ends the curve where the loss exceeds its smallest value by this factor (4 by default). `None` disables it.
     pub fn early_stop_threshold(mut self, threshold: Option<f64>) -> LearningRateFinder {
         self.early_stop_threshold = threshold;
         self
@@ -105,13 +105,13 @@ impl LearningRateFinder {
         }
     }
 
-    /// The curve of the losses of the steps.
+    /// Smooths the losses of the steps into a curve.
     fn curve(&self, losses: &[f64]) -> LearningRateCurve {
         let mut curve = LearningRateCurve { rates: vec![], losses: vec![] };
         let (mut mean, mut best) = (0.0, f64::INFINITY);
         for (i, loss) in losses.iter().enumerate() {
             mean = BETA * mean + (1.0 - BETA) * loss;
-            // As if there had been losses of this size before the first.
+            // Correct the bias towards the initial 0, as Adam does.
             let smooth = mean / (1.0 - BETA.powf(i as f64 + 1.0));
             let diverged = self.early_stop_threshold.is_some_and(|threshold| i > 0 && smooth > threshold * best);
             if !smooth.is_finite() || diverged {
@@ -126,7 +126,7 @@ impl LearningRateFinder {
     }
 }
 
-/// How the loss went with a rising learning rate.
+/// The loss as a function of a rising learning rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearningRateCurve {
     rates: Vec<f64>,
@@ -134,27 +134,28 @@ pub struct LearningRateCurve {
 }
 
 impl LearningRateCurve {
-    /// The learning rate of each step, up to the one where the loss diverged.
+    /// The learning rate of each step, up to the step where the loss diverged.
     pub fn learning_rates(&self) -> &[f64] {
         &self.rates
     }
 
-    /// The loss of each step, smoothed over the steps before.
+    /// The loss of each step, smoothed over earlier steps.
     pub fn losses(&self) -> &[f64] {
         &self.losses
     }
 
-    /// The learning rate where the loss falls fastest, without the first ten steps and the last one. `None` if there are
-    /// fewer than two steps besides.
+    /// The learning rate where the loss falls fastest, ignoring the first ten steps and the last one. `None` if fewer
+    /// than two steps remain.
     pub fn suggestion(&self) -> Option<f64> {
         self.suggestion_without(10, 1)
     }
 
-    /// As [`suggestion`](LearningRateCurve::suggestion), without other numbers of steps at the beginning and the end.
+    /// Like [`suggestion`](LearningRateCurve::suggestion), ignoring other numbers of steps at the beginning and at the
+    /// end.
     pub fn suggestion_without(&self, skip_begin: usize, skip_end: usize) -> Option<f64> {
         let losses = self.losses.get(skip_begin..self.losses.len().checked_sub(skip_end)?)?;
         let last = losses.len().checked_sub(1).filter(|&last| last > 0)?;
-        // Over steps, which are even in the rate or in its logarithm: central differences, one-sided at the ends.
+        // Central differences over steps, one-sided at the ends. Steps are even in the rate or in its logarithm.
         let slope = |i: usize| {
             let (before, after) = (i.saturating_sub(1), (i + 1).min(last));
             (losses[after] - losses[before]) / (after - before) as f64
@@ -164,12 +165,12 @@ impl LearningRateCurve {
     }
 }
 
-/// Keeps the loss of each step.
+/// Records the loss of each step.
 struct Losses {
-    /// The name under which the loss is logged.
+    /// The name of the logged loss.
     loss: String,
     part: StepPart,
-    kept: Arc<Mutex<Vec<f64>>>,
+    losses: Arc<Mutex<Vec<f64>>>,
 }
 
 impl Callback for Losses {
@@ -186,18 +187,17 @@ impl Callback for Losses {
     }
 
     fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
-        self.kept.lock().extend(point.get(&self.loss));
+        self.losses.lock().extend(point.get(&self.loss));
     }
 }
 
 impl Trainer {
-    /// Trains for some steps with a rising learning rate, to see from which on the loss falls and from which on it rises.
-    /// The module has its values back afterwards, and nothing is logged, validated or saved. The rates take the place
-    /// of the optimizer's schedule: what the Trainer or a group of parameters multiplies that by, they are multiplied by
-    /// too.
+    /// Trains for some steps with a rising learning rate, to find where the loss falls and where it rises. Afterwards
+    /// the module has its old values. Nothing is logged, validated or saved. The rates replace the optimizer's
+    /// schedule. The Trainer's factor and the factors of parameter groups still apply.
     ///
     /// # Errors
-    /// An argument of the finder that cannot be, by its name; those of [`Trainer::fit`]; a signal.
+    /// An invalid argument of the finder, which the error names; those of [`Trainer::fit`]; a signal.
     pub fn lr_find<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -211,13 +211,13 @@ impl Trainer {
         (choices.averaging, choices.scales_learning_rate) = (None, false);
         choices.parts.retain(|part| matches!(part, StepPart::Accumulation { .. } | StepPart::Unfreeze { .. }));
         choices.parts.push(part.clone());
-        let kept = Arc::new(Mutex::new(vec![]));
-        let losses = Losses { loss: String::new(), part, kept: kept.clone() };
+        let recorded = Arc::new(Mutex::new(vec![]));
+        let losses = Losses { loss: String::new(), part, losses: recorded.clone() };
         let summary = attempt(self, module, train, choices, vec![Box::new(losses)])?;
         if let Some(signal) = summary.signal {
             return Err(Error::interrupted("finding a learning rate", signal));
         }
-        let losses = std::mem::take(&mut *kept.lock());
+        let losses = std::mem::take(&mut *recorded.lock());
         Ok(finder.curve(&losses))
     }
 }
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_curve_is_numpys() {
+    fn the_curve_matches_numpy() {
         let document: Value = serde_json::from_str(include_str!("../../tests/reference/callbacks.json")).unwrap();
         let numbers = |name: &str| -> Vec<f64> {
             document["curve"][name].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect()
@@ -237,11 +237,11 @@ mod tests {
         let finder = LearningRateFinder::new().min_lr(1e-6);
         let (curve, expected) = (finder.curve(&numbers("losses")), numbers("smooth"));
         assert_eq!(curve.losses().len(), expected.len());
-        for (found, expected) in curve.losses().iter().zip(&expected) {
-            assert!((found / expected - 1.0).abs() < 1e-12, "{found} is not {expected}");
+        for (actual, expected) in curve.losses().iter().zip(&expected) {
+            assert!((actual / expected - 1.0).abs() < 1e-12, "{actual} is not {expected}");
         }
-        let (found, expected) = (curve.suggestion().unwrap(), document["curve"]["rate"].as_f64().unwrap());
-        assert!((found / expected - 1.0).abs() < 1e-9, "{found} is not {expected}");
+        let (actual, expected) = (curve.suggestion().unwrap(), document["curve"]["rate"].as_f64().unwrap());
+        assert!((actual / expected - 1.0).abs() < 1e-9, "{actual} is not {expected}");
     }
 
     #[test]

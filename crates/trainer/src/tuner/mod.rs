@@ -1,4 +1,5 @@
-//! Finding a learning rate or a batch size before training, by short fits that leave no trace: Lightning's `Tuner`.
+//! Finds a learning rate or a batch size before training, with short fits that leave nothing behind: Lightning's
+//! `Tuner`.
 
 mod batch_size;
 mod learning_rate;
@@ -21,7 +22,7 @@ use crate::run::session::{Record, Session};
 use crate::step_config::Choices;
 use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
 
-/// The choices for a fit of `steps` steps that reads, writes and validates nothing.
+/// The settings for a fit of `steps` steps that resumes, saves and validates nothing.
 fn short(choices: &Choices, steps: u64) -> Choices {
     let options = Options {
         max_epochs: NO_LIMIT,
@@ -40,14 +41,14 @@ fn short(choices: &Choices, steps: u64) -> Choices {
         enable_checkpointing: false,
         enable_progress_bar: false,
         enable_model_summary: false,
-        // Without a folder.
+        // This fit needs no run folder.
         fast_dev_run: true.into(),
         ..choices.options.clone()
     };
     Choices { options, ..choices.clone() }
 }
 
-/// Runs such a fit on the Trainer's devices. The module has its values back afterwards, however it ends.
+/// Runs such a fit on the Trainer's devices. Afterwards the module has its old values, also after an error.
 fn attempt(
     trainer: &Trainer,
     module: &dyn TrainingModule,
@@ -60,7 +61,7 @@ fn attempt(
     let (callbacks, told, record) = (callbacks.into(), RunConfig::default(), Record::default());
     let (loggers, clock) = (Session::loggers(vec![])?, Clock::new());
     let mut session = Session { choices, runtime, hosts, callbacks, loggers, clock, told, open_store, record };
-    // Before its values are kept, it gets the types that they are to have.
+    // Set the types of the module's values before saving copies of them.
     set_up(module, &session.setting()?)?;
     let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();
     let result = session.with_hosts(|session| fit(session, module, train, &None.into()));

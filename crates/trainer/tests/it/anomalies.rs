@@ -1,5 +1,5 @@
-//! `detect_anomaly` names the operation and the line that made the first NaN or infinity, forward, backward and in the
-//! optimizer; and nothing else is taken for one.
+//! `detect_anomaly` names the operation and the line that caused the first NaN or infinity: forward, backward
+//! or in the optimizer. It ignores values that are never used.
 
 use crate::common::trainer;
 use fulmen_data::{DataLoader, TensorDataset};
@@ -10,7 +10,7 @@ use fulmen_trainer::{Batch, Plan, StepContext, Trainer, TrainingModule};
 
 type Loss = fn(&Tensor, &Tensor) -> Tensor;
 
-/// A loss of the samples and a weight.
+/// A loss computed from the samples and a weight.
 #[derive(Module)]
 struct Net {
     weight: Parameter,
@@ -48,11 +48,11 @@ fn fit(loss: Loss, learning_rate: f64, devices: usize) -> fulmen_trainer::Result
 
 #[test]
 fn the_first_operation_is_named_with_its_line() {
-    // Forward: -infinity, which another operation makes NaN of; the line of the first is told first.
+    // Forward: -infinity, which another operation turns into NaN. The line of the first comes first.
     let (forward, line) = ((|x, w| (x.log() * 0.0 * w).mean(&[0, 1])) as Loss, line!());
-    // Backward: the loss is finite, and the derivative of the root is not.
+    // Backward: the loss is finite, but the derivative of the root is not.
     let backward: Loss = |x, w| (x * w).sqrt().mean(&[0, 1]);
-    // The optimizer: the gradient is finite, and the step too large.
+    // The optimizer: the gradient is finite, but the step is too large.
     let optimizer: Loss = |x, w| (x * w * 1e30).mean(&[0, 1]);
     for devices in [1, 8] {
         for (loss, learning_rate, step, operation, line) in [
@@ -75,7 +75,7 @@ fn the_first_operation_is_named_with_its_line() {
 }
 
 #[test]
-fn an_infinity_that_is_left_out_is_none() {
+fn an_unused_infinity_is_not_reported() {
     // A mask of -infinity before a softmax, and a logarithm of 0 that is not selected.
     let masked: Loss = |x, w| {
         let scores = Tensor::concatenate(&[&(x * w), &(x.zeros_like() - f64::INFINITY)], 1);

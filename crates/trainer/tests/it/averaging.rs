@@ -1,4 +1,4 @@
-//! Averages of weights: what they are, and that they are what is validated, tested, saved and resumed.
+//! Averages of weights: their values, and that validation, tests, checkpoints and resumed runs use them.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -50,7 +50,7 @@ fn fit(folder: &Path, epochs: u64, set: &dyn Fn(TrainerBuilder) -> TrainerBuilde
 
 /// The weights after each of the first steps, computed by hand.
 fn path(steps: usize) -> Vec<Vec<f64>> {
-    let mut seen = vec![];
+    let mut path = vec![];
     let module = Classifier(Linear::new(FEATURES, CLASSES));
     module.initialize(0);
     let mut velocity = (vec![0.0; FEATURES * CLASSES], vec![0.0; CLASSES]);
@@ -80,22 +80,22 @@ fn path(steps: usize) -> Vec<Vec<f64>> {
                     value[i] -= 0.5 * velocity[i];
                 }
             }
-            seen.push(w.clone());
+            path.push(w.clone());
         }
     }
-    seen.truncate(steps);
-    seen
+    path.truncate(steps);
+    path
 }
 
-fn assert_close(found: &[f64], expected: &[f64], within: f64) {
-    assert_eq!(found.len(), expected.len());
-    for (f, e) in found.iter().zip(expected) {
-        assert!((f - e).abs() <= within * (1.0 + e.abs()), "{f} is not {e}");
+fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for (a, e) in actual.iter().zip(expected) {
+        assert!((a - e).abs() <= tolerance * (1.0 + e.abs()), "{a} is not {e}");
     }
 }
 
 #[test]
-fn averages_are_those_of_the_weights_that_training_went_through() {
+fn averages_match_the_weights_of_the_steps() {
     let folder = tempfile::tempdir().unwrap();
     // Three epochs of five steps.
     let path = path(15);
@@ -116,7 +116,7 @@ fn averages_are_those_of_the_weights_that_training_went_through() {
 
     let swa = mix(&path[9], &path[14], 0.5);
     assert_close(&average(WeightAveraging::swa(1)), &swa, 1e-5);
-    // What has not begun is the weights.
+    // Before it begins, the average equals the weights.
     assert_close(&average(WeightAveraging::swa(7)), &path[14], 1e-5);
 }
 
@@ -144,7 +144,8 @@ fn the_average_is_validated_tested_saved_and_resumed() {
     let (resumed, _, record) = fit(folder.path(), 4, &|b| ema(b).ckpt_path(&middle));
     assert_eq!(record.bits("train_loss"), whole.bits("train_loss")[10..]);
     assert_eq!(resumed, weights);
-    // A run without averages goes on with the weights that were trained, and one with them begins from a plain one.
+    // A run without averages continues with the trained weights. A run with averages can continue from a plain
+    // checkpoint.
     let (_, _, record) = fit(folder.path(), 4, &|b| b.ckpt_path(&middle));
     assert_eq!(record.bits("train_loss"), whole.bits("train_loss")[10..]);
     let plain = folder.path().join("version_1/checkpoints/epoch=1-step=10");
@@ -153,7 +154,7 @@ fn the_average_is_validated_tested_saved_and_resumed() {
 }
 
 #[test]
-fn a_run_goes_on_with_other_groups_or_another_rule() {
+fn a_run_resumes_with_other_groups_or_another_rule() {
     let folder = tempfile::tempdir().unwrap();
     let averaged = |averaging: &WeightAveraging, epochs: u64, every: u64, from: Option<&Path>| {
         let (weights, summary, _) = fit(folder.path(), epochs, &|b| {
@@ -164,26 +165,26 @@ fn a_run_goes_on_with_other_groups_or_another_rule() {
         let tensors = crate::common::tensors(&checkpoint);
         (weights, tensors["trainer/averaged"].to_f64()[0], checkpoint)
     };
-    // Ends of epochs are ends of epochs, however many steps of the optimizer are between them.
+    // The end of an epoch counts once, for any number of optimizer steps between.
     let swa = WeightAveraging::swa(0);
     let (_, count, first) = averaged(&swa, 1, 1, None);
     assert_eq!(count, 1.0);
     assert_eq!(averaged(&swa, 4, 2, Some(&first)).1, 4.0);
     assert_eq!(averaged(&WeightAveraging::swa(1).every_n_epochs(2), 5, 2, None).1, 2.0);
 
-    // Another rule starts again from the weights; the same one, made on another line, goes on.
+    // A different rule starts again from the weights. The same rule, made on another line, continues.
     let (_, count, ema) = averaged(&WeightAveraging::ema(0.9), 2, 1, None);
     assert_eq!(count, 10.0);
     assert_eq!(averaged(&WeightAveraging::ema(0.9), 3, 1, Some(&ema)).1, 15.0);
     let (_, plain, _) = fit(folder.path(), 2, &|b| b);
     let late = WeightAveraging::swa(2);
-    let (found, count, _) = averaged(&late, 4, 1, Some(&ema));
+    let (weights, count, _) = averaged(&late, 4, 1, Some(&ema));
     assert_eq!(count, 2.0);
-    assert_eq!(found, averaged(&late, 4, 1, plain.last_checkpoint.as_deref()).0);
+    assert_eq!(weights, averaged(&late, 4, 1, plain.last_checkpoint.as_deref()).0);
 }
 
 #[test]
-fn an_average_of_sixteen_bit_weights_is_kept_in_f32_and_split_as_they_are() {
+fn an_average_of_sixteen_bit_weights_is_kept_in_f32_and_split_like_them() {
     let folder = tempfile::tempdir().unwrap();
     let ema = |b: TrainerBuilder| b.weight_averaging(WeightAveraging::ema(0.99)).precision(Precision::Bf16);
     let (one, summary, _) = fit(folder.path(), 2, &ema);
@@ -213,15 +214,15 @@ fn running_statistics_are_averaged_unless_told_otherwise() {
 }
 
 #[test]
-fn what_cannot_be_is_said_at_its_line() {
+fn an_invalid_average_is_reported_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |averaging: WeightAveraging| match trainer(folder.path()).weight_averaging(averaging).build() {
-        Ok(_) => panic!("it was built"),
+        Ok(_) => panic!("the build succeeded"),
         Err(error) => error.to_string(),
     };
     let line = line!() + 1;
     let error = refused(WeightAveraging::ema(1.5));
-    assert!(error.contains("WeightAveraging: the decay is a share between 0 and 1, not 1.5"), "{error}");
+    assert!(error.contains("WeightAveraging: the decay is between 0 and 1, not 1.5"), "{error}");
     assert!(error.contains(&format!("averaging.rs:{line}:")), "{error}");
-    assert!(refused(WeightAveraging::swa(1).every_n_steps(0)).contains("not every 0"));
+    assert!(refused(WeightAveraging::swa(1).every_n_steps(0)).contains("not 0"));
 }

@@ -1,4 +1,4 @@
-//! What callbacks see, in which order, and what becomes of what they ask for: in a fit, a validation, a test and a
+//! The values that callbacks see, their order, and the results of their requests: in a fit, a validation, a test and a
 //! prediction.
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use fulmen_trainer::{
     TrainingModule, Weights,
 };
 
-/// Notes each hook as it is called.
+/// Records the name of each called hook.
 #[derive(Clone, Default)]
 struct Order(Arc<Mutex<Vec<String>>>);
 
@@ -134,8 +134,8 @@ fn hooks_run_in_their_order_in_every_loop() {
 
     let mut resumed = builder().max_epochs(2).ckpt_path(summary.last_checkpoint.unwrap()).build().unwrap();
     resumed.fit(&net, &train, Some(&val)).unwrap();
-    let seen = order.take();
-    assert_eq!(seen[..4], ["fit start", "state 7", "load step 2", "epoch 1 start"]);
+    let calls = order.take();
+    assert_eq!(calls[..4], ["fit start", "state 7", "load step 2", "epoch 1 start"]);
 
     let line = Line::default();
     let predicting = DataLoader::builder(samples(12)).batch_size(8).build().unwrap();
@@ -143,7 +143,7 @@ fn hooks_run_in_their_order_in_every_loop() {
     assert_eq!(order.take(), ["predict start of 2", "predict batch 1: 8", "predict batch 2: 4", "predict end"]);
 }
 
-/// A linear layer with hooks of its own and two programs.
+/// A linear layer with its own hooks and two programs.
 #[derive(Module)]
 struct Line {
     fc: Linear,
@@ -203,11 +203,11 @@ fn a_module_has_the_hooks_too() {
     assert_eq!(line.order.take(), ["fit start on cpu", "log 1", "log 2", "the module has seen enough"]);
 }
 
-/// What came of the programs that were asked for.
+/// The outputs of the requested programs.
 #[derive(Clone, Default)]
 struct Outputs(Arc<Mutex<Vec<Output>>>);
 
-/// Its name, its step and its first value.
+/// The name, the step and the first value of an output.
 type Output = (String, u64, Vec<f64>);
 
 impl Callback for Outputs {
@@ -238,19 +238,19 @@ fn a_program_runs_with_the_weights_of_the_moment_and_is_compiled_before_the_firs
         let before = trainer.device_to_host_transfers();
         let summary = trainer.fit(&line, &train_loader(40, DROP_LAST), None).unwrap();
         assert_eq!(summary.global_step, 5);
-        // Two programs while training, one at the end of the epoch; the epoch; the checkpoint.
+        // Two programs during training, one at the end of the epoch; the epoch's values; the checkpoint.
         assert_eq!(trainer.device_to_host_transfers() - before, 3 + 1 + 1);
         let outputs = outputs.0.lock().unwrap();
         let names: Vec<_> = outputs.iter().map(|(name, step, _)| (name.as_str(), *step)).collect();
         assert_eq!(names, [("weights", 2), ("weights", 4), ("of ones", 5)]);
         assert_ne!(outputs[0].2, outputs[1].2);
-        // By hand, with the weights of the end.
+        // Computed directly with the final weights.
         let by_hand = line.fc.forward(&Tensor::ones(DType::F32, [2, FEATURES])).eval().unwrap().to_f64();
         assert!(outputs[2].2.iter().zip(&by_hand).all(|(a, b)| (a - b).abs() < 1e-6), "{:?} {by_hand:?}", outputs[2]);
     }
 }
 
-/// Fails if something is compiled after the first step.
+/// Fails if a program is compiled after the first step.
 struct Compilations(Arc<AtomicU64>, bool);
 
 impl Callback for Compilations {
@@ -297,13 +297,13 @@ fn actions_are_done_after_any_step() {
     assert_eq!(validated, [7, 10, 20]);
     let saved: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     let saved = saved.iter().filter_map(|name| name.to_str()).find(|name| name.starts_with("at-0-")).unwrap();
-    // The values of a log point come some steps later.
+    // The values of a log point arrive some steps later.
     let step: u64 = saved.strip_prefix("at-0-").unwrap().parse().unwrap();
     assert!((8..=10).contains(&step), "{saved}");
 }
 
 #[test]
-fn what_a_callback_asks_for_wrongly_is_told() {
+fn invalid_requests_of_callbacks_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let fails = |callback: On| {
         let mut trainer = trainer(folder.path()).max_epochs(1).callback(callback).build().unwrap();
@@ -320,9 +320,9 @@ fn what_a_callback_asks_for_wrongly_is_told() {
 #[test]
 fn a_filter_counts_over_a_resume() {
     let folder = tempfile::tempdir().unwrap();
-    let seen = Arc::new(Mutex::new(vec![]));
+    let events = Arc::new(Mutex::new(vec![]));
     let run = |epochs: u64, from: &Path| {
-        let (third, first) = (seen.clone(), seen.clone());
+        let (third, first) = (events.clone(), events.clone());
         let mut trainer = trainer(folder.path())
             .max_epochs(epochs)
             .ckpt_path(from)
@@ -336,10 +336,10 @@ fn a_filter_counts_over_a_resume() {
     };
     let checkpoint = run(1, Path::new(""));
     run(2, &checkpoint);
-    assert_eq!(*seen.lock().unwrap(), [(1, 1), (3, 3), (3, 6), (3, 9)]);
+    assert_eq!(*events.lock().unwrap(), [(1, 1), (3, 3), (3, 6), (3, 9)]);
 }
 
-/// Logs how long the name of its set is.
+/// Logs the length of its set's name.
 #[derive(Module)]
 struct Named(Net);
 
@@ -358,7 +358,7 @@ impl TrainingModule for Named {
 }
 
 #[test]
-fn a_test_of_several_sets_says_of_each_what_it_says_of_it_alone() {
+fn a_test_of_several_sets_gives_each_the_values_of_a_test_of_it_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (net, [short, longer]) = (Named(Net::new()), [16, 24].map(val_loader));
     let mut trainer = trainer(folder.path()).build().unwrap();
@@ -392,11 +392,11 @@ fn several_validation_sets_have_names_and_cadences() {
     assert_eq!((summary.train_compilations, summary.eval_compilations), (1, 1), "they are the same program");
     let names: Vec<Vec<String>> = {
         let epochs = record.epochs.lock().unwrap();
-        let of = |point: &LogPoint| {
+        let names_of = |point: &LogPoint| {
             let names = point.metrics.iter().map(|metric| metric.0.clone());
             names.filter(|name| name.starts_with("val_loss")).collect()
         };
-        epochs.iter().map(of).collect()
+        epochs.iter().map(names_of).collect()
     };
     assert_eq!(
         names,
@@ -417,8 +417,8 @@ fn several_validation_sets_have_names_and_cadences() {
         let alone = trainer.validate(&net, loader).unwrap().get("val_loss").unwrap();
         assert_eq!(last.get(name), Some(alone), "{name}");
     }
-    // Sums of all sets are one transfer: four epochs with a checkpoint each, and two validations within an epoch with a
-    // checkpoint and the sums of training that it has besides.
+    // The sums of all sets are one transfer. There are four epochs with a checkpoint each, and two validations within
+    // an epoch, each with a checkpoint that also holds training sums.
     assert_eq!(trainer.device_to_host_transfers() - 2, 4 * 2 + 2 * 3);
 
     let refused = |sets: Vec<EvaluationSet>| {

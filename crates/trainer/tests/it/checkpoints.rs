@@ -1,4 +1,4 @@
-//! Which checkpoints a run writes and keeps, under which names, and what can be done with each.
+//! The checkpoints that a run writes and keeps, their names, and their uses.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The step and the file of each checkpoint that was written.
+/// The step and the name of each written checkpoint.
 #[derive(Clone, Default)]
 struct Saves(Arc<Mutex<Vec<(u64, String)>>>);
 
@@ -38,7 +38,7 @@ impl Saves {
     }
 }
 
-/// Ten steps an epoch.
+/// Trains with ten steps per epoch.
 fn fit(builder: TrainerBuilder, checkpoint: ModelCheckpoint) -> (Trainer, FitSummary, Saves) {
     let saves = Saves::default();
     let mut trainer = builder.callback(checkpoint).callback(saves.clone()).build().unwrap();
@@ -47,23 +47,23 @@ fn fit(builder: TrainerBuilder, checkpoint: ModelCheckpoint) -> (Trainer, FitSum
 }
 
 #[test]
-fn a_state_is_saved_every_so_many_steps_epochs_or_minutes() {
+fn a_state_is_saved_at_intervals_of_steps_epochs_or_minutes() {
     let folder = tempfile::tempdir().unwrap();
     let builder = || trainer(folder.path()).max_epochs(4).check_val_every_n_epoch(100);
     let saved = |checkpoint| fit(builder(), checkpoint).2.last();
-    assert_eq!(saved(ModelCheckpoint::new()), [10, 20, 30, 40], "half an hour is not over");
+    assert_eq!(saved(ModelCheckpoint::new()), [10, 20, 30, 40], "half an hour has not passed");
     assert_eq!(saved(ModelCheckpoint::new().every_n_train_steps(15)), [10, 15, 20, 30, 30, 40]);
     assert_eq!(saved(ModelCheckpoint::new().every_n_epochs(2)), [20, 40]);
     let interval = Duration::from_nanos(1);
     let every_step: Vec<u64> = (1..=40).flat_map(|step| vec![step; 1 + usize::from(step % 10 == 0)]).collect();
     assert_eq!(saved(ModelCheckpoint::new().train_time_interval(interval)), every_step);
-    // A step of the optimizer is counted once, however many batches it has.
+    // An optimizer step counts once, for any number of batches.
     let accumulating = builder().accumulate_grad_batches(4).max_epochs(2);
     assert_eq!(fit(accumulating, ModelCheckpoint::new().every_n_train_steps(2)).2.last(), [2, 3, 4, 6, 6]);
 }
 
 #[test]
-fn any_of_the_states_is_one_to_go_on_from() {
+fn a_run_resumes_from_any_of_its_states() {
     let folder = tempfile::tempdir().unwrap();
     let run = |from: &Path| {
         let record = Record::default();
@@ -77,10 +77,10 @@ fn any_of_the_states_is_one_to_go_on_from() {
         let epoch = (step - 1) / 10;
         let rest = run(&folder.path().join(format!("version_0/checkpoints/epoch={epoch}-step={step}")));
         assert_eq!(rest.0, whole.0.iter().filter(|log| log.0 > step).copied().collect::<Vec<_>>(), "step {step}");
-        // One that was due when the state was saved is still to come, unless the state is that of the end of its epoch.
-        let to_come =
+        // A validation that was due when the state was saved still runs, except for the state at the end of its epoch.
+        let remaining =
             whole.1.iter().filter(|point| point.global_step >= step && !(step == 20 && point.global_step == 20));
-        assert_eq!(rest.1, to_come.cloned().collect::<Vec<_>>(), "step {step}");
+        assert_eq!(rest.1, remaining.cloned().collect::<Vec<_>>(), "step {step}");
         assert!(step == 20 || rest.2 == whole.2, "step {step}");
     }
 }
@@ -124,7 +124,7 @@ fn the_best_states_are_kept_and_the_others_removed() {
     let best = summary.best_checkpoint.unwrap();
     assert_eq!(best.file_name().unwrap().to_str(), Some(name(&losses[0]).as_str()));
 
-    // It is a file of weights, too.
+    // It also loads as a weights file.
     let loaded = Net::new();
     let report = load_weights(&loaded, &best, Strictness::Strict).unwrap();
     assert_eq!(report.loaded.len(), loaded.state().len());
@@ -135,37 +135,37 @@ fn the_best_states_are_kept_and_the_others_removed() {
         tensors(checkpoints.join("last"))["fc1.weight"].to_f64()
     );
 
-    // Weights alone are enough to test with, and not to go on from.
+    // Weights alone are enough for a test, but not for resuming.
     let tested = trainer.test(&Net::new(), &val_loader(16), Weights::Best).unwrap();
     assert!(tested.get("test_acc").unwrap() > 0.5);
     let bytes = |checkpoint: &Path| std::fs::metadata(crate::common::shard(checkpoint)).unwrap().len();
     assert!(bytes(&best) < bytes(&checkpoints.join("last")));
-    let go_on = |from: &str| {
+    let resume = |from: &str| {
         let mut trainer = crate::common::trainer(folder.path()).max_epochs(9).ckpt_path(from).build().unwrap();
         trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), None).map(|summary| summary.global_step)
     };
-    assert_eq!(go_on("last").unwrap(), 90);
+    assert_eq!(resume("last").unwrap(), 90);
     std::fs::remove_dir_all(folder.path().join("version_1")).unwrap();
-    let refused = go_on("best").unwrap_err().to_string();
+    let refused = resume("best").unwrap_err().to_string();
     assert!(refused.contains("it has the weights alone (save_weights_only)"), "{refused}");
 }
 
 #[test]
-fn a_resumed_run_knows_the_best_states_of_the_one_before_and_leaves_them() {
+fn a_resumed_run_knows_the_best_states_of_the_earlier_run_and_keeps_them() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = || ModelCheckpoint::new().monitor("val_loss", Mode::Min).save_top_k(2);
-    let of = |run: &str| files(&folder.path().join(run).join("checkpoints"));
+    let checkpoints_of = |run: &str| files(&folder.path().join(run).join("checkpoints"));
     let (_, first, _) = fit(trainer(folder.path()).max_epochs(3), checkpoint());
-    let before = of("version_0");
+    let before = checkpoints_of("version_0");
     assert_eq!(before.len(), 3);
     let resumed = trainer(folder.path()).max_epochs(12).ckpt_path(first.last_checkpoint.unwrap());
     let (_, second, _) = fit(resumed, checkpoint());
-    assert_eq!(of("version_0"), before, "what an earlier run has written stays");
-    assert_eq!(of("version_1").len(), 3, "{:?}", of("version_1"));
+    assert_eq!(checkpoints_of("version_0"), before, "the files of an earlier run stay");
+    assert_eq!(checkpoints_of("version_1").len(), 3, "{:?}", checkpoints_of("version_1"));
     assert!(second.best_checkpoint.unwrap().starts_with(folder.path().join("version_1")));
 }
 
-/// Data with one sample that cannot be read.
+/// A dataset with one sample that cannot be read.
 struct Broken(TensorDataset, usize);
 
 impl Dataset for Broken {
@@ -176,15 +176,16 @@ impl Dataset for Broken {
         self.0.fields()
     }
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> fulmen_data::Result<()> {
-        match index == self.1 {
-            true => Err(fulmen_data::Error::new("the disk is full of holes")),
-            false => self.0.read(index, sample),
+        if index == self.1 {
+            Err(fulmen_data::Error::new("the disk is full of holes"))
+        } else {
+            self.0.read(index, sample)
         }
     }
 }
 
 #[test]
-fn a_fit_that_fails_can_save_where_it_was() {
+fn a_fit_that_fails_can_save_its_state() {
     let folder = tempfile::tempdir().unwrap();
     let loader = |hole: usize| DataLoader::builder(Broken(samples(80), hole)).batch_size(8).build().unwrap();
     let run = |hole: usize, from: &str, checkpoint: ModelCheckpoint| {
@@ -206,7 +207,7 @@ fn a_fit_that_fails_can_save_where_it_was() {
 }
 
 #[test]
-fn a_state_that_could_not_be_resumed_does_not_replace_one_that_can() {
+fn a_state_that_cannot_be_resumed_does_not_replace_one_that_can() {
     let folder = tempfile::tempdir().unwrap();
     let saves = Saves::default();
     let loader = DataLoader::builder(samples(80)).batch_size(8).num_workers(2).ordered(false).build().unwrap();
@@ -217,7 +218,7 @@ fn a_state_that_could_not_be_resumed_does_not_replace_one_that_can() {
 }
 
 #[test]
-fn removing_spares_the_best_and_the_last() {
+fn removals_keep_the_best_and_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("version_0/checkpoints");
     let remove = on(Event::TrainEpochEnd, every(1), move |_, actions| {
@@ -232,7 +233,7 @@ fn removing_spares_the_best_and_the_last() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused_by_name() {
+fn contradictory_settings_are_rejected_by_name() {
     for (checkpoint, why) in [
         (ModelCheckpoint::new().save_top_k(2), "save_top_k keeps the best states, and no metric"),
         (ModelCheckpoint::new().monitor("val_loss", Mode::Min).save_top_k(0), "save_top_k is 0"),

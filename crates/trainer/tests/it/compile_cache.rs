@@ -1,4 +1,4 @@
-//! A program that starts a second time: nothing is compiled, and it does the same bit for bit.
+//! A second start of a program: it compiles nothing, and its results are the same, bit for bit.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ fn the_second_start_of_a_fit_compiles_nothing() {
     assert_eq!(programs.len(), 3, "{programs:?}");
 }
 
-/// A new client knows nothing of the programs of another, as a new process.
+/// A new client does not know the programs of another one, like a new process.
 fn devices(count: usize) -> Runtime {
     let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
     let client = plugin.create_client(&[("cpu_device_count", Value::Int(count as i64))]).unwrap();
@@ -45,7 +45,7 @@ fn programs_saved_by_preflight_start_a_fit_without_a_compiler() {
     let (folder, train, val) = (tempfile::tempdir().unwrap(), train_loader(40, PAD_LAST), val_loader(16));
     let file = folder.path().join("step.fulmen");
     for count in [1, 8] {
-        // Averages that are wider than the weights have a program of their own.
+        // Averages with a wider dtype than the weights have their own program.
         let options = || {
             let builder = trainer(folder.path()).max_epochs(2);
             if count > 1 { builder } else { builder.precision("bf16-true").weight_averaging(WeightAveraging::ema(0.9)) }
@@ -64,7 +64,7 @@ fn programs_saved_by_preflight_start_a_fit_without_a_compiler() {
         let (counts, compilations, losses) = start(true);
         // Initial values, training, validation, and averages.
         assert_eq!((counts, compilations), ([0, if count > 1 { 3 } else { 4 }], 0), "{count} devices");
-        // Compiling takes long for eight.
+        // Compiling for eight devices takes long.
         assert!(count > 1 || losses == start(false).2);
     }
     let refused = |why: &str| {

@@ -1,4 +1,4 @@
-//! Damaged and forged checkpoints: each is refused, by a message that names the tensor or the field.
+//! Damaged and forged checkpoints are rejected, with a message that names the tensor or the field.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn refusal(folder: &Path, path: &Path) -> Result<String, Box<FitSummary>> {
 }
 
 #[test]
-fn a_flipped_bit_in_a_checkpoint_is_refused_with_the_name_of_what_it_hit() {
+fn a_flipped_bit_in_a_checkpoint_is_rejected_with_the_name_of_its_tensor() {
     let folder = tempfile::tempdir().unwrap();
     let path = checkpoint(folder.path());
     let file = shard(&path);
@@ -51,7 +51,7 @@ fn a_flipped_bit_in_a_checkpoint_is_refused_with_the_name_of_what_it_hit() {
         let what = format!("bit {bit} of byte {byte} of {}, the data begins at {data}", whole.len());
         let message = refusal(folder.path(), &path);
         std::fs::write(file, whole).unwrap();
-        message.unwrap_or_else(|_| panic!("{what}: the damaged checkpoint was taken"))
+        message.unwrap_or_else(|_| panic!("{what}: the damaged checkpoint was accepted"))
     };
     let mut tensors = 0;
     for (name, entry) in header.iter().filter(|(name, _)| *name != "__metadata__") {
@@ -95,7 +95,7 @@ fn weights_of_a_damaged_checkpoint_are_not_tested() {
     assert!(error.is_checkpoint() && error.to_string().contains("checksum"), "{error}");
 }
 
-/// Writes a checkpoint whose manifest says something else, with checksums that fit.
+/// Writes a checkpoint with a changed manifest and matching checksums.
 fn forge(from: &Path, to: &Path, change: impl FnOnce(&mut Value)) {
     let _ = std::fs::remove_dir_all(to);
     std::fs::create_dir(to).unwrap();
@@ -110,7 +110,7 @@ fn forge(from: &Path, to: &Path, change: impl FnOnce(&mut Value)) {
 }
 
 #[test]
-fn a_forged_checkpoint_is_refused_with_the_name_of_the_field() {
+fn a_forged_checkpoint_is_rejected_with_the_name_of_the_field() {
     let folder = tempfile::tempdir().unwrap();
     let from = checkpoint(folder.path());
     let path = from.with_file_name("forged");
@@ -158,15 +158,15 @@ fn a_forged_checkpoint_is_refused_with_the_name_of_the_field() {
                 let field = if field == "step" { "global_step" } else { field };
                 assert!(message.contains(&format!("`{field}`")), "{shown}: {message}");
             }
-            Err(summary) => panic!("{shown} was taken: {summary:?}"),
+            Err(summary) => panic!("{shown} was accepted: {summary:?}"),
         }
     }
     forge(&from, &path, |_| {});
-    assert!(refusal(folder.path(), &path).is_err(), "what is as it was is taken");
+    assert!(refusal(folder.path(), &path).is_err(), "an unchanged copy is accepted");
 }
 
 #[test]
-fn a_manifest_that_is_newer_or_damaged_is_told_and_another_checkpoint_taken() {
+fn a_newer_or_damaged_manifest_is_reported_and_another_checkpoint_used() {
     let folder = tempfile::tempdir().unwrap();
     let last = checkpoint(folder.path());
     let newest = || {
@@ -191,7 +191,7 @@ fn a_manifest_that_is_newer_or_damaged_is_told_and_another_checkpoint_taken() {
 }
 
 #[test]
-fn a_best_checkpoint_of_another_run_is_refused() {
+fn a_best_checkpoint_of_another_run_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let from = checkpoint(folder.path());
     let other = fit(trainer(folder.path()).max_epochs(1).seed(8)).unwrap().best_checkpoint.unwrap();
@@ -202,7 +202,7 @@ fn a_best_checkpoint_of_another_run_is_refused() {
 }
 
 #[test]
-fn what_is_not_a_checkpoint_is_refused_before_it_is_read() {
+fn other_files_are_rejected_before_they_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let refused = |path: &Path, expected: &str| {
@@ -213,7 +213,7 @@ fn what_is_not_a_checkpoint_is_refused_before_it_is_read() {
     assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
     refused(&path("pipe"), "not the folder of a checkpoint");
     refused(folder.path(), "there is no manifest.json");
-    // A terabyte of which nothing is on the disk.
+    // A sparse file of a terabyte.
     std::fs::create_dir(path("sparse")).unwrap();
     std::fs::File::create(path("sparse/manifest.json")).unwrap().set_len(1 << 40).unwrap();
     refused(&path("sparse"), "1099511627776 bytes is too large");

@@ -1,4 +1,4 @@
-//! The same training on 1, 2, 4 and 8 devices, data parallel and fully sharded, and on one chosen device.
+//! The same training on 1, 2, 4 and 8 devices, data parallel and fully sharded, and on one selected device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -57,7 +57,7 @@ impl TrainingModule for ConvNet {
     }
 }
 
-/// A transformer's block on the rows of the pictures, each of which is a token.
+/// A transformer block on the rows of the images; each row is a token.
 #[derive(Module)]
 struct Transformer {
     embed: Linear,
@@ -101,7 +101,7 @@ fn mlp() -> Mlp {
 
 fn conv_net() -> ConvNet {
     ConvNet {
-        // No biases: before a batch normalization their gradient is rounding alone, which AdamW would make steps of.
+        // No biases: before batch norm their gradient is only rounding error, which AdamW would turn into steps.
         conv1: Conv2d::new(2, 8, 3).padding(1).bias(false),
         bn1: BatchNorm2d::new(8),
         conv2: Conv2d::new(8, 16, 3).padding(1).stride(2).bias(false),
@@ -149,7 +149,7 @@ fn trainer(devices: impl Into<Devices>, strategy: Strategy) -> (Trainer, Losses,
     (trainer, losses, folder)
 }
 
-/// The losses of all steps and the parameters and statistics afterwards.
+/// The losses of all steps, and the final parameters and statistics.
 fn train<M: TrainingModule>(module: &M, devices: usize, strategy: Strategy) -> (Vec<f64>, Vec<Vec<f64>>) {
     let (mut trainer, losses, _folder) = trainer(devices, strategy);
     trainer.fit(module, &loader(), None).unwrap();
@@ -165,7 +165,7 @@ fn agrees_on_all_devices<M: TrainingModule>(make: impl Fn() -> M) {
     train_alike(&make(), on);
 }
 
-/// Checks that modules on this number of devices have the losses and values of one that is trained on one device.
+/// Checks that modules on several devices get the same losses and values as one trained on one device.
 fn train_alike<M: TrainingModule>(one: &M, others: impl IntoIterator<Item = (M, usize, Strategy)>) {
     let (losses, values) = train(one, 1, Strategy::Ddp);
     assert_eq!(losses.len(), STEPS);
@@ -176,7 +176,7 @@ fn train_alike<M: TrainingModule>(one: &M, others: impl IntoIterator<Item = (M, 
             assert!((a - b).abs() <= 1e-5 * a.abs(), "{strategy} on {devices}, step {step}: {a} and {b}");
         }
         for (i, (a, b)) in values.iter().zip(&other_values).enumerate() {
-            // Relative to the tensor: single elements near zero carry no more than its rounding.
+            // Relative to the tensor: elements near zero have only its absolute accuracy.
             let scale = a.iter().fold(0.0f64, |m, v| m.max(v.abs()));
             let far = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             assert!(far <= 1e-5 * scale.max(1e-3), "{strategy} on {devices}, tensor {i}: off by {far} of {scale}");
@@ -212,9 +212,10 @@ impl TrainingModule for Deep {
         let x = self.embed.forward(&batch.get("x").flatten(1, -1));
         let layer =
             |layer: &Linear, x: &Tensor| checkpoint(|x| vec![&x[0] + layer.forward(&x[0]).tanh()], &[x]).remove(0);
-        let x = match self.scan {
-            true => scan_layers(&self.layers, &x, layer),
-            false => self.layers.iter().fold(x, |x, own| layer(own, &x)),
+        let x = if self.scan {
+            scan_layers(&self.layers, &x, layer)
+        } else {
+            self.layers.iter().fold(x, |x, own| layer(own, &x))
         };
         cross_entropy(&self.head.forward(&x), &batch.get("y"), Reduction::Mean)
     }
@@ -224,7 +225,7 @@ impl TrainingModule for Deep {
 }
 
 #[test]
-fn layers_as_a_scan_train_as_one_after_the_other_on_one_device_and_split_over_eight() {
+fn a_scan_over_layers_trains_like_a_loop_on_one_device_and_split_over_eight() {
     let deep = |scan| Deep {
         embed: Linear::new(128, 16),
         layers: (0..3).map(|_| Linear::new(16, 16)).collect(),
@@ -235,14 +236,14 @@ fn layers_as_a_scan_train_as_one_after_the_other_on_one_device_and_split_over_ei
 }
 
 #[test]
-fn a_batch_that_the_devices_cannot_share_is_refused_with_sizes_that_fit() {
+fn a_batch_that_the_devices_cannot_share_is_rejected_with_sizes_that_fit() {
     let (mut trainer, _, _folder) = trainer(6, Strategy::Ddp);
     let error = trainer.fit(&mlp(), &loader(), None).unwrap_err().to_string();
     assert!(error.contains("a batch size of 32") && error.contains("30 and 36"), "{error}");
 }
 
-/// The devices that hold the values of a module, and the bytes of each device's shards.
-fn where_it_lies<M: Module>(module: &M) -> (BTreeSet<i32>, BTreeMap<i32, usize>) {
+/// The devices that hold a module's values, and the bytes of the shards on each.
+fn placement<M: Module>(module: &M) -> (BTreeSet<i32>, BTreeMap<i32, usize>) {
     let (mut ids, mut bytes) = (BTreeSet::new(), BTreeMap::new());
     for (name, variable) in module.state() {
         let value = variable.get();
@@ -260,13 +261,13 @@ fn one_chosen_device_trains_and_no_other() {
     let (mut trainer, _, _folder) = trainer([5], Strategy::Ddp);
     let module = mlp();
     trainer.fit(&module, &loader(), None).unwrap();
-    assert_eq!(where_it_lies(&module).0, BTreeSet::from([5]));
+    assert_eq!(placement(&module).0, BTreeSet::from([5]));
     let devices: Vec<i32> = trainer.runtime().devices().iter().map(|d| d.id()).collect();
     assert_eq!(devices, [5]);
 }
 
 #[test]
-fn devices_that_are_not_there_are_refused_with_what_is() {
+fn missing_devices_are_rejected_with_a_list_of_the_existing_ones() {
     let build = |devices: Devices| {
         let trainer = Trainer::builder().accelerator(Accelerator::Cpu).devices(devices).build();
         trainer.err().unwrap().to_string()
@@ -284,7 +285,7 @@ fn fsdp_keeps_an_eighth_of_the_state_on_each_device() {
         let (mut trainer, _, _folder) = trainer(8, strategy);
         let module = mlp();
         let summary = trainer.fit(&module, &loader(), None).unwrap();
-        let (ids, parameters) = where_it_lies(&module);
+        let (ids, parameters) = placement(&module);
         assert_eq!((ids.len(), summary.state_bytes.len()), (8, 8));
         (parameters, summary.state_bytes)
     };
@@ -303,7 +304,7 @@ fn fsdp_keeps_an_eighth_of_the_state_on_each_device() {
 fn a_layer_split_by_the_user_computes_the_same() {
     let (losses, values) = train(&mlp(), 1, Strategy::Ddp);
     let folder = tempfile::tempdir().unwrap();
-    let seen = Losses::default();
+    let actual = Losses::default();
     let mut trainer = Trainer::builder()
         .accelerator(Accelerator::Cpu)
         .devices(8)
@@ -313,24 +314,24 @@ fn a_layer_split_by_the_user_computes_the_same() {
         .enable_checkpointing(false)
         .enable_progress_bar(false)
         .default_root_dir(folder.path())
-        .callback(seen.clone())
+        .callback(actual.clone())
         .build()
         .unwrap();
     let module = mlp();
-    // Megatron's way: the outputs of one layer split, then the inputs of the next.
+    // As in Megatron: the outputs of one layer are split, then the inputs of the next.
     module.fc1.weight.with_sharding(Sharding::new([Some("model"), None]));
     module.fc2.weight.with_sharding(Sharding::new([None, Some("model")]));
     trainer.fit(&module, &loader(), None).unwrap();
     let weight = module.fc1.weight.get();
     assert!(weight.array().unwrap().shards().iter().all(|shard| shard.dims() == [32, 128]));
-    for (a, b) in losses.iter().zip(seen.0.lock().unwrap().iter()) {
+    for (a, b) in losses.iter().zip(actual.0.lock().unwrap().iter()) {
         assert!((a - b).abs() <= 1e-5 * a.abs(), "{a} and {b}");
     }
     let weight = trainer.runtime().eval(&weight).unwrap().to_f64();
     assert!(weight.iter().zip(&values[0]).all(|(a, b)| (a - b).abs() <= 1e-5));
 }
 
-/// An auto-encoder whose decoder is tied to its encoder in the hook.
+/// An autoencoder that ties its decoder to its encoder in the hook.
 #[derive(Module)]
 struct Tied {
     encoder: Linear,
@@ -401,7 +402,7 @@ fn a_tied_model_is_tested_from_its_checkpoint_by_another_trainer() {
     let file = trainer.last_checkpoint().unwrap().to_owned();
     let mut other = build(Strategy::Fsdp);
     let fresh = tied();
-    // It logs nothing, which is told only after the weights were loaded.
+    // It logs nothing. That error comes only after the weights are loaded.
     let error = other.test(&fresh, &loader(), Weights::File(file)).unwrap_err().to_string();
     assert!(error.contains("logs nothing"), "{error}");
     assert!(fresh.encoder.weight.is(&fresh.decoder.weight));
@@ -410,7 +411,7 @@ fn a_tied_model_is_tested_from_its_checkpoint_by_another_trainer() {
 }
 
 #[test]
-fn a_checkpoint_of_eight_devices_goes_on_with_any_number_under_another_strategy() {
+fn a_checkpoint_of_eight_devices_resumes_on_any_number_with_another_strategy() {
     let folder = tempfile::tempdir().unwrap();
     let fit = |devices: usize, strategy, from: &Path, epochs: u64| {
         let builder = || {
@@ -419,7 +420,7 @@ fn a_checkpoint_of_eight_devices_goes_on_with_any_number_under_another_strategy(
             builder.default_root_dir(folder.path()).ckpt_path(from)
         };
         let (module, train, losses) = (mlp(), loader(), Losses::default());
-        // What a step begins with, bit for bit.
+        // The values at the start of a step, bit for bit.
         drop(builder().build().unwrap().train_step(&module, &train).unwrap());
         let mut trainer = builder().callback(losses.clone()).build().unwrap();
         let begun: BTreeMap<String, Vec<u8>> = module
@@ -455,7 +456,7 @@ fn a_checkpoint_of_eight_devices_goes_on_with_any_number_under_another_strategy(
     for devices in [1, 2, 8] {
         check(&first, devices, Strategy::Ddp, &expected);
     }
-    // And back.
+    // The other direction.
     let (_, _, alone) = fit(1, Strategy::Ddp, Path::new(""), 1);
     let (_, expected, _) = fit(1, Strategy::Ddp, &alone, 2);
     check(&alone, 8, Strategy::Fsdp, &expected);

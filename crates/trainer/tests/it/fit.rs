@@ -1,4 +1,4 @@
-//! What a fit does: how often it compiles and reads the device, what it logs, what it leaves behind.
+//! What a fit does: how often it compiles and reads the device, what it logs, and which files it leaves.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -24,7 +24,7 @@ fn one_compilation_a_step_and_no_read_but_at_log_points() {
         .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min).keep_all(true))
         .build()
         .unwrap();
-    // 85 samples: ten batches of 8 and a ragged one, which is dropped; validation pads its own.
+    // 85 samples: ten batches of 8 and a partial one, which is dropped. The validation batch is padded.
     let (train, val) = (train_loader(85, DROP_LAST), val_loader(21));
     let module = Net::new();
     let summary = trainer.fit(&module, &train, Some(&val)).unwrap();
@@ -58,7 +58,7 @@ fn a_second_fit_compiles_nothing_new() {
 fn each_compiled_program_has_a_line_with_its_seconds_unless_quiet() {
     if let Ok(quiet) = std::env::var("FULMEN_TEST_QUIET") {
         let runtime = isolated();
-        // With another seed the programs are the same.
+        // With a different seed, the programs are the same.
         for seed in [0u64, 1] {
             let folder = tempfile::tempdir().unwrap();
             let builder = trainer(folder.path()).runtime(runtime.clone()).max_epochs(1).seed(seed);
@@ -76,12 +76,12 @@ fn each_compiled_program_has_a_line_with_its_seconds_unless_quiet() {
             .env("FULMEN_TEST_QUIET", quiet)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&child.stderr);
-        assert!(child.status.success(), "{said}");
-        let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("Compiled ")).collect();
+        let stderr = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success(), "{stderr}");
+        let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("Compiled ")).collect();
         let programs =
             if quiet == "0" { &["starting values", "training step", "validation step", "test step"][..] } else { &[] };
-        assert_eq!(lines.len(), programs.len(), "each once, though used twice\n{said}");
+        assert_eq!(lines.len(), programs.len(), "each once, although used twice\n{stderr}");
         for (line, program) in lines.iter().zip(programs) {
             let seconds = line.strip_prefix(&format!("Compiled the {program} in ")).unwrap();
             assert!(seconds.strip_suffix(" s").unwrap().parse::<f64>().is_ok(), "{line}");
@@ -97,7 +97,7 @@ fn padded_validation_counts_each_sample_once() {
     module.initialize(0);
     let padded = trainer.validate(&module, &val_loader(21)).unwrap();
 
-    // The same over all samples at once, by hand.
+    // The same over all samples at once, computed directly.
     module.eval();
     let data = samples(21);
     let whole = DataLoader::builder(data).batch_size(21).build().unwrap();
@@ -112,7 +112,7 @@ fn padded_validation_counts_each_sample_once() {
     assert!((padded.get("val_acc").unwrap() - by_hand(&accuracy)).abs() < 1e-6);
 }
 
-/// One linear layer, trained by SGD with momentum on the mean over the real samples.
+/// A linear layer, trained by SGD with momentum on the mean over the real samples.
 #[derive(Module)]
 struct Linear {
     fc: fulmen_nn::Linear,
@@ -144,7 +144,7 @@ fn a_padded_training_batch_counts_its_real_samples_only() {
 
 #[test]
 fn padding_cannot_make_a_gradient_nan() {
-    // Each sample is divided by its length, which would be 0 for a row of zeros.
+    // Each sample is divided by its norm, which would be 0 for a row of zeros.
     #[derive(Module)]
     struct Normalized {
         fc: fulmen_nn::Linear,
@@ -212,8 +212,8 @@ fn the_first_steps_are_those_of_sgd_written_by_hand() {
     let module = Linear { fc: fulmen_nn::Linear::new(f, c), learning_rate: 0.5 };
     module.initialize(1);
     let value = |name: &str| {
-        let found = module.parameters().into_iter().find(|p| p.0 == name).unwrap().1;
-        found.get().eval().unwrap().to_f64()
+        let parameter = module.parameters().into_iter().find(|p| p.0 == name).unwrap().1;
+        parameter.get().eval().unwrap().to_f64()
     };
     let (mut w, mut b) = (value("fc.weight"), value("fc.bias"));
     let (mut vw, mut vb) = (vec![0.0; w.len()], vec![0.0; b.len()]);
@@ -238,9 +238,9 @@ fn the_first_steps_are_those_of_sgd_written_by_hand() {
     }
     let folder = tempfile::tempdir().unwrap();
     trainer(folder.path()).max_epochs(3).build().unwrap().fit(&module, &loader, None).unwrap();
-    for (ours, by_hand) in [(value("fc.weight"), w), (value("fc.bias"), b)] {
-        for (a, b) in ours.iter().zip(&by_hand) {
-            assert!((a - b).abs() < 1e-5, "{ours:?} {by_hand:?}");
+    for (actual, by_hand) in [(value("fc.weight"), w), (value("fc.bias"), b)] {
+        for (a, b) in actual.iter().zip(&by_hand) {
+            assert!((a - b).abs() < 1e-5, "{actual:?} {by_hand:?}");
         }
     }
 }
@@ -298,7 +298,7 @@ fn each_fit_has_a_folder_and_a_start_of_its_own() {
     let mut other = Net::new();
     other.learning_rate = 0.0;
     let second = trainer.fit(&other, &train, Some(&val)).unwrap();
-    assert!(second.best_checkpoint.is_some(), "what the first fit reached is forgotten");
+    assert!(second.best_checkpoint.is_some(), "the scores of the first fit are reset");
     assert_ne!(first.last_checkpoint, second.last_checkpoint);
     assert_eq!(read(first.last_checkpoint), saved);
 }
@@ -315,7 +315,7 @@ fn after_a_fit_the_module_can_be_used_with_dropout_too() {
         assert!(logits.iter().all(|value| value.is_finite()), "{logits:?}");
         logits.chunks(crate::common::CLASSES).map(<[f64]>::to_vec).collect::<Vec<_>>()
     };
-    // All rows of the input are equal, and only dropout tells them apart.
+    // All rows of the input are equal; only dropout makes them differ.
     module.train();
     let dropped = rows();
     assert!(dropped.iter().any(|row| *row != dropped[0]), "{dropped:?}");
@@ -348,8 +348,8 @@ fn the_metrics_report_has_the_grammar_of_pytorch_xla() {
     trainer.fit(&module, &train_loader(40, DROP_LAST), None).unwrap();
     let report = trainer.metrics_report();
     for name in ["CompileTime", "ExecuteTime", "TransferFromDeviceTime", "InboundData"] {
-        let at = report.find(&format!("Metric: {name}\n  TotalSamples: ")).unwrap_or_else(|| panic!("{report}"));
-        assert!(report[at..].contains("Accumulator: ") && report[at..].contains("Percentiles: 1%="), "{report}");
+        let start = report.find(&format!("Metric: {name}\n  TotalSamples: ")).unwrap_or_else(|| panic!("{report}"));
+        assert!(report[start..].contains("Accumulator: ") && report[start..].contains("Percentiles: 1%="), "{report}");
     }
     assert!(report.contains("Counter: UncachedCompile\n  Value: 2\n"), "{report}");
     let value = |name| trainer.runtime().metrics().value(name);
@@ -382,28 +382,29 @@ impl Callback for Reads {
 }
 
 #[test]
-fn reads_of_each_step_are_told_with_their_line_in_the_report_of_the_run_too() {
+fn reads_in_each_step_are_reported_with_their_line() {
     let folder = tempfile::tempdir().unwrap();
     let builder = trainer(folder.path()).strategy("xla_debug").enable_checkpointing(false).callback(Reads);
     let mut trainer = builder.max_epochs(6).build().unwrap();
     trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), None).unwrap();
     let summary = std::fs::read(trainer.run_dir().unwrap().join("summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
-    let told = [trainer.metrics_report(), trainer.metrics_json()["advice"].to_string(), summary["advice"].to_string()];
-    for told in told {
+    let texts = [trainer.metrics_report(), trainer.metrics_json()["advice"].to_string(), summary["advice"].to_string()];
+    for text in texts {
         let read = "read a value from the device 30 times in 30 steps";
-        assert!(told.contains("tests/it/fit.rs:") && told.contains(read), "{told}");
+        assert!(text.contains("tests/it/fit.rs:") && text.contains(read), "{text}");
     }
 }
 
 #[test]
-fn a_metrics_port_is_opened_or_refused_when_the_trainer_is_built() {
+fn a_metrics_port_is_opened_or_rejected_when_the_trainer_is_built() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = Trainer::builder().accelerator("cpu").metrics_port(port).build().err().unwrap().to_string();
-    let expected = match cfg!(feature = "prometheus") {
-        true => format!("metrics_port: 127.0.0.1:{port} cannot be listened at"),
-        false => "metrics_port: it is in builds with the feature `prometheus`".to_owned(),
+    let expected = if cfg!(feature = "prometheus") {
+        format!("metrics_port: 127.0.0.1:{port} cannot be listened at")
+    } else {
+        "metrics_port: needs a build with the feature `prometheus`".to_owned()
     };
     assert!(error.contains(&expected), "{error}");
 }

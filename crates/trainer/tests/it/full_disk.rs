@@ -1,7 +1,7 @@
-//! A disk that is full while a checkpoint is saved: an error, and the checkpoint that stood there survives.
+//! A full disk while a checkpoint is saved: an error, and the earlier checkpoint survives.
 //!
-//! The test runs itself again with the disk really full: on a small tmpfs in a mount namespace of its own where the
-//! system allows that, else under a limit on the size of files.
+//! The test runs itself again with a full disk: on a small tmpfs in its own mount namespace if the system allows it,
+//! otherwise under a limit on file sizes.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -55,7 +55,7 @@ fn the_old_checkpoint_survives_a_full_disk() {
             .unwrap()
     };
     let (dir, from) = (small.display(), checkpoint.display());
-    // Room for the old checkpoint and a page: a second one does not fit.
+    // Room for the old checkpoint and one page; a second checkpoint does not fit.
     let namespaced = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|s| s.success());
     let output = if namespaced {
         let room = bytes.next_multiple_of(4096) + 4096;
@@ -68,9 +68,9 @@ fn the_old_checkpoint_survives_a_full_disk() {
         let blocks = shard / 512 / 2;
         run(format!("cp -r \"{from}\" \"{dir}/last\" && trap '' XFSZ && ulimit -f {blocks} && exec \"$@\""))
     };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("1 passed"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("1 passed"), "{text}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What happens to gradients before the optimizer gets them: groups of batches, clipping, and parameters that have none.
+//! Gradients before the optimizer: groups of batches, clipping, and parameters without gradients.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -15,7 +15,7 @@ use fulmen_trainer::{
     Batch, FitSummary, GradientClipAlgorithm, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule,
 };
 
-/// Two layers without batch statistics, so that what a batch gives does not depend on how it is cut.
+/// Two layers without batch statistics, so that the result does not depend on how samples are batched.
 #[derive(Module)]
 struct Mlp {
     body: Linear,
@@ -23,7 +23,7 @@ struct Mlp {
     how: How,
 }
 
-/// Which optimizer.
+/// Selects the optimizer.
 #[derive(Clone, Copy, Module)]
 enum How {
     AdamW,
@@ -34,7 +34,7 @@ enum How {
     Sign,
 }
 
-/// An optimizer of a user's, which leaves types to the Trainer.
+/// A user's optimizer, which leaves types to the Trainer.
 #[derive(Debug)]
 struct SignSgd(f64);
 
@@ -94,15 +94,15 @@ fn fit(
     (module.weights(), summary)
 }
 
-fn assert_close(found: &[f64], expected: &[f64], within: f64) {
-    assert_eq!(found.len(), expected.len());
-    for (f, e) in found.iter().zip(expected) {
-        assert!((f - e).abs() <= within * (1.0 + e.abs()), "{f} is not {e}");
+fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for (a, e) in actual.iter().zip(expected) {
+        assert!((a - e).abs() <= tolerance * (1.0 + e.abs()), "{a} is not {e}");
     }
 }
 
 #[test]
-fn a_group_of_batches_is_worth_one_as_large() {
+fn a_group_of_batches_equals_one_large_batch() {
     let folder = tempfile::tempdir().unwrap();
     // 44 samples: two groups of 16 and one of 12, whose last batch is half padding.
     let whole = fit(folder.path(), How::AdamW, &loader(44, 16, PAD_LAST), |b| b);
@@ -110,10 +110,10 @@ fn a_group_of_batches_is_worth_one_as_large() {
     assert_eq!((whole.1.global_step, groups.1.global_step), (9, 9));
     assert_close(&groups.0, &whole.0, 1e-5);
     assert!((whole.1.train_loss.unwrap() - groups.1.train_loss.unwrap()).abs() < 1e-5);
-    // Five batches in groups of three: the last two of an epoch are a group.
+    // Five batches in groups of three: the last two batches of an epoch form a group.
     let thirds = fit(folder.path(), How::AdamW, &loader(40, 8, DROP_LAST), |b| b.accumulate_grad_batches(3));
     assert_eq!(thirds.1.global_step, 6);
-    // One group an epoch, and clipping what was accumulated.
+    // One group per epoch, with clipping of the accumulated gradient.
     let whole = fit(folder.path(), How::Sgd, &loader(40, 40, DROP_LAST), |b| b.gradient_clip_val(0.05));
     let one = fit(folder.path(), How::Sgd, &loader(40, 8, DROP_LAST), |b| {
         b.accumulate_grad_batches(100).gradient_clip_val(0.05)
@@ -123,7 +123,7 @@ fn a_group_of_batches_is_worth_one_as_large() {
 }
 
 #[test]
-fn a_group_is_one_program_whatever_its_length() {
+fn a_group_of_any_length_is_one_program() {
     let folder = tempfile::tempdir().unwrap();
     let (_, summary) =
         fit(folder.path(), How::AdamW, &loader(40, 8, DROP_LAST), |b| b.runtime(isolated()).accumulate_grad_batches(2));
@@ -131,10 +131,10 @@ fn a_group_is_one_program_whatever_its_length() {
 }
 
 #[test]
-fn a_run_with_groups_goes_on_without_them_at_the_rate_where_it_stood() {
+fn a_run_with_groups_resumes_without_them_at_the_same_rate() {
     let folder = tempfile::tempdir().unwrap();
     let data = loader(40, 8, DROP_LAST);
-    // Five batches an epoch: one step each epoch, then five.
+    // Five batches per epoch: one step per epoch, then five.
     let (_, first) = fit(folder.path(), How::Falling, &data, |b| {
         b.max_epochs(2).accumulate_grad_batches(5).enable_checkpointing(true)
     });
@@ -154,7 +154,7 @@ fn a_run_with_groups_goes_on_without_them_at_the_rate_where_it_stood() {
 }
 
 #[test]
-fn a_wider_gradient_leaves_a_parameter_its_type() {
+fn a_wider_gradient_does_not_change_a_parameters_type() {
     let folder = tempfile::tempdir().unwrap();
     let module = Mlp::new(How::Sign);
     let builder = trainer(folder.path()).max_epochs(1).precision(Precision::Bf16).accumulate_grad_batches(2);
@@ -179,7 +179,7 @@ fn gradients_are_clipped_together_or_each() {
         module.weights()
     };
     let data = loader(16, 16, DROP_LAST);
-    // One step of SGD with a rate of 1: what the weights moved is the gradient.
+    // One step of SGD with a rate of 1: the change of the weights is the gradient.
     let moved = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| -> (Vec<f64>, f64) {
         let record = Record::default();
         let (after, _) = fit(folder.path(), How::Sgd, &data, |b| {
@@ -192,14 +192,14 @@ fn gradients_are_clipped_together_or_each() {
     let (plain, norm) = moved(&|b| b);
     assert!((norm - length(&plain)).abs() < 1e-5, "{norm}");
     let (short, same) = moved(&|b| b.gradient_clip_val(0.1));
-    assert!((same - norm).abs() < 1e-6, "the length before clipping");
+    assert!((same - norm).abs() < 1e-6, "the norm before clipping");
     assert_close(&short, &plain.iter().map(|g| g * 0.1 / norm).collect::<Vec<_>>(), 1e-6);
     let (long, _) = moved(&|b| b.gradient_clip_val(100.0));
     assert_close(&long, &plain, 1e-6);
     let (each, _) = moved(&|b| b.gradient_clip_val(0.01).gradient_clip_algorithm(GradientClipAlgorithm::Value));
     assert_close(&each, &plain.iter().map(|g| g.clamp(-0.01, 0.01)).collect::<Vec<_>>(), 1e-6);
     assert!(plain.iter().any(|g| g.abs() > 0.011), "some gradient is clipped");
-    // The gradients of a scaled loss are clipped without the scale, and the groups of batches too.
+    // Gradients of a scaled loss are clipped without the scale, and so are those of groups of batches.
     let (scaled, norm16) = moved(&|b| b.precision(Precision::F16Mixed).gradient_clip_val(0.1));
     assert!((norm16 / norm - 1.0).abs() < 0.01, "{norm16} {norm}");
     assert_close(&scaled, &short, 2e-3);
@@ -245,7 +245,7 @@ fn a_frozen_parameter_has_no_state_and_stays() {
 }
 
 #[test]
-fn what_cannot_be_is_said_before_training() {
+fn invalid_settings_are_reported_before_training() {
     let folder = tempfile::tempdir().unwrap();
     let data = loader(16, 8, DROP_LAST);
     let error = trainer(folder.path()).build().unwrap().fit(&Mlp::new(How::Misspelt), &data, None).unwrap_err();
@@ -257,7 +257,7 @@ fn what_cannot_be_is_said_before_training() {
         (trainer(folder.path()).gradient_clip_val(f64::NAN), "gradient_clip_val: NaN is not possible"),
         (trainer(folder.path()).accumulate_grad_batches(0), "accumulate_grad_batches: 0 is not possible"),
     ] {
-        let Err(error) = builder.build() else { panic!("it was built") };
+        let Err(error) = builder.build() else { panic!("the build succeeded") };
         assert!(error.to_string().contains(expected), "{error}");
     }
     let error = "most".parse::<GradientClipAlgorithm>().unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What the Trainer says of its data: how long the device waited for it, and which samples could not be read.
+//! What the Trainer reports about its data: the time that the device waited, and samples that could not be read.
 
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -11,7 +11,7 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
 use fulmen_trainer::{Batch, Callback, Plan, StepContext, TrainingModule, Weights};
 
-/// One number a sample; some take long, and some are not there.
+/// One number per sample. Reading may be slow, and a sample may be missing.
 struct Numbers {
     delay: Duration,
     missing: Option<usize>,
@@ -26,14 +26,15 @@ impl Dataset for Numbers {
     }
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<(), Error> {
         sleep(self.delay);
-        match self.missing == Some(index) {
-            true => Err(Error::new("it is not there")),
-            false => sample.write_value(0, index as f32),
+        if self.missing == Some(index) {
+            Err(Error::new("it is not there"))
+        } else {
+            sample.write_value(0, index as f32)
         }
     }
 }
 
-/// Samples of which now these and now those are not there.
+/// A changing set of its samples cannot be read.
 struct Torn(Arc<Mutex<Vec<usize>>>);
 
 impl Dataset for Torn {
@@ -44,9 +45,10 @@ impl Dataset for Torn {
         vec![Field::new("x", DType::F32, [1])]
     }
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<(), Error> {
-        match self.0.lock().unwrap().contains(&index) {
-            true => Err(Error::new("it is torn")),
-            false => sample.write_value(0, index as f32),
+        if self.0.lock().unwrap().contains(&index) {
+            Err(Error::new("it is torn"))
+        } else {
+            sample.write_value(0, index as f32)
         }
     }
 }
@@ -83,7 +85,7 @@ fn a_fit_whose_data_is_slow_is_input_bound() {
     let loader = DataLoader::builder(data).batch_size(4).build().unwrap();
     let mut trainer = trainer(dir.path()).max_epochs(2).build().unwrap();
     let summary = trainer.fit(&Line { linear: Linear::new(1, 1) }, &loader, None).unwrap();
-    // 100 ms of sleep a batch, and a step that is nearly nothing, also on a busy machine.
+    // 100 ms of sleep per batch, and almost no time per step, also on a busy machine.
     assert!(summary.data_wait_share > 0.3, "{}", summary.data_wait_share);
     assert!(trainer.runtime().metrics().value("InputWait") > 0, "{}", trainer.metrics_report());
     let verdict = summary.loader.unwrap().bottleneck();
@@ -91,7 +93,7 @@ fn a_fit_whose_data_is_slow_is_input_bound() {
 }
 
 #[test]
-fn samples_that_are_skipped_are_counted_and_leave_no_trace() {
+fn skipped_samples_are_counted_and_do_not_affect_values() {
     let dir = tempfile::tempdir().unwrap();
     let data = Numbers { delay: Duration::ZERO, missing: Some(7) };
     let loader = DataLoader::builder(data).batch_size(4).on_error(OnError::Skip).build().unwrap();
@@ -104,7 +106,7 @@ fn samples_that_are_skipped_are_counted_and_leave_no_trace() {
 }
 
 #[test]
-fn a_summary_counts_what_its_own_fit_has_read() {
+fn a_summary_counts_only_the_reads_of_its_own_fit() {
     let dir = tempfile::tempdir().unwrap();
     let data = Numbers { delay: Duration::ZERO, missing: Some(7) };
     let loader = DataLoader::builder(data).batch_size(4).on_error(OnError::Skip).build().unwrap();
@@ -116,7 +118,7 @@ fn a_summary_counts_what_its_own_fit_has_read() {
     assert_eq!(loader.bad_samples().count, 4);
 }
 
-/// In a process of its own, whose standard error is read.
+/// Runs in its own process, whose standard error is read.
 #[test]
 fn bad_samples_are_told_of_training_validation_and_test() {
     if std::env::var_os("FULMEN_TEST_CHILD").is_some() {
@@ -146,26 +148,26 @@ fn bad_samples_are_told_of_training_validation_and_test() {
         .env("FULMEN_TEST_CHILD", "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{stderr}");
     for (what, sample, times) in [("training", 11, 1), ("validation", 12, 3), ("test", 13, 2)] {
         let line = format!("warning: {what} data: 1 sample could not be read\n  sample {sample}: it is not there");
-        assert_eq!(said.matches(&line).count(), times, "{line}\n{said}");
+        assert_eq!(stderr.matches(&line).count(), times, "{line}\n{stderr}");
     }
-    assert!(said.contains("warning: training data: a sample could not be read 3 times\n  sample 11"), "{said}");
-    // Of a loader that was used before, those of this time are named, and also where an error ends it.
+    assert!(stderr.contains("warning: training data: a sample could not be read 3 times\n  sample 11"), "{stderr}");
+    // A loader that was used before reports only the samples of this pass, also if an error ends it.
     for (sample, times) in [(21, 1), (22, 2)] {
         let line = format!("warning: test data: 1 sample could not be read\n  sample {sample}: it is torn");
-        assert_eq!(said.matches(&line).count(), times, "{line}\n{said}");
+        assert_eq!(stderr.matches(&line).count(), times, "{line}\n{stderr}");
     }
-    assert!(said.contains("warning: training data: samples could not be read "), "{said}");
+    assert!(stderr.contains("warning: training data: samples could not be read "), "{stderr}");
 }
 
-/// Keeps what was compiled, and in which time.
+/// Records the compiled programs and their compile times.
 #[derive(Clone, Default)]
 struct Compilations(Arc<Mutex<Vec<Compilation>>>);
 
-/// The name of a program, and how long it took once that is known.
+/// The name of a program, and its compile time once known.
 type Compilation = (String, Option<Duration>);
 
 impl Callback for Compilations {
@@ -183,7 +185,7 @@ impl Callback for Compilations {
     }
 }
 
-/// Numbers of different length, whose sum is what counts.
+/// Lists of numbers with different lengths. Only their sum matters.
 struct Lists(Vec<usize>);
 
 impl Dataset for Lists {
@@ -228,7 +230,7 @@ impl TrainingModule for Sum {
 }
 
 #[test]
-fn samples_of_different_length_train_with_a_program_for_each_bucket() {
+fn samples_of_different_lengths_train_with_a_program_for_each_bucket() {
     let lengths: Vec<usize> = (0..40).map(|i| 1 + i * 5 % 8).collect();
     let loader = |buckets: bool| {
         let builder = DataLoader::builder(Lists(lengths.clone())).batch_size(4);
@@ -250,7 +252,7 @@ fn samples_of_different_length_train_with_a_program_for_each_bucket() {
     assert!(compiled.0.lock().unwrap().iter().all(|(_, time)| time.is_some_and(|time| !time.is_zero())));
     assert_eq!(summary.global_step, 2 * loader(true).len() as u64);
 
-    // What is padded, and by how much, changes nothing.
+    // The amount of padding changes nothing.
     let mean = |f: &dyn Fn(usize) -> usize| lengths.iter().map(|&l| f(l) as f64).sum::<f64>() / 40.0;
     let epoch = summary.last_epoch.unwrap();
     for name in ["sum_epoch", "val_sum"] {

@@ -1,5 +1,5 @@
-//! Runs that are ended from outside: by signals before there is anything to save, twice, and in a validation; by SIGKILL
-//! within a write; and runs that go on with the newest whole checkpoint.
+//! Runs that are ended from outside: by signals before anything can be saved, by two signals, by a signal in a
+//! validation, and by SIGKILL during a write; and runs that resume from the newest complete checkpoint.
 
 use std::io::BufRead as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -36,7 +36,7 @@ impl Callback for SignalAtStart {
     }
 }
 
-/// Runs a test of this file in a process of its own.
+/// Runs a test of this file in its own process.
 fn child(test: &str, folder: &Path) -> Output {
     let mut command = itself();
     command.args(["--exact", &format!("kills::{test}"), "--ignored", "--nocapture"]).env(FOLDER, folder);
@@ -58,7 +58,8 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The files that are not hidden. A run that is ended at once leaves the one by which others saw that it lived.
+/// The files that are not hidden. A run that ends immediately leaves the hidden file that showed other processes that
+/// it was alive.
 fn shown(folder: &Path) -> Vec<String> {
     files(folder).into_iter().filter(|name| !name.starts_with('.')).collect()
 }
@@ -96,10 +97,10 @@ fn a_signal_before_the_first_step_ends_the_program_at_once() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let output = child(test, folder.path());
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(!said.contains("ran"), "{said}");
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains("there is nothing to save"), "{said}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(!text.contains("ran"), "{text}");
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert!(text.contains("there is nothing to save"), "{text}");
         assert!(shown(&folder.path().join("version_0/checkpoints")).is_empty());
     }
 }
@@ -127,14 +128,14 @@ fn what_a_killed_run_left_is_removed_when_the_next_begins() {
     let whole = std::fs::read(crate::common::shard(&checkpoints.join("last"))).unwrap();
     assert_eq!(child("killed_while_it_writes", &checkpoints).status.signal(), Some(9));
     assert_eq!(files(&checkpoints.join("last")).len(), 3, "{:?}", files(&checkpoints.join("last")));
-    // Killed before the manifest: a further shard of `last`, and a checkpoint that never was one.
+    // Killed before the manifest was written: an extra shard of `last`, and a checkpoint that was never complete.
     for left in ["last/shard_0-1.safetensors", "step=7/shard_0.safetensors"] {
         std::fs::create_dir_all(checkpoints.join(left).parent().unwrap()).unwrap();
         std::fs::write(checkpoints.join(left), [0; 100]).unwrap();
     }
     std::fs::write(checkpoints.join("notes.txt"), "mine").unwrap();
 
-    // What another program writes at this moment stays.
+    // Files that another program is writing are kept.
     let alive = fulmen_durable::NewFile::create(&checkpoints.join("alive")).unwrap();
     fit(folder.path(), None);
     assert!(checkpoints.join("step=7").exists());
@@ -147,7 +148,7 @@ fn what_a_killed_run_left_is_removed_when_the_next_begins() {
     assert_eq!(std::fs::read(crate::common::shard(&checkpoints.join("last"))).unwrap(), whole);
 }
 
-/// Stays in a step.
+/// Sleeps in one step.
 struct StaysIn(u64);
 
 impl Callback for StaysIn {
@@ -162,7 +163,7 @@ impl Callback for StaysIn {
     }
 }
 
-/// 20 steps in two epochs, validated.
+/// 20 steps in two epochs, with validation.
 fn fit_with(builder: TrainerBuilder, validation: &DataLoader) -> fulmen_trainer::FitSummary {
     let train = train_loader(80, DROP_LAST);
     builder.max_epochs(2).log_every_n_steps(1).build().unwrap().fit(&Net::new(), &train, Some(validation)).unwrap()
@@ -193,27 +194,27 @@ fn a_second_signal_and_the_end_of_the_grace_end_the_program_at_once() {
         let send = |signal: &str| {
             assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         };
-        let mut said = vec![];
+        let mut lines = vec![];
         for line in std::io::BufReader::new(output).lines().map(Result::unwrap) {
             if line.contains("in step 3") {
                 send("-TERM");
             } else if line.starts_with("SIGTERM: saving") {
                 if second == Some("-TERM") {
-                    // One that comes sooner is the first one again.
+                    // A signal that comes sooner counts as the first one.
                     sleep(Duration::from_millis(1200));
                 }
                 second.into_iter().for_each(send);
             }
-            said.push(line);
+            lines.push(line);
         }
         let code_of_child = child.wait().unwrap().code();
-        assert_eq!(code_of_child, Some(code), "{second:?}: {said:#?}");
-        assert!(said.iter().any(|line| line.contains(says)), "{second:?}: {said:#?}");
-        assert!(shown(&folder.path().join("version_0/checkpoints")).is_empty(), "{second:?}: {said:#?}");
+        assert_eq!(code_of_child, Some(code), "{second:?}: {lines:#?}");
+        assert!(lines.iter().any(|line| line.contains(says)), "{second:?}: {lines:#?}");
+        assert!(shown(&folder.path().join("version_0/checkpoints")).is_empty(), "{second:?}: {lines:#?}");
     }
 }
 
-/// Data that sends a signal when its sample 20 is first read.
+/// A dataset that sends a signal when sample 20 is first read.
 struct Signalling(TensorDataset, std::sync::Once);
 
 impl Dataset for Signalling {
@@ -283,7 +284,7 @@ fn a_validation_within_an_epoch_that_a_signal_ends_comes_again_too() {
     assert_eq!(after.validations.lock().unwrap().len(), 5);
 }
 
-/// Says each step as soon as it is taken, and stays in one.
+/// Prints each step when it is queued, and sleeps in one of them.
 struct Saying(u64);
 
 impl Callback for Saying {
@@ -300,7 +301,7 @@ impl Callback for Saying {
 
 const STAYS_IN: &str = "FULMEN_TEST_STAYS_IN";
 
-/// Trains 1,800 steps in three epochs from where the newest checkpoint is, one every 50 steps.
+/// Trains 1,800 steps in three epochs from the newest checkpoint, and saves every 50 steps.
 #[test]
 #[ignore = "run by a_run_that_is_killed_twenty_times_ends_as_one_that_is_not"]
 fn trains_until_it_is_killed() {
@@ -313,7 +314,7 @@ fn trains_until_it_is_killed() {
     println!("ended with {:?}", summary.last_epoch.unwrap());
 }
 
-/// The step that a line tells of.
+/// The step that a line reports.
 fn step_of(line: &str) -> Option<u64> {
     line.split("step ").nth(1)?.trim().parse().ok()
 }
@@ -338,19 +339,19 @@ fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
     };
     let mut reached = 0;
     for kill in 0..20 {
-        // However long this test waits for its turn, the run does not come to its end.
+        // The run does not reach its end, even if this test waits for long.
         let stays_in = reached + 80;
         let (mut child, mut lines) = start(folder.path(), stays_in);
         let mut steps = lines.by_ref().filter_map(|line| step_of(&line));
         let first = steps.next().unwrap();
-        // The kill may have come while the newest checkpoint was being written; the one 50 steps before it is whole, since a save waits
-        // for the one before.
+        // The kill may have come while the newest checkpoint was being written. The one 50 steps earlier is complete,
+        // because a save waits for the previous one.
         assert!((reached.saturating_sub(99)..=reached + 1).contains(&first), "kill {kill}: {first} after {reached}");
-        let until = first + draw(stays_in - first);
-        reached = steps.find(|&step| step >= until).unwrap_or(first);
+        let target = first + draw(stays_in - first);
+        reached = steps.find(|&step| step >= target).unwrap_or(first);
         sleep(Duration::from_micros(draw(20_000)));
         child.kill().unwrap();
-        // What it still said before it died.
+        // Lines that it printed before it died.
         reached = lines.filter_map(|line| step_of(&line)).last().unwrap_or(reached);
         child.wait().unwrap();
     }
@@ -368,7 +369,7 @@ fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
     assert!(killed == whole, "{}\n{}", killed.0, whole.0);
 }
 
-/// Keeps the state of each epoch.
+/// Saves the state of each epoch.
 struct Keep(PathBuf);
 
 impl Callback for Keep {
@@ -384,29 +385,29 @@ impl Callback for Keep {
 #[test]
 fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     let folder = tempfile::tempdir().unwrap();
-    let go_on = |epochs: u64, builder: TrainerBuilder| {
+    let resume = |epochs: u64, builder: TrainerBuilder| {
         let record = Record::default();
         let mut trainer = builder.max_epochs(epochs).log_every_n_steps(1).callback(record.clone()).build().unwrap();
         let fit = trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), None);
         fit.map(|_| record.bits("train_loss").first().map(|bits| bits.0))
     };
     let auto = || trainer(folder.path()).resume("auto");
-    // Nothing is there; not even the folder.
+    // Nothing exists, not even the folder.
     let missing = trainer(&folder.path().join("missing")).resume("auto");
-    assert_eq!(go_on(1, missing).unwrap(), Some(1));
-    assert_eq!(go_on(2, auto().callback(Keep(folder.path().to_owned()))).unwrap(), Some(1));
-    // The newest run is done, and one that has made no step yet has nothing to go on from.
-    assert_eq!(go_on(2, auto()).unwrap(), None);
+    assert_eq!(resume(1, missing).unwrap(), Some(1));
+    assert_eq!(resume(2, auto().callback(Keep(folder.path().to_owned()))).unwrap(), Some(1));
+    // The newest run has finished, and a run that has made no step yet has nothing to resume from.
+    assert_eq!(resume(2, auto()).unwrap(), None);
     std::fs::create_dir_all(folder.path().join("version_2/checkpoints")).unwrap();
-    assert_eq!(go_on(3, trainer(folder.path()).ckpt_path("last")).unwrap(), Some(21));
+    assert_eq!(resume(3, trainer(folder.path()).ckpt_path("last")).unwrap(), Some(21));
     assert_eq!(files(folder.path()).last().unwrap(), "version_3");
 
-    // What is damaged is passed over, in the header and in a tensor, down to the run before and its older checkpoints.
-    let damage = |run: &str, at: f64| {
+    // Damaged checkpoints are skipped, in the header or in a tensor, down to the earlier run and its older checkpoints.
+    let damage = |run: &str, position: f64| {
         let path = crate::common::shard(&folder.path().join(run).join("checkpoints/last"));
         let mut bytes = std::fs::read(&path).unwrap();
-        let at = ((bytes.len() - 1) as f64 * at) as usize;
-        bytes[at] ^= 0x10;
+        let index = ((bytes.len() - 1) as f64 * position) as usize;
+        bytes[index] ^= 0x10;
         std::fs::write(path, bytes).unwrap();
     };
     damage("version_3", 1.0);
@@ -415,10 +416,10 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     std::fs::remove_file(crate::common::shard(&folder.path().join("version_0/checkpoints/kept=1"))).unwrap();
     std::fs::create_dir(folder.path().join("version_2/checkpoints/half")).unwrap();
     std::fs::write(folder.path().join("version_2/checkpoints/half/manifest.json"), b"half").unwrap();
-    assert_eq!(go_on(3, auto()).unwrap(), Some(11), "after the first epoch, which was kept");
+    assert_eq!(resume(3, auto()).unwrap(), Some(11), "after the first epoch, which was kept");
 
-    // The best of the newest run: here no run has one.
-    assert_eq!(go_on(1, trainer(folder.path()).ckpt_path("best")).unwrap(), Some(1));
-    let error = go_on(3, auto().ckpt_path("best")).unwrap_err().to_string();
+    // The best checkpoint of the newest run; here no run has one.
+    assert_eq!(resume(1, trainer(folder.path()).ckpt_path("best")).unwrap(), Some(1));
+    let error = resume(3, auto().ckpt_path("best")).unwrap_err().to_string();
     assert!(error.contains("resume: auto means the newest checkpoint, and ckpt_path: best another one"), "{error}");
 }

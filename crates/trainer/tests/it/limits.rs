@@ -1,5 +1,5 @@
-//! Where a run ends: each limit ends it where it says, with a schedule of the right length, and a longer run goes on from
-//! there as if it had not ended.
+//! Where a run ends: each limit ends it at the right place, with a schedule of the right length. A longer run continues
+//! from there as if it had not ended.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use fulmen_trainer::{
 
 use crate::common::{DROP_LAST, Net, Record, isolated, train_loader, trainer, val_loader};
 
-/// Numbers without an end.
+/// An endless stream of numbers.
 struct Endless;
 
 impl IterableDataset for Endless {
@@ -66,7 +66,7 @@ impl TrainingModule for Line {
     }
 }
 
-/// Keeps the plan.
+/// Records the plan.
 #[derive(Clone, Default)]
 struct Planned(Arc<Mutex<Option<Plan>>>);
 
@@ -79,7 +79,7 @@ impl Callback for Planned {
     }
 }
 
-/// Fits the line on the endless stream, and gives the plan, what the fit did, and the trainer.
+/// Fits the line on the endless stream, and returns the plan, the summary and the Trainer.
 fn fit_line(builder: TrainerBuilder) -> (Plan, FitSummary, Trainer) {
     let planned = Planned::default();
     let mut trainer = builder.callback(planned.clone()).build().unwrap();
@@ -89,7 +89,7 @@ fn fit_line(builder: TrainerBuilder) -> (Plan, FitSummary, Trainer) {
 }
 
 #[test]
-fn a_stream_without_an_end_is_trained_for_so_many_steps() {
+fn an_endless_stream_is_trained_for_the_given_steps() {
     let folder = tempfile::tempdir().unwrap();
     let record = Record::default();
     let builder = trainer(folder.path()).runtime(isolated()).log_every_n_steps(100).callback(record.clone());
@@ -98,7 +98,7 @@ fn a_stream_without_an_end_is_trained_for_so_many_steps() {
     assert_eq!((summary.global_step, summary.epochs, summary.stopped.clone()), (1000, 0, None));
     assert_eq!(summary.train_compilations, 1);
     let rates: Vec<f64> = record.logs.lock().unwrap().iter().map(|point| point.get("lr").unwrap()).collect();
-    // The last step has the rate before the end.
+    // The last step has the rate before the end of the schedule.
     assert!(rates.len() == 10 && (rates[9] - 0.0001).abs() < 1e-6, "{rates:?}");
     let last = summary.last_epoch.unwrap();
     assert_eq!((last.epoch, last.global_step), (0, 1000));
@@ -107,14 +107,14 @@ fn a_stream_without_an_end_is_trained_for_so_many_steps() {
 }
 
 #[test]
-fn a_run_ends_when_its_time_is_over_and_not_before_its_least_steps() {
+fn a_run_ends_after_its_time_but_not_before_its_minimum_steps() {
     let folder = tempfile::tempdir().unwrap();
     let (plan, summary, _) = fit_line(trainer(folder.path()).max_time("0.3s"));
     assert_eq!((plan.total_steps, plan.max_epochs), (u64::MAX, u64::MAX));
     assert_eq!(summary.stopped.as_deref(), Some("the time of max_time is over (0.3s)"));
     let checkpoint = summary.last_checkpoint.unwrap();
 
-    // Its time was used up before.
+    // Its time was already used up.
     let (_, again, _) = fit_line(trainer(folder.path()).max_time("0.3s").ckpt_path(&checkpoint));
     assert_eq!(again.global_step, summary.global_step + 1);
 
@@ -135,17 +135,17 @@ fn a_duration_is_any_of_the_limits() {
         assert_eq!((summary.global_step, summary.stopped), (plan.total_steps, None));
         (plan.steps_per_epoch, plan.max_epochs, plan.total_steps)
     };
-    let of = |duration| plan(trainer(folder.path()).max_duration(duration));
-    assert_eq!(of("2ep"), (12, 2, 24));
-    assert_eq!(of("20ba"), (12, 2, 20));
-    assert_eq!(of("192samples"), (12, 2, 24));
-    assert_eq!(of("193samples"), (12, 3, 25));
+    let plan_of = |duration| plan(trainer(folder.path()).max_duration(duration));
+    assert_eq!(plan_of("2ep"), (12, 2, 24));
+    assert_eq!(plan_of("20ba"), (12, 2, 20));
+    assert_eq!(plan_of("192samples"), (12, 2, 24));
+    assert_eq!(plan_of("193samples"), (12, 3, 25));
     assert_eq!(plan(trainer(folder.path()).max_steps(3).accumulate_grad_batches(3)), (3, 1, 3));
     assert_eq!(plan(trainer(folder.path()).max_steps(6).accumulate_grad_batches(3)), (4, 2, 6));
     assert_eq!(plan(trainer(folder.path()).max_steps(60).max_epochs(2)), (12, 2, 24));
 }
 
-/// The training losses and the last checkpoint's tensors of a run.
+/// The training losses of a run, and its summary.
 fn run(builder: TrainerBuilder) -> (Vec<(u64, u64)>, FitSummary) {
     let record = Record::default();
     let mut trainer = builder.log_every_n_steps(1).callback(record.clone()).build().unwrap();
@@ -159,16 +159,16 @@ fn tensors(path: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_run_that_ended_within_an_epoch_goes_on_as_if_it_had_not() {
+fn a_run_that_ended_within_an_epoch_resumes_as_if_it_had_not() {
     let folder = tempfile::tempdir().unwrap();
-    let (whole, of_whole) = run(trainer(folder.path()).max_epochs(3));
+    let (whole, whole_summary) = run(trainer(folder.path()).max_epochs(3));
     let (first, ended) = run(trainer(folder.path()).max_steps(20));
     assert_eq!((ended.global_step, ended.epochs), (20, 1));
     let checkpoint = ended.last_checkpoint.unwrap();
-    let (rest, of_rest) = run(trainer(folder.path()).max_epochs(3).ckpt_path(&checkpoint));
+    let (rest, rest_summary) = run(trainer(folder.path()).max_epochs(3).ckpt_path(&checkpoint));
     assert_eq!([first, rest].concat(), whole);
-    assert_eq!(of_rest.last_epoch, of_whole.last_epoch);
-    assert_eq!(tensors(&of_rest.last_checkpoint.unwrap()), tensors(&of_whole.last_checkpoint.unwrap()));
+    assert_eq!(rest_summary.last_epoch, whole_summary.last_epoch);
+    assert_eq!(tensors(&rest_summary.last_checkpoint.unwrap()), tensors(&whole_summary.last_checkpoint.unwrap()));
 
     let mut trainer = trainer(folder.path()).max_steps(19).ckpt_path(&checkpoint).build().unwrap();
     let error = trainer.fit(&Net::new(), &train_loader(100, DROP_LAST), None).unwrap_err().to_string();
@@ -215,8 +215,8 @@ fn a_share_of_the_batches_is_trained_on_validated_and_tested() {
     assert_eq!(*planned.0.lock().unwrap(), Some(Plan { steps_per_epoch: 2, max_epochs: 2, total_steps: 4 }));
     assert_eq!((summary.global_step, summary.epochs), (4, 2));
     assert_eq!((summary.train_compilations, summary.eval_compilations), (1, 1));
-    let seen = |point: &fulmen_trainer::LogPoint| point.arrays[0].1.elements().iter().sum::<f64>();
-    assert!(record.epochs.lock().unwrap().iter().all(|point| seen(point) == 16.0));
+    let samples = |point: &fulmen_trainer::LogPoint| point.arrays[0].1.elements().iter().sum::<f64>();
+    assert!(record.epochs.lock().unwrap().iter().all(|point| samples(point) == 16.0));
     // The mean over 24 samples is a multiple of 1/24.
     let acc = summary.last_epoch.unwrap().get("val_acc").unwrap() * 24.0;
     assert!((acc - acc.round()).abs() < 1e-4, "{acc}");
@@ -225,7 +225,7 @@ fn a_share_of_the_batches_is_trained_on_validated_and_tested() {
 }
 
 #[test]
-fn a_prediction_has_so_many_batches_of_a_stream_without_an_end() {
+fn a_prediction_on_an_endless_stream_has_the_given_number_of_batches() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).limit_predict_batches(2).build().unwrap();
     let batches = trainer.predict(&Line(Linear::new(1, 1)), &endless(), fulmen_trainer::Weights::Current).unwrap();
@@ -250,7 +250,7 @@ fn a_fast_run_has_one_batch_of_each_and_leaves_no_checkpoint_and_no_log() {
 }
 
 #[test]
-fn a_fit_validates_after_shares_of_an_epoch_or_so_many_steps() {
+fn a_fit_validates_after_fractions_of_an_epoch_or_numbers_of_steps() {
     let folder = tempfile::tempdir().unwrap();
     let steps = |record: &Record| -> Vec<u64> {
         record.validations.lock().unwrap().iter().map(|point| point.global_step).collect()
@@ -274,7 +274,7 @@ fn a_fit_validates_after_shares_of_an_epoch_or_so_many_steps() {
 }
 
 #[test]
-fn a_checkpoint_of_a_validation_within_an_epoch_goes_on_there() {
+fn a_run_resumes_from_the_checkpoint_of_a_validation_within_an_epoch() {
     let folder = tempfile::tempdir().unwrap();
     let builder = || trainer(folder.path()).val_check_interval(5).log_every_n_steps(4);
     let fit = |builder: TrainerBuilder| {
@@ -284,17 +284,17 @@ fn a_checkpoint_of_a_validation_within_an_epoch_goes_on_there() {
         let summary = trainer.fit(&Net::new(), &loader, Some(&val_loader(20))).unwrap();
         (record, summary)
     };
-    let (whole, of_whole) = fit(builder().max_epochs(2));
-    // The last validation is that of step 15, and its checkpoint the last.
+    let (whole, whole_summary) = fit(builder().max_epochs(2));
+    // The last validation and the last checkpoint are those of step 15.
     let checkpoint = ModelCheckpoint::new().monitor("val_loss", Mode::Min);
     let (_, ended) = fit(builder().max_steps(15).callback(checkpoint));
     assert!(ended.best_checkpoint.unwrap().exists());
-    let (rest, of_rest) = fit(builder().max_epochs(2).ckpt_path(ended.last_checkpoint.unwrap()));
+    let (rest, rest_summary) = fit(builder().max_epochs(2).ckpt_path(ended.last_checkpoint.unwrap()));
     let all = whole.bits("train_loss");
     assert_eq!(rest.bits("train_loss"), all[3..], "{all:?}");
     assert_eq!(rest.validations.lock().unwrap()[..], whole.validations.lock().unwrap()[3..]);
-    assert_eq!(of_rest.last_epoch, of_whole.last_epoch);
-    assert_eq!(tensors(&of_rest.last_checkpoint.unwrap()), tensors(&of_whole.last_checkpoint.unwrap()));
+    assert_eq!(rest_summary.last_epoch, whole_summary.last_epoch);
+    assert_eq!(tensors(&rest_summary.last_checkpoint.unwrap()), tensors(&whole_summary.last_checkpoint.unwrap()));
 }
 
 #[test]
@@ -306,12 +306,12 @@ fn the_same_batches_come_in_every_epoch_of_an_overfit() {
     let summary = trainer.fit(&Net::new(), &train_loader(100, DROP_LAST), Some(&val_loader(20))).unwrap();
     assert_eq!((summary.global_step, summary.epochs), (3, 3));
     let epochs = record.epochs.lock().unwrap();
-    let seen: Vec<_> = epochs.iter().map(|point| point.arrays[0].clone()).collect();
-    assert!(seen.len() == 3 && seen.iter().all(|epoch| *epoch == seen[0]), "{seen:?}");
+    let arrays: Vec<_> = epochs.iter().map(|point| point.arrays[0].clone()).collect();
+    assert!(arrays.len() == 3 && arrays.iter().all(|epoch| *epoch == arrays[0]), "{arrays:?}");
 }
 
 #[test]
-fn batches_that_cannot_be_are_named() {
+fn invalid_numbers_of_batches_are_named() {
     let refused = |builder: TrainerBuilder| builder.options().unwrap_err().to_string();
     let new = Trainer::builder;
     for (message, expected) in [
@@ -348,7 +348,7 @@ fn batches_that_cannot_be_are_named() {
 }
 
 #[test]
-fn a_bare_run_trains_alone() {
+fn a_barebones_run_only_trains() {
     let folder = tempfile::tempdir().unwrap();
     let record = Record::default();
     let builder = trainer(folder.path()).max_epochs(2).log_every_n_steps(1).barebones(true).callback(record.clone());
@@ -363,7 +363,7 @@ fn a_bare_run_trains_alone() {
 }
 
 #[test]
-fn a_duration_in_tokens_is_so_many_samples() {
+fn a_duration_in_tokens_becomes_a_number_of_samples() {
     let folder = tempfile::tempdir().unwrap();
     let data =
         TensorDataset::builder().array("input_ids", [20, 4], vec![1i32; 80]).array("x", [20, 1], vec![0.5f32; 20]);
@@ -372,12 +372,12 @@ fn a_duration_in_tokens_is_so_many_samples() {
         let mut trainer = trainer(folder.path()).max_duration(duration).enable_checkpointing(false).build().unwrap();
         trainer.fit(&Line(Linear::new(1, 1)), loader, None).map(|summary| summary.global_step)
     };
-    // Two batches of 8 samples are an epoch, 32 tokens a batch.
+    // Two batches of 8 samples are an epoch; each batch has 32 tokens.
     assert_eq!(fit("64tok", &loader).unwrap(), 2);
     assert_eq!(fit("65tok", &loader).unwrap(), 3);
     let error = fit("1e3tok", &train_loader(100, DROP_LAST)).unwrap_err().to_string();
     assert_eq!(
         error,
-        "max_duration: it is 1000tok, and the training loader has no integer field `input_ids`; give samples (1e6sa)"
+        "max_duration: it is 1000tok, but the training loader has no integer field `input_ids`; give samples (1e6sa)"
     );
 }

@@ -1,5 +1,6 @@
-//! What a step logs reaches whom it is meant for: each reduction against values by hand, over padding, devices and a resume
-//! within an epoch; pictures, texts and histograms at log points alone; and each wrong choice is one error.
+//! Logged values: each reduction against values computed directly, over padding, devices and a resume within an epoch;
+//! each value in the sinks that it is meant for; pictures, texts and histograms only at log points; and an error for
+//! each wrong option.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -21,7 +22,7 @@ const BATCH: usize = 8;
 
 type Log = fn(&Batch, &mut StepContext);
 
-/// Logs what the test says, in every step.
+/// Runs a test's log function in every step.
 #[derive(Module)]
 struct Logs {
     linear: Linear,
@@ -56,7 +57,7 @@ fn values() -> Vec<f32> {
     (0..SAMPLES).map(|i| ((i * i * 7) % 31) as f32 - 12.5).collect()
 }
 
-/// The second pixel of each picture tells the sample; the second token is a letter.
+/// The second pixel of each picture identifies the sample. The second token is a letter.
 fn loader() -> DataLoader {
     let pixels: Vec<u8> = (0..SAMPLES).flat_map(|i| [0, i as u8, 255, 128]).collect();
     let ids: Vec<i32> = (0..SAMPLES).flat_map(|i| [72, 97 + i as i32]).collect();
@@ -75,7 +76,7 @@ const NAMES: [(&str, ReduceFx); 5] = [
     ("last", ReduceFx::Last),
 ];
 
-/// Each reduction of the samples, and of the mean of each batch.
+/// Logs each reduction of the samples, and of the mean of each batch.
 fn log_all(batch: &Batch, cx: &mut StepContext) {
     for (name, reduce_fx) in NAMES {
         cx.log(name, batch.get("x")).reduce_fx(reduce_fx);
@@ -83,7 +84,7 @@ fn log_all(batch: &Batch, cx: &mut StepContext) {
     }
 }
 
-/// What [`log_all`] logs over some batches of an epoch.
+/// The values that [`log_all`] logs over some batches of an epoch.
 fn by_hand(batches: std::ops::Range<usize>) -> Vec<(String, f64)> {
     let values = values();
     let batches: Vec<&[f32]> = values.chunks(BATCH).skip(batches.start).take(batches.len()).collect();
@@ -101,8 +102,11 @@ fn by_hand(batches: std::ops::Range<usize>) -> Vec<(String, f64)> {
 
 fn assert_values(point: &LogPoint, expected: &[(String, f64)], suffix: &str, what: &str) {
     for (name, value) in expected {
-        let found = point.get(&format!("{name}{suffix}")).unwrap_or_else(|| panic!("{what}: {name}: {point:?}"));
-        assert!((found - value).abs() <= 1e-5 * value.abs().max(1.0), "{what}: {name}{suffix} is {found}, not {value}");
+        let actual = point.get(&format!("{name}{suffix}")).unwrap_or_else(|| panic!("{what}: {name}: {point:?}"));
+        assert!(
+            (actual - value).abs() <= 1e-5 * value.abs().max(1.0),
+            "{what}: {name}{suffix} is {actual}, not {value}"
+        );
     }
 }
 
@@ -111,7 +115,7 @@ fn builder(folder: &Path, record: &Record) -> TrainerBuilder {
 }
 
 #[test]
-fn each_reduction_is_that_of_the_samples_on_any_number_of_devices() {
+fn each_reduction_matches_the_samples_on_any_number_of_devices() {
     for devices in [1, 8] {
         let what = format!("{devices} devices");
         let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
@@ -120,7 +124,7 @@ fn each_reduction_is_that_of_the_samples_on_any_number_of_devices() {
         let summary = trainer.fit(&module(log_all, log_all), &loader(), Some(&loader())).unwrap();
         assert!(summary.train_compilations <= 1, "{what}");
         let logs = record.logs.lock().unwrap();
-        // An epoch has three batches, and what its end has told is in no log point after it.
+        // An epoch has three batches. Values reported at its end are not in the log points after it.
         let expected = [(2, by_hand(0..2)), (4, by_hand(0..1)), (6, by_hand(1..3))];
         assert_eq!(logs.len(), expected.len());
         for (point, (step, expected)) in logs.iter().zip(expected) {
@@ -137,12 +141,12 @@ fn each_reduction_is_that_of_the_samples_on_any_number_of_devices() {
 }
 
 #[test]
-fn a_resume_within_an_epoch_goes_on_with_each_reduction() {
+fn a_resume_within_an_epoch_continues_each_reduction() {
     for every in [1, 100] {
         let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
         let run = |record: &Record| builder(folder.path(), record).log_every_n_steps(every);
         let module = || module(log_all, |_, _| {});
-        // The largest value is before the end, the latest after it.
+        // The largest value comes before the end, the latest after it.
         let ended = run(&Record::default()).max_steps(2).build().unwrap().fit(&module(), &loader(), None).unwrap();
         let checkpoint = ended.last_checkpoint.unwrap();
         let resumed = run(&record).ckpt_path(checkpoint).build().unwrap().fit(&module(), &loader(), None).unwrap();
@@ -150,7 +154,7 @@ fn a_resume_within_an_epoch_goes_on_with_each_reduction() {
         assert_eq!(epochs.len(), 2);
         epochs.iter().for_each(|point| assert_values(point, &by_hand(0..3), "_epoch", &format!("every {every}")));
 
-        // So does the account of its time.
+        // The time accounting continues too.
         let goodput = std::fs::read(folder.path().join("version_1/goodput.json")).unwrap();
         let goodput: serde_json::Value = serde_json::from_slice(&goodput).unwrap();
         let runs = goodput["runs"].as_array().unwrap();
@@ -163,7 +167,7 @@ fn a_resume_within_an_epoch_goes_on_with_each_reduction() {
 }
 
 #[test]
-fn what_is_shown_where_is_chosen_for_each_value() {
+fn each_value_has_its_own_sinks() {
     let log: Log = |batch, cx| {
         let x = batch.get("x");
         cx.log("a", &x).prog_bar(false).on_epoch(false);
@@ -186,7 +190,7 @@ fn what_is_shown_where_is_chosen_for_each_value() {
 }
 
 #[test]
-fn a_wrong_choice_is_an_error_with_its_name_and_line() {
+fn a_wrong_option_is_an_error_with_its_name_and_line() {
     let nothing: Log = |_, _| {};
     let training: [(Log, &str); 9] = [
         (
@@ -199,7 +203,7 @@ fn a_wrong_choice_is_an_error_with_its_name_and_line() {
             |batch, cx| {
                 cx.log_metric("a", Mean::new().update(&batch.get("x"))).reduce_fx(ReduceFx::Sum);
             },
-            "reduce_fx: a metric computes its value by a rule of its own",
+            "reduce_fx: a metric has its own reduction",
         ),
         (
             |batch, cx| {
@@ -211,7 +215,7 @@ fn a_wrong_choice_is_an_error_with_its_name_and_line() {
             |batch, cx| {
                 cx.log("a", batch.get("image"));
             },
-            "log a scalar or one value a sample, [8]",
+            "log a scalar or one value per sample, [8]",
         ),
         (|batch, cx| cx.log_image("a", batch.get("x")), "a picture is [C, H, W]"),
         (|batch, cx| cx.log_text("a", batch.get("x"), |_| String::new()), "token ids are [T] or [N, T]"),
@@ -255,7 +259,7 @@ fn a_wrong_choice_is_an_error_with_its_name_and_line() {
     }
 }
 
-/// Pictures of u8 and of numbers, a histogram and texts.
+/// Pictures of u8 and of floats, a histogram and texts.
 fn log_media(batch: &Batch, cx: &mut StepContext) {
     let image = batch.get("image");
     cx.log_image("bytes", image.narrow(0, 0, 3));
@@ -265,7 +269,7 @@ fn log_media(batch: &Batch, cx: &mut StepContext) {
     cx.log_text("texts", batch.get("input_ids").narrow(0, 0, 2), text);
 }
 
-/// What [`log_media`] gives for a batch of an epoch.
+/// The media that [`log_media`] logs for a batch of an epoch.
 fn media_by_hand(batch: usize) -> Vec<(String, Media)> {
     let first = batch * BATCH;
     let pixels = (first..first + 3).flat_map(|i| [0, i as u8, 255, 128]).collect();
@@ -288,14 +292,14 @@ fn media_by_hand(batch: usize) -> Vec<(String, Media)> {
 }
 
 #[test]
-fn pictures_texts_and_histograms_are_those_of_the_step_at_the_log_point() {
+fn media_are_those_of_the_step_at_the_log_point() {
     for devices in [1, 8] {
         let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
         let builder = builder(folder.path(), &record).devices(devices).log_every_n_steps(3).max_epochs(3);
         let mut trainer = builder.enable_checkpointing(false).build().unwrap();
         let summary = trainer.fit(&module(log_media, log_media), &loader(), Some(&loader())).unwrap();
         assert!(summary.train_compilations <= 1 && summary.eval_compilations <= 1);
-        // The third step of each epoch, of the batch that is padded.
+        // The third step of each epoch, with the padded batch.
         let logs = record.logs.lock().unwrap();
         assert_eq!(logs.len(), 3);
         logs.iter().for_each(|point| assert_eq!(point.media, media_by_hand(2), "{devices} devices"));
@@ -310,7 +314,7 @@ fn pictures_texts_and_histograms_are_those_of_the_step_at_the_log_point() {
         let mut reader = reader.read_info().unwrap();
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
         let info = reader.next_frame(&mut pixels).unwrap();
-        // Validation's pictures of the same step and name have taken the place of training's.
+        // The validation's pictures of the same step and name have replaced those of training.
         assert_eq!((info.width, info.height), (6, 6));
         assert_eq!(
             (pixels[1], pixels[4 + 1], pixels[4 * 6 + 1]),
@@ -321,7 +325,7 @@ fn pictures_texts_and_histograms_are_those_of_the_step_at_the_log_point() {
         assert!(std::fs::read_to_string(media.join("values/6.csv")).unwrap().starts_with("low,high,count\n-12.5,"));
         assert!(media.join("a_b/6.png").is_file());
 
-        // The run's folder says with what it was made, and where its time went.
+        // The run's folder records the environment and the times.
         let run = trainer.run_dir().unwrap();
         let read = |name: &str| std::fs::read_to_string(run.join(name)).unwrap();
         let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
@@ -341,7 +345,7 @@ fn pictures_texts_and_histograms_are_those_of_the_step_at_the_log_point() {
     }
 }
 
-/// A layer that FSDP splits.
+/// A layer that FSDP shards.
 #[derive(Module)]
 struct Wide(Linear);
 
@@ -358,7 +362,7 @@ impl TrainingModule for Wide {
 }
 
 #[test]
-fn a_log_point_at_the_end_of_a_group_has_its_last_batch_and_the_whole_of_split_weights() {
+fn a_log_point_at_the_end_of_a_group_has_its_last_batch_and_whole_sharded_weights() {
     let weights = |devices: usize, strategy: &str| {
         let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
         let builder = builder(folder.path(), &record).devices(devices).strategy(strategy).max_epochs(1);
@@ -381,7 +385,7 @@ fn a_log_point_at_the_end_of_a_group_has_its_last_batch_and_the_whole_of_split_w
 }
 
 #[test]
-fn a_histogram_counts_what_is_not_finite_apart_and_no_padding() {
+fn a_histogram_counts_non_finite_values_separately_and_no_padding() {
     let log: Log = |batch, cx| {
         let x = batch.get("x");
         cx.log_histogram("broken", x.gt(0.0).select(&x, &(&x / 0.0)), 3);
@@ -391,7 +395,7 @@ fn a_histogram_counts_what_is_not_finite_apart_and_no_padding() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = builder(folder.path(), &Record::default()).runtime(isolated()).build().unwrap();
     let point = trainer.test(&module(|_, _| {}, log), &loader(), Weights::Current).unwrap();
-    let found: Vec<&Histogram> = point
+    let histograms: Vec<&Histogram> = point
         .media
         .iter()
         .map(|(_, media)| match media {
@@ -400,12 +404,15 @@ fn a_histogram_counts_what_is_not_finite_apart_and_no_padding() {
         })
         .collect();
     let positive = values()[..BATCH].iter().filter(|&&x| x > 0.0).count() as u64;
-    assert_eq!((found[0].counts.iter().sum::<u64>(), found[0].non_finite), (positive, BATCH as u64 - positive));
-    assert_eq!((found[1].low, found[1].high, &found[1].counts[..]), (1.5, 2.5, &[0, 8][..]));
-    assert_eq!((&found[2].counts[..], found[2].non_finite, found[2].sum), (&[0, 0][..], 8, 0.0));
+    assert_eq!(
+        (histograms[0].counts.iter().sum::<u64>(), histograms[0].non_finite),
+        (positive, BATCH as u64 - positive)
+    );
+    assert_eq!((histograms[1].low, histograms[1].high, &histograms[1].counts[..]), (1.5, 2.5, &[0, 8][..]));
+    assert_eq!((&histograms[2].counts[..], histograms[2].non_finite, histograms[2].sum), (&[0, 0][..], 8, 0.0));
 }
 
-/// Two lines; the second is trained in every second step.
+/// Two linear layers; the second is trained in every second step.
 #[derive(Module)]
 struct Two {
     a: Linear,
@@ -445,12 +452,12 @@ fn a_step_that_an_optimizer_skips_logs_nothing_for_it() {
         }
         // Over the first and the last batch.
         let (first, last, epoch) = (by_hand(0..1), by_hand(2..3), &record.epochs.lock().unwrap()[0]);
-        let of = |values: &[(String, f64)], name: &str| values.iter().find(|value| value.0 == name).unwrap().1;
-        let found = |name: &str| epoch.get(&format!("{name}_epoch")).unwrap();
-        assert_eq!(found("max"), of(&first, "max").max(of(&last, "max")));
-        assert_eq!(found("min"), of(&first, "min").min(of(&last, "min")));
-        assert_eq!(found("sum"), of(&first, "sum") + of(&last, "sum"));
-        assert_eq!(found("last"), of(&last, "last"));
+        let value_of = |values: &[(String, f64)], name: &str| values.iter().find(|value| value.0 == name).unwrap().1;
+        let actual = |name: &str| epoch.get(&format!("{name}_epoch")).unwrap();
+        assert_eq!(actual("max"), value_of(&first, "max").max(value_of(&last, "max")));
+        assert_eq!(actual("min"), value_of(&first, "min").min(value_of(&last, "min")));
+        assert_eq!(actual("sum"), value_of(&first, "sum") + value_of(&last, "sum"));
+        assert_eq!(actual("last"), value_of(&last, "last"));
     }
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = builder(folder.path(), &Record::default()).build().unwrap();
@@ -461,20 +468,20 @@ fn a_step_that_an_optimizer_skips_logs_nothing_for_it() {
     );
 }
 
-/// Keeps what it is told.
+/// Records its calls.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<String>>>);
+struct Calls(Arc<Mutex<Vec<String>>>);
 
-impl Logger for Told {
+impl Logger for Calls {
     fn start(&mut self, _: &Path) -> std::io::Result<()> {
         self.0.lock().unwrap().push("start".into());
         Ok(())
     }
-    fn log_hyperparams(&mut self, told: &serde_json::Map<String, serde_json::Value>) -> std::io::Result<()> {
-        self.0.lock().unwrap().push(serde_json::to_string(told).unwrap());
+    fn log_hyperparams(&mut self, hyperparameters: &serde_json::Map<String, serde_json::Value>) -> std::io::Result<()> {
+        self.0.lock().unwrap().push(serde_json::to_string(hyperparameters).unwrap());
         Ok(())
     }
-    /// Training goes on all the same.
+    /// The error does not end training.
     fn log(&mut self, _: &LogPoint) -> std::io::Result<()> {
         Err(std::io::Error::other("no room"))
     }
@@ -488,32 +495,32 @@ fn hyperparameters_go_into_checkpoints_and_to_loggers() {
         name: String,
     }
     let config = Config { width: 3, name: "wide".into() };
-    let (folder, told) = (tempfile::tempdir().unwrap(), Told::default());
-    let builder = trainer(folder.path()).max_epochs(1).logger(told.clone()).logger(CsvLogger::new());
+    let (folder, calls) = (tempfile::tempdir().unwrap(), Calls::default());
+    let builder = trainer(folder.path()).max_epochs(1).logger(calls.clone()).logger(CsvLogger::new());
     let mut fitted = builder.hyperparameters(&config).build().unwrap();
     let nothing: Log = |_, _| {};
     let summary = fitted.fit(&module(nothing, nothing), &loader(), None).unwrap();
-    assert_eq!(*told.0.lock().unwrap(), ["start", r#"{"name":"wide","width":3}"#]);
+    assert_eq!(*calls.0.lock().unwrap(), ["start", r#"{"name":"wide","width":3}"#]);
     let checkpoint = summary.last_checkpoint.unwrap();
     assert_eq!(fulmen_trainer::load_hyperparameters::<Config>(&checkpoint).unwrap(), config);
 
-    // The options of the run are next to its checkpoints, as `--config` reads them.
+    // The options of the run are stored next to its checkpoints, in the format of `--config`.
     let options = std::fs::read_to_string(fitted.run_dir().unwrap().join("config.toml")).unwrap();
     assert!(
         options.starts_with("[trainer]\n") && options.contains("\nmax-epochs = 1  # the program\nmax-steps = 0\n"),
         "{options}"
     );
 
-    // A run that goes on has those that it was told itself.
-    let goes_on = trainer(folder.path()).max_epochs(2).ckpt_path(&checkpoint).build().unwrap();
-    let summary = { goes_on }.fit(&module(nothing, nothing), &loader(), None).unwrap();
+    // A resumed run has only its own hyperparameters.
+    let resumed = trainer(folder.path()).max_epochs(2).ckpt_path(&checkpoint).build().unwrap();
+    let summary = { resumed }.fit(&module(nothing, nothing), &loader(), None).unwrap();
     let error = fulmen_trainer::load_hyperparameters::<Config>(summary.last_checkpoint.unwrap()).unwrap_err();
     assert!(error.is_checkpoint() && error.to_string().contains("it has no hyperparameters"), "{error}");
     let error = fulmen_trainer::load_hyperparameters::<Vec<u8>>(&checkpoint).unwrap_err().to_string();
     assert!(error.contains("not those that are asked for"), "{error}");
     let error = trainer(folder.path()).hyperparameters(3).build().err().unwrap().to_string();
     assert!(
-        error.starts_with("hyperparameters: a struct or a map is expected") && error.contains("logging.rs:"),
+        error.starts_with("hyperparameters: expected a struct or a map") && error.contains("logging.rs:"),
         "{error}"
     );
 }

@@ -1,5 +1,5 @@
-//! Metrics in a fit: exact over the samples of an epoch, without padding, on any number of devices; what callbacks and
-//! loggers see of them.
+//! Metrics in a fit: they are exact over the samples of an epoch, without padding, on any number of devices. Also their
+//! values in callbacks and loggers.
 
 use crate::common::{DROP_LAST, PAD_LAST, Record, isolated, trainer};
 use fulmen_data::{DataLoader, TensorDataset};
@@ -15,7 +15,7 @@ use fulmen_trainer::{Batch, LogPoint, Plan, StepContext, TrainingModule, Weights
 const CLASSES: usize = 3;
 const TOKENS: usize = 2;
 
-/// Logs metrics of what is in the batch: the scores do not depend on the model.
+/// Logs metrics of the batch; the scores do not depend on the model.
 #[derive(Module)]
 struct Probe {
     linear: Linear,
@@ -38,10 +38,10 @@ fn log(stage: &str, batch: &Batch, cx: &mut StepContext) {
     cx.log_metric(format!("{stage}_mse"), MeanSquaredError::new().update(&scores, &scores.zeros_like()));
     let logits = scores.reshape([batch.size(), 1, CLASSES]).broadcast_to([batch.size(), TOKENS, CLASSES]);
     let tokens = y.reshape([batch.size(), 1]).broadcast_to([batch.size(), TOKENS]);
-    // The second token of a class 0 is none.
+    // In class 0, the second token is masked.
     let real = Tensor::iota(DType::I32, [batch.size(), TOKENS], 1).eq(0.0).or(tokens.ne(0.0));
     cx.log_metric(format!("{stage}_perplexity"), Perplexity::new().update(&logits, &tokens).masked(&real));
-    // As rows of all tokens, which are not rows of the batch: the mask has to come along.
+    // As rows of all tokens, which are not rows of the batch and so need the mask.
     let mask = batch.mask().reshape([batch.size(), 1]).broadcast_to([batch.size(), TOKENS]);
     let rows = [batch.size() * TOKENS];
     let flat = Accuracy::new(CLASSES).update(&logits.reshape([rows[0], CLASSES]), &tokens.reshape(rows));
@@ -53,7 +53,7 @@ impl TrainingModule for Probe {
         log("train", batch, cx);
         let x = batch.get("scores").sum_keepdim(&[1]);
         let output = self.linear.forward(&x);
-        // Several values a sample.
+        // Several values per sample.
         batch.mean(&(&output * &output))
     }
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
@@ -64,7 +64,7 @@ impl TrainingModule for Probe {
     }
 }
 
-/// Scores on the thresholds of a curve, and classes that they tell often.
+/// Scores on the thresholds of a curve, and classes that they often predict.
 fn samples(len: usize) -> (Vec<f32>, Vec<i32>) {
     let scores: Vec<f32> = (0..len * CLASSES).map(|i| ((i * 83 % 197) as f64 / 199.0) as f32).collect();
     let largest = |row: &[f32]| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
@@ -79,7 +79,7 @@ fn loader(len: usize, shuffle: bool) -> DataLoader {
     DataLoader::builder(data.build().unwrap()).batch_size(16).shuffle(shuffle).num_workers(1).build().unwrap()
 }
 
-/// What the metrics are over all samples at once, by hand.
+/// The metrics over all samples at once, computed directly.
 fn by_hand(stage: &str, len: usize) -> (Vec<(String, f64)>, Vec<Vec<f64>>) {
     let (scores, classes) = samples(len);
     let predicted: Vec<usize> = scores
@@ -136,10 +136,10 @@ fn assert_metrics(point: &LogPoint, expected: &[(String, f64)], suffix: &str, wh
     for (name, value) in expected {
         let (base, element) =
             name.split_once('/').map_or((name.as_str(), String::new()), |(b, e)| (b, format!("/{e}")));
-        let found = point.get(&format!("{base}{suffix}{element}")).unwrap_or_else(|| panic!("{name}: {point:?}"));
+        let actual = point.get(&format!("{base}{suffix}{element}")).unwrap_or_else(|| panic!("{name}: {point:?}"));
         let summed = name.ends_with("mse") || name.ends_with("perplexity");
         let tolerance = if summed { 2e-6 } else { 1e-12 };
-        assert!((found - value).abs() <= tolerance * value.abs(), "{what}: {name} is {found}, not {value}");
+        assert!((actual - value).abs() <= tolerance * value.abs(), "{what}: {name} is {actual}, not {value}");
     }
 }
 
@@ -167,16 +167,16 @@ fn metrics_are_exact_over_the_samples_on_any_number_of_devices() {
             for point in logs.iter() {
                 let Some(Value::Matrix(rows)) = point.array("train_confusion") else { panic!("{what}: {point:?}") };
                 let samples: f64 = rows.iter().flatten().sum();
-                // 50 samples are three batches and one of 2.
+                // 50 samples are three batches of 16 and one of 2.
                 assert!(samples == 32.0 || len == 50 && samples == 18.0, "{what}: {samples}");
             }
             let point = trainer.validate(&probe(), &loader(len, false)).unwrap();
             let first = first.get_or_insert_with(|| point.clone());
             for (name, value) in &first.metrics {
-                // Counts are the same; sums of floats are made in another order.
-                let found = point.get(name).unwrap();
+                // Counts are equal; sums of floats are computed in a different order.
+                let actual = point.get(name).unwrap();
                 let tolerance = if name.ends_with("mse") || name.ends_with("perplexity") { 1e-6 } else { 0.0 };
-                assert!((found - value).abs() <= tolerance, "{what}: {name} is {found}, not {value}");
+                assert!((actual - value).abs() <= tolerance, "{what}: {name} is {actual}, not {value}");
             }
             assert_eq!(first.arrays, point.arrays, "{what}");
         }
@@ -188,13 +188,13 @@ fn metrics_compile_nothing_more_and_read_nothing_more() {
     let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
     let builder = trainer(folder.path()).runtime(isolated()).max_epochs(3).log_every_n_steps(2);
     let builder = builder.callback(record.clone());
-    // By an element of a metric too, and by what training logged over the epoch.
+    // Monitored by an element of a metric, and by a value that training logged over the epoch.
     let builder = builder.callback(ModelCheckpoint::new().monitor("val_f1s/1", Mode::Max).keep_all(true));
     let builder = builder.callback(EarlyStopping::new("train_f1s/2", Mode::Max).patience(1));
     let mut trainer = builder.build().unwrap();
     let summary = trainer.fit(&probe(), &loader(50, true), Some(&loader(50, false))).unwrap();
     assert_eq!((summary.train_compilations, summary.eval_compilations), (1, 1));
-    // The same samples in each epoch: nothing becomes better after the first.
+    // Each epoch has the same samples, so nothing improves after the first.
     assert_eq!((summary.epochs, summary.global_step), (2, 8));
     assert!(summary.stopped.is_some_and(|reason| reason.contains("train_f1s/2")));
     assert!(trainer.device_to_host_transfers() <= trainer.log_points() + 2);
@@ -212,7 +212,7 @@ fn metrics_compile_nothing_more_and_read_nothing_more() {
     assert_eq!(written, expected);
 }
 
-/// Logs what the test says.
+/// Runs a test's log function.
 #[derive(Module)]
 struct Logs {
     linear: Linear,
@@ -243,7 +243,7 @@ fn validated(values: Vec<f32>, drop_last: bool, log: fn(&Batch, &mut StepContext
     trainer.test(&Logs { linear: Linear::new(1, 1), log }, &loader, Weights::Current)
 }
 
-/// A constant a batch.
+/// A metric with constant statistics for each batch.
 #[derive(Debug)]
 struct Many;
 
@@ -257,7 +257,7 @@ impl Metric for Many {
 }
 
 #[test]
-fn counters_and_sums_do_not_end_with_32_bits() {
+fn counters_and_sums_exceed_32_bits() {
     // One large number, and then small ones that an f32 sum would lose.
     let values: Vec<f32> = [1e8].into_iter().chain((1..600).map(|_| 1.0)).collect();
     let point = validated(values, PAD_LAST, |batch, cx| {
@@ -268,9 +268,9 @@ fn counters_and_sums_do_not_end_with_32_bits() {
     .unwrap();
     let expected = (1e8 + 598.0 + 0.0) / 600.0;
     for name in ["mean", "metric"] {
-        let found = point.get(name).unwrap();
-        // The first batch itself is summed as f32.
-        assert!((found - expected).abs() < 8.0 / 600.0, "{name}: {found}, not {expected}");
+        let actual = point.get(name).unwrap();
+        // The first batch itself is summed in f32.
+        assert!((actual - expected).abs() < 8.0 / 600.0, "{name}: {actual}, not {expected}");
     }
     assert_eq!(point.get("many/0"), Some(300.0 * f64::from(i32::MAX)));
     let tenth = point.get("many/1").unwrap() / 300.0;
@@ -278,7 +278,7 @@ fn counters_and_sums_do_not_end_with_32_bits() {
 }
 
 #[test]
-fn a_metric_that_would_count_padding_is_refused_with_its_line() {
+fn a_metric_that_would_count_padding_is_rejected_with_its_line() {
     let log = |batch: &Batch, cx: &mut StepContext| {
         let pairs = Tensor::concatenate(&[&batch.get("x"), &batch.get("x")], 0);
         cx.log_metric("pairs", Mean::new().update(&pairs));
@@ -294,7 +294,7 @@ fn a_metric_that_would_count_padding_is_refused_with_its_line() {
 }
 
 #[test]
-fn a_metric_of_what_does_not_fit_is_refused_with_its_line() {
+fn a_metric_of_unsuitable_tensors_is_rejected_with_its_line() {
     let error = validated(vec![1.0; 4], PAD_LAST, |batch, cx| {
         cx.log_metric("f1", F1::new(3).update(&batch.get("x"), &batch.get("x")));
     });
@@ -308,5 +308,5 @@ fn a_metric_of_what_does_not_fit_is_refused_with_its_line() {
         cx.log("x", &batch.mean(&Tensor::scalar(1.0f32)));
     });
     let text = error.unwrap_err().to_string();
-    assert!(text.contains("mean: needs one value or more a sample, [2, ..], got f32[]"), "{text}");
+    assert!(text.contains("mean: needs at least one value per sample, [2, ..], got f32[]"), "{text}");
 }

@@ -13,7 +13,7 @@ use fulmen_pjrt::HostBuffer;
 use fulmen_tensor::Tensor;
 use fulmen_trainer::{Batch, Error, Plan, StepContext, TrainingModule, Weights};
 
-/// A linear classifier whose training step is what a test makes it.
+/// A linear classifier with a test's own training step.
 #[derive(Module)]
 struct Custom {
     fc: Linear,
@@ -34,7 +34,7 @@ fn custom(step: fn(&Custom, &Batch, &mut StepContext) -> Tensor) -> Custom {
     Custom { fc: Linear::new(FEATURES, CLASSES), step }
 }
 
-/// The message of a fit of this step on 20 samples in batches of 8.
+/// The error message of a fit with this step on 20 samples in batches of 8.
 fn fit(drop_last: bool, step: fn(&Custom, &Batch, &mut StepContext) -> Tensor) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
@@ -49,7 +49,7 @@ fn check(message: &str, expected: &str) {
 }
 
 #[test]
-fn a_step_that_cannot_be_names_the_users_line() {
+fn an_invalid_step_names_the_users_line() {
     let message = fit(DROP_LAST, |m, batch, _| m.fc.forward(&batch.get("x").t()).mean_all());
     check(&message, "Linear");
     let message = fit(DROP_LAST, |m, batch, _| m.fc.forward(&batch.get("image")).mean_all());
@@ -57,7 +57,7 @@ fn a_step_that_cannot_be_names_the_users_line() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_have_the_users_line_as_a_value() {
+fn shape_errors_return_the_users_line() {
     static LINE: Mutex<u32> = Mutex::new(0);
     let folder = tempfile::tempdir().unwrap();
     let module = custom(|m, batch, _| {
@@ -75,7 +75,7 @@ fn shapes_that_do_not_fit_have_the_users_line_as_a_value() {
 }
 
 #[test]
-fn memory_that_is_short_in_a_worker_is_recognized_in_the_error_of_the_fit() {
+fn out_of_memory_in_a_worker_is_recognized_in_the_error_of_the_fit() {
     /// A dataset that asks for more memory than there is.
     struct Huge(TensorDataset);
     impl Dataset for Huge {
@@ -98,7 +98,7 @@ fn memory_that_is_short_in_a_worker_is_recognized_in_the_error_of_the_fit() {
 }
 
 #[test]
-fn a_value_that_a_step_asks_for_is_refused_at_the_users_line() {
+fn reading_a_value_in_a_step_is_rejected_at_the_users_line() {
     static ERRORS: Mutex<Vec<(String, u32)>> = Mutex::new(vec![]);
     let folder = tempfile::tempdir().unwrap();
     let module = custom(|m, batch, _| {
@@ -119,7 +119,7 @@ fn a_value_that_a_step_asks_for_is_refused_at_the_users_line() {
 }
 
 #[test]
-fn the_loss_must_be_a_scalar_that_knows_of_padding() {
+fn the_loss_must_be_a_scalar_that_depends_on_the_mask() {
     let message = fit(DROP_LAST, |m, batch, _| m.fc.forward(&batch.get("x")));
     check(&message, "training_step: the loss must be a floating-point scalar, it is f32[8, 3]; take its mean");
     let message =
@@ -128,7 +128,7 @@ fn the_loss_must_be_a_scalar_that_knows_of_padding() {
 }
 
 #[test]
-fn what_is_logged_must_have_a_name_of_its_own_and_a_value_a_sample() {
+fn logged_values_need_their_own_names_and_a_value_per_sample() {
     let message = fit(DROP_LAST, |m, batch, cx| {
         let loss = m.fc.forward(&batch.get("x")).mean_all();
         cx.log("a", &loss);
@@ -141,7 +141,7 @@ fn what_is_logged_must_have_a_name_of_its_own_and_a_value_a_sample() {
         cx.log("logits", &logits);
         logits.mean_all()
     });
-    check(&message, "log `logits`: the value is f32[8, 3]; log a scalar or one value a sample, [8]");
+    check(&message, "log `logits`: the value is f32[8, 3]; log a scalar or one value per sample, [8]");
     let message = fit(PAD_LAST, |m, batch, cx| {
         let logits = m.fc.forward(&batch.get("x"));
         cx.log("mean", &logits.mean_all());
@@ -152,7 +152,7 @@ fn what_is_logged_must_have_a_name_of_its_own_and_a_value_a_sample() {
 
 #[test]
 fn a_nan_loss_stops_at_its_step_and_the_last_good_checkpoint_stays() {
-    // The 13th sample in reading order is poison; batches are not shuffled, so it comes in the second of an epoch.
+    // The 13th sample in reading order is NaN. Batches are not shuffled, so it is in the second batch of an epoch.
     let folder = tempfile::tempdir().unwrap();
     let loader = |poison: bool| {
         let mut x = vec![0.5f32; 24 * FEATURES];
@@ -176,13 +176,13 @@ fn a_nan_loss_stops_at_its_step_and_the_last_good_checkpoint_stays() {
     assert_eq!(std::fs::read(saved.join("manifest.json")).unwrap(), before);
     assert!(!strict.run_dir().unwrap().join("checkpoints/last").exists(), "nothing bad was saved");
 
-    // Without detect_nan training goes on, and its numbers say what happened.
+    // Without detect_nan, training continues, and its values show NaN.
     let summary = builder().build().unwrap().fit(&Net::new(), &loader(true), None).unwrap();
     assert!(summary.train_loss.unwrap().is_nan());
 }
 
 #[test]
-fn an_unwritable_checkpoint_folder_is_refused_before_training() {
+fn an_unwritable_checkpoint_folder_is_rejected_before_training() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a file");
     std::fs::write(&file, "in the way").unwrap();
@@ -216,7 +216,7 @@ fn a_checkpoint_that_does_not_fit_lists_what_differs() {
     assert!(error.is_checkpoint());
     assert!(message.contains("last: it does not fit:"), "{message}");
     assert!(message.contains("`fc.weight` (f32[3, 6]) is missing"), "{message}");
-    // The module that could not be trained still has its own values, all of them.
+    // The module that could not be trained keeps all of its values.
     assert_eq!(bits(), before);
     let error = resumed.test(&other, &val_loader(8), Weights::File(saved)).unwrap_err();
     assert!(error.is_checkpoint() && error.to_string().contains("missing in the file: fc.weight"), "{error}");
@@ -224,8 +224,8 @@ fn a_checkpoint_that_does_not_fit_lists_what_differs() {
 }
 
 #[test]
-fn diverged_weights_never_become_the_checkpoint_that_is_called_good() {
-    // One batch an epoch and a step that leaps to infinity: the loss before it was finite.
+fn diverged_weights_are_never_saved_as_a_checkpoint() {
+    // One batch per epoch, and a step that leaps to infinity although the loss before it was finite.
     let folder = tempfile::tempdir().unwrap();
     let mut module = Net::new();
     module.learning_rate = f64::from(f32::MAX);
@@ -240,7 +240,7 @@ fn diverged_weights_never_become_the_checkpoint_that_is_called_good() {
 }
 
 #[test]
-fn padding_does_not_get_into_batch_statistics() {
+fn padding_does_not_affect_batch_statistics() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).build().unwrap();
     let error = trainer.fit(&Net::new(), &train_loader(20, PAD_LAST), None).unwrap_err().to_string();
@@ -250,13 +250,13 @@ fn padding_does_not_get_into_batch_statistics() {
 }
 
 #[test]
-fn names_that_the_trainer_uses_itself_are_refused() {
+fn names_that_the_trainer_uses_itself_are_rejected() {
     let message = fit(DROP_LAST, |m, batch, cx| {
         let loss = m.fc.forward(&batch.get("x")).mean_all();
         cx.log("lr", &loss);
         loss
     });
-    check(&message, "log `lr`: this name is that of a value which is logged by itself; choose another");
+    check(&message, "log `lr`: this name belongs to a value that the Trainer logs itself; choose another");
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn testing_needs_a_test_step_and_weights() {
 }
 
 #[test]
-fn two_tensors_of_one_name_are_refused() {
+fn two_tensors_with_one_name_are_rejected() {
     #[derive(Module)]
     struct Twice {
         #[module(flatten)]

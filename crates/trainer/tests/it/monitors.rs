@@ -1,4 +1,5 @@
-//! What monitors log of a step: rates by group, and lengths of gradients, parameters and updates, computed by hand.
+//! Monitors of a step: rates by group, and norms of gradients, parameters and updates, against values computed
+//! directly.
 
 use std::path::Path;
 
@@ -43,7 +44,7 @@ fn loader() -> DataLoader {
     DataLoader::builder(samples(64)).batch_size(16).drop_last(true).build().unwrap()
 }
 
-/// The weights before and after some steps, by name, and the log points.
+/// The named weights before and after some steps, and the log points.
 type Trained = (Vec<(String, Vec<f64>)>, Vec<(String, Vec<f64>)>, Vec<LogPoint>);
 
 fn fit(folder: &Path, module: &Mlp, set: impl Fn(TrainerBuilder) -> TrainerBuilder) -> Trained {
@@ -60,8 +61,8 @@ fn fit(folder: &Path, module: &Mlp, set: impl Fn(TrainerBuilder) -> TrainerBuild
 }
 
 fn assert_is(point: &LogPoint, name: &str, expected: f64) {
-    let found = point.get(name).unwrap_or_else(|| panic!("{name}: {point}"));
-    assert!((found / expected - 1.0).abs() < 1e-5, "{name}: {found} is not {expected}");
+    let actual = point.get(name).unwrap_or_else(|| panic!("{name}: {point}"));
+    assert!((actual / expected - 1.0).abs() < 1e-5, "{name}: {actual} is not {expected}");
 }
 
 #[test]
@@ -83,7 +84,7 @@ fn rates_and_momenta_are_logged_by_group() {
         }
         assert_eq!(point.metrics.len(), 7, "{point}");
     }
-    // Without groups there is nothing to add to `lr`, and plain gradient descent has no momentum.
+    // Without groups there is nothing to add to `lr`. Plain gradient descent has no momentum.
     let (_, _, logs) = fit(folder.path(), &mlp(false), |b| b.callback(LearningRateMonitor::new().log_momentum(true)));
     assert!(logs.iter().all(|point| point.metrics.len() == 2 && point.get("lr") == Some(1.0)), "{}", logs[0]);
 }
@@ -93,7 +94,7 @@ fn norm<'a>(values: impl IntoIterator<Item = &'a f64>) -> f64 {
 }
 
 #[test]
-fn lengths_are_those_of_the_weights_and_what_changed_of_them() {
+fn norms_match_the_weights_and_their_changes() {
     let folder = tempfile::tempdir().unwrap();
     for (what, devices, strategy, by, every) in [
         ("layers", 1, Strategy::Ddp, NormGroup::Layer, 1),
@@ -101,7 +102,7 @@ fn lengths_are_those_of_the_weights_and_what_changed_of_them() {
         ("a group on many", 8, Strategy::Ddp, NormGroup::Layer, 4),
         ("fully sharded", 8, Strategy::Fsdp, NormGroup::Layer, 1),
     ] {
-        // One step of gradient descent with a rate of 1: what changes is the gradient.
+        // One step of gradient descent with a rate of 1: the change is the gradient.
         let (before, after, logs) = fit(folder.path(), &mlp(false), |b| {
             let b = b.max_steps(1).accumulate_grad_batches(every).devices(devices).strategy(strategy);
             b.callback(NormMonitor::new().group_by(by)).log_grad_norm(true)
@@ -118,11 +119,11 @@ fn lengths_are_those_of_the_weights_and_what_changed_of_them() {
         groups.push(String::new());
         assert_eq!(point.metrics.len(), 2 + 3 * groups.len(), "{what}: {point}");
         for group in &groups {
-            let of = |weights: &[(String, Vec<f64>)]| -> Vec<f64> {
+            let members_of = |weights: &[(String, Vec<f64>)]| -> Vec<f64> {
                 let members = weights.iter().filter(|(name, _)| name.starts_with(group.as_str()));
                 members.flat_map(|(_, values)| values.clone()).collect()
             };
-            let (before, after) = (of(&before), of(&after));
+            let (before, after) = (members_of(&before), members_of(&after));
             let change: Vec<f64> = before.iter().zip(&after).map(|(b, a)| a - b).collect();
             let suffix = if group.is_empty() { String::new() } else { format!("/{group}") };
             assert_is(point, &format!("param_norm{suffix}"), norm(&after));
@@ -134,16 +135,16 @@ fn lengths_are_those_of_the_weights_and_what_changed_of_them() {
 }
 
 #[test]
-fn lengths_follow_the_groups_of_the_optimizer() {
+fn norms_follow_the_groups_of_the_optimizer() {
     let folder = tempfile::tempdir().unwrap();
     let monitor = || NormMonitor::new().gradients(false);
     let (_, after, logs) = fit(folder.path(), &mlp(true), |b| b.callback(monitor()));
-    let of = |prefix: &str| {
+    let weights_of = |prefix: &str| {
         after.iter().filter(|(name, _)| name.starts_with(prefix)).flat_map(|(_, w)| w.clone()).collect::<Vec<_>>()
     };
     let point = logs.last().unwrap();
     for (group, prefix) in [("", ""), ("/head.*", "head"), ("/body.weight", "body.weight"), ("/default", "body.bias")] {
-        assert_is(point, &format!("param_norm{group}"), norm(&of(prefix)));
+        assert_is(point, &format!("param_norm{group}"), norm(&weights_of(prefix)));
     }
     assert!(point.get("grad_norm").is_none() && point.get("update_norm/head.*").is_some(), "{point}");
 }
@@ -177,7 +178,7 @@ fn throughput_is_logged_with_the_operations_of_the_step() {
         let mut trainer = builder.callback(record.clone()).enable_checkpointing(false).build().unwrap();
         trainer.fit(&mlp(false), &loader(), None).unwrap();
         assert!(trainer.device_to_host_transfers() <= trainer.log_points());
-        // Forward, and the gradients of weights and of what the second layer got.
+        // The forward pass, and the gradients of the weights and of the second layer's input.
         let rows = 16.0 / devices as f64;
         let flops = 2.0 * rows * 16.0 * (2 * FEATURES + 3 * CLASSES) as f64;
         let logs = record.logs.lock().unwrap();
@@ -200,7 +201,7 @@ fn memory_is_logged_where_it_is_known() {
         let [resident, available] =
             ["resident", "available"].map(|kind| point.get(&format!("memory/host/{kind}_bytes")));
         assert!(resident > Some(1e6) && available > Some(1e6), "{point}");
-        // A CPU plugin tells nothing of its devices.
+        // The CPU plugin reports nothing about its devices.
         assert_eq!(point.metrics.len(), 4, "{point}");
     }
     assert_eq!(logs.len(), 4);

@@ -1,5 +1,5 @@
-//! Several optimizers in one program, on a GAN: against PyTorch and against two programs of our own, their cadence, and
-//! what clipping, groups of batches, averages, precision and checkpoints make of each.
+//! Several optimizers in one program, on a GAN: against PyTorch and against two separate programs. Also their cadence,
+//! and their clipping, groups of batches, averages, precision and checkpoints.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ impl Generator {
 }
 
 impl Discriminator {
-    /// The loss of images that are to be found real, or not.
+    /// The loss of images that should look real, or fake.
     fn loss(&self, images: &Tensor, real: bool) -> Tensor {
         let logits = self.out.forward(leaky_relu(&self.hidden.forward(images), 0.2));
         let target = if real { logits.ones_like() } else { logits.zeros_like() };
@@ -60,7 +60,7 @@ struct Gan {
 }
 
 impl Gan {
-    /// With the weights of `reference/gan.py`.
+    /// Makes a GAN with the weights of `reference/gan.py`.
     fn new(configure: fn() -> Box<dyn Optimizer>) -> Gan {
         let gan = Gan {
             generator: Generator { hidden: Linear::new(NOISE, HIDDEN), out: Linear::new(HIDDEN, PIXELS) },
@@ -79,8 +79,8 @@ impl Gan {
     fn losses(&self, image: &Tensor, noise: &Tensor) -> [Tensor; 2] {
         let real = image.to_dtype(DType::F32) / 127.5 - 1.0;
         let fake = self.generator.forward(noise);
-        let of_discriminator = self.discriminator.loss(&real, true) + self.discriminator.loss(&fake.detach(), false);
-        [of_discriminator, self.discriminator.loss(&fake, true)]
+        let discriminator_loss = self.discriminator.loss(&real, true) + self.discriminator.loss(&fake.detach(), false);
+        [discriminator_loss, self.discriminator.loss(&fake, true)]
     }
 
     fn weights(&self) -> Vec<f64> {
@@ -113,13 +113,13 @@ fn two_to_one() -> Box<dyn Optimizer> {
     Box::new(optimizers.add("generator", ["generator.*"], adam()).every("generator", 2))
 }
 
-/// From -1 to 1, exact in f32.
+/// Numbers from -1 to 1, exact in f32.
 fn numbers(start: u64, count: usize) -> Vec<f32> {
     let number = |k: u64| ((k.wrapping_mul(2_654_435_761) % (1 << 32) / 256) as f64 / 8_388_608.0 - 1.0) as f32;
     (start..start + count as u64).map(number).collect()
 }
 
-/// The first digits with noise for each.
+/// The first digits, with noise for each.
 fn data(samples: usize) -> TensorDataset {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/mnist/data/train-images-idx3-ubyte.gz");
     let images = IdxFile::open(file).unwrap().bytes()[..samples * PIXELS].to_vec();
@@ -131,7 +131,7 @@ fn loader(batches: usize, batch: usize) -> DataLoader {
     DataLoader::builder(data(batches * batch)).batch_size(batch).drop_last(true).build().unwrap()
 }
 
-/// Trains for an epoch, logging each step.
+/// Trains for an epoch and logs each step.
 fn fit(
     folder: &Path,
     gan: &Gan,
@@ -143,28 +143,28 @@ fn fit(
     (set(builder).build().unwrap().fit(gan, loader, None).unwrap(), record)
 }
 
-/// The values under a name, of the log points that have one.
+/// The values with this name, from the log points that have one.
 fn logged(record: &Record, name: &str) -> Vec<f64> {
     record.logs.lock().unwrap().iter().filter_map(|point| point.get(name)).collect()
 }
 
 #[track_caller]
-fn assert_close(found: &[f64], expected: &[f64], within: f64) {
-    assert_eq!(found.len(), expected.len());
-    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
-        assert!((f - e).abs() <= within * e.abs().max(1e-3), "{i}: {f} is not {e}");
+fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
+        assert!((a - e).abs() <= tolerance * e.abs().max(1e-3), "{i}: {a} is not {e}");
     }
 }
 
 /// The losses of PyTorch's loop.
 fn reference() -> [Vec<f64>; 2] {
     let json: Value = serde_json::from_str(include_str!("../reference/gan.json")).unwrap();
-    let of = |name: &str| json[name].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
-    [of("discriminator"), of("generator")]
+    let losses = |name: &str| json[name].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
+    [losses("discriminator"), losses("generator")]
 }
 
 #[test]
-fn the_losses_of_a_gan_are_those_of_pytorch_and_of_two_programs_of_our_own() {
+fn the_losses_of_a_gan_match_pytorch_and_two_separate_programs() {
     let folder = tempfile::tempdir().unwrap();
     let [discriminator, generator] = reference();
     let data = loader(STEPS, BATCH);
@@ -172,7 +172,7 @@ fn the_losses_of_a_gan_are_those_of_pytorch_and_of_two_programs_of_our_own() {
     assert_eq!((summary.global_step, summary.train_compilations), (STEPS as u64, 1));
     assert_close(&logged(&record, "loss-discriminator"), &discriminator, 1e-4);
     assert_close(&logged(&record, "loss-generator"), &generator, 1e-4);
-    // The step returns the loss of the discriminator, under whose name this one is logged.
+    // The step returns the loss of the discriminator, so it is logged only under the optimizer's name.
     assert!(logged(&record, "train_loss").is_empty() && summary.train_loss.unwrap() < discriminator[0]);
     let steps: Vec<u64> = {
         let logs = record.logs.lock().unwrap();
@@ -185,7 +185,7 @@ fn the_losses_of_a_gan_are_those_of_pytorch_and_of_two_programs_of_our_own() {
 }
 
 #[test]
-fn eight_devices_train_a_gan_as_pytorch_and_two_programs_of_our_own_do() {
+fn eight_devices_train_a_gan_like_pytorch_and_two_separate_programs() {
     let folder = tempfile::tempdir().unwrap();
     let [discriminator, generator] = reference();
     for strategy in [Strategy::Ddp, Strategy::Fsdp] {
@@ -200,23 +200,23 @@ fn eight_devices_train_a_gan_as_pytorch_and_two_programs_of_our_own_do() {
     }
 }
 
-/// The losses of a loop over two programs, one for each network. Batches are split over the devices; under FSDP so are
-/// weights and what the optimizer remembers, along their largest axis that the devices divide.
+/// The losses of a loop over two programs, one for each network. Batches are split over the devices. With FSDP, so are
+/// the weights and the optimizer's state, along their largest axis that the devices divide.
 fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f64>; 2] {
     let trainer = trainer(Path::new("")).devices(devices).build().unwrap();
     let (runtime, gan) = (trainer.runtime(), Gan::new(two_to_one));
     let parameters = gan.parameters();
     let split = Sharding::new([Some("data")]);
-    let lies = |ty: &TensorType| {
+    let sharding = |ty: &TensorType| {
         let dims = ty.shape.dims();
         let splits = |axis: &usize| strategy == Strategy::Fsdp && dims[*axis].is_multiple_of(devices);
         let largest = (0..dims.len()).rev().filter(splits).max_by_key(|&axis| dims[axis]);
         largest.map_or(Sharding::replicated(), |axis| Sharding::new((0..=axis).map(|i| (i == axis).then_some("data"))))
     };
-    let to_device = |tensor: &Tensor| runtime.to_devices(&tensor.eval().unwrap(), &lies(tensor.ty())).unwrap();
+    let to_device = |tensor: &Tensor| runtime.to_devices(&tensor.eval().unwrap(), &sharding(tensor.ty())).unwrap();
     let mut weights: Vec<DeviceArray> = parameters.iter().map(|(_, p)| to_device(&p.get())).collect();
     let slots = |i: usize| adam().state(&parameters[i].0, &parameters[i].1.ty()).into_iter().map(|(_, first)| first);
-    let mut remembered: Vec<Vec<DeviceArray>> =
+    let mut states: Vec<Vec<DeviceArray>> =
         (0..parameters.len()).map(|i| slots(i).map(|first| to_device(&first)).collect()).collect();
 
     // The parameters of the generator come first.
@@ -236,22 +236,29 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
         let mut results = vec![loss.clone()];
         for ((i, gradient), slots) in own.zip(grad(&loss, &wrt)).zip(&slots) {
             let step = Step::new(&updates);
-            let gradient = gradient.with_sharding(&lies(gradient.ty()));
+            let gradient = gradient.with_sharding(&sharding(gradient.ty()));
             let (weight, slots) = adam().update(&step, &parameters[i].0, &inputs[i], &gradient, slots);
             results.extend([weight].into_iter().chain(slots));
         }
         let state: Vec<Tensor> = inputs.into_iter().chain(slots.into_iter().flatten()).collect();
-        let laid =
-            state.iter().map(|input| lies(input.ty())).chain([Sharding::replicated(), split.clone(), split.clone()]);
-        let laid: Vec<Sharding> = laid.collect();
-        let after: Vec<Sharding> = results.iter().map(|result| lies(result.ty())).collect();
+        let input_shardings = state.iter().map(|input| sharding(input.ty())).chain([
+            Sharding::replicated(),
+            split.clone(),
+            split.clone(),
+        ]);
+        let input_shardings: Vec<Sharding> = input_shardings.collect();
+        let result_shardings: Vec<Sharding> = results.iter().map(|result| sharding(result.ty())).collect();
         let inputs = state.into_iter().chain([updates, image, noise]).collect();
-        let function = laid
+        let function = input_shardings
             .into_iter()
             .enumerate()
-            .fold(Function::new("half", inputs, results), |function, (i, laid)| function.shard_parameter(i, laid));
-        let function =
-            after.into_iter().enumerate().fold(function, |function, (i, laid)| function.shard_result(i, laid));
+            .fold(Function::new("half", inputs, results), |function, (i, sharding)| {
+                function.shard_parameter(i, sharding)
+            });
+        let function = result_shardings
+            .into_iter()
+            .enumerate()
+            .fold(function, |function, (i, sharding)| function.shard_result(i, sharding));
         runtime.compile(&function).unwrap()
     });
 
@@ -263,9 +270,9 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
         for which in [0, 1].into_iter().filter(|which| *which == 0 || step % 2 == 0) {
             let count = Literal::from_slice(&[updates[which]], []).unwrap();
             let others = [(&count, &Sharding::replicated()), (&image, &split), (&noise, &split)];
-            let others = others.map(|(literal, lies)| runtime.to_devices(literal, lies).unwrap());
+            let others = others.map(|(literal, sharding)| runtime.to_devices(literal, sharding).unwrap());
             let own = owned[which].clone();
-            let arguments = weights.iter().chain(remembered[own.clone()].iter().flatten()).chain(&others);
+            let arguments = weights.iter().chain(states[own.clone()].iter().flatten()).chain(&others);
             let mut results =
                 programs[which].call(arguments.map(Argument::Borrow).collect()).unwrap().arrays.into_iter();
             let loss = results.next().unwrap();
@@ -273,7 +280,7 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
             updates[which] += 1;
             for i in own {
                 weights[i] = results.next().unwrap();
-                remembered[i].iter_mut().for_each(|slot| *slot = results.next().unwrap());
+                states[i].iter_mut().for_each(|slot| *slot = results.next().unwrap());
             }
         }
     }
@@ -286,14 +293,15 @@ fn sgd(rate: f64) -> Box<dyn Optimizer> {
 }
 
 #[test]
-fn the_gradients_of_each_optimizer_are_clipped_by_their_own_length() {
+fn the_gradients_of_each_optimizer_are_clipped_by_their_own_norm() {
     let folder = tempfile::tempdir().unwrap();
     let configure = || sgd(1.0);
     let moved = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
         let (gan, before) = (Gan::new(configure), Gan::new(configure).parameters());
         let (_, record) = fit(folder.path(), &gan, &loader(1, 32), |b| set(b.log_grad_norm(true)));
         let norms = ["generator", "discriminator"].map(|name| {
-            let parameters = gan.parameters().into_iter().zip(&before).filter(|((of, _), _)| of.starts_with(name));
+            let parameters =
+                gan.parameters().into_iter().zip(&before).filter(|((parameter, _), _)| parameter.starts_with(name));
             let squares = parameters.map(|((_, after), (_, before))| {
                 let moved = after.get() - before.get();
                 (&moved * &moved).sum_all().eval().unwrap().to_f64()[0]
@@ -306,14 +314,14 @@ fn the_gradients_of_each_optimizer_are_clipped_by_their_own_length() {
     let (plain, norms) = moved(&|b| b);
     assert_close(&norms, &plain, 1e-4);
     assert!(plain[0] > plain[1], "{plain:?}");
-    let most = (plain[0] + plain[1]) / 2.0;
-    let (clipped, norms) = moved(&|b| b.gradient_clip_val(most));
+    let limit = (plain[0] + plain[1]) / 2.0;
+    let (clipped, norms) = moved(&|b| b.gradient_clip_val(limit));
     assert_close(&norms, &plain, 1e-4);
-    assert_close(&clipped, &[most, plain[1]], 1e-4);
+    assert_close(&clipped, &[limit, plain[1]], 1e-4);
 }
 
 #[test]
-fn a_run_goes_on_bit_for_bit_between_the_steps_of_an_optimizer() {
+fn a_run_resumes_bit_for_bit_between_the_steps_of_an_optimizer() {
     let folder = tempfile::tempdir().unwrap();
     let data = loader(6, 16);
     let (whole, resumed) = (Gan::new(two_to_one), Gan::new(two_to_one));
@@ -355,7 +363,7 @@ fn averages_count_the_steps_of_the_training() {
     assert_close(&after(4, &|b| b.weight_averaging(WeightAveraging::ema(0.5))), &expected, 1e-4);
 }
 
-/// Two layers, with a step that is what a test makes it.
+/// Two layers, with a test's own training step.
 #[derive(Module)]
 struct Two {
     a: Linear,
@@ -409,7 +417,7 @@ fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
         let optimizers = Optimizers::new().add("a", ["a.*", "norm.*"], falling(0.1));
         Box::new(optimizers.add("b", ["b.*"], falling(0.2)).every("b", 2))
     };
-    // Neither loss depends on the other's parameters: within a group these are still the old ones.
+    // Neither loss depends on the other's parameters, which are still the old ones within a group.
     let step = |m: &Two, batch: &Batch, cx: &mut StepContext| {
         let noise = batch.get("noise");
         let loss = cx.minimize("a", |_| batch.mean((m.a.forward(&noise) - 1.0).abs()));
@@ -427,7 +435,7 @@ fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
         let summary = set(builder).build().unwrap().fit(&two, &data, None).unwrap();
         assert_eq!(summary.global_step, 4);
         assert_close(&logged(&record, "lr-a"), &[0.1, 0.05, 0.025, 0.0125], 1e-6);
-        // Of a step that it skips there is nothing to log.
+        // A skipped step logs nothing.
         assert_close(&logged(&record, "lr-b"), &[0.2, 0.1], 1e-6);
         assert_eq!(logged(&record, "b_mean").len(), 2);
         let weights = two.parameters().iter().flat_map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>();
@@ -456,13 +464,13 @@ fn statistics_move_only_where_their_branch_runs() {
         });
         let mut trainer = trainer(folder.path()).max_steps(steps).enable_checkpointing(false).build().unwrap();
         trainer.fit(&two, &noise(32, 8, DROP_LAST), None).unwrap();
-        let of = |names: &[&str]| {
+        let values = |names: &[&str]| {
             let parameters = two.parameters().into_iter().map(|(name, p)| (name, p.get()));
             let all = parameters.chain(two.buffers().into_iter().map(|(name, b)| (name, b.get())));
-            let of = all.filter(|(name, _)| names.iter().any(|start| name.starts_with(start)));
-            of.flat_map(|(_, value)| value.eval().unwrap().to_f64()).collect::<Vec<f64>>()
+            let selected = all.filter(|(name, _)| names.iter().any(|start| name.starts_with(start)));
+            selected.flat_map(|(_, value)| value.eval().unwrap().to_f64()).collect::<Vec<f64>>()
         };
-        (of(&["a.", "norm."]), of(&["b."]))
+        (values(&["a.", "norm."]), values(&["b."]))
     };
     let [one, three, four] = [after(1), after(3), after(4)];
     assert_eq!(one.0, three.0);
@@ -471,7 +479,7 @@ fn statistics_move_only_where_their_branch_runs() {
 }
 
 #[test]
-fn a_gradient_that_overflows_is_no_step_for_its_own_optimizer_alone() {
+fn a_gradient_that_overflows_skips_the_step_of_its_own_optimizer_only() {
     let folder = tempfile::tempdir().unwrap();
     let configure = || -> Box<dyn Optimizer> { Box::new(a_and_b()) };
     let two = Two::new(configure, |m, batch, cx| {
@@ -492,7 +500,7 @@ fn a_gradient_that_overflows_is_no_step_for_its_own_optimizer_alone() {
 }
 
 #[test]
-fn a_single_optimizer_with_a_name_is_the_one_without() {
+fn a_single_named_optimizer_equals_one_without_a_name() {
     let folder = tempfile::tempdir().unwrap();
     let weights = |two: Two| {
         let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
@@ -506,7 +514,7 @@ fn a_single_optimizer_with_a_name_is_the_one_without() {
     assert_eq!(weights(Two::new(named, step)), plain);
 }
 
-/// The message of a fit that is refused; it names a line of this file.
+/// Checks the error of a rejected fit, which names a line of this file.
 #[track_caller]
 fn check(configure: fn() -> Box<dyn Optimizer>, step: fn(&Two, &Batch, &mut StepContext) -> Tensor, expected: &str) {
     let folder = tempfile::tempdir().unwrap();
@@ -519,7 +527,7 @@ fn check(configure: fn() -> Box<dyn Optimizer>, step: fn(&Two, &Batch, &mut Step
 }
 
 #[test]
-fn what_several_optimizers_cannot_be_is_said_before_training() {
+fn invalid_optimizers_are_reported_before_training() {
     fn both(m: &Two, batch: &Batch, cx: &mut StepContext) -> Tensor {
         cx.minimize("a", |_| batch.mean(m.losses(batch)));
         cx.minimize("b", |_| batch.mean(m.losses(batch)))
@@ -527,7 +535,7 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
     for (configure, expected) in [
         (
             (|| Box::new(Optimizers::new())) as fn() -> Box<dyn Optimizer>,
-            "Optimizers: there is none; add one with add()",
+            "Optimizers: there are no optimizers; add one with add()",
         ),
         (|| Box::new(a_and_b().add("", ["c.*"], Sgd::new(0.1))), "Optimizers: `` is not a valid name"),
         (|| Box::new(a_and_b().add("a/b", ["b.*"], Sgd::new(0.1))), "Optimizers: `a/b` is not a valid name"),
@@ -542,10 +550,10 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
         ),
         (
             || Box::new(Optimizers::new().add("a", ["a.*", "norm.*"], Sgd::new(0.1))),
-            "Optimizers: the parameter `b.weight` belongs to none of `a`; add a pattern that fits it, or freeze it",
+            "Optimizers: the parameter `b.weight` belongs to none of `a`; add a pattern that matches it, or freeze it",
         ),
         (|| Box::new(a_and_b().every("c", 2)), "Optimizers: every: there is no optimizer `c`; there are `a`, `b`"),
-        (|| Box::new(a_and_b().every("a", 0)), "Optimizers: every: `a` must step every 1 or more steps, not every 0"),
+        (|| Box::new(a_and_b().every("a", 0)), "Optimizers: every: the interval of `a` is at least 1 step, not 0"),
         (
             || Box::new(Optimizers::new().add("a", ["*"], ParamGroups::new(Sgd::new(-1.0)))),
             "Sgd: the learning rate must be at least 0",
@@ -576,7 +584,7 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
         check(
             configure,
             |m, batch, cx| cx.minimize("b", |cx| cx.minimize("a", |_| batch.mean(m.losses(batch)))),
-            "minimize(\"a\"): it is called within minimize(\"b\"); put it before or after",
+            "minimize(\"a\"): it is called within minimize(\"b\"); call it before or after",
         );
         check(
             configure,
@@ -611,7 +619,7 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
                 });
                 cx.minimize("a", |_| batch.mean(m.losses(batch)))
             },
-            "log `y`: the value is f32[8, 4]; log a scalar or one value a sample, [8]",
+            "log `y`: the value is f32[8, 4]; log a scalar or one value per sample, [8]",
         );
         check(
             configure,
@@ -629,7 +637,7 @@ fn what_several_optimizers_cannot_be_is_said_before_training() {
                 cx.minimize("b", |_| batch.mean(m.losses(batch)));
                 cx.minimize("a", |_| batch.mean(m.losses(batch)))
             },
-            "log `lr-b`: this name is that of a value which is logged by itself; choose another",
+            "log `lr-b`: this name belongs to a value that the Trainer logs itself; choose another",
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Fits that change while they run: parameters that are unfrozen, and gradients that are accumulated over other numbers of
+//! Fits that change during training: parameters that are unfrozen, and gradient accumulation over a changing number of
 //! batches.
 
 use std::path::Path;
@@ -38,7 +38,7 @@ enum Kind {
     Several,
 }
 
-/// From -1 to 1, as in `reference/finetuning.py`.
+/// Numbers from -1 to 1, as in `reference/finetuning.py`.
 fn numbers(start: u64, count: usize) -> Vec<f32> {
     let number = |k: u64| (k * 2_654_435_761 % (1 << 32) / 256) as f32 / (1 << 23) as f32 - 1.0;
     (start..start + count as u64).map(number).collect()
@@ -101,7 +101,7 @@ fn ep(epochs: u64) -> TrainDuration {
     TrainDuration::Epochs(epochs)
 }
 
-/// `second` after an epoch with the full rate, `first` after two.
+/// Unfreezes `second` after one epoch, with the full rate, and `first` after two.
 fn in_turn(builder: TrainerBuilder) -> TrainerBuilder {
     builder
         .callback(BackboneFinetuning::new("second.*", ep(1)).initial_ratio(1.0).multiplier(1.0))
@@ -124,15 +124,15 @@ fn logged(record: &Record, name: &str) -> Vec<f64> {
     record.logs.lock().unwrap().iter().filter_map(|point| point.get(name)).collect()
 }
 
-fn assert_close(found: &[f64], expected: &[f64], most: f64) {
-    assert_eq!(found.len(), expected.len());
-    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert!((found - expected).abs() <= most * expected.abs().max(1e-2), "{i}: {found} is not {expected}");
+fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        assert!((actual - expected).abs() <= tolerance * expected.abs().max(1e-2), "{i}: {actual} is not {expected}");
     }
 }
 
 #[test]
-fn the_losses_of_a_finetuning_are_those_of_pytorch() {
+fn the_losses_of_a_finetuning_match_pytorch() {
     let folder = tempfile::tempdir().unwrap();
     let json: Value = serde_json::from_str(include_str!("../reference/finetuning.json")).unwrap();
     let expected: Vec<f64> = json["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
@@ -144,24 +144,25 @@ fn the_losses_of_a_finetuning_are_those_of_pytorch() {
     let (summary, record) = fit(folder.path(), &three(), 7, monitors);
     assert_close(&logged(&record, "train_loss"), &expected, 2e-4);
     assert_eq!((summary.global_step, summary.train_compilations), (21, 3));
-    // Rates and lengths of what is frozen are 0.
+    // The rates and norms of frozen parameters are 0.
     let ratios = [0.0, 0.0, 0.1, 0.2, 0.4, 0.8, 1.0].map(|ratio| ratio * 0.05);
-    let of_epochs: Vec<f64> = logged(&record, "lr/first.*").into_iter().step_by(BATCHES).collect();
-    assert_close(&of_epochs, &ratios, 1e-5);
+    let epoch_rates: Vec<f64> = logged(&record, "lr/first.*").into_iter().step_by(BATCHES).collect();
+    assert_close(&epoch_rates, &ratios, 1e-5);
     let norms = logged(&record, "grad_norm/first");
     assert!(norms[..6].iter().all(|&norm| norm == 0.0) && norms[6..].iter().all(|&norm| norm > 0.0), "{norms:?}");
-    // Products on the way forward, of the gradients of weights, and of those of what the layers above got.
+    // Matrix products of the forward pass, of the gradients of weights, and of the gradients of the inputs of higher
+    // layers.
     let [first, second, head] = [6 * 5, 5 * 4, 4 * 2].map(|weights| (2 * BATCH * weights) as f64);
     let forward = first + second + head;
     let phases = [forward + head, forward + 2.0 * head + second, forward + 2.0 * (head + second) + first];
     let expected: Vec<f64> = (1..21).map(|step| phases[(step / BATCHES).min(2)]).collect();
     let [tflops, rates] = ["tflops_per_device", "batches_per_second"].map(|name| format!("throughput/{name}"));
-    let found = logged(&record, &tflops).into_iter().zip(logged(&record, &rates));
-    assert_close(&found.map(|(tflops, rate)| tflops * 1e12 / rate).collect::<Vec<_>>(), &expected, 1e-6);
+    let pairs = logged(&record, &tflops).into_iter().zip(logged(&record, &rates));
+    assert_close(&pairs.map(|(tflops, rate)| tflops * 1e12 / rate).collect::<Vec<_>>(), &expected, 1e-6);
 }
 
 #[test]
-fn what_is_frozen_stays_to_the_bit_and_trains_afterwards() {
+fn frozen_parameters_stay_bit_for_bit_and_train_afterwards() {
     let folder = tempfile::tempdir().unwrap();
     let (module, before) = (three(), three());
     fit(folder.path(), &module, 1, in_turn);
@@ -173,15 +174,15 @@ fn what_is_frozen_stays_to_the_bit_and_trains_afterwards() {
         let summary = fit(folder.path(), &module, 2, |b| in_turn(b.runtime(isolated()))).0;
         (module, summary)
     };
-    assert_eq!(summary.train_compilations, 2, "the third phase does not come");
+    assert_eq!(summary.train_compilations, 2, "the third phase is not reached");
     assert_eq!(module.values("first"), before.values("first"));
     assert_ne!(module.values("second"), before.values("second"));
 }
 
 #[test]
-fn a_run_that_is_resumed_in_any_phase_goes_on_bit_for_bit() {
+fn a_run_resumes_in_any_phase_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
-    // A phase that begins within an epoch, one that begins with one, groups of other lengths, and averages.
+    // One phase begins within an epoch and one with an epoch. There are groups of several lengths, and averages.
     let run = |from: &Path| {
         let record = Record::default();
         let builder = trainer(folder.path())
@@ -200,19 +201,19 @@ fn a_run_that_is_resumed_in_any_phase_goes_on_bit_for_bit() {
         (record.bits("train_loss"), module.values(""), summary)
     };
     let whole = run(Path::new(""));
-    // Five, three, three, one and one steps an epoch.
+    // Five, three, three, one and one steps per epoch.
     assert_eq!((whole.2.global_step, whole.2.train_compilations), (13, 3));
     for (step, programs) in [(3, 3), (4, 2), (5, 2), (6, 2), (8, 1), (9, 1), (11, 1), (12, 1)] {
         let epoch = [5, 8, 11, 12, 13].iter().position(|&end| step <= end).unwrap();
         let rest = run(&folder.path().join(format!("version_0/checkpoints/epoch={epoch}-step={step}")));
         assert_eq!(rest.0, whole.0.iter().filter(|log| log.0 > step).copied().collect::<Vec<_>>(), "step {step}");
         assert_eq!(rest.1, whole.1, "step {step}");
-        assert_eq!(rest.2.train_compilations, programs, "what is over needs no program: step {step}");
+        assert_eq!(rest.2.train_compilations, programs, "finished phases need no program: step {step}");
     }
 }
 
 #[test]
-fn phases_train_alike_on_eight_devices() {
+fn phases_train_the_same_on_eight_devices() {
     let folder = tempfile::tempdir().unwrap();
     let run = |devices: usize, strategy: Strategy| {
         let record = Record::default();
@@ -227,7 +228,7 @@ fn phases_train_alike_on_eight_devices() {
 }
 
 #[test]
-fn each_of_several_optimizers_keeps_what_is_frozen() {
+fn each_of_several_optimizers_keeps_frozen_parameters() {
     let folder = tempfile::tempdir().unwrap();
     let (module, before) = (three_with(Kind::Several), three());
     let freeze = |b: TrainerBuilder| b.callback(BackboneFinetuning::new("first.*", ep(1)));
@@ -247,7 +248,7 @@ fn each_of_several_optimizers_keeps_what_is_frozen() {
 }
 
 #[test]
-fn batch_norm_of_a_frozen_backbone_trains_or_rests() {
+fn batch_norm_of_a_frozen_backbone_trains_or_is_frozen() {
     let folder = tempfile::tempdir().unwrap();
     let after = |train_bn: bool, epochs: u64| {
         let net = Net::new();
@@ -261,8 +262,8 @@ fn batch_norm_of_a_frozen_backbone_trains_or_rests() {
         let changed = state().into_iter().zip(before).filter(|(new, old)| new.1 != old.1);
         changed.map(|(new, _)| new.0).filter(|name| name != "bn.num_batches_tracked").collect::<Vec<_>>()
     };
-    let of_head = ["fc2.weight", "fc2.bias"];
-    assert_eq!(after(false, 1), of_head);
+    let head_names = ["fc2.weight", "fc2.bias"];
+    assert_eq!(after(false, 1), head_names);
     let with_bn = after(true, 1);
     assert!(with_bn.contains(&"bn.weight".into()) && with_bn.contains(&"bn.running_mean".into()), "{with_bn:?}");
     assert!(!with_bn.contains(&"fc1.weight".into()), "{with_bn:?}");
@@ -290,7 +291,7 @@ fn groups_of_batches_grow_by_epochs() {
     assert_eq!((summary.global_step, summary.train_compilations), (3 + 3 + 2 + 2 + 1, 1));
     assert_eq!(logged(&record, "train_loss").len(), 11);
     assert_close(&module.values(""), &by_hand.values(""), 1e-5);
-    // A limit in steps, and one in samples, know the steps of each epoch.
+    // Limits in steps and in samples know the steps of each epoch.
     let (summary, _) = fit(folder.path(), &sgd(), 5, |b| b.callback(scheduler()).max_steps(7));
     assert_eq!((summary.global_step, summary.epochs), (7, 2), "after the first group of the third epoch");
     let samples = TrainDuration::Samples((3 * BATCHES * BATCH) as u64);
@@ -299,7 +300,7 @@ fn groups_of_batches_grow_by_epochs() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_settings_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder, module: &Three| {
         let trainer = set(trainer(folder.path()).max_epochs(2)).build();

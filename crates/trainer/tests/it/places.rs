@@ -1,4 +1,4 @@
-//! Checkpoints elsewhere than in the folder of the run, in a bucket say, and on two levels.
+//! Checkpoints outside of the run's folder, for example in a bucket, and on two levels.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -13,7 +13,7 @@ use crate::common::{DROP_LAST, Net, Record, tensors, train_loader, trainer};
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{FitSummary, Result, Resume};
 
-/// Trains with checkpoints in `to`, and first in `near`, under this folder.
+/// Trains with checkpoints in `to`, after `near`, under this folder.
 fn run(folder: &Path, to: &Path, epochs: u64, resume: Resume) -> (Record, Result<FitSummary>) {
     let record = Record::default();
     let builder = trainer(&folder.join("runs")).max_epochs(epochs).log_every_n_steps(1).resume(resume);
@@ -50,7 +50,7 @@ fn resumes_from(place: impl Fn(&Path) -> PathBuf) {
 }
 
 #[test]
-fn a_run_resumes_from_the_place_that_its_checkpoints_were_copied_to() {
+fn a_run_resumes_from_the_copies_of_its_checkpoints() {
     resumes_from(|folder| folder.join("to"));
 }
 
@@ -72,12 +72,12 @@ fn a_run_resumes_from_a_bucket_of_a_real_server() {
     command.args(["--exact", "places::a_run_resumes_from_a_bucket", "--ignored", "--nocapture"]);
     command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_SKIP_SIGNATURE", "true").env_remove("AWS_PROFILE");
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 #[test]
-fn places_that_cannot_be_are_refused_before_anything_runs() {
+fn invalid_checkpoint_folders_are_rejected_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     for (dir, near, expected) in [
         ("", "near", "checkpoint_dir is none"),

@@ -1,4 +1,4 @@
-//! The learning rate goes down when a metric stays, with the program that was compiled first.
+//! The learning rate drops when a metric stops improving, without another compilation.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -52,8 +52,8 @@ fn a_smaller_rate_needs_no_compilation_and_is_resumed() {
     let (whole, summary) = fit(folder.path(), 9, |b| b.runtime(isolated()).callback(plateau()));
     assert_eq!((summary.train_compilations, summary.eval_compilations), (1, 1));
     let expected = [0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.1f32, 0.1];
-    for (found, expected) in rates(&whole).iter().zip(expected) {
-        assert!((found / f64::from(expected) - 1.0).abs() < 1e-6, "{found} is not {expected}");
+    for (actual, expected) in rates(&whole).iter().zip(expected) {
+        assert!((actual / f64::from(expected) - 1.0).abs() < 1e-6, "{actual} is not {expected}");
     }
     assert_eq!(rates(&whole).len(), 9);
 
@@ -61,13 +61,13 @@ fn a_smaller_rate_needs_no_compilation_and_is_resumed() {
     let checkpoint = first.last_checkpoint.unwrap();
     let (resumed, _) = fit(folder.path(), 9, |b| b.callback(plateau()).ckpt_path(&checkpoint));
     assert_eq!(resumed.bits("lr"), whole.bits("lr")[4..]);
-    // Without the callback the rate is the optimizer's again.
+    // Without the callback, the rate is the optimizer's again.
     let (plain, _) = fit(folder.path(), 5, |b| b.ckpt_path(&checkpoint));
     assert_eq!(rates(&plain), [0.5]);
 }
 
 #[test]
-fn two_callbacks_multiply_what_they_make_of_the_rate() {
+fn two_callbacks_multiply_their_factors_of_the_rate() {
     let folder = tempfile::tempdir().unwrap();
     let both = |b: TrainerBuilder| {
         let slow = plateau().min_lr(0.0).patience(3).factor(0.1);
@@ -76,8 +76,8 @@ fn two_callbacks_multiply_what_they_make_of_the_rate() {
     let (whole, _) = fit(folder.path(), 8, both);
     let expected = [0.5, 0.5, 0.5, 0.25, 0.25, 0.0125, 0.0125, 0.00625];
     assert_eq!(rates(&whole).len(), expected.len());
-    for (found, expected) in rates(&whole).iter().zip(expected) {
-        assert!((found / expected - 1.0).abs() < 1e-6, "{found} is not {expected}");
+    for (actual, expected) in rates(&whole).iter().zip(expected) {
+        assert!((actual / expected - 1.0).abs() < 1e-6, "{actual} is not {expected}");
     }
     let (_, first) = fit(folder.path(), 6, both);
     let checkpoint = first.last_checkpoint.unwrap();
@@ -86,10 +86,10 @@ fn two_callbacks_multiply_what_they_make_of_the_rate() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn invalid_settings_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |callback: ReduceLROnPlateau| match trainer(folder.path()).callback(callback).build() {
-        Ok(_) => panic!("it was built"),
+        Ok(_) => panic!("the build succeeded"),
         Err(error) => error.to_string(),
     };
     assert_eq!(refused(plateau().factor(1.0)), "ReduceLROnPlateau: the factor must be at least 0 and below 1, it is 1");

@@ -1,4 +1,4 @@
-//! Mixed and whole 16-bit precision: what has which dtype, that it learns, and what a bare 16 means.
+//! Mixed and full 16-bit precision: the dtypes of values, that the model learns, and the meaning of a bare 16.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ struct Net {
     bn: BatchNorm2d,
     fc: Linear,
     #[module(skip)]
-    seen: Arc<Mutex<Vec<DType>>>,
+    dtypes: Arc<Mutex<Vec<DType>>>,
     #[module(skip)]
     loss_factor: f64,
 }
@@ -27,7 +27,7 @@ fn net() -> Net {
         conv: Conv2d::new(1, 8, 3).padding(1).bias(false),
         bn: BatchNorm2d::new(8),
         fc: Linear::new(8, 2),
-        seen: Arc::default(),
+        dtypes: Arc::default(),
         loss_factor: 1.0,
     }
 }
@@ -39,7 +39,7 @@ impl TrainingModule for Net {
         let bn = self.bn.forward(&conv);
         let logits = self.fc.forward(&bn.relu().mean(&[2, 3]));
         let loss = cross_entropy(&logits, &batch.get("y"), Reduction::Mean);
-        *self.seen.lock().unwrap() = [&x, &conv, &bn, &logits, &loss].map(Tensor::dtype).to_vec();
+        *self.dtypes.lock().unwrap() = [&x, &conv, &bn, &logits, &loss].map(Tensor::dtype).to_vec();
         loss * self.loss_factor
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
@@ -47,7 +47,7 @@ impl TrainingModule for Net {
     }
 }
 
-/// Pictures whose left or right half is bright.
+/// Images whose left or right half is bright.
 fn loader() -> DataLoader {
     let count = 256;
     let bright = |i: usize| (i * 7 % 13) % 2;
@@ -77,10 +77,10 @@ fn trainer(precision: impl Into<Precision>, epochs: u64) -> (Trainer, tempfile::
     (trainer, folder)
 }
 
-/// What was logged first under a name.
+/// The first value logged under a name.
 fn logged(trainer: &Trainer, name: &str) -> f64 {
     let csv = std::fs::read_to_string(trainer.run_dir().unwrap().join("metrics.csv")).unwrap();
-    let column = csv.lines().next().unwrap().split(',').position(|found| found == name).unwrap();
+    let column = csv.lines().next().unwrap().split(',').position(|column| column == name).unwrap();
     csv.lines().nth(1).unwrap().split(',').nth(column).unwrap().parse().unwrap()
 }
 
@@ -88,7 +88,7 @@ fn logged(trainer: &Trainer, name: &str) -> f64 {
 fn each_precision_has_its_dtypes_and_learns() {
     use DType::{Bf16, F16, F32};
     let mut f32_loss = None;
-    for (precision, seen, kept) in [
+    for (precision, dtypes, kept) in [
         (Precision::F32, [F32, F32, F32, F32, F32], F32),
         (Precision::Bf16Mixed, [F32, Bf16, Bf16, Bf16, F32], F32),
         (Precision::from(16), [F32, Bf16, Bf16, Bf16, F32], F32),
@@ -98,7 +98,7 @@ fn each_precision_has_its_dtypes_and_learns() {
         let (mut trainer, _folder) = trainer(precision, 6);
         let module = net();
         let summary = trainer.fit(&module, &loader(), None).unwrap();
-        assert_eq!(*module.seen.lock().unwrap(), seen, "{precision}");
+        assert_eq!(*module.dtypes.lock().unwrap(), dtypes, "{precision}");
         assert!(module.state().iter().all(|(_, v)| !v.ty().dtype.is_float() || v.ty().dtype == kept), "{precision}");
         let loss = summary.train_loss.unwrap();
         let expected = *f32_loss.get_or_insert(loss);
@@ -119,18 +119,18 @@ fn an_overflow_in_f16_changes_no_parameter_and_lowers_the_scale() {
     let before = trainer.runtime().eval(&module.fc.weight.get()).unwrap().to_vec::<f32>().unwrap();
     trainer.fit(&module, &loader(), None).unwrap();
     let after = trainer.runtime().eval(&module.fc.weight.get()).unwrap().to_vec::<f32>().unwrap();
-    assert_eq!(before, after, "eight steps from 65536 down do not get to a scale that fits a loss of a million");
+    assert_eq!(before, after, "eight steps down from 65536 do not reach a scale that fits a loss of a million");
     let file = trainer.last_checkpoint().unwrap();
     let tensors = crate::common::tensors(file);
     assert_eq!(tensors["trainer/loss_scale"].to_f64(), [65536.0 / 256.0]);
     assert_eq!(tensors["trainer/updates"].to_f64(), [0.0]);
-    assert_eq!(tensors["trainer/averaged"].to_f64(), [1.0], "the epoch has ended all the same");
+    assert_eq!(tensors["trainer/averaged"].to_f64(), [1.0], "the epoch still ended");
     let norm = logged(&trainer, "grad_norm");
     assert!(!norm.is_finite(), "an overflow shows: {norm}");
 }
 
 #[test]
-fn a_number_of_bits_that_is_none_is_refused() {
+fn an_invalid_number_of_bits_is_rejected() {
     let error = Trainer::builder().precision(8).build().err().unwrap().to_string();
     assert_eq!(error, "precision: 8 is not possible, the number of bits must be 16 or 32");
     for wide in ["64", "64-true"] {
@@ -140,7 +140,7 @@ fn a_number_of_bits_that_is_none_is_refused() {
 }
 
 #[test]
-fn the_learning_rate_grows_with_the_devices_only_if_asked_to() {
+fn the_learning_rate_grows_with_the_devices_only_on_request() {
     let rate = |scaling, devices: usize| {
         let folder = tempfile::tempdir().unwrap();
         let mut trainer = Trainer::builder()

@@ -1,4 +1,4 @@
-//! `Trainer::predict`: a row for each sample, in order, from one program.
+//! `Trainer::predict`: one row per sample, in order, from one program.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -11,7 +11,7 @@ use fulmen_trainer::{Batch, Plan, PredictionWriter, Predictions, StepContext, St
 
 type Step = fn(&Net, &Batch) -> Predictions;
 
-/// Predicts as its second field says.
+/// Predicts with a test's own step.
 #[derive(Module)]
 struct Net {
     linear: Linear,
@@ -50,7 +50,7 @@ fn data(n: usize, batch_size: usize) -> DataLoader {
 fn each_sample_has_a_row_in_order_and_padding_has_none() {
     let runs = tempfile::tempdir().unwrap();
     let net = Net::new(both);
-    // One batch too few, just enough, one too many for the batches that are under way at once; and padding.
+    // Numbers of batches below, at and above the number in flight; and padding.
     for (n, batch_size) in [(1, 4), (8, 4), (10, 4), (23, 4), (5, 1)] {
         let mut trainer = builder(runs.path()).runtime(isolated()).build().unwrap();
         let batches: Vec<_> = trainer
@@ -64,7 +64,7 @@ fn each_sample_has_a_row_in_order_and_padding_has_none() {
         assert_eq!(trainer.eval_compilations(), 1, "the same program again");
         assert_eq!((trainer.log_points(), trainer.run_dir()), (0, None), "nothing is logged");
 
-        // The same, a sample at a time on the host.
+        // The same, one sample at a time on the host.
         let (weight, bias) = (net.linear.weight.get(), net.linear.bias.as_ref().unwrap().get());
         let weight: Vec<f32> = weight.eval().unwrap().to_vec().unwrap();
         let bias: Vec<f32> = bias.eval().unwrap().to_vec().unwrap();
@@ -133,7 +133,7 @@ fn the_weights_of_a_checkpoint_are_loaded() {
 }
 
 #[test]
-fn what_is_no_prediction_is_refused() {
+fn invalid_predictions_are_rejected() {
     let runs = tempfile::tempdir().unwrap();
     let refused = |step: Step, expected: &str| {
         let mut trainer = builder(runs.path()).build().unwrap();
@@ -142,16 +142,16 @@ fn what_is_no_prediction_is_refused() {
         assert_eq!(trainer.eval_compilations(), 0);
         error
     };
-    assert!(refused(|_, _| Predictions::default(), "write its predict_step()").is_usage());
+    assert!(refused(|_, _| Predictions::default(), "implement predict_step()").is_usage());
     let scalar =
         refused(|_, batch| batch.mean(batch.mask()).into(), "it must have a row for each sample of the batch, [4, …]");
     assert!(scalar.to_string().contains("predict.rs:"), "{scalar}");
     refused(|_, _| Tensor::zeros(DType::F32, [5, 4]).into(), "`prediction` is f32[5, 4]");
-    refused(|_, batch| [("a", batch.get("x")), ("a", batch.get("y"))].into(), "`a` names two tensors");
+    refused(|_, batch| [("a", batch.get("x")), ("a", batch.get("y"))].into(), "`a` is empty or names two tensors");
     refused(|_, batch| batch.get("z").into(), "there is no field `z`");
 }
 
-/// Six samples; the fifth cannot be read.
+/// Six samples. The fifth cannot be read.
 struct Broken;
 
 impl Dataset for Broken {
@@ -179,11 +179,11 @@ fn a_sample_that_cannot_be_read_ends_the_predictions() {
     let batches: Vec<_> = trainer.predict(&net, &loader, Weights::Current).unwrap().collect();
     let failed = batches.last().unwrap().as_ref().unwrap_err();
     assert!(failed.is_data() && failed.to_string().contains("a scratch"), "{failed}");
-    assert!(batches.len() == 3 && batches[..2].iter().all(Result::is_ok), "those before it arrive");
+    assert!(batches.len() == 3 && batches[..2].iter().all(Result::is_ok), "the earlier batches arrive");
 }
 
 #[test]
-fn a_loader_whose_rows_may_be_of_other_samples_is_refused() {
+fn a_loader_that_skips_or_replaces_samples_is_rejected() {
     let runs = tempfile::tempdir().unwrap();
     let net = Net::new(|net, batch| net.linear.forward(&batch.get("x")).into());
     let mut trainer = builder(runs.path()).build().unwrap();
@@ -215,7 +215,7 @@ fn predictions_are_written_whole_or_not_at_all() {
     for (row, y) in rows[1..].iter().zip(all.get("y").unwrap().to_vec::<f32>().unwrap().chunks(2)) {
         assert_eq!(row[..2].iter().map(|cell| cell.parse::<f32>().unwrap()).collect::<Vec<_>>(), y);
     }
-    // A format of the user's own has the batches one after another, and no padding.
+    // A user's own format gets the batches in order, without padding.
     let labels = |name: &str| {
         PredictionWriter::with_format(path(name), "txt", |file, batch| {
             let labels = batch.get("label").map(|label| label.to_f64()).unwrap_or_default();
@@ -229,7 +229,7 @@ fn predictions_are_written_whole_or_not_at_all() {
     assert_eq!(std::fs::read_to_string(path("p.txt")).unwrap(), lines.concat());
     let error = labels("p.md").unwrap_err().to_string();
     assert!(error.ends_with("p.md: the name must end in .txt, .csv or .safetensors"), "{error}");
-    // A sample that cannot be read leaves no file behind, and the one that stood there.
+    // A sample that cannot be read leaves no new file behind.
     let writer = PredictionWriter::new(path("q.csv")).unwrap();
     let bad = DataLoader::builder(Broken).batch_size(2).build().unwrap();
     let net = Net::new(|net, batch| net.linear.forward(&batch.get("x")).into());

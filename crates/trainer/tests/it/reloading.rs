@@ -1,5 +1,5 @@
-//! `reload_dataloaders_every_n_epochs`: the module makes a new training loader, after a resume too, and a wrong one is refused
-//! before the first step.
+//! `reload_dataloaders_every_n_epochs`: the module makes a new training loader, also after a resume. A loader that does
+//! not match is rejected before the first step.
 
 use crate::common::{Record, trainer};
 use fulmen_data::{DataLoader, TensorDataset};
@@ -8,7 +8,7 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 use fulmen_trainer::{Batch, Plan, Result, StepContext, TrainingModule};
 
-/// Samples that are all this number.
+/// Samples that all have this value.
 fn loader(value: u64, samples: usize) -> DataLoader {
     let data = TensorDataset::builder().array("x", [samples, 1], vec![value as f32; samples]).build().unwrap();
     DataLoader::builder(data).batch_size(4).build().unwrap()
@@ -40,31 +40,31 @@ fn net(reload: fn(u64) -> Option<DataLoader>) -> Net {
 }
 
 #[test]
-fn every_second_epoch_has_a_loader_of_its_own() {
+fn every_second_epoch_has_its_own_loader() {
     let folder = tempfile::tempdir().unwrap();
     let run = |record: &Record| {
         trainer(folder.path()).max_epochs(5).reload_dataloaders_every_n_epochs(2).callback(record.clone())
     };
     let net = || net(|epoch| Some(loader(epoch, 12)));
-    let seen = |record: &Record| {
+    let means = |record: &Record| {
         let epochs = record.epochs.lock().unwrap();
         epochs.iter().map(|point| point.get("x_epoch").unwrap()).collect::<Vec<_>>()
     };
     let whole = Record::default();
     let summary = run(&whole).build().unwrap().fit(&net(), &loader(0, 12), None).unwrap();
-    assert_eq!(seen(&whole), [0.0, 0.0, 2.0, 2.0, 4.0]);
+    assert_eq!(means(&whole), [0.0, 0.0, 2.0, 2.0, 4.0]);
     assert!(summary.train_compilations <= 1);
 
-    // Ended within the fourth epoch, and gone on from there.
+    // Ended within the fourth epoch, and resumed from there.
     let ended = run(&Record::default()).max_steps(10).build().unwrap().fit(&net(), &loader(0, 12), None).unwrap();
     let resumed = Record::default();
     let goes_on = run(&resumed).ckpt_path(ended.last_checkpoint.unwrap());
     goes_on.build().unwrap().fit(&net(), &loader(0, 12), None).unwrap();
-    assert_eq!(seen(&resumed), [2.0, 4.0]);
+    assert_eq!(means(&resumed), [2.0, 4.0]);
 }
 
 #[test]
-fn a_loader_that_does_not_fit_is_refused_before_the_first_step() {
+fn a_loader_that_does_not_match_is_rejected_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
     let error = |reload: fn(u64) -> Option<DataLoader>| {
         let mut trainer = trainer(folder.path()).max_epochs(3).reload_dataloaders_every_n_epochs(1).build().unwrap();

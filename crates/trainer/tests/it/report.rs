@@ -1,4 +1,4 @@
-//! What a fit tells of itself in its folder: `summary.json`, `report.html`, and a picture of the first batch.
+//! The record of a fit in its folder: `summary.json`, `report.html`, and a picture of the first batch.
 
 use crate::common::DROP_LAST;
 use std::path::Path;
@@ -16,19 +16,22 @@ fn read(run: Option<&Path>) -> (Value, String) {
 }
 
 #[test]
-fn a_fit_writes_how_it_went_and_why_it_failed() {
+fn a_fit_records_its_result_and_why_it_failed() {
     let folder = tempfile::tempdir().unwrap();
     let mut net = Net::new();
     let mut trainer = trainer(folder.path()).max_epochs(2).log_every_n_steps(1).detect_nan(true).build().unwrap();
     let (train, validation) = (train_loader(40, DROP_LAST), val_loader(16));
     let summary = trainer.fit(&net, &train, &validation).unwrap();
-    let (told, page) = read(trainer.run_dir());
-    assert_eq!((&told["state"], &told["epochs"], &told["global_step"]), (&"finished".into(), &2.into(), &10.into()));
-    assert_eq!(told["memory"][0]["state"], summary.state_bytes[0]);
-    assert!(told["flops_per_second"].as_f64().unwrap() > 0.0 && told["peak_flops"].is_null(), "{told}");
-    let lines = told["lines"].to_string();
+    let (record, page) = read(trainer.run_dir());
+    assert_eq!(
+        (&record["state"], &record["epochs"], &record["global_step"]),
+        (&"finished".into(), &2.into(), &10.into())
+    );
+    assert_eq!(record["memory"][0]["state"], summary.state_bytes[0]);
+    assert!(record["flops_per_second"].as_f64().unwrap() > 0.0 && record["peak_flops"].is_null(), "{record}");
+    let lines = record["lines"].to_string();
     assert!(lines.contains("tests/it/common/mod.rs:"), "{lines}");
-    assert!(told["model"].to_string().contains("fc1") && told["compilations"].is_array(), "{told}");
+    assert!(record["model"].to_string().contains("fc1") && record["compilations"].is_array(), "{record}");
     for text in [
         "<b>loss</b>",
         "val_loss is ",
@@ -43,8 +46,8 @@ fn a_fit_writes_how_it_went_and_why_it_failed() {
 
     net.learning_rate = 1e38;
     let error = trainer.fit(&net, &train, &validation).unwrap_err().to_string();
-    let (told, page) = read(trainer.run_dir());
-    assert_eq!((&told["state"], &told["reason"]), (&"failed".into(), &error.as_str().into()));
+    let (record, page) = read(trainer.run_dir());
+    assert_eq!((&record["state"], &record["reason"]), (&"failed".into(), &error.as_str().into()));
     assert!(page.contains("Failed: ") && page.contains("<b>loss</b>"), "{page}");
 }
 

@@ -1,4 +1,4 @@
-//! Determinism: the same seed gives the same bits, and a resumed run is the run that was not interrupted.
+//! Determinism: the same seed gives the same bits, and a resumed run equals an uninterrupted one.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -8,7 +8,7 @@ use crate::common::{DROP_LAST, Net, Record, train_loader, trainer, val_loader};
 use fulmen_trainer::FitSummary;
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 
-/// Trains on 5 batches an epoch, logging each step.
+/// Trains with 5 batches per epoch, and logs each step.
 fn run(folder: &Path, epochs: u64, seed: u64, resume: Option<&Path>) -> (Record, FitSummary) {
     let record = Record::default();
     let mut builder = trainer(folder)
@@ -41,7 +41,7 @@ fn a_run_resumed_after_epoch_2_continues_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, whole_summary) = run(folder.path(), 5, 7, None);
     let checkpoint = folder.path().join("version_0/checkpoints/epoch=1-step=10");
-    // The seed of the run is the checkpoint's, whatever the options say.
+    // The run uses the checkpoint's seed, not that of the options.
     let (resumed, resumed_summary) = run(folder.path(), 5, 999, Some(&checkpoint));
     assert_eq!(resumed.bits("train_loss"), whole.bits("train_loss")[10..]);
     assert_eq!(resumed_summary.last_epoch, whole_summary.last_epoch);

@@ -1,5 +1,5 @@
-//! A run that was interrupted between two batches of one optimizer step goes on bit for bit. Alone in its file: the
-//! interrupt is the process's.
+//! A run that was interrupted between two batches of one optimizer step resumes bit for bit. The test is alone in its
+//! file, because the interrupt reaches the whole process.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use fulmen_trainer::{
     Actions, Batch, Callback, Plan, Precision, Progress, StepContext, TrainerBuilder, TrainingModule,
 };
 
-/// Asks for the end after this batch of the second epoch.
+/// Interrupts after this batch of the second epoch.
 struct Interrupt(u64);
 
 impl Callback for Interrupt {
@@ -50,7 +50,7 @@ fn a_group_of_batches_goes_on_where_it_was_interrupted() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // 50 batches an epoch: steps after batch 20, 40 and 50.
+    // 50 batches per epoch: steps after batches 20, 40 and 50.
     let train = || train_loader(400, DROP_LAST);
     let whole = Record::default();
     builder(folder.path(), 20, &whole).build().unwrap().fit(&Net::new(), &train(), None).unwrap();
@@ -74,12 +74,12 @@ fn a_group_of_batches_goes_on_where_it_was_interrupted() {
         let parts = [before.bits(metric), after.bits(metric)].concat();
         assert_eq!(parts, whole.bits(metric), "{metric}");
     }
-    // At the end of an epoch there is no group, and a run may go on with others.
+    // At the end of an epoch no group is open, and the run may resume with other groups.
     let mut longer = builder(folder.path(), 1, &Record::default()).ckpt_path(resumed.last_checkpoint.unwrap());
     longer = longer.max_epochs(4);
     assert_eq!(longer.build().unwrap().fit(&Net::new(), &train(), None).unwrap().global_step, 59);
 
-    // Interrupted after the last batch, which is a log point: what the end of the epoch hangs on is still there.
+    // Interrupted after the last batch, which is a log point: the work at the end of the epoch is still to come.
     let plateau = |record: &Record| {
         let never =
             ReduceLROnPlateau::new("train_loss_epoch", Mode::Min).patience(0).threshold(1e9, ThresholdMode::Abs);

@@ -1,5 +1,5 @@
-//! A run that was interrupted within an epoch goes on with the samples that were still to come, on other devices too, and
-//! with no other loader. Alone in its file: the interrupt is the process's.
+//! A run that was interrupted within an epoch continues with the remaining samples, also on other devices, but not with
+//! a different loader. The test is alone in its file, because the interrupt reaches the whole process.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use fulmen_trainer::{Actions, Callback, Progress, TrainerBuilder};
 
 const SAMPLES: usize = 1000;
 
-/// Asks for the end after the fourth batch of the second epoch.
+/// Interrupts after the fourth batch of the second epoch.
 struct Interrupt;
 
 impl Callback for Interrupt {
@@ -67,7 +67,7 @@ fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
     refused(loader().shuffle(false), "125 batches of 8, SequentialSampler");
     refused(loader().batch_size(16), "62 batches of 16, RandomSampler(seed 3)");
 
-    // The same batches in another spelling, on a third number of devices.
+    // The same batches, written differently, on a third number of devices.
     let after = Record::default();
     let mut trainer = builder(folder.path(), 2, &after).ckpt_path(&checkpoint).build().unwrap();
     let spelled = DataLoader::builder(samples(SAMPLES)).per_device_batch_size(4).shuffle(true).seed(3);
@@ -82,22 +82,23 @@ fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
     assert_eq!(parts.len(), 375);
     for ((step, loss), (expected_step, expected)) in parts.into_iter().zip(steps(&whole)) {
         assert_eq!(step, expected_step);
-        // Another number of devices adds up in another order, which steps amplify: by 1e-4 at most, seen. Other samples have
-        // losses that are many times as large or small.
+        // Another number of devices adds in a different order, and the steps amplify the difference, by 1e-4 at most.
+        // Other samples would have losses many times as large or small.
         assert!((loss - expected).abs() <= 1e-2 * expected.abs().max(1e-4), "step {step}: {loss} and {expected}");
     }
 
-    let seen = |record: &Record| record.epochs.lock().unwrap()[..].iter().map(|p| p.arrays.clone()).collect::<Vec<_>>();
-    let (all, resumed) = (seen(&whole), seen(&after));
+    let arrays =
+        |record: &Record| record.epochs.lock().unwrap()[..].iter().map(|p| p.arrays.clone()).collect::<Vec<_>>();
+    let (all, resumed) = (arrays(&whole), arrays(&after));
     assert_eq!(all[0].iter().flat_map(|array| array.1.elements()).sum::<f64>(), SAMPLES as f64);
     assert_eq!(resumed, all[1..], "the interrupted epoch has counted each of its samples once");
 
-    // Interrupted between two log points: what was counted since the last of them goes on too.
+    // Interrupted between two log points: the counts since the last log point continue too.
     let (before, after) = (Record::default(), Record::default());
     let rare = |record: &Record| builder(folder.path(), 2, record).log_every_n_steps(100).max_epochs(2);
     let summary = rare(&before).callback(Interrupt).build().unwrap().fit(&Net::new(), &loader().build().unwrap(), None);
     let checkpoint = summary.unwrap().last_checkpoint.unwrap();
     let mut trainer = rare(&after).ckpt_path(&checkpoint).build().unwrap();
     trainer.fit(&Net::new(), &loader().build().unwrap(), None).unwrap();
-    assert_eq!(seen(&after), all[1..2]);
+    assert_eq!(arrays(&after), all[1..2]);
 }

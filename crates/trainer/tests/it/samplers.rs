@@ -1,4 +1,4 @@
-//! What an epoch is made of, on one device and on many: every sample counts once, and padding does not count.
+//! The samples of an epoch, on one device and on many: every sample counts once, and padding does not count.
 
 use crate::common::{Record, trainer};
 use fulmen_data::{
@@ -12,7 +12,7 @@ use fulmen_trainer::{Batch, LogPoint, Plan, StepContext, TrainingModule};
 const DEVICES: [usize; 3] = [1, 2, 8];
 const BATCH_SIZE: usize = 16;
 
-/// Logs what it is given.
+/// Logs its inputs.
 #[derive(Module)]
 struct Probe {
     linear: Linear,
@@ -23,7 +23,7 @@ impl Probe {
         Probe { linear: Linear::new(1, 1) }
     }
 
-    /// One output a sample.
+    /// One output per sample.
     fn forward(&self, batch: &Batch) -> Tensor {
         self.linear.forward(&batch.get("x").reshape([batch.size(), 1])).reshape([batch.size()])
     }
@@ -54,7 +54,7 @@ impl TrainingModule for Probe {
     }
 }
 
-/// Quarters, so that sums of them and of their squares are exact in f32, in whatever order they are taken.
+/// Quarters, so that sums of them and of their squares are exact in f32, in any order.
 fn value(sample: usize) -> f32 {
     (sample * 37 % 101) as f32 / 4.0
 }
@@ -63,8 +63,8 @@ fn data(len: usize) -> TensorDataset {
     TensorDataset::builder().array("x", [len], (0..len).map(value).collect::<Vec<_>>()).build().unwrap()
 }
 
-fn mean(len: usize, of: impl Fn(f64) -> f64) -> f64 {
-    (0..len).map(|sample| of(f64::from(value(sample)))).sum::<f64>() / len as f64
+fn mean(len: usize, function: impl Fn(f64) -> f64) -> f64 {
+    (0..len).map(|sample| function(f64::from(value(sample)))).sum::<f64>() / len as f64
 }
 
 fn validated(len: usize, devices: usize, loader: &DataLoader) -> LogPoint {
@@ -74,7 +74,7 @@ fn validated(len: usize, devices: usize, loader: &DataLoader) -> LogPoint {
 }
 
 #[test]
-fn the_masked_mean_is_the_mean_over_the_samples_on_any_number_of_devices() {
+fn the_masked_mean_is_the_mean_over_samples_on_any_number_of_devices() {
     for len in [1, 7, 64, 1000] {
         let loader = DataLoader::builder(data(len)).batch_size(BATCH_SIZE).num_workers(1).build().unwrap();
         assert_eq!(loader.pads(), len != 64);
@@ -91,7 +91,7 @@ fn the_masked_mean_is_the_mean_over_the_samples_on_any_number_of_devices() {
 }
 
 #[test]
-fn on_a_mesh_the_axes_that_split_the_batch_share_it_and_the_others_repeat_it() {
+fn mesh_axes_that_split_the_batch_share_it_and_the_others_repeat_it() {
     for (axes, each) in
         [([("data", 4), ("model", 2)], 4), ([("model", 4), ("data", 2)], 8), ([("data", 2), ("fsdp", 4)], 2)]
     {
@@ -108,7 +108,7 @@ fn on_a_mesh_the_axes_that_split_the_batch_share_it_and_the_others_repeat_it() {
 }
 
 #[test]
-fn every_sample_is_trained_on_once_an_epoch_on_any_number_of_devices() {
+fn every_sample_is_trained_on_once_per_epoch_on_any_number_of_devices() {
     for len in [1, 7, 64, 1000] {
         for devices in DEVICES {
             let folder = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn a_batch_size_for_each_device_grows_with_the_devices() {
 }
 
 #[test]
-fn a_batch_size_that_the_devices_cannot_share_is_refused_with_those_that_fit() {
+fn a_batch_size_that_the_devices_cannot_share_is_rejected_with_sizes_that_fit() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).devices(8).max_epochs(1).build().unwrap();
     let loader = |size| DataLoader::builder(data(64)).batch_size(size).build().unwrap();
@@ -153,8 +153,8 @@ fn a_batch_size_that_the_devices_cannot_share_is_refused_with_those_that_fit() {
 }
 
 #[test]
-fn a_sampler_of_the_users_own_is_respected() {
-    /// The first half, backwards.
+fn a_users_own_sampler_is_respected() {
+    /// The first half, in reverse order.
     struct FirstHalf {
         is_presharded: bool,
     }
@@ -166,7 +166,7 @@ fn a_sampler_of_the_users_own_is_respected() {
             len / 2
         }
         fn order(&self, _: u64, len: usize, replica: Replica) -> Vec<usize> {
-            // One process, whatever the number of its devices.
+            // One process, for any number of devices.
             assert_eq!(replica, Replica::ONLY);
             (0..len / 2).rev().collect()
         }
@@ -180,7 +180,7 @@ fn a_sampler_of_the_users_own_is_respected() {
     }
 }
 
-/// The indices of this number of samples, one after another.
+/// The indices of this number of samples, in order.
 struct Numbers(usize);
 
 impl Stream for Numbers {
@@ -199,7 +199,7 @@ impl Stream for Numbers {
 }
 
 #[test]
-fn of_a_stream_with_bad_records_every_good_one_counts_once_on_any_number_of_devices() {
+fn every_good_record_of_a_stream_counts_once_on_any_number_of_devices() {
     const LEN: usize = 203;
     let good = |sample: usize| sample % 10 != 3 && !(32..40).contains(&sample);
     for devices in DEVICES {
@@ -207,10 +207,8 @@ fn of_a_stream_with_bad_records_every_good_one_counts_once_on_any_number_of_devi
         let record = Record::default();
         let builder = trainer(folder.path()).devices(devices).max_epochs(2).enable_checkpointing(false);
         let mut trainer = builder.callback(record.clone()).build().unwrap();
-        let values = Numbers(LEN).map(move |sample| match good(sample) {
-            true => Ok(value(sample)),
-            false => Err(Error::new("torn")),
-        });
+        let values =
+            Numbers(LEN).map(move |sample| if good(sample) { Ok(value(sample)) } else { Err(Error::new("torn")) });
         let samples = values
             .shuffle(40, 1)
             .into_dataset(vec![Field::new("x", DType::F32, [])], |x, sample| sample.write_value(0, x));
@@ -218,7 +216,7 @@ fn of_a_stream_with_bad_records_every_good_one_counts_once_on_any_number_of_devi
         let loader = builder.build().unwrap();
         trainer.fit(&Probe::new(), &loader, None).unwrap();
         let all: Vec<f64> = (0..LEN).filter(|&i| good(i)).map(|i| f64::from(value(i))).collect();
-        let mean = |of: fn(f64) -> f64| all.iter().map(|&x| of(x)).sum::<f64>() / all.len() as f64;
+        let mean = |function: fn(f64) -> f64| all.iter().map(|&x| function(x)).sum::<f64>() / all.len() as f64;
         let epochs = record.epochs.lock().unwrap();
         assert_eq!(epochs.len(), 2);
         for point in epochs.iter() {

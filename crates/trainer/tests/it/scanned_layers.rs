@@ -1,5 +1,5 @@
-//! Layers that run as a scan train as layers one after the other do, and are known by the same names: in a checkpoint, in what
-//! is logged and in the module.
+//! Layers that run as a scan train like layers in a loop. They have the same names in checkpoints, in logged values and
+//! in the module.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,9 +43,10 @@ impl Deep {
     fn forward(&self, x: &Tensor) -> Tensor {
         let x = self.embed.forward(x);
         let layer = |layer: &Layer, x: &Tensor| x + layer.fc.forward(layer.norm.forward(x)).tanh();
-        self.head.forward(match self.scan {
-            true => scan_layers(&self.layers, &x, layer),
-            false => self.layers.iter().fold(x, |x, own| layer(own, &x)),
+        self.head.forward(if self.scan {
+            scan_layers(&self.layers, &x, layer)
+        } else {
+            self.layers.iter().fold(x, |x, own| layer(own, &x))
         })
     }
 }
@@ -66,12 +67,12 @@ fn adamw() -> Box<dyn Optimizer> {
     Box::new(ParamGroups::new(AdamW::new(1e-2).weight_decay(0.1)).no_decay_on_biases_and_norms())
 }
 
-/// One layer learns faster, and another not at all.
+/// One layer has a higher learning rate, and another one is frozen.
 fn grouped() -> Box<dyn Optimizer> {
     Box::new(ParamGroups::new(Sgd::new(0.1).momentum(0.9)).lr_factor("layers.1.*", 3.0).freeze("layers.2.fc.*"))
 }
 
-/// All layers are one group, with another optimizer than the rest.
+/// All layers form one group, with a different optimizer from the rest.
 fn one_group() -> Box<dyn Optimizer> {
     Box::new(ParamGroups::new(Sgd::new(0.1)).group("layers.*", AdamW::new(1e-2)).freeze("layers.*.norm.bias"))
 }
@@ -82,7 +83,7 @@ fn sgd() -> Box<dyn Optimizer> {
 
 type Set = fn(TrainerBuilder) -> TrainerBuilder;
 
-/// A name, how many entries of [`ON`] to train with, the optimizer, and what else is set.
+/// A name, the number of entries of [`ON`] to train with, the optimizer, and further settings.
 type Setting = (&'static str, usize, fn() -> Box<dyn Optimizer>, Set);
 
 const ON: [(&str, Set); 2] = [("one device", |b| b), ("fsdp on eight", |b| b.devices(8).strategy(Strategy::Fsdp))];
@@ -97,17 +98,17 @@ fn values(module: &impl Module) -> BTreeMap<String, Vec<f64>> {
 }
 
 #[track_caller]
-fn assert_close(what: &str, expected: &BTreeMap<String, Vec<f64>>, found: &BTreeMap<String, Vec<f64>>) {
-    assert!(expected.keys().eq(found.keys()), "{what}: {:?} and {:?}", expected.keys(), found.keys());
+fn assert_close(what: &str, expected: &BTreeMap<String, Vec<f64>>, actual: &BTreeMap<String, Vec<f64>>) {
+    assert!(expected.keys().eq(actual.keys()), "{what}: {:?} and {:?}", expected.keys(), actual.keys());
     for (name, expected) in expected {
         let scale = expected.iter().fold(1e-2f64, |most, x| most.max(x.abs()));
-        let off = expected.iter().zip(&found[name]).fold(0.0f64, |off, (a, b)| off.max((a - b).abs()));
+        let off = expected.iter().zip(&actual[name]).fold(0.0f64, |off, (a, b)| off.max((a - b).abs()));
         assert!(off <= 2e-5 * scale, "{what}: `{name}` is off by {off:e} of {scale}");
     }
 }
 
 #[test]
-fn a_scan_trains_as_layers_one_after_the_other() {
+fn a_scan_trains_like_layers_in_a_loop() {
     let settings: [Setting; 7] = [
         ("sgd", 1, sgd, |b| b),
         ("adamw, clipped, accumulated", 2, adamw, |b| b.gradient_clip_val(0.3).accumulate_grad_batches(2)),
@@ -138,7 +139,7 @@ fn a_scan_trains_as_layers_one_after_the_other() {
 }
 
 #[test]
-fn a_frozen_layer_stays_as_it_is() {
+fn a_frozen_layer_does_not_change() {
     let folder = tempfile::tempdir().unwrap();
     let module = Deep::new(true, sgd);
     module.layers[1].set_requires_grad(false);
@@ -152,7 +153,7 @@ fn a_frozen_layer_stays_as_it_is() {
 }
 
 #[test]
-fn a_checkpoint_knows_no_scan() {
+fn a_checkpoint_does_not_depend_on_the_scan() {
     let set: Set = |b| b.accumulate_grad_batches(2).weight_averaging(WeightAveraging::ema(0.8));
     for (on, devices) in ON {
         let folder = tempfile::tempdir().unwrap();
@@ -181,7 +182,7 @@ fn a_checkpoint_knows_no_scan() {
 }
 
 #[test]
-fn a_scan_goes_on_from_a_checkpoint_bit_for_bit() {
+fn a_scan_resumes_from_a_checkpoint_bit_for_bit() {
     let bits = |point: &LogPoint| point.columns().into_iter().map(|(name, value)| (name, value.to_bits())).collect();
     for (on, devices) in ON {
         let folder = tempfile::tempdir().unwrap();
@@ -215,7 +216,7 @@ fn a_scan_goes_on_from_a_checkpoint_bit_for_bit() {
 }
 
 #[test]
-fn lengths_are_logged_of_each_layer() {
+fn norms_are_logged_for_each_layer() {
     let train = |scan: bool| {
         let folder = tempfile::tempdir().unwrap();
         let record = Record::default();
@@ -226,13 +227,13 @@ fn lengths_are_logged_of_each_layer() {
         let points = record.logs.lock().unwrap();
         points[1].columns().into_iter().map(|(name, value)| (name, vec![value])).collect::<BTreeMap<_, _>>()
     };
-    let (expected, found) = (train(false), train(true));
-    assert!(found.contains_key("update_norm/layers.2.fc.weight"), "{:?}", found.keys());
-    assert_close("lengths", &expected, &found);
+    let (expected, actual) = (train(false), train(true));
+    assert!(actual.contains_key("update_norm/layers.2.fc.weight"), "{:?}", actual.keys());
+    assert_close("norms", &expected, &actual);
 }
 
 #[test]
-fn a_module_trains_on_with_what_it_has() {
+fn a_second_fit_continues_from_the_modules_values() {
     let train = |scan: bool| {
         let (module, folder) = (Deep::new(scan, adamw), tempfile::tempdir().unwrap());
         for epochs in [1, 2] {

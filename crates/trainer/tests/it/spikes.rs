@@ -1,4 +1,4 @@
-//! Steps that are out of line are skipped, by NumPy's numbers, on one device and on many, in groups, and after a resume.
+//! Outlier steps are skipped, as in the NumPy reference, on one device and on many, in groups, and after a resume.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 const SAMPLES: usize = 4;
 const FEATURES: usize = 8;
 
-/// A line through the origin, whose loss is as large as the batch.
+/// A line through the origin, whose loss is as large as the batch's values.
 #[derive(Module)]
 struct Line {
     w: Parameter,
@@ -73,7 +73,7 @@ fn fit(
     (module, record, summary)
 }
 
-/// The numbers of the steps that were skipped, as log points of every step tell them.
+/// The numbers of the skipped steps, according to the log point of every step.
 fn skipped(record: &Record) -> Vec<u64> {
     let logs = record.logs.lock().unwrap();
     let mut numbers = vec![];
@@ -92,14 +92,14 @@ fn assert_is(case: &Value, module: &Line, record: &Record, what: &str) {
     let numbers: Vec<u64> = case["skipped"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
     assert!(numbers.len() > 5, "{case}");
     assert_eq!(skipped(record), numbers, "{what}");
-    for (found, expected) in module.weights().iter().zip(case["weights"].as_array().unwrap()) {
+    for (actual, expected) in module.weights().iter().zip(case["weights"].as_array().unwrap()) {
         let expected = expected.as_f64().unwrap();
-        assert!((found / expected - 1.0).abs() < 1e-5, "{what}: {found} is not {expected}");
+        assert!((actual / expected - 1.0).abs() < 1e-5, "{what}: {actual} is not {expected}");
     }
 }
 
 #[test]
-fn spikes_are_skipped_as_numpy_says() {
+fn the_same_spikes_are_skipped_as_in_numpy() {
     let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
     let data = loader(&reference);
     let [single, pairs] = [0, 1].map(|i| &reference["spikes"][i]);
@@ -137,7 +137,7 @@ impl TrainingModule for Lines {
 }
 
 #[test]
-fn each_of_several_optimizers_is_guarded_and_watched_by_itself() {
+fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
     let (folder, reference, record) = (tempfile::tempdir().unwrap(), reference(), Record::default());
     let module = Lines { a: Line::new(), b: Line::new() };
     let builder = trainer(folder.path()).runtime(isolated()).max_epochs(1).log_every_n_steps(1).callback(guard());
@@ -146,12 +146,13 @@ fn each_of_several_optimizers_is_guarded_and_watched_by_itself() {
     let summary = trainer.fit(&module, &loader(&reference), None).unwrap();
     assert_eq!(summary.train_compilations, 1);
     let logs = record.logs.lock().unwrap();
-    for (of, line, case, every) in [("a", &module.a, 0, 1), ("b", &module.b, 2, 2)] {
+    for (optimizer, line, case, every) in [("a", &module.a, 0, 1), ("b", &module.b, 2, 2)] {
         let case = &reference["spikes"][case];
         let mut numbers: Vec<u64> = vec![];
         for point in logs.iter().filter(|point| (point.global_step - 1).is_multiple_of(every)) {
-            let value =
-                |name: &str| point.get(&format!("{name}-{of}")).unwrap_or_else(|| panic!("{name}-{of}: {point}"));
+            let value = |name: &str| {
+                point.get(&format!("{name}-{optimizer}")).unwrap_or_else(|| panic!("{name}-{optimizer}: {point}"))
+            };
             let skips = value("skipped_steps") as usize > numbers.len();
             if skips {
                 numbers.push(value("last_skipped_step") as u64);
@@ -161,14 +162,17 @@ fn each_of_several_optimizers_is_guarded_and_watched_by_itself() {
             assert!(value("param_norm") > 0.0 && (value("momentum") - 0.9).abs() < 1e-6, "{point}");
             assert!(value("grad_norm") > 0.0 || value("grad_norm").is_nan(), "{point}");
         }
-        // The step of the training; the optimizer makes every second one.
+        // The step of the training. The optimizer makes every second step.
         let expected = case["skipped"].as_array().unwrap().iter().map(|n| (n.as_u64().unwrap() - 1) * every + 1);
-        assert_eq!(numbers, expected.collect::<Vec<_>>(), "{of}");
-        for (found, expected) in line.weights().iter().zip(case["weights"].as_array().unwrap()) {
-            assert!((found / expected.as_f64().unwrap() - 1.0).abs() < 1e-5, "{of}: {found} is not {expected}");
+        assert_eq!(numbers, expected.collect::<Vec<_>>(), "{optimizer}");
+        for (actual, expected) in line.weights().iter().zip(case["weights"].as_array().unwrap()) {
+            assert!(
+                (actual / expected.as_f64().unwrap() - 1.0).abs() < 1e-5,
+                "{optimizer}: {actual} is not {expected}"
+            );
         }
     }
-    // Of a step that is not its turn an optimizer logs nothing but its rate.
+    // In a step that it skips, an optimizer logs only its rate.
     assert!(logs[1].get("skipped_steps-b").is_none() && logs[1].get("skipped_steps-a").is_some(), "{}", logs[1]);
     let error = trainer.lr_find(&module, &loader(&reference), &LearningRateFinder::new()).unwrap_err().to_string();
     assert!(error.starts_with("lr_find: the module has the optimizers `a`, `b`, and one learning rate"), "{error}");
@@ -197,7 +201,7 @@ fn a_resumed_run_skips_the_same_steps() {
     let data = loader(&reference);
     for every in [1, 2] {
         let (module, whole, _) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every));
-        // Ended between two spikes, before a log point's worth of steps is full.
+        // Ended between two spikes, within the steps of a log point.
         let stop = 32 / every - 3;
         let (_, _, first) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every).max_steps(stop));
         let (resumed, rest, _) = fit(folder.path(), &data, |b| {
@@ -212,21 +216,21 @@ fn a_resumed_run_skips_the_same_steps() {
 }
 
 #[test]
-fn an_overflow_in_f16_is_no_spike() {
+fn an_overflow_in_f16_is_not_a_spike() {
     let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
-    // The first scale of the loss is too large for this batch.
+    // The first loss scale is too large for this batch.
     let data = TensorDataset::builder().array("x", [160, FEATURES], vec![30.0f32; 160 * FEATURES]).build().unwrap();
     let steady = DataLoader::builder(data).batch_size(SAMPLES).build().unwrap();
     let (module, record, summary) = fit(folder.path(), &steady, |b| b.precision(Precision::F16Mixed));
     assert_eq!((skipped(&record), summary.global_step), (vec![], 40));
     assert!(module.weights()[0] < 1.0, "steps were made after the overflows");
-    // NaN is never let through, whatever the scale becomes.
+    // NaN is always skipped, for any scale.
     let (module, _, _) = fit(folder.path(), &loader(&reference), |b| b.precision(Precision::F16Mixed));
     assert!(module.weights().iter().all(|w| w.is_finite()), "{:?}", module.weights());
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn invalid_settings_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |guards: Vec<SpikeGuard>| {
         let builder = guards.into_iter().fold(trainer(folder.path()), TrainerBuilder::callback);

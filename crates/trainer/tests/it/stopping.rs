@@ -1,4 +1,4 @@
-//! What ends a fit early: a metric that no longer gets better or is not there, and a timer.
+//! Early ends of a fit: a metric that stops improving or is missing, and a timer.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::common::{DROP_LAST, Net, train_loader, trainer, val_loader};
 use fulmen_trainer::callbacks::{EarlyStopping, Mode, Timer, TimerInterval};
 use fulmen_trainer::{FitSummary, Result, TrainerBuilder};
 
-/// Trains on 5 batches an epoch.
+/// Trains with 5 batches per epoch.
 fn fit(folder: &Path, validates: bool, set: impl Fn(TrainerBuilder) -> TrainerBuilder) -> Result<FitSummary> {
     let validation = val_loader(16);
     let mut trainer = set(trainer(folder).max_epochs(4)).build().unwrap();
@@ -15,7 +15,7 @@ fn fit(folder: &Path, validates: bool, set: impl Fn(TrainerBuilder) -> TrainerBu
 }
 
 #[test]
-fn a_metric_that_is_never_there_is_an_error_or_a_warning() {
+fn a_metric_that_is_never_logged_is_an_error_or_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let stopping = || EarlyStopping::new("val_los", Mode::Min);
     for validates in [true, false] {
@@ -29,7 +29,7 @@ fn a_metric_that_is_never_there_is_an_error_or_a_warning() {
         let summary = fit(folder.path(), validates, |b| b.callback(stopping().strict(false))).unwrap();
         assert_eq!((summary.epochs, summary.stopped), (4, None));
     }
-    // An epoch that is not validated may be without it, and a validation within an epoch has it before its end.
+    // An epoch without validation may lack it. A validation within an epoch logs it before the epoch ends.
     let stopping = || EarlyStopping::new("val_loss", Mode::Min).patience(100);
     for (every, interval) in [(2, "1.0"), (1, "0.5"), (1, "7")] {
         let summary = fit(folder.path(), true, |b| {
@@ -44,14 +44,14 @@ fn a_metric_that_is_never_there_is_an_error_or_a_warning() {
 #[test]
 fn each_validation_counts_once() {
     let folder = tempfile::tempdir().unwrap();
-    // No value is better by so much: the first is the best, and the patience ends with the third after it.
+    // No value improves by this much: the first is the best, and the patience ends with the third after it.
     let stopping = || EarlyStopping::new("val_loss", Mode::Min).min_delta(1e6).patience(3);
     for (interval, steps) in [("1.0", 20), ("2", 8)] {
         let summary = fit(folder.path(), true, |b| b.val_check_interval(interval).callback(stopping())).unwrap();
         assert_eq!(summary.global_step, steps, "{interval}");
         assert!(summary.stopped.unwrap().starts_with("val_loss has not become better 3 times in a row"));
     }
-    // What is remembered outlives a resume.
+    // The remembered values survive a resume.
     let first = fit(folder.path(), true, |b| b.max_epochs(2).callback(stopping())).unwrap();
     let path = first.last_checkpoint.unwrap();
     let resumed = fit(folder.path(), true, |b| b.max_epochs(9).ckpt_path(&path).callback(stopping())).unwrap();
@@ -68,11 +68,11 @@ fn a_timer_ends_a_fit_after_a_step_or_an_epoch() {
     let summary = fit(folder.path(), false, |b| b.callback(short.clone().interval(TimerInterval::Epoch))).unwrap();
     assert_eq!(summary.global_step, 5);
     assert_eq!(short.time_remaining(), Some(Duration::ZERO));
-    // What goes before wins.
+    // `min_steps` takes precedence.
     let summary = fit(folder.path(), false, |b| b.min_steps(3).callback(short.clone())).unwrap();
     assert_eq!(summary.global_step, 3);
 
-    // The time goes on after a resume, and stops when the fit is over.
+    // The time continues after a resume, and stops at the end of the fit.
     let (timer, resumed) = (Timer::new(), Timer::new());
     let first = fit(folder.path(), false, |b| b.max_epochs(2).callback(timer.clone())).unwrap();
     assert_eq!((timer.time_elapsed(), timer.time_remaining()), (timer.time_elapsed(), None));

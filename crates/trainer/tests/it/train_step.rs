@@ -1,4 +1,5 @@
-//! A loop of one's own computes what `fit` does, bit for bit; it saves, loads, validates and calls functions of the weights.
+//! A user's own loop computes the same as `fit`, bit for bit. It saves, loads, validates and calls functions of the
+//! weights.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use fulmen_trainer::{
     LogPoint, Precision, Progress, Strategy, TrainDuration, TrainStep, TrainerBuilder, TrainingFn, WeightAveraging,
 };
 
-/// The values of a module, by their bits.
+/// The values of a module, as bits.
 fn bits(module: &impl Module) -> BTreeMap<String, Vec<u8>> {
     module.state().into_iter().map(|(name, v)| (name, v.get().eval().unwrap().bytes().to_vec())).collect()
 }
@@ -28,7 +29,7 @@ fn builder(folder: &Path) -> TrainerBuilder {
     trainer(folder).max_epochs(3).log_every_n_steps(1)
 }
 
-/// Runs all steps, and keeps what each update of the optimizer has logged.
+/// Runs all steps, and returns the values that each optimizer step logs.
 fn run(step: &mut TrainStep<'_>) -> Vec<Vec<(String, u64)>> {
     let mut points = vec![];
     let mut pending = vec![];
@@ -39,7 +40,7 @@ fn run(step: &mut TrainStep<'_>) -> Vec<Vec<(String, u64)>> {
             updates = progress.global_step;
             pending.push(step.logs().unwrap());
         }
-        // Two are on their way while the next step runs.
+        // Two reads are in flight while the next step runs.
         if pending.len() > 2 {
             points.push(logged(&pending.remove(0).wait().unwrap()));
         }
@@ -48,7 +49,7 @@ fn run(step: &mut TrainStep<'_>) -> Vec<Vec<(String, u64)>> {
     points
 }
 
-/// Runs this number of steps, and reads nothing.
+/// Runs this number of steps without reading.
 fn advance(step: &mut TrainStep<'_>, steps: usize) {
     for batch in step.batches().take(steps) {
         step.run(&batch.unwrap()).unwrap();
@@ -56,7 +57,7 @@ fn advance(step: &mut TrainStep<'_>, steps: usize) {
 }
 
 #[test]
-fn a_loop_of_ones_own_is_fit_bit_for_bit() {
+fn a_users_own_loop_equals_fit_bit_for_bit() {
     type Set = fn(TrainerBuilder) -> TrainerBuilder;
     let settings: [(&str, Set); 4] = [
         ("clipped, bf16-mixed", |b| b.gradient_clip_val(0.5).precision(Precision::Bf16Mixed).log_grad_norm(true)),
@@ -93,7 +94,7 @@ fn a_loop_of_ones_own_is_fit_bit_for_bit() {
 }
 
 #[test]
-fn it_compiles_once_and_reads_only_where_it_is_asked() {
+fn it_compiles_once_and_reads_only_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = isolated();
     let compiled = || runtime.metrics().value("UncachedCompile");
@@ -110,7 +111,7 @@ fn it_compiles_once_and_reads_only_where_it_is_asked() {
         }
     }
     assert_eq!(step.batches().count(), 0, "max_epochs is reached");
-    // All since the beginning, as one mean; then there is nothing.
+    // All steps since the beginning, as one mean; then no values.
     let point = step.logs().unwrap().wait().unwrap();
     assert_eq!((point.epoch, point.global_step), (2, 15));
     assert_eq!(point.array("train_seen").unwrap().elements().iter().sum::<f64>(), 120.0);
@@ -135,7 +136,7 @@ fn max_steps_ends_the_batches_within_an_epoch() {
     }
 }
 
-/// What is logged by the rest of the steps, and the values at the end.
+/// The logged values of the remaining steps, and the final values.
 type Rest = (Vec<Vec<(String, u64)>>, BTreeMap<String, Vec<u8>>);
 
 fn rest(mut step: TrainStep<'_>, net: &Net) -> Rest {
@@ -145,7 +146,7 @@ fn rest(mut step: TrainStep<'_>, net: &Net) -> Rest {
 }
 
 #[test]
-fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
+fn a_saved_state_resumes_bit_for_bit_in_a_step_and_in_a_fit() {
     for devices in [1, 8] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("step");
@@ -154,7 +155,7 @@ fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
         let net = Net::new();
         let mut trainer = set().build().unwrap();
         let mut step = trainer.train_step(&net, &train).unwrap();
-        // Within the second epoch and within a group of batches; something was logged since the last read.
+        // Within the second epoch and within a group of batches, with values logged since the last read.
         for batch in step.batches().take(8) {
             let progress = step.run(&batch.unwrap()).unwrap();
             if progress.global_step == 3 {
@@ -162,20 +163,20 @@ fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
             }
         }
         step.save(&path).unwrap();
-        let at = Progress { epoch: 1, batch: 3, batches: 5, global_step: 4 };
-        assert_eq!(step.progress(), at);
+        let expected = Progress { epoch: 1, batch: 3, batches: 5, global_step: 4 };
+        assert_eq!(step.progress(), expected);
         let whole = rest(step, &net);
 
-        // The same step, back in time.
+        // The same step, back at an earlier state.
         let net = Net::new();
         let mut trainer = set().build().unwrap();
         let mut step = trainer.train_step(&net, &train).unwrap();
         run(&mut step);
         step.load(&path).unwrap();
-        assert_eq!(step.progress(), at);
+        assert_eq!(step.progress(), expected);
         assert_eq!(rest(step, &net), whole, "{devices} devices");
 
-        // A new one, of a Trainer with another seed: that of the run is in the file.
+        // A new step of a Trainer with another seed; the run's seed is in the file.
         let net = Net::new();
         let mut trainer = set().seed(1).ckpt_path(&path).build().unwrap();
         assert_eq!(rest(trainer.train_step(&net, &train).unwrap(), &net), whole, "{devices} devices");
@@ -187,7 +188,8 @@ fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
         let points: Vec<_> = record.logs.lock().unwrap().iter().map(logged).collect();
         assert_eq!((points, bits(&net)), whole, "{devices} devices");
 
-        // And back: a step goes on after what the fit has saved. Its last one has nothing left to do.
+        // The other direction: a step continues from a checkpoint of the fit. The fit's last one has nothing left to
+        // do.
         let last = summary.last_checkpoint.unwrap();
         let longer = Net::new();
         let mut trainer = set().max_epochs(4).build().unwrap();
@@ -204,7 +206,7 @@ fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
 }
 
 #[test]
-fn a_step_that_was_saved_at_the_end_of_an_epoch_goes_on_with_the_next() {
+fn a_step_saved_at_the_end_of_an_epoch_resumes_with_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("epoch");
     let train = train_loader(40, DROP_LAST);
@@ -225,7 +227,7 @@ fn a_step_that_was_saved_at_the_end_of_an_epoch_goes_on_with_the_next() {
 }
 
 #[test]
-fn a_function_sees_the_weights_of_now_and_compiles_for_each_shape_once() {
+fn a_function_sees_the_current_weights_and_compiles_once_per_shape() {
     for (devices, strategy) in [(1, Strategy::Ddp), (8, Strategy::Fsdp)] {
         let folder = tempfile::tempdir().unwrap();
         let mut trainer = builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
@@ -251,7 +253,7 @@ fn a_function_sees_the_weights_of_now_and_compiles_for_each_shape_once() {
         assert_eq!(scores.call(&step, &[&x(2)]).unwrap()[0].ty().to_string(), "f32[2, 3]");
         assert_eq!((scores.programs(), recorded.get()), (2, 2));
         drop(step);
-        // In evaluation mode, by the weights that the module has got back.
+        // In evaluation mode, with the weights that the module got back.
         net.eval();
         let expected = net.forward(&x(4).to_tensor()).eval().unwrap();
         for (value, expected) in after[0].to_f64().iter().zip(expected.to_f64()) {
@@ -260,9 +262,9 @@ fn a_function_sees_the_weights_of_now_and_compiles_for_each_shape_once() {
     }
 }
 
-/// Policy gradients on a machine with three levers; the third pays: batches that no loader has read.
+/// Policy gradients on a bandit with three levers. Only the third pays. No loader reads the batches.
 #[test]
-fn a_policy_learns_from_what_it_has_played() {
+fn a_policy_learns_from_its_own_games() {
     let folder = tempfile::tempdir().unwrap();
     let levers = Linear::new(1, 3);
     let policy = TrainingFn::new(
@@ -273,7 +275,7 @@ fn a_policy_learns_from_what_it_has_played() {
         },
         |_| Adam::new(0.1),
     );
-    // What the batches will be like: an epoch is one of them.
+    // Declares the shapes of the batches. An epoch is one batch.
     let like = TensorDataset::builder()
         .array("state", [16, 1], vec![0.0f32; 16])
         .array("action", [16], vec![0i32; 16])
@@ -300,7 +302,7 @@ fn a_policy_learns_from_what_it_has_played() {
 }
 
 #[test]
-fn a_batch_of_ones_own_trains_as_that_of_the_loader() {
+fn a_users_own_batch_trains_like_one_of_the_loader() {
     let folder = tempfile::tempdir().unwrap();
     let train = DataLoader::builder(samples(16)).batch_size(8).build().unwrap();
     let (net, by_hand) = (Net::new(), Net::new());
@@ -325,7 +327,7 @@ fn a_batch_of_ones_own_trains_as_that_of_the_loader() {
 }
 
 #[test]
-fn a_closure_trains_as_the_module_does() {
+fn a_closure_trains_like_the_module() {
     let folder = tempfile::tempdir().unwrap();
     let (net, same) = (Net::new(), Net::new());
     let closure = TrainingFn::new(
@@ -338,10 +340,10 @@ fn a_closure_trains_as_the_module_does() {
     });
     let (train, val) = (train_loader(40, DROP_LAST), val_loader(20));
     let module = builder(folder.path()).build().unwrap().fit(&net, &train, Some(&val)).unwrap().last_epoch.unwrap();
-    let of_closure = builder(folder.path()).build().unwrap().fit(&closure, &train, Some(&val)).unwrap();
-    let of_closure = of_closure.last_epoch.unwrap();
+    let closure_summary = builder(folder.path()).build().unwrap().fit(&closure, &train, Some(&val)).unwrap();
+    let closure_epoch = closure_summary.last_epoch.unwrap();
     assert_eq!(bits(&same), bits(&net));
-    assert_eq!(of_closure.get("val_loss").unwrap().to_bits(), module.get("val_loss").unwrap().to_bits());
+    assert_eq!(closure_epoch.get("val_loss").unwrap().to_bits(), module.get("val_loss").unwrap().to_bits());
 }
 
 #[test]
@@ -365,23 +367,23 @@ fn each_wrong_use_is_one_clear_error() {
     let (net, other) = (Net::new(), Net::new());
     let (mut one, mut two) = (build().build().unwrap(), build().build().unwrap());
     let mut step = one.train_step(&net, &train).unwrap();
-    let another = two.train_step(&other, &train).unwrap();
-    // The values are the step's, until it is dropped.
+    let other_step = two.train_step(&other, &train).unwrap();
+    // The step holds the values until it is dropped.
     let error = build().build().unwrap().train_step(&net, &train).map(drop).unwrap_err().to_string();
     assert!(error.contains("the module is being trained"), "{error}");
 
-    let validation = another.eval_step(&val_loader(20)).unwrap();
+    let validation = other_step.eval_step(&val_loader(20)).unwrap();
     let error = validation.run(&step).unwrap_err().to_string();
-    assert!(error.contains("the eval step was made by another TrainStep"), "{error}");
-    let mut scores = another.function("scores", |x| vec![other.forward(&x[0])]);
+    assert!(error.contains("the eval step belongs to another TrainStep"), "{error}");
+    let mut scores = other_step.function("scores", |x| vec![other.forward(&x[0])]);
     let x = Literal::from_slice(&[0.5f32; 2 * FEATURES], [2, FEATURES]).unwrap();
     let error = scores.call(&step, &[&x]).unwrap_err().to_string();
-    assert!(error.contains("the function `scores` was made by another TrainStep"), "{error}");
-    scores.call(&another, &[&x]).unwrap();
-    let error = scores.call(&another, &[&x, &x]).unwrap_err().to_string();
+    assert!(error.contains("the function `scores` belongs to another TrainStep"), "{error}");
+    scores.call(&other_step, &[&x]).unwrap();
+    let error = scores.call(&other_step, &[&x, &x]).unwrap_err().to_string();
     assert!(error.contains("`scores` was first called with another number of inputs"), "{error}");
-    let mut wrong = another.function("wrong", |x| vec![x[0].matmul(&Tensor::ones(DType::F32, [CLASSES, 2]))]);
-    let error = wrong.call(&another, &[&x]).unwrap_err();
+    let mut wrong = other_step.function("wrong", |x| vec![x[0].matmul(&Tensor::ones(DType::F32, [CLASSES, 2]))]);
+    let error = wrong.call(&other_step, &[&x]).unwrap_err();
     assert!(error.location().is_some_and(|line| line.file().ends_with("train_step.rs")), "{error}");
 
     // Batches of another loader.
@@ -431,7 +433,7 @@ fn each_wrong_use_is_one_clear_error() {
 }
 
 #[test]
-fn a_loss_that_is_not_finite_is_an_error_where_it_is_asked_for() {
+fn a_loss_that_is_not_finite_is_an_error_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let mut net = Net::new();
     net.learning_rate = 1e30;

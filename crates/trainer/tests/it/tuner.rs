@@ -1,4 +1,4 @@
-//! Finding a learning rate and a batch size: the numbers, what is left as it was, and what cannot be.
+//! Finding a learning rate and a batch size: the results, the restored state, and invalid arguments.
 
 use std::cell::RefCell;
 
@@ -11,7 +11,7 @@ use fulmen_tensor::Tensor;
 use fulmen_trainer::tuner::{BatchSizeFinder, BatchSizeMode, LearningRateFinder, SweepMode, Verdict};
 use fulmen_trainer::{Batch, Plan, StepContext, Trainer, TrainingModule};
 
-/// The loss is a number's multiple of a parameter, which goes down by ten times the rate.
+/// The loss is a parameter times a number. The parameter drops by ten times the rate.
 #[derive(Module)]
 struct Slope {
     w: Parameter,
@@ -22,7 +22,7 @@ impl TrainingModule for Slope {
         batch.mean(&(batch.get("x").sum(&[-1]) * self.w.get()))
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
-        // The rate of the finder takes the place of this one; the group's factor stays.
+        // The finder's rate replaces this one; the group's factor stays.
         Box::new(ParamGroups::new(Sgd::new(123.0)).lr_factor("w", 10.0))
     }
 }
@@ -33,7 +33,7 @@ fn ones(n: usize) -> DataLoader {
 }
 
 #[test]
-fn the_rate_rises_from_the_least_to_the_most() {
+fn the_rate_rises_from_the_minimum_to_the_maximum() {
     let folder = tempfile::tempdir().unwrap();
     let modes = [(SweepMode::Exponential, 1e-4, 0.01), (SweepMode::Linear, 1e-4, 0.01)];
     for (mode, min, max) in modes {
@@ -55,11 +55,11 @@ fn the_rate_rises_from_the_least_to_the_most() {
             assert!((loss / smooth - 1.0).abs() < 1e-5, "step {i}: {loss} is not {smooth}");
             w -= 10.0 * rate;
         }
-        // Nothing is left of it: no value, no folder, no log point.
+        // The search leaves nothing behind: no value, no folder, no log point.
         assert!(!module.w.is_set(), "it had no value before");
         assert_eq!(trainer.log_points(), 0);
         assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
-        // A fit goes on with its own rate, from the values that the module has.
+        // A fit uses its own rate, and the module's values.
         let summary = trainer.fit(&module, &ones(20), None).unwrap();
         assert_eq!(summary.train_compilations, 1);
         std::fs::remove_dir_all(folder.path().join("version_0")).unwrap();
@@ -112,27 +112,27 @@ fn wide_loader(batch_size: usize) -> fulmen_data::Result<DataLoader> {
 }
 
 #[test]
-fn the_compiler_refuses_a_batch_without_room_before_it_runs() {
+fn the_compiler_rejects_a_batch_that_does_not_fit_before_it_runs() {
     let folder = tempfile::tempdir().unwrap();
     let limit = 10_000_000;
     for (devices, init_val) in [(1, 100), (4, 98)] {
         let mut trainer = trainer(folder.path()).devices(devices).build().unwrap();
         let finder = BatchSizeFinder::new().memory_limit(limit).init_val(init_val).steps_per_trial(2);
-        let found = trainer.scale_batch_size(&wide(), wide_loader, &finder).unwrap();
-        let sizes: Vec<usize> = found.trials.iter().map(|trial| trial.batch_size).collect();
+        let result = trainer.scale_batch_size(&wide(), wide_loader, &finder).unwrap();
+        let sizes: Vec<usize> = result.trials.iter().map(|trial| trial.batch_size).collect();
         assert_eq!(sizes, (0..sizes.len()).map(|i| 100 << i).collect::<Vec<_>>());
-        for trial in &found.trials {
+        for trial in &result.trials {
             let fits = trial.needed_bytes.unwrap() <= limit;
             assert_eq!(trial.verdict, if fits { Verdict::Fits } else { Verdict::RefusedByCompiler }, "{trial:?}");
         }
-        let last = found.trials.last().unwrap();
-        assert_eq!((last.verdict, found.batch_size), (Verdict::RefusedByCompiler, last.batch_size / 2));
+        let last = result.trials.last().unwrap();
+        assert_eq!((last.verdict, result.batch_size), (Verdict::RefusedByCompiler, last.batch_size / 2));
 
-        // The edge, to one row a device.
-        let found = trainer.scale_batch_size(&wide(), wide_loader, &finder.mode(BatchSizeMode::Binsearch)).unwrap();
-        let verdict = |size| found.trials.iter().find(|trial| trial.batch_size == size).map(|trial| trial.verdict);
-        assert_eq!(verdict(found.batch_size), Some(Verdict::Fits));
-        assert_eq!(verdict(found.batch_size + devices as usize), Some(Verdict::RefusedByCompiler), "{found:?}");
+        // The exact limit, to one row per device.
+        let result = trainer.scale_batch_size(&wide(), wide_loader, &finder.mode(BatchSizeMode::Binsearch)).unwrap();
+        let verdict = |size| result.trials.iter().find(|trial| trial.batch_size == size).map(|trial| trial.verdict);
+        assert_eq!(verdict(result.batch_size), Some(Verdict::Fits));
+        assert_eq!(verdict(result.batch_size + devices as usize), Some(Verdict::RefusedByCompiler), "{result:?}");
     }
 }
 
@@ -140,18 +140,18 @@ fn the_compiler_refuses_a_batch_without_room_before_it_runs() {
 fn the_search_ends_with_the_data_or_the_trials() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).build().unwrap();
-    let asked = RefCell::new(vec![]);
+    let requested = RefCell::new(vec![]);
     let loader = |n| {
-        asked.borrow_mut().push(n);
+        requested.borrow_mut().push(n);
         DataLoader::builder(samples(40)).batch_size(n).build()
     };
     let mut find = |finder: BatchSizeFinder| trainer.scale_batch_size(&wide(), loader, &finder).unwrap().batch_size;
-    assert_eq!((find(BatchSizeFinder::new()), asked.take()), (64, vec![2, 4, 8, 16, 32, 64]));
-    assert_eq!((find(BatchSizeFinder::new().max_trials(3)), asked.take()), (8, vec![2, 4, 8]));
+    assert_eq!((find(BatchSizeFinder::new()), requested.take()), (64, vec![2, 4, 8, 16, 32, 64]));
+    assert_eq!((find(BatchSizeFinder::new().max_trials(3)), requested.take()), (8, vec![2, 4, 8]));
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn invalid_arguments_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).build().unwrap();
     let data = train_loader(40, PAD_LAST);
@@ -187,5 +187,5 @@ fn what_cannot_be_is_said() {
     let error = sizes(finder().memory_limit(1000).init_val(8), wide_loader);
     assert!(error.starts_with("scale_batch_size: no batch size has room on the devices; tried 8, 4, 2, 1."), "{error}");
     let error = sizes(finder(), |_| wide_loader(3));
-    assert_eq!(error, "scale_batch_size: the loader for a batch size of 2 has one of 3");
+    assert_eq!(error, "scale_batch_size: the loader for a batch size of 2 has a batch size of 3");
 }

@@ -18,7 +18,7 @@ EPOCHS, BATCHES, BATCH, RATE = 7, 3, 4, 0.05
 
 
 def numbers(start, *shape):
-    """From -1 to 1, exact in f32."""
+    """Numbers from -1 to 1, exact in f32."""
     k = np.arange(start, start + int(np.prod(shape)), dtype=np.uint64)
     hashed = (k * np.uint64(2654435761)) % np.uint64(2**32) // np.uint64(256)
     return torch.tensor((hashed.astype(np.float64) / 2**23 - 1).reshape(shape), dtype=torch.float64)
@@ -54,7 +54,7 @@ def train(dtype):
 
 single, double = train(torch.float32), train(torch.float64)
 apart = max(abs(s / d - 1) for s, d in zip(single, double))
-print(f"f32 and f64 are apart by {apart:.1e} of the loss at most")
+print(f"f32 and f64 differ by at most {apart:.1e} of the loss")
 assert apart < 1e-4
 rounded = [float(f"{loss:.9g}") for loss in double]
 text = json.dumps({"made_with": {"torch": torch.__version__}, "losses": rounded}, separators=(",", ":"))

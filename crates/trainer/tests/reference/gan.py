@@ -1,4 +1,4 @@
-"""A GAN on the digits of examples/mnist, trained by a loop of PyTorch's: `python3 gan.py`, with torch and numpy.
+"""A GAN on the digits of examples/mnist, trained by a PyTorch loop: `python3 gan.py`, with torch and numpy.
 
 The discriminator steps for each batch, then the generator for every second one, from the first. gan.json holds the loss of
 each step, in f32 and in f64: where these agree, so must others. Weights, noise and batches are made of integers, so that a
@@ -20,7 +20,7 @@ RATE, BETAS = 2e-4, (0.5, 0.999)
 
 
 def numbers(start, *shape):
-    """From -1 to 1, exact in f32."""
+    """Numbers from -1 to 1, exact in f32."""
     k = np.arange(start, start + int(np.prod(shape)), dtype=np.uint64)
     hashed = (k * np.uint64(2654435761)) % np.uint64(2**32) // np.uint64(256)
     return torch.tensor((hashed.astype(np.float64) / 2**23 - 1).reshape(shape), dtype=torch.float64)
@@ -74,7 +74,7 @@ def train(dtype):
 
 single, double = train(torch.float32), train(torch.float64)
 apart = max(abs(s / d - 1) for name in single for s, d in zip(single[name], double[name]))
-print(f"f32 and f64 are apart by {apart:.1e} of the loss at most")
+print(f"f32 and f64 differ by at most {apart:.1e} of the loss")
 assert apart < 1e-5
 rounded = {name: [float(f"{loss:.9g}") for loss in losses] for name, losses in double.items()}
 text = json.dumps({"made_with": {"torch": torch.__version__}} | rounded, separators=(",", ":"))

@@ -6,7 +6,7 @@ const vm = require("vm");
 
 const read = (name) => fs.readFileSync(path.join(process.argv[2], name));
 
-// What the program expects of a browser's worker.
+// The environment of a browser's worker, which the program expects.
 class XMLHttpRequest {
   open(_, name) {
     this.response = read(name);

@@ -165,7 +165,7 @@ fn a_supervisor_understands_how_a_run_ends_and_the_same_command_goes_on() {
             let (stdout, stderr) = text(&output);
             assert_eq!(output.status.code(), Some(code), "{case}: {stderr}");
             assert!(stderr.contains(&format!("Stopped: interrupted by {name}")), "{case}: {stderr}");
-            assert!(stdout.contains("to go on: the same command\n"), "{case}: {stdout}");
+            assert!(stdout.contains("to resume, run the same command again\n"), "{case}: {stdout}");
         }
         let end = start.command(&root).output().unwrap();
         assert!(end.status.success(), "{start:?}: {}", text(&end).1);

@@ -22,7 +22,7 @@ pub(crate) const FEATURES: usize = 6;
 pub(crate) const CLASSES: usize = 3;
 const HIDDEN: usize = 64;
 
-/// A classifier with batch statistics and random numbers: everything that a resumed run must take up again.
+/// A classifier with batch statistics and random numbers. A resumed run must restore both.
 #[derive(Module)]
 pub(crate) struct Net {
     fc1: Linear,
@@ -55,7 +55,7 @@ impl TrainingModule for Net {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let (logits, y) = (self.forward(&batch.get("x")), batch.get("y"));
         cx.log("train_acc", &metrics::correct(&logits, &y));
-        // How many samples of each class there were, whatever the model says.
+        // The number of samples of each class, independent of the model.
         cx.log_metric("train_seen", metrics::ConfusionMatrix::new(CLASSES).update(&y, &y));
         batch.mean(&cross_entropy(&logits, &y, Reduction::None))
     }
@@ -76,7 +76,7 @@ impl TrainingModule for Net {
     }
 }
 
-/// `n` samples whose class is the largest of three of their features.
+/// `n` samples, each labeled by the largest of three of its features.
 pub(crate) fn samples(n: usize) -> TensorDataset {
     let value = |i: usize| ((i as f32 * 0.754_877_7).fract() - 0.5) * 4.0;
     let x: Vec<f32> = (0..n * FEATURES).map(value).collect();
@@ -85,7 +85,7 @@ pub(crate) fn samples(n: usize) -> TensorDataset {
     TensorDataset::builder().array("x", [n, FEATURES], x).array("y", [n], y).build().unwrap()
 }
 
-/// For the option `drop_last` of a loader.
+/// Values for the option `drop_last` of a loader.
 pub(crate) const DROP_LAST: bool = true;
 pub(crate) const PAD_LAST: bool = false;
 
@@ -113,13 +113,13 @@ pub(crate) fn trainer(folder: &Path) -> TrainerBuilder {
         .enable_model_summary(false)
 }
 
-/// A runtime that shares nothing with others of this process, so that its compilations can be counted.
+/// A runtime that shares nothing with other runtimes of this process, so that its compilations can be counted.
 pub(crate) fn isolated() -> Runtime {
     let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
     Runtime::new(plugin.create_client(&[("cpu_device_count", Value::Int(1))]).unwrap(), &Devices::auto()).unwrap()
 }
 
-/// Keeps every log point that arrives.
+/// Records every log point.
 #[derive(Clone, Default)]
 pub(crate) struct Record {
     pub(crate) logs: Arc<Mutex<Vec<LogPoint>>>,
@@ -150,19 +150,19 @@ impl Record {
     }
 }
 
-/// This test program, to be run in a process that takes the signals as they come: those that the shell has this one ignore,
-/// SIGINT in a background job say, would be ignored there too.
+/// This test program, to be run in a process with default signal handling. Signals that the shell makes this process
+/// ignore, such as SIGINT in a background job, would otherwise be ignored there too.
 pub(crate) fn itself() -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal=INT,TERM,HUP").arg(std::env::current_exe().unwrap());
     command
 }
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any operation on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Sends SIGTERM to this process, and waits until it is heard: one more thread waits for the end of `grace`, which must be
-/// [`LONG`].
+/// Sends SIGTERM to this process and waits until it is handled: then one more thread waits for the end of `grace`,
+/// which must be [`LONG`].
 pub(crate) fn terminate() {
     let waiting = || {
         let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
@@ -176,16 +176,16 @@ pub(crate) fn terminate() {
     }
 }
 
-/// Whether this is a process for one test alone, which a test needs that sends itself a signal: a signal is for all fits of
-/// a process. Where it is not, the test is run in one.
+/// Whether this process runs one test alone. A test that sends itself a signal needs that, because a signal reaches all
+/// fits of a process. If not, runs the test in such a process.
 pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
     const ALONE: &str = "FULMEN_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
     let output = itself().args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
     false
 }
 
@@ -198,5 +198,5 @@ pub(crate) fn tensors(path: impl AsRef<Path>) -> BTreeMap<String, Arc<Literal>> 
 /// The shard of a checkpoint that one process wrote.
 pub(crate) fn shard(path: &Path) -> PathBuf {
     let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-    files.filter(|file| file.extension().is_some_and(|of| of == "safetensors")).max().unwrap()
+    files.filter(|file| file.extension().is_some_and(|extension| extension == "safetensors")).max().unwrap()
 }
