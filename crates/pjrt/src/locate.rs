@@ -1,4 +1,4 @@
-//! Finding the plugin for a kind of device on this machine. It opens nothing: [`Plugin::load`](crate::Plugin::load) does.
+//! Finds the plugin for a kind of device on this machine. Not here: loading it ([`Plugin::load`](crate::Plugin::load)).
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::error::{Error, Kind, Result};
 use crate::fetch;
 
-/// The variable that names a plugin, whatever the platform.
+/// The variable with the path of a plugin, for any platform.
 const PLUGIN_VARIABLE: &str = "FULMEN_PJRT_PLUGIN";
 
 /// A kind of device.
@@ -25,7 +25,7 @@ pub enum Platform {
 }
 
 impl Platform {
-    /// The platform's name as its clients tell it: `cpu`, `cuda`, `tpu`.
+    /// The platform's name, as clients report it: `cpu`, `cuda`, `tpu`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -34,7 +34,7 @@ impl Platform {
         }
     }
 
-    /// The platform of this name.
+    /// The platform with this name.
     ///
     /// ```
     /// use fulmen_pjrt::locate::Platform;
@@ -45,7 +45,7 @@ impl Platform {
         [Self::Cpu, Self::Cuda, Self::Tpu].into_iter().find(|platform| platform.name() == name)
     }
 
-    /// The variable that its own vendor uses for the plugin's path.
+    /// The variable with the plugin's path that the vendor defines.
     fn variable(self) -> Option<&'static str> {
         match self {
             Self::Tpu => Some("TPU_LIBRARY_PATH"),
@@ -53,7 +53,7 @@ impl Platform {
         }
     }
 
-    /// Where Python packages keep it.
+    /// The paths of the plugin in Python packages.
     fn in_packages(self) -> &'static [&'static str] {
         match self {
             Self::Cpu => &[],
@@ -62,7 +62,7 @@ impl Platform {
         }
     }
 
-    /// The file that a user may put into the cache folder by hand.
+    /// The name of a file that a user may put into the cache folder.
     fn in_cache(self) -> &'static str {
         match self {
             Self::Cpu => "pjrt_c_api_cpu_plugin.so",
@@ -71,16 +71,16 @@ impl Platform {
         }
     }
 
-    /// What to do when it is nowhere.
+    /// What to do if there is no plugin.
     fn advice(self) -> &'static str {
         match self {
-            Self::Cpu => "it is fetched when it is first used",
+            Self::Cpu => "Fulmen downloads it when it is first used",
             Self::Cuda => {
-                "install one with `pip install jax-cuda13-pjrt`, or fetch it: `fulmen plugin install cuda13` (in a program, \
-                 fulmen_pjrt::fetch::cuda_plugin), or set FULMEN_PJRT_PLUGIN to its path"
+                "install one with `pip install jax-cuda13-pjrt`, or download it: `fulmen plugin install cuda13` (in a \
+                 program, fulmen_pjrt::fetch::cuda_plugin), or set FULMEN_PJRT_PLUGIN to its path"
             }
             Self::Tpu => {
-                "install one with `pip install libtpu`, or fetch it: `--fetch-libtpu` (in a program, \
+                "install one with `pip install libtpu`, or download it: `--fetch-libtpu` (in a program, \
                  fulmen_pjrt::fetch::libtpu), or set TPU_LIBRARY_PATH to its path"
             }
         }
@@ -93,16 +93,16 @@ impl fmt::Display for Platform {
     }
 }
 
-/// The path of the plugin for `platform`. The first of these that there is:
+/// The path of the plugin for `platform`. It is the first of these that exists:
 ///
 /// 1. `explicit`, or else the variable `FULMEN_PJRT_PLUGIN`;
 /// 2. for a TPU the variable `TPU_LIBRARY_PATH`, then the Python package `libtpu`; for a GPU the Python packages
 ///    `jax_plugins.xla_cuda13` and `jax_plugins.xla_cuda12`;
 /// 3. the file in the folder `$XDG_CACHE_HOME/fulmen/pjrt` (or `~/.cache/fulmen/pjrt`);
-/// 4. for a CPU, what [`fetch::cpu_plugin`] fetches; for a TPU, what [`fetch::libtpu`] has fetched before, and for a GPU
-///    [`fetch::cuda_plugin`]. Those are never fetched from here.
+/// 4. for a CPU, the download of [`fetch::cpu_plugin`]; for a TPU, an earlier download of [`fetch::libtpu`], and for a
+///    GPU, one of [`fetch::cuda_plugin`]. This function does not start those two downloads.
 ///
-/// A path that was named but is not there is an error, never passed over. If nothing is found the error lists every place.
+/// A given path that does not exist is an error and is never skipped. If nothing is found, the error lists every place.
 ///
 /// ```
 /// use fulmen_pjrt::locate::{Platform, locate};
@@ -119,7 +119,7 @@ pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// As [`locate`], but nothing is fetched.
+/// Like [`locate`], but downloads nothing.
 pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
     match search(platform, None)? {
         Search::Found(path) => Ok(path),
@@ -129,7 +129,7 @@ pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
 
 enum Search {
     Found(PathBuf),
-    /// Where it was looked for, to be put after a message.
+    /// The searched places, to be appended to a message.
     Nowhere(String),
 }
 
@@ -161,7 +161,7 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
                     }
                 }
             }
-            Err(why) => looked.push(format!("Python packages (could not look: {why})")),
+            Err(why) => looked.push(format!("Python packages (cannot search: {why})")),
         }
     }
     match fetch::cache_folder() {
@@ -189,17 +189,17 @@ fn named(path: &Path, how: &str) -> Result<Search> {
     ))
 }
 
-/// The Python interpreter of the virtual environment that is active, or else the first on the path.
+/// The Python interpreter of the active virtual environment, otherwise the first one on the path.
 pub(crate) fn python() -> PathBuf {
     env::var_os("VIRTUAL_ENV")
         .map(|folder| Path::new(&folder).join("bin/python3"))
         .filter(|python| python.is_file())
-        // It may be run in another folder than this.
+        // It may be run from another folder.
         .map(|python| std::path::absolute(&python).unwrap_or(python))
         .unwrap_or_else(|| PathBuf::from("python3"))
 }
 
-/// The folders in which Python looks for packages. The interpreter is asked for them only; no package is imported.
+/// The folders in which Python searches for packages. The interpreter only lists them; no package is imported.
 fn python_folders() -> Result<Vec<PathBuf>, String> {
     const ASK: &str = "import os, site, sys\n\
         for folder in sys.path + [site.getusersitepackages()]:\n    \

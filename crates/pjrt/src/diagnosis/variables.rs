@@ -1,11 +1,11 @@
-//! Environment variables that keep devices away: those of runtimes that are gone, and those that hide devices.
+//! Environment variables that affect devices: obsolete ones of earlier runtimes, and those that hide devices.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use crate::locate::Platform;
 
-/// A variable that is set, but that nothing reads any more.
+/// A variable that is set, but that no program reads any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObsoleteVariable {
@@ -51,17 +51,17 @@ const OBSOLETE: &[ObsoleteVariable] = &[
     ObsoleteVariable { name: "XRT_DEVICE_MAP", instead: "XRT is gone; FULMEN_DEVICES says which devices to use" },
 ];
 
-/// The obsolete variables that are set. Only users of TPUs need to hear of them.
+/// The obsolete variables that are set. Only users of TPUs need to know about them.
 pub(super) fn obsolete(platform: Platform, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<ObsoleteVariable> {
     let set = |name| variable(name).is_some_and(|value| !value.is_empty());
     OBSOLETE.iter().filter(|known| platform == Platform::Tpu && set(known.name)).cloned().collect()
 }
 
-/// A line for each variable that is set and hides devices from the plugin.
+/// One line for each variable that is set and hides devices from the plugin.
 pub(super) fn hiding(platform: Platform, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<String> {
     let names: &[&str] = match platform {
         Platform::Cpu => &[],
-        // Set to nothing it hides all of them.
+        // An empty value hides all devices.
         Platform::Cuda => &["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"],
         Platform::Tpu => &["TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"],
     };
@@ -69,7 +69,10 @@ pub(super) fn hiding(platform: Platform, variable: &dyn Fn(&str) -> Option<OsStr
         .iter()
         .filter_map(|name| variable(name).map(|value| (name, value)))
         .map(|(name, value)| {
-            format!("the environment variable {name} is {:?}: the plugin sees no others", value.to_string_lossy())
+            format!(
+                "the environment variable {name} is {:?}: the plugin sees no other devices",
+                value.to_string_lossy()
+            )
         })
         .collect()
 }

@@ -1,4 +1,4 @@
-//! The largest arrays that a compiled program keeps in a device's main memory, with the lines that they are from.
+//! The largest arrays of a compiled program in a device's main memory, with the source lines that they come from.
 
 use super::loops::Times;
 use super::module::{Module, Source};
@@ -7,17 +7,17 @@ use crate::element_type::ArrayType;
 /// An array of a compiled program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LargeArray {
-    /// Element type and dimensions, on one device.
+    /// The element type and the dimensions, on one device.
     pub ty: ArrayType,
-    /// Its bytes with the padding to whole tiles.
+    /// The size in bytes, with padding to whole tiles.
     pub bytes: u64,
-    /// The instruction that makes it.
+    /// The name of the instruction that computes it.
     pub name: String,
-    /// What that instruction does.
+    /// The opcode of that instruction.
     pub opcode: String,
-    /// The operation's name as the program's text had it.
+    /// The operation's name in the program's text.
     pub op_name: String,
-    /// The line of the user's code, where it is known.
+    /// The line of the user's code, if known.
     pub source: Option<Source>,
 }
 

@@ -1,10 +1,10 @@
-//! The callbacks, called as a plugin calls them.
+//! The callbacks, called in the way of a plugin.
 use std::collections::HashMap;
 use std::sync::{Mutex, Weak};
 
 use super::*;
 
-/// A store that notes what it is asked.
+/// A store that records its calls.
 #[derive(Default)]
 struct Store {
     values: Mutex<HashMap<String, Vec<u8>>>,
@@ -36,7 +36,7 @@ impl KeyValueStore for Store {
     }
 }
 
-/// The plugin's own errors.
+/// The errors of the simulated plugin.
 struct MadeError {
     code: PJRT_Error_Code,
     message: String,
@@ -50,7 +50,7 @@ unsafe extern "C-unwind" fn make_error(code: PJRT_Error_Code, message: *const c_
 
 const MAKE_ERROR: PJRT_CallbackError = make_error;
 
-/// A plugin's side of a store.
+/// The plugin's side of a store.
 struct Caller {
     args: PJRT_Client_Create_Args,
     store: SharedStore,
@@ -70,14 +70,14 @@ impl Caller {
         if error.is_null() {
             return Ok(());
         }
-        // SAFETY: `make_error` made it, and it is taken once.
+        // SAFETY: `make_error` created it, and it is taken once.
         let MadeError { code, message } = *unsafe { Box::from_raw(error.cast::<MadeError>()) };
         Err((code, message))
     }
 
     fn taken(start: *mut c_char, size: usize, deleter: Option<PJRT_KeyValueGetCallback_ValueDeleter>) -> Vec<u8> {
         assert!(!start.is_null());
-        // SAFETY: the callback gave as many bytes, which the deleter takes back once.
+        // SAFETY: the callback returned this many bytes; the deleter frees them once.
         unsafe {
             let value = list(start.cast::<u8>(), size).to_vec();
             deleter.unwrap()(start);
@@ -87,11 +87,11 @@ impl Caller {
 
     fn get(&self, key: &[u8], timeout_in_ms: i32) -> Outcome<Vec<u8>> {
         let mut args = PJRT_KeyValueGetCallback_Args::new();
-        // Plugins leave it without a value.
+        // Plugins leave it uninitialized.
         args.struct_size = usize::MAX;
         (args.key, args.key_size, args.timeout_in_ms) = (key.as_ptr().cast(), key.len(), timeout_in_ms);
         (args.callback_error, args.user_arg) = (&MAKE_ERROR, self.args.kv_get_user_arg);
-        // SAFETY: the arguments are what the header asks for.
+        // SAFETY: the arguments are those that the header requires.
         Self::outcome(unsafe { self.args.kv_get_callback.unwrap()(&mut args) })?;
         Ok(Self::taken(args.value, args.value_size, args.value_deleter_callback))
     }
@@ -115,7 +115,7 @@ impl Caller {
     }
 }
 
-// SAFETY: the callbacks and the store may be used from any thread; the tests use no other field from several.
+// SAFETY: the callbacks and the store may be used from any thread. The tests use no other field from several threads.
 unsafe impl Sync for Caller {}
 
 #[test]

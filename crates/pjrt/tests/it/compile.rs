@@ -28,7 +28,7 @@ fn programs_that_would_end_a_process_are_refused() {
         %x:2 = \"stablehlo.infeed\"(%token) : (!stablehlo.token) -> (tensor<4xf32>, !stablehlo.token)
         return %x#0 : tensor<4xf32>
       }";
-    check(infeed, &["line 3: stablehlo.infeed would wait for ever"]);
+    check(infeed, &["line 3: stablehlo.infeed would wait forever"]);
     check(&increment(&format!("{{a = {}{}}}", "[".repeat(9999), "]".repeat(9999))), &["line 1: brackets are nested"]);
     let permute = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
         %y = \"stablehlo.collective_permute\"(%x) <{

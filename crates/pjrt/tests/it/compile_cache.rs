@@ -134,7 +134,7 @@ fn a_miss_names_what_differs_from_the_most_similar_program() {
     );
     assert_eq!(
         cache.nearest(&key("step", &text.replace("1.0", "2.0"), "u8[32, 1, 28, 28]")).unwrap(),
-        ["the same operations have other numbers, axes, shapes or order"]
+        ["the operations are the same, but their constants, axes, shapes or order differ"]
     );
 }
 
@@ -165,7 +165,7 @@ fn damage_is_a_miss_that_is_told_and_removed() {
     let other = store(&cache, &client, "other");
     let of_other = files(folder.path(), &format!("{}.xla", other.digest())).remove(0);
     fs::rename(&of_other, &path).unwrap();
-    says(&cache.load(&client, &key).unwrap_err(), &["another one than its name says"]);
+    says(&cache.load(&client, &key).unwrap_err(), &["does not match its file name"]);
     // It is compiled and stored again.
     store(&cache, &client, "step");
     increments(&client, &cache.load(&client, &key).unwrap().unwrap());
@@ -203,7 +203,10 @@ fn a_folder_that_cannot_be_used_is_an_error_that_names_it() {
     let key = key_of(&client, "step", &increment(""));
     let place = file.path().display().to_string();
     says(&cache.load(&client, &key).unwrap_err(), &["cannot read", &place]);
-    says(&cache.store(&key, &compile(&client, &increment("")), TIME).unwrap_err(), &["cannot make the folder", &place]);
+    says(
+        &cache.store(&key, &compile(&client, &increment("")), TIME).unwrap_err(),
+        &["cannot create the folder", &place],
+    );
     says(&cache.clear().unwrap_err(), &["cannot read the folder", &place]);
 }
 

@@ -96,7 +96,7 @@ fn the_cache_folder_comes_last_and_nothing_lists_every_place() {
         #[cfg(target_arch = "x86_64")]
         {
             let fetched = variable("XDG_CACHE_HOME").join("fulmen/pjrt/libtpu-0.0.51/libtpu.so");
-            says(&error, &["fetch it: `--fetch-libtpu`", &fetched.display().to_string()]);
+            says(&error, &["download it: `--fetch-libtpu`", &fetched.display().to_string()]);
             touch(&fetched);
             assert_eq!(locate(Platform::Tpu, None).unwrap(), fetched);
             assert_eq!(fulmen_pjrt::fetch::libtpu().unwrap(), fetched);
@@ -120,7 +120,7 @@ fn offline_nothing_is_fetched() {
     if is_child() {
         let error = locate(Platform::Cpu, None).unwrap_err();
         assert!(error.is_fetch());
-        says(&error, &["FULMEN_OFFLINE forbids to fetch it", "pip download --no-deps", "set FULMEN_PJRT_PLUGIN"]);
+        says(&error, &["FULMEN_OFFLINE forbids fetching it", "pip download --no-deps", "set FULMEN_PJRT_PLUGIN"]);
         let cache = variable("XDG_CACHE_HOME").join("fulmen/pjrt/pjrt_c_api_cpu_plugin.so");
         says(&error, &["Looked at:\n", "FULMEN_PJRT_PLUGIN (not set)", &cache.display().to_string()]);
         return;
@@ -139,7 +139,7 @@ fn libtpu_is_fetched_on_request_only() {
         let error = fulmen_pjrt::fetch::libtpu().unwrap_err();
         assert!(error.is_fetch());
         let download = "pip download --no-deps --only-binary=:all: --python-version 3.13 --implementation cp";
-        says(&error, &["libtpu is not there and FULMEN_OFFLINE forbids to fetch it", download, "set TPU_LIBRARY_PATH"]);
+        says(&error, &["libtpu is missing, and FULMEN_OFFLINE forbids fetching it", download, "set TPU_LIBRARY_PATH"]);
         return;
     }
     let folder = tempfile::tempdir().unwrap();

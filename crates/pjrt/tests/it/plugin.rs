@@ -138,9 +138,9 @@ fn a_shared_object_that_is_no_plugin_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
     let library = shared_object(&folder, "library", "int answer(void) { return 42; }");
-    refused(&library, &["it is a shared object but no PJRT plugin: it has no GetPjrtApi"]);
+    refused(&library, &["it is a shared object but not a PJRT plugin: it has no GetPjrtApi"]);
     let nothing = shared_object(&folder, "nothing", "void *GetPjrtApi(void) { return 0; }");
-    refused(&nothing, &["its GetPjrtApi gave nothing"]);
+    refused(&nothing, &["its GetPjrtApi returned null"]);
     let small = shared_object(&folder, "small", "long table[9] = {8}; void *GetPjrtApi(void) { return table; }");
     refused(&small, &["its table of functions has 8 bytes"]);
     let broken =

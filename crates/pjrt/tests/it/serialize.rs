@@ -31,7 +31,7 @@ fn a_stored_program_over_devices_runs_again() {
 
     let error = crate::common::client(1).load(&stored).unwrap_err();
     assert!(error.is_usage());
-    says(&error, &["the stored executable runs on 2 devices, and this client has 1"]);
+    says(&error, &["the stored executable needs 2 devices, but this client has 1"]);
 }
 
 /// The plugin itself would run most of these bytes, or crash on them.
@@ -70,5 +70,5 @@ fn bytes_of_another_plugin_file_are_refused() {
     let client = other.create_client(&[("cpu_device_count", 1.into())]).unwrap();
     let error = client.load(&stored).unwrap_err();
     assert!(error.is_corrupt());
-    says(&error, &["was written by another plugin file than", "copy.so"]);
+    says(&error, &["was written by a plugin file other than", "copy.so"]);
 }
