@@ -28,9 +28,9 @@ pub(crate) fn check(path: &Path) -> Result<()> {
         return Err(refuse("it is not a shared object".to_owned()));
     }
     // For a file of another architecture, the dynamic loader reports that it does not exist.
-    let found = architecture(&head);
-    if found != env::consts::ARCH {
-        let why = format!("it is built for {found}, and this program for {}", env::consts::ARCH);
+    let actual = architecture(&head);
+    if actual != env::consts::ARCH {
+        let why = format!("it is built for {actual}, and this program for {}", env::consts::ARCH);
         return Err(refuse_with(why, &format!("a plugin for {}", env::consts::ARCH)));
     }
     if head[4] != 2 || head[5] != 1 {
@@ -82,10 +82,10 @@ fn architecture(head: &[u8; 64]) -> String {
 /// The size of a 64-bit program header, in bytes.
 const PROGRAM_HEADER: usize = 56;
 
-fn short(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+fn short(bytes: &[u8], offset: usize) -> u64 {
+    u64::from(u16::from_le_bytes([bytes[offset], bytes[offset + 1]]))
 }
 
-fn long(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+fn long(bytes: &[u8], offset: usize) -> u64 {
+    bytes[offset..offset + 8].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

@@ -11,11 +11,11 @@ use crate::locate::Platform;
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let mut wanted = vec![("TF_CPP_MIN_LOG_LEVEL", "3")];
+        let mut variables = vec![("TF_CPP_MIN_LOG_LEVEL", "3")];
         if diagnosis::device_files(Platform::Tpu).is_empty() {
             // Without these, libtpu queries a metadata server that does not exist for ten minutes, locks out other
             // processes with a lock file, and writes logs. They change nothing on machines without a TPU.
-            wanted.extend([
+            variables.extend([
                 ("TPU_SKIP_MDS_QUERY", "1"),
                 ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
                 ("TPU_WORKER_HOSTNAMES", "localhost"),
@@ -25,7 +25,7 @@ pub(crate) fn prepare() {
                 ("TPU_MIN_LOG_LEVEL", "3"),
             ]);
         }
-        for (name, value) in wanted {
+        for (name, value) in variables {
             if env::var_os(name).is_none() {
                 // SAFETY: std's lock keeps Rust code out, `Once` keeps out a second call, and no plugin's threads exist
                 // yet, because every load comes through here first. What remains is foreign code in the same process

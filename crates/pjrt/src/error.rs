@@ -81,7 +81,7 @@ impl Error {
     }
 
     /// Replaces the message.
-    pub(crate) fn said_as(mut self, message: String) -> Self {
+    pub(crate) fn with_message(mut self, message: String) -> Self {
         self.0.message = message;
         self
     }

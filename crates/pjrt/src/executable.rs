@@ -71,10 +71,10 @@ impl Executable {
             let signature = Signature::new(&header)?;
             let outputs = output_types(api, owned.raw)?;
             if outputs != signature.outputs {
-                let said = outputs.iter().map(ArrayType::to_string).collect::<Vec<_>>().join(", ");
+                let reported = outputs.iter().map(ArrayType::to_string).collect::<Vec<_>>().join(", ");
                 return Err(Error::broken(format!(
                     "the plugin contradicts itself about the program {name}: its signature is {signature}, but its \
-                     outputs are ({said})"
+                     outputs are ({reported})"
                 )));
             }
             (header, signature)

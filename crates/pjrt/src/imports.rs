@@ -47,10 +47,10 @@ pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const 
     let Some(dynamic) = object.dynamic else { return };
     // SAFETY: the loader has mapped and relocated the dynamic section and everything that it points to.
     unsafe {
-        let entry = |wanted: i64| {
+        let entry = |tag: i64| {
             let mut entry = dynamic as *const Dynamic;
             while (*entry).tag != 0 {
-                if (*entry).tag == wanted {
+                if (*entry).tag == tag {
                     return Some((*entry).value as usize);
                 }
                 entry = entry.add(1);
@@ -67,7 +67,9 @@ pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const 
             for relocation in relocations.iter().filter(|r| ADDRESSES.contains(&(r.r_info & 0xffff_ffff))) {
                 let symbol = (symbols as *const libc::Elf64_Sym).add((relocation.r_info >> 32) as usize);
                 let name = CStr::from_ptr((names + (*symbol).st_name as usize) as *const _);
-                if let Some((_, function)) = functions.iter().find(|(wanted, _)| name.to_bytes() == wanted.as_bytes()) {
+                if let Some((_, function)) =
+                    functions.iter().find(|(imported, _)| name.to_bytes() == imported.as_bytes())
+                {
                     write(&object, object.base + relocation.r_offset as usize, *function);
                 }
             }

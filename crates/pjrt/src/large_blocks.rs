@@ -179,16 +179,16 @@ fn take(size: usize) -> Option<*mut c_void> {
 
 /// Maps `length` bytes, a multiple of `PAGE`, at a multiple of `PAGE`.
 fn map(length: usize) -> Option<usize> {
-    let whole = length.checked_add(PAGE)?;
+    let mapped = length.checked_add(PAGE)?;
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at an address of the kernel's choice replaces no other.
-    let start = unsafe { libc::mmap(ptr::null_mut(), whole, access, flags, -1, 0) };
+    let start = unsafe { libc::mmap(ptr::null_mut(), mapped, access, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return None;
     }
     let start = start as usize;
     let aligned = start.next_multiple_of(PAGE);
-    for (from, to) in [(start, aligned), (aligned + length, start + whole)] {
+    for (from, to) in [(start, aligned), (aligned + length, start + mapped)] {
         if from < to {
             // SAFETY: this part of the new mapping is not in use.
             unsafe { libc::munmap(from as *mut c_void, to - from) };

@@ -187,14 +187,14 @@ impl CompileOptions {
                 self.partitions
             )));
         }
-        let mut seen = std::collections::BTreeSet::new();
+        let mut used = std::collections::BTreeSet::new();
         for &id in rows.iter().flatten() {
             if !ids.contains(&i64::from(id)) {
                 return Err(Error::invalid(format!(
                     "the device assignment names device {id}; the {owner}'s devices are {ids:?}"
                 )));
             }
-            if !seen.insert(id) {
+            if !used.insert(id) {
                 return Err(Error::invalid(format!("the device assignment names device {id} twice")));
             }
         }

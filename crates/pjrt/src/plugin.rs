@@ -173,8 +173,8 @@ impl Plugin {
         let state = look_at(self.path()).ok().filter(|metadata| Stamp::new(metadata) == self.0.stamp);
         let (Some(metadata), Ok(text)) = (state, std::fs::read_to_string(record)) else { return false };
         let Some((identity, state)) = text.split_once('\n') else { return false };
-        let whole = identity.len() == 64 && identity.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let unchanged = whole && state.trim_end() == file_state(&metadata);
+        let is_digest = identity.len() == 64 && identity.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let unchanged = is_digest && state.trim_end() == file_state(&metadata);
         unchanged && self.0.identity.get_or_init(|| identity.to_owned()) == identity
     }
 

@@ -103,10 +103,10 @@ impl Profile {
     }
 
     fn stop(&mut self) -> Result<()> {
-        match std::mem::take(&mut self.running) {
-            true => self.with_profiler("PLUGIN_Profiler_Stop", self.table.stop),
-            false => Ok(()),
+        if !std::mem::take(&mut self.running) {
+            return Ok(());
         }
+        self.with_profiler("PLUGIN_Profiler_Stop", self.table.stop)
     }
 
     /// Ends the profile and returns it: a serialized `XSpace`, the content of a file `HOST.xplane.pb`.
@@ -191,14 +191,14 @@ unsafe fn call<A>(
         guarded("PLUGIN_Profiler_Error_Message", || unsafe { function(&mut message) });
     }
     // SAFETY: the message lives as long as the error.
-    let said = unsafe { text(message.message, message.message_size) };
+    let description = unsafe { text(message.message, message.message_size) };
     if let Some(function) = table.error_destroy {
         let struct_size = size_of::<PLUGIN_Profiler_Error_Destroy_Args>();
         let mut args = PLUGIN_Profiler_Error_Destroy_Args { struct_size, private: ptr::null_mut(), error };
         // SAFETY: we own the error, and do not use it afterwards.
         guarded("PLUGIN_Profiler_Error_Destroy", || unsafe { function(&mut args) });
     }
-    Err(Error::new(Kind::Plugin(PJRT_Error_Code::UNKNOWN), format!("{name}: {}", said.trim_end())))
+    Err(Error::new(Kind::Plugin(PJRT_Error_Code::UNKNOWN), format!("{name}: {}", description.trim_end())))
 }
 
 #[cfg(test)]

@@ -27,8 +27,8 @@ pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
     if mlir.trim().is_empty() {
         return Err(Error::invalid("the program is empty"));
     }
-    if let Some(at) = mlir.find('\0') {
-        return Err(Error::invalid(format!("the program has a NUL byte at {at}; only MLIR text is accepted")));
+    if let Some(position) = mlir.find('\0') {
+        return Err(Error::invalid(format!("the program has a NUL byte at {position}; only MLIR text is accepted")));
     }
     // A `&str` cannot hold the magic number itself, but it may hold the result of a lossy conversion.
     if mlir.starts_with("ML\u{fffd}R") || mlir.starts_with("MLïR") {
@@ -105,14 +105,14 @@ fn check_dims(after: &str) -> Result<(), String> {
 fn closing(text: &str) -> usize {
     let mut depth = 1;
     let mut before = 0;
-    for (at, byte) in text.bytes().enumerate() {
+    for (position, byte) in text.bytes().enumerate() {
         match byte {
             b'<' => depth += 1,
             b'>' if before != b'-' => depth -= 1,
             _ => {}
         }
         if depth == 0 {
-            return at;
+            return position;
         }
         before = byte;
     }
@@ -178,8 +178,8 @@ fn blanks(mut text: &str) -> &str {
     }
 }
 
-fn line(text: &str, at: usize) -> usize {
-    text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1
+fn line(text: &str, position: usize) -> usize {
+    text.as_bytes()[..position].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 
 enum Text<'a> {
@@ -203,61 +203,61 @@ struct Word<'a> {
 /// Finds words outside of comments, and counts open brackets.
 struct Scanner<'a> {
     text: &'a str,
-    at: usize,
+    position: usize,
     before: u8,
     depth: usize,
 }
 
 impl<'a> Scanner<'a> {
     fn new(text: &'a str) -> Self {
-        Self { text, at: 0, before: 0, depth: 0 }
+        Self { text, position: 0, before: 0, depth: 0 }
     }
 
     fn next_word(&mut self) -> Option<Word<'a>> {
         let bytes = self.text.as_bytes();
-        let length = |from: usize, of: fn(u8) -> bool| {
-            let rest = &bytes[from..];
-            rest.iter().position(|&byte| !of(byte)).unwrap_or(rest.len())
+        let length = |begin: usize, is_part: fn(u8) -> bool| {
+            let rest = &bytes[begin..];
+            rest.iter().position(|&byte| !is_part(byte)).unwrap_or(rest.len())
         };
-        while let Some(&byte) = bytes.get(self.at) {
-            let (start, before) = (self.at, self.before);
-            let mut found = None;
-            self.at += 1;
+        while let Some(&byte) = bytes.get(self.position) {
+            let (start, before) = (self.position, self.before);
+            let mut text = None;
+            self.position += 1;
             match byte {
                 b'"' => {
-                    while let Some(&byte) = bytes.get(self.at) {
-                        self.at += if byte == b'\\' { 2 } else { 1 };
+                    while let Some(&byte) = bytes.get(self.position) {
+                        self.position += if byte == b'\\' { 2 } else { 1 };
                         if byte == b'"' {
                             break;
                         }
                     }
-                    found = self.text.get(start + 1..self.at.saturating_sub(1)).map(Text::Quoted);
+                    text = self.text.get(start + 1..self.position.saturating_sub(1)).map(Text::Quoted);
                 }
-                b'/' if bytes.get(self.at) == Some(&b'/') => {
-                    self.at += length(self.at, |byte| byte != b'\n');
+                b'/' if bytes.get(self.position) == Some(&b'/') => {
+                    self.position += length(self.position, |byte| byte != b'\n');
                     continue;
                 }
-                b'%' | b'@' | b'#' | b'!' | b'^' => self.at += length(self.at, in_name),
+                b'%' | b'@' | b'#' | b'!' | b'^' => self.position += length(self.position, in_name),
                 b'[' | b'(' | b'{' | b'<' => {
                     self.depth += 1;
                     if self.depth > DEEPEST {
-                        found = Some(Text::TooDeep);
+                        text = Some(Text::TooDeep);
                     }
                 }
                 // The arrow is not a bracket.
                 b'>' if bytes[..start].ends_with(b"-") => {}
                 b']' | b')' | b'}' | b'>' => self.depth = self.depth.saturating_sub(1),
                 b'a'..=b'z' | b'A'..=b'Z' | b'_' => {
-                    self.at += length(self.at, in_name);
-                    found = Some(Text::Bare(&self.text[start..self.at]));
+                    self.position += length(self.position, in_name);
+                    text = Some(Text::Bare(&self.text[start..self.position]));
                 }
                 _ => {}
             }
             if !byte.is_ascii_whitespace() {
                 self.before = byte;
             }
-            if let Some(text) = found {
-                let after = blanks(self.text.get(self.at..).unwrap_or(""));
+            if let Some(text) = text {
+                let after = blanks(self.text.get(self.position..).unwrap_or(""));
                 return Some(Word { text, start, before, after });
             }
         }

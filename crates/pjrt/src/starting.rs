@@ -55,11 +55,11 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
         // SAFETY: the function has no arguments, does not unwind, and is never unloaded.
         unsafe { libc::atexit(at_exit) };
     });
-    let left = place.left_behind();
-    if !left.is_empty() {
+    let leftovers = place.left_behind();
+    if !leftovers.is_empty() {
         fetch::mend(plugin)?;
         // Not earlier: if the file stays damaged, the next start must also know.
-        for path in left {
+        for path in leftovers {
             let _ = fs::remove_file(path);
         }
     }
@@ -77,11 +77,11 @@ extern "C" fn at_exit() {
     remove_marks(|_| true);
 }
 
-fn remove_marks(which: impl Fn(&Mark) -> bool) {
+fn remove_marks(is_selected: impl Fn(&Mark) -> bool) {
     // A process that exits does not wait for a thread that holds the lock.
     let Some(mut marks) = MARKS.try_lock() else { return };
     marks.retain(|mark| {
-        let remove = which(mark);
+        let remove = is_selected(mark);
         if remove {
             let _ = fs::remove_file(&mark.path);
         }

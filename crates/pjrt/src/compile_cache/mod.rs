@@ -182,9 +182,11 @@ impl CompileCache {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?,
         };
-        let loaded = entry::decode(&bytes).and_then(|(header, executable)| match header.key == key.digest() {
-            true => client.load(executable),
-            false => Err(Error::new(Kind::Corrupt, "the stored program does not match its file name")),
+        let loaded = entry::decode(&bytes).and_then(|(header, executable)| {
+            if header.key != key.digest() {
+                return Err(Error::new(Kind::Corrupt, "the stored program does not match its file name"));
+            }
+            client.load(executable)
         });
         match loaded {
             Ok(program) => {
@@ -267,8 +269,8 @@ impl CompileCache {
         let verify = |file: String| {
             let path = self.folder.join(file);
             let read = fs::read(&path).map_err(|error| Error::io("cannot read the entry", error));
-            let whole = read.and_then(|bytes| envelope::verify(entry::decode(&bytes)?.1));
-            whole.err().filter(|error| !error.is_not_found()).map(|error| error.during(path.display()))
+            let verified = read.and_then(|bytes| envelope::verify(entry::decode(&bytes)?.1));
+            verified.err().filter(|error| !error.is_not_found()).map(|error| error.during(path.display()))
         };
         Ok(self.files()?.into_iter().filter_map(verify).collect())
     }
@@ -355,20 +357,20 @@ mod tests {
 
     #[test]
     fn the_environment_chooses_the_folder_and_the_limit() {
-        let by = |folder: &str, limit: &str| {
+        let cache_for = |folder: &str, limit: &str| {
             CompileCache::from_variables(&|name| match name {
                 FOLDER => Some(folder.into()),
                 LIMIT => Some(limit.into()),
                 _ => Some("/home/me".into()),
             })
         };
-        assert!(by("off", "").unwrap().is_none());
-        assert_eq!(by("", "").unwrap().unwrap().folder(), Path::new("/home/me/fulmen/compile"));
-        let cache = by("/data/programs", "").unwrap().unwrap();
+        assert!(cache_for("off", "").unwrap().is_none());
+        assert_eq!(cache_for("", "").unwrap().unwrap().folder(), Path::new("/home/me/fulmen/compile"));
+        let cache = cache_for("/data/programs", "").unwrap().unwrap();
         assert_eq!((cache.folder(), cache.max_bytes()), (Path::new("/data/programs"), 4_096_000_000));
-        assert_eq!(by("here", " 20").unwrap().unwrap().max_bytes(), 20_000_000);
+        assert_eq!(cache_for("here", " 20").unwrap().unwrap().max_bytes(), 20_000_000);
         for wrong in ["20 MB", "-1", "1.5"] {
-            let error = by("here", wrong).unwrap_err();
+            let error = cache_for("here", wrong).unwrap_err();
             assert!(error.is_usage() && error.to_string().contains("FULMEN_COMPILE_CACHE_MB"), "{error}");
         }
     }

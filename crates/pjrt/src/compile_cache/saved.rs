@@ -106,8 +106,9 @@ impl SavedPrograms {
         let Ok(programs) = Programs::decode(body) else {
             return refuse("another version of Fulmen wrote it; save the programs again".to_owned());
         };
-        let now = key::of_machine(&client.topology()?)?;
-        let differ = programs.all.iter().map(|program| key::differences(&now, &key::part(&program.header.facts, true)));
+        let machine = key::of_machine(&client.topology()?)?;
+        let differ =
+            programs.all.iter().map(|program| key::differences(&machine, &key::part(&program.header.facts, true)));
         if let Some(lines) = differ.into_iter().find(|lines| !lines.is_empty()) {
             return refuse(format!(
                 "its programs were compiled for another machine: {}; save the programs again for this one",
@@ -132,8 +133,8 @@ impl SavedPrograms {
     /// # Errors
     /// The plugin does not load it.
     pub fn load(&self, client: &Client, key: &ProgramKey) -> Result<Option<LoadedExecutable>> {
-        let found = self.programs.all.iter().find(|program| program.header.key == key.digest());
-        let loaded = found.map(|program| client.load(&program.executable)).transpose();
+        let program = self.programs.all.iter().find(|program| program.header.key == key.digest());
+        let loaded = program.map(|program| client.load(&program.executable)).transpose();
         loaded.map_err(|error| error.during(self.path.display()))
     }
 

@@ -13,7 +13,7 @@ use crate::locate::Platform;
 const GOOGLE: &str = "0x1ae0";
 
 /// The device files of this kind, ordered by their numbers.
-pub(super) fn of(platform: Platform, roots: &Roots) -> Vec<PathBuf> {
+pub(super) fn device_files(platform: Platform, roots: &Roots) -> Vec<PathBuf> {
     match platform {
         Platform::Cpu => Vec::new(),
         Platform::Cuda => numbered(&roots.dev, "nvidia"),
@@ -33,14 +33,14 @@ pub(super) fn of(platform: Platform, roots: &Roots) -> Vec<PathBuf> {
 }
 
 /// Further remarks: the places without devices, and the kernel's information.
-pub(super) fn notes(platform: Platform, roots: &Roots, found: &[DeviceFile]) -> Vec<String> {
+pub(super) fn notes(platform: Platform, roots: &Roots, device_files: &[DeviceFile]) -> Vec<String> {
     let none_like = |folder: &Path, name: &str| format!("{}: not found", folder.join(name).display());
     let is_in = |file: &DeviceFile, folder: &Path| file.path.parent() == Some(folder);
     let mut notes = Vec::new();
     match platform {
         Platform::Cpu => {}
         Platform::Cuda => {
-            if found.is_empty() {
+            if device_files.is_empty() {
                 notes.push(none_like(&roots.dev, "nvidia*"));
             }
             let version = roots.proc.join("driver/nvidia/version");
@@ -51,10 +51,10 @@ pub(super) fn notes(platform: Platform, roots: &Roots, found: &[DeviceFile]) -> 
         }
         Platform::Tpu => {
             let vfio = roots.dev.join("vfio");
-            if !found.iter().any(|file| is_in(file, &roots.dev)) {
+            if !device_files.iter().any(|file| is_in(file, &roots.dev)) {
                 notes.push(none_like(&roots.dev, "accel*"));
             }
-            if !found.iter().any(|file| is_in(file, &vfio)) {
+            if !device_files.iter().any(|file| is_in(file, &vfio)) {
                 let others = numbered(&vfio, "").len();
                 notes.push(match others {
                     0 => none_like(&vfio, "*"),
@@ -82,7 +82,7 @@ pub(super) fn is_allowed(path: &Path) -> bool {
 
 /// The files in a folder whose names are `prefix` and a number, in numeric order.
 fn numbered(folder: &Path, prefix: &str) -> Vec<PathBuf> {
-    let mut found = fs::read_dir(folder)
+    let mut files = fs::read_dir(folder)
         .into_iter()
         .flatten()
         .flatten()
@@ -94,8 +94,8 @@ fn numbered(folder: &Path, prefix: &str) -> Vec<PathBuf> {
             number.parse::<u32>().ok().filter(|_| digits).map(|number| (number, entry.path()))
         })
         .collect::<Vec<_>>();
-    found.sort();
-    found.into_iter().map(|(_, path)| path).collect()
+    files.sort();
+    files.into_iter().map(|(_, path)| path).collect()
 }
 
 /// A PCI device.
@@ -109,7 +109,7 @@ struct PciDevice {
 /// Google's PCI devices, without the network cards and disks of its virtual machines.
 fn google_devices(sys: &Path) -> Vec<PciDevice> {
     let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
-    let mut found = fs::read_dir(sys.join("bus/pci/devices"))
+    let mut devices = fs::read_dir(sys.join("bus/pci/devices"))
         .into_iter()
         .flatten()
         .flatten()
@@ -125,6 +125,6 @@ fn google_devices(sys: &Path) -> Vec<PciDevice> {
                 .and_then(|link| Some(link.file_name()?.to_str()?.to_owned())),
         })
         .collect::<Vec<_>>();
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    found
+    devices.sort_by(|a, b| a.name.cmp(&b.name));
+    devices
 }

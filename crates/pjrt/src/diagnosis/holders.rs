@@ -31,9 +31,12 @@ pub struct Holders {
 impl fmt::Display for Holders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let this = std::process::id();
-        let name = |holder: &Holder| match holder.pid == this {
-            true => format!("this process ({this})"),
-            false => format!("process {} ({})", holder.pid, holder.name),
+        let name = |holder: &Holder| {
+            if holder.pid == this {
+                format!("this process ({this})")
+            } else {
+                format!("process {} ({})", holder.pid, holder.name)
+            }
         };
         match &self.processes[..] {
             [] => f.write_str("open in no visible process")?,
@@ -77,7 +80,7 @@ pub fn files_in_use(files: &[PathBuf], library: &str) -> (Vec<FilesInUse>, usize
 }
 
 /// The holders of each file.
-pub(super) fn of(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
+pub(super) fn holders(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
     let (processes, unseen) = if files.is_empty() { Default::default() } else { in_use(files, None, proc) };
     let holder = |process: &FilesInUse| Holder { pid: process.pid, name: process.name.clone() };
     let with = |file: &PathBuf| processes.iter().filter(|process| process.open.contains(file)).map(holder).collect();
@@ -85,14 +88,15 @@ pub(super) fn of(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
 }
 
 fn in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<FilesInUse>, usize) {
-    let wanted = files.iter().map(|file| fs::metadata(file).ok().map(|found| identity(&found))).collect::<Vec<_>>();
-    let (mut found, mut unseen) = (Vec::new(), 0);
+    let expected =
+        files.iter().map(|file| fs::metadata(file).ok().map(|metadata| identity(&metadata))).collect::<Vec<_>>();
+    let (mut processes, mut unseen) = (Vec::new(), 0);
     for pid in numbers(proc) {
         let Some(folder) = living_thread(&proc.join(pid.to_string())) else { continue };
-        let looked = open_files(&folder.join("fd"), files)
+        let inspected = open_files(&folder.join("fd"), files)
             .and_then(|open| Ok((open, library.map_or(Ok(Vec::new()), |library| mapped_files(&folder, library))?)));
-        let (identities, mapped) = match looked {
-            Ok(looked) => looked,
+        let (identities, mapped) = match inspected {
+            Ok(inspected) => inspected,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 unseen += 1;
                 continue;
@@ -100,16 +104,16 @@ fn in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<FilesIn
             // The process has ended.
             Err(_) => continue,
         };
-        let is_open = |wanted: &Option<_>| wanted.is_some_and(|wanted| identities.contains(&wanted));
-        let open = files.iter().zip(&wanted).filter(|(_, wanted)| is_open(wanted)).map(|(file, _)| file.clone());
-        let open = open.collect::<Vec<_>>();
+        let is_open = |expected: &Option<_>| expected.is_some_and(|expected| identities.contains(&expected));
+        let open = files.iter().zip(&expected).filter(|(_, expected)| is_open(expected));
+        let open = open.map(|(file, _)| file.clone()).collect::<Vec<_>>();
         if !open.is_empty() || !mapped.is_empty() {
             let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
             let name = if name.trim().is_empty() { "unknown" } else { name.trim() };
-            found.push(FilesInUse { pid, name: name.to_owned(), open, mapped });
+            processes.push(FilesInUse { pid, name: name.to_owned(), open, mapped });
         }
     }
-    (found, unseen)
+    (processes, unseen)
 }
 
 /// The entries of a folder whose names are numbers, in order.
@@ -141,7 +145,7 @@ fn open_files(fd: &Path, files: &[PathBuf]) -> io::Result<BTreeSet<(u64, u64)>> 
     for entry in fs::read_dir(fd)?.flatten() {
         let Ok(target) = fs::read_link(entry.path()) else { continue };
         if files.iter().any(|file| file.file_name() == target.file_name()) {
-            open.extend(fs::metadata(entry.path()).ok().map(|found| identity(&found)));
+            open.extend(fs::metadata(entry.path()).ok().map(|metadata| identity(&metadata)));
         }
     }
     Ok(open)
@@ -160,9 +164,10 @@ fn mapped_files(process: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
 
 /// The identity of a device file is its device; that of another file is the file itself.
 fn identity(metadata: &Metadata) -> (u64, u64) {
-    match metadata.file_type().is_char_device() {
+    if metadata.file_type().is_char_device() {
         // No file system has this number.
-        true => (u64::MAX, metadata.rdev()),
-        false => (metadata.dev(), metadata.ino()),
+        (u64::MAX, metadata.rdev())
+    } else {
+        (metadata.dev(), metadata.ino())
     }
 }

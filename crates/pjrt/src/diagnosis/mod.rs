@@ -93,7 +93,7 @@ pub fn explain(error: Error, platform: Platform, plugin: Option<&Path>) -> Error
 
 /// The existing device files of this kind. This is quick: nothing else is examined. A CPU has none.
 pub fn device_files(platform: Platform) -> Vec<PathBuf> {
-    files::of(platform, &Roots::default())
+    files::device_files(platform, &Roots::default())
 }
 
 /// The device files on a machine whose files are under `root`, and the processes that have them open. A CPU has none.
@@ -108,9 +108,9 @@ pub fn device_files_under(root: &Path, platform: Platform) -> Vec<DeviceFile> {
 }
 
 fn device_files_of(platform: Platform, roots: &Roots) -> Vec<DeviceFile> {
-    let paths = files::of(platform, roots);
+    let paths = files::device_files(platform, roots);
     let holders: Vec<_> = match platform {
-        Platform::Tpu => holders::of(&paths, &roots.proc).into_iter().map(Some).collect(),
+        Platform::Tpu => holders::holders(&paths, &roots.proc).into_iter().map(Some).collect(),
         Platform::Cpu | Platform::Cuda => vec![None; paths.len()],
     };
     let of_path = |(path, holders): (PathBuf, _)| DeviceFile { allowed: files::is_allowed(&path), path, holders };
@@ -167,12 +167,12 @@ impl Diagnosis {
 
     /// Prepends the diagnosis to an error. If the error repeats a part of the diagnosis, it is left out.
     fn before(&self, error: Error) -> Error {
-        let said = match &self.plugin {
+        let is_repeated = match &self.plugin {
             PluginState::Missing(why) | PluginState::Unusable { why, .. } => *why == error.to_string(),
             PluginState::Usable { .. } => false,
         };
-        let what = if said { String::new() } else { format!("\n  then: {}", indented(&error)) };
-        error.said_as(format!("{self}{what}"))
+        let suffix = if is_repeated { String::new() } else { format!("\n  then: {}", indented(&error)) };
+        error.with_message(format!("{self}{suffix}"))
     }
 
     fn headline(&self) -> String {

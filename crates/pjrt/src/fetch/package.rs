@@ -126,7 +126,7 @@ pub(crate) const CUDA: &[Package<'_>] = &[
 pub(crate) const CUDA: &[Package<'_>] = &[];
 
 /// The packages of a platform, the preferred one first.
-pub(crate) fn of(platform: Platform) -> Vec<Package<'static>> {
+pub(crate) fn packages(platform: Platform) -> Vec<Package<'static>> {
     match platform {
         Platform::Cpu => CPU.into_iter().collect(),
         Platform::Cuda => CUDA.to_vec(),

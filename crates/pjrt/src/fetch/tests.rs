@@ -69,16 +69,16 @@ impl Stage {
 
     /// The paths of everything below the cache folder.
     fn left(&self) -> Vec<String> {
-        fn walk(folder: &Path, root: &Path, found: &mut Vec<String>) {
+        fn walk(folder: &Path, root: &Path, paths: &mut Vec<String>) {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                found.push(entry.path().strip_prefix(root).unwrap().display().to_string());
-                walk(&entry.path(), root, found);
+                paths.push(entry.path().strip_prefix(root).unwrap().display().to_string());
+                walk(&entry.path(), root, paths);
             }
         }
-        let mut found = Vec::new();
-        walk(&self.cache(), &self.cache(), &mut found);
-        found.sort();
-        found
+        let mut paths = Vec::new();
+        walk(&self.cache(), &self.cache(), &mut paths);
+        paths.sort();
+        paths
     }
 
     fn fails(&self, pip: Vec<OsString>, expected: &[&str]) {
@@ -120,9 +120,11 @@ fn pip_and_the_user_are_told_which_wheel_is_meant() {
     let error = fetcher.get().unwrap_err().to_string();
     let flags = "--only-binary=:all: --python-version 3.13 --abi cp313 fake==1` on a machine with a network";
     assert!(error.contains(flags) && error.contains("or set TPU_LIBRARY_PATH to its path"), "{error}");
-    let told = fs::read_to_string(stage.folder.path().join("log")).unwrap();
-    assert!(told.starts_with("download --no-deps"), "{told}");
-    assert!(told.contains("--only-binary=:all: --ignore-requires-python --python-version 3.13 --abi cp313 --dest"));
+    let arguments = fs::read_to_string(stage.folder.path().join("log")).unwrap();
+    assert!(arguments.starts_with("download --no-deps"), "{arguments}");
+    assert!(
+        arguments.contains("--only-binary=:all: --ignore-requires-python --python-version 3.13 --abi cp313 --dest")
+    );
 }
 
 /// `python3 -m pip` runs a `pip.py` of the current folder, so the current folder must be our own.

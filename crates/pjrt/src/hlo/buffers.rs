@@ -24,8 +24,8 @@ pub struct LargeArray {
 impl Module {
     /// The `count` largest arrays, largest first. They need not be alive at the same time.
     pub fn largest_arrays(&self, count: usize) -> Vec<LargeArray> {
-        let times = Times::of(self);
-        let mut found = vec![];
+        let times = Times::new(self);
+        let mut arrays = vec![];
         for (i, computation) in self.computations.iter().enumerate() {
             if !times.is_scheduled(i) {
                 continue;
@@ -41,7 +41,7 @@ impl Module {
                 }
                 for array in instruction.shape.arrays() {
                     if array.memory_space == 0 {
-                        found.push(LargeArray {
+                        arrays.push(LargeArray {
                             ty: array.ty.clone(),
                             bytes: array.padded_bytes(),
                             name: instruction.name.clone(),
@@ -53,8 +53,8 @@ impl Module {
                 }
             }
         }
-        found.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-        found.truncate(count);
-        found
+        arrays.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        arrays.truncate(count);
+        arrays
     }
 }

@@ -95,8 +95,8 @@ impl Collective {
 impl Module {
     /// The collectives in program order.
     pub fn collectives(&self) -> Vec<Collective> {
-        let times = Times::of(self);
-        let mut found = vec![];
+        let times = Times::new(self);
+        let mut collectives = vec![];
         for (i, computation) in self.computations.iter().enumerate() {
             let runs = times.runs(i);
             if runs == 0 {
@@ -117,10 +117,10 @@ impl Module {
                 }
                 let bytes = payload(kind, instruction, computation.operands(instruction), group_size);
                 let (name, source) = (instruction.name.clone(), instruction.source.clone());
-                found.push(Collective { kind, name, bytes, group_size, times: runs, source });
+                collectives.push(Collective { kind, name, bytes, group_size, times: runs, source });
             }
         }
-        found
+        collectives
     }
 }
 

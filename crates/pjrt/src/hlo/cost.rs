@@ -20,7 +20,7 @@ impl Module {
     /// The cost of loops beyond the one iteration that the compiler counts. Zero if there are no loops, or if none has
     /// several iterations. A loop of unknown length counts as one iteration.
     pub fn cost_of_further_runs(&self) -> Cost {
-        let times = Times::of(self);
+        let times = Times::new(self);
         let mut total = Cost::default();
         for (i, computation) in self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i)) {
             let further = times.runs(i).saturating_sub(1) as f64;
@@ -38,7 +38,7 @@ impl Module {
     /// It is the minimum that each instruction must read and write there. Arrays that the compiler keeps on the chip
     /// are excluded. An instruction that reads an array several times counts once.
     pub fn main_memory_traffic(&self) -> f64 {
-        let times = Times::of(self);
+        let times = Times::new(self);
         let scheduled = (0..self.computations.len()).filter(|&i| times.is_scheduled(i));
         scheduled.fold(0.0, |total, i| {
             let computation = &self.computations[i];
@@ -51,7 +51,7 @@ impl Module {
     /// [`main_memory_traffic`](Module::main_memory_traffic). A fusion belongs to the line of its result. Instructions
     /// that the compiler has added or replaced belong to the line that first uses them, if there is one.
     pub fn cost_by_line(&self) -> BTreeMap<Option<Source>, Cost> {
-        let times = Times::of(self);
+        let times = Times::new(self);
         let mut lines: BTreeMap<Option<Source>, Cost> = BTreeMap::new();
         for (i, computation) in self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i)) {
             let runs = times.runs(i) as f64;
@@ -88,7 +88,7 @@ impl Module {
     /// The bytes that an instruction reads and writes.
     fn moved(&self, computation: &Computation, instruction: &Instruction) -> Moved {
         let operand = |n: usize| computation.operands(instruction).nth(n);
-        let read = || computation.operands(instruction).map(|operand| Moved::of(&operand.shape)).sum::<Moved>();
+        let read = || computation.operands(instruction).map(|operand| Moved::from_shape(&operand.shape)).sum::<Moved>();
         match instruction.opcode.as_str() {
             "parameter"
             | "constant"
@@ -107,15 +107,18 @@ impl Module {
             opcode if opcode.ends_with("-done") || opcode.ends_with("-update") => Moved::default(),
             // Its first result is the copy; the others are the source and a context.
             "copy-start" => match &instruction.shape {
-                Shape::Tuple(parts) => read() + parts.first().map(Moved::of).unwrap_or_default(),
-                shape => read() + Moved::of(shape),
+                Shape::Tuple(parts) => read() + parts.first().map(Moved::from_shape).unwrap_or_default(),
+                shape => read() + Moved::from_shape(shape),
             },
             "dynamic-slice" | "slice" | "gather" => {
-                let from = operand(0).map(|from| Moved::like(&instruction.shape, &from.shape)).unwrap_or_default();
-                from + Moved::of(&instruction.shape)
+                let source =
+                    operand(0).map(|source| Moved::in_memory_of(&instruction.shape, &source.shape)).unwrap_or_default();
+                source + Moved::from_shape(&instruction.shape)
             }
             "dynamic-update-slice" => match operand(1) {
-                Some(update) => Moved::of(&update.shape) + Moved::like(&update.shape, &instruction.shape),
+                Some(update) => {
+                    Moved::from_shape(&update.shape) + Moved::in_memory_of(&update.shape, &instruction.shape)
+                }
                 None => Moved::default(),
             },
             "fusion" => instruction
@@ -128,7 +131,7 @@ impl Module {
                 let non_null = read();
                 non_null + non_null
             }
-            _ => read() + Moved::of(&instruction.shape),
+            _ => read() + Moved::from_shape(&instruction.shape),
         }
     }
 
@@ -137,17 +140,19 @@ impl Module {
     fn moved_by_fusion(&self, fused: &Computation, result: &Shape) -> Moved {
         let mut total = Moved::default();
         for (i, parameter) in fused.instructions.iter().enumerate().filter(|(_, p)| p.opcode == "parameter") {
-            let whole = Moved::of(&parameter.shape);
+            let whole = Moved::from_shape(&parameter.shape);
             let users = fused.instructions.iter().filter(|user| user.operands.contains(&i));
             let read: Moved = users
                 .map(|user| match user.opcode.as_str() {
                     "dynamic-slice" | "slice" | "gather" if user.operands.first() == Some(&i) => {
-                        Moved::like(&user.shape, &parameter.shape)
+                        Moved::in_memory_of(&user.shape, &parameter.shape)
                     }
                     "dynamic-update-slice" if user.operands.first() == Some(&i) => Moved::default(),
                     // A nested fusion may do the slicing.
                     "fusion" => match user.called.first().map(|&inner| &self.computations[inner]) {
-                        Some(inner) if slices_its_parameter(inner) => Moved::like(&user.shape, &parameter.shape),
+                        Some(inner) if slices_its_parameter(inner) => {
+                            Moved::in_memory_of(&user.shape, &parameter.shape)
+                        }
                         _ => whole,
                     },
                     _ => whole,
@@ -158,9 +163,9 @@ impl Module {
         // The shape of the fusion itself has the memory of each result.
         let written = |i: &Instruction, shape: &Shape| match i.opcode.as_str() {
             "dynamic-update-slice" => {
-                fused.operands(i).nth(1).map(|update| Moved::like(&update.shape, shape)).unwrap_or_default()
+                fused.operands(i).nth(1).map(|update| Moved::in_memory_of(&update.shape, shape)).unwrap_or_default()
             }
-            _ => Moved::of(shape),
+            _ => Moved::from_shape(shape),
         };
         let root = fused.root();
         match (root.opcode.as_str(), result) {
@@ -195,7 +200,7 @@ struct Moved {
 }
 
 impl Moved {
-    fn of(shape: &Shape) -> Self {
+    fn from_shape(shape: &Shape) -> Self {
         shape.arrays().into_iter().fold(Self::default(), |moved, array| {
             let main = if array.memory_space == 0 { array.padded_bytes() as f64 } else { 0.0 };
             moved + Self { all: array.bytes() as f64, main }
@@ -203,7 +208,7 @@ impl Moved {
     }
 
     /// The bytes of `shape`, read from or written to the memory of `place`.
-    fn like(shape: &Shape, place: &Shape) -> Self {
+    fn in_memory_of(shape: &Shape, place: &Shape) -> Self {
         let all = shape.bytes() as f64;
         let is_main = place.arrays().first().is_some_and(|array| array.memory_space == 0);
         Self { all, main: if is_main { all } else { 0.0 } }

@@ -23,7 +23,7 @@ pub struct Loop {
 impl Module {
     /// The loops, inner ones before outer ones.
     pub fn loops(&self) -> Vec<Loop> {
-        let times = Times::of(self);
+        let times = Times::new(self);
         let mut loops = vec![];
         for (i, computation) in self.computations.iter().enumerate() {
             for (j, instruction) in computation.instructions.iter().enumerate() {
@@ -43,8 +43,7 @@ impl Module {
 
     /// The trip count of the loop at an instruction of a computation.
     fn trip_count(&self, computation: usize, instruction: usize) -> Option<u64> {
-        let at = &self.computations[computation];
-        let instruction = &at.instructions[instruction];
+        let instruction = &self.computations[computation].instructions[instruction];
         if let Some(count) = instruction.known_trip_count {
             return Some(count);
         }
@@ -101,8 +100,7 @@ impl Module {
     /// computation's state plus a constant.
     fn value(&self, frame: &Frame<'_>, instruction: usize, element: Option<usize>, steps: &Steps) -> Option<Value> {
         steps.take()?;
-        let at = &self.computations[frame.computation];
-        let i = &at.instructions[instruction];
+        let i = &self.computations[frame.computation].instructions[instruction];
         let operand = |n: usize| i.operands.get(n).copied();
         let follow = |n: usize, element| self.value(frame, operand(n)?, element, steps);
         match i.opcode.as_str() {
@@ -203,7 +201,7 @@ pub(super) struct Times {
 impl Times {
     /// A loop of unknown length counts as one iteration. Each branch of a conditional counts. The computation that a
     /// reduction or a sort applies to each element is part of that instruction and does not count.
-    pub(super) fn of(module: &Module) -> Self {
+    pub(super) fn new(module: &Module) -> Self {
         let mut runs = vec![0_u64; module.computations.len()];
         let mut scheduled = vec![false; module.computations.len()];
         (runs[module.entry], scheduled[module.entry]) = (1, true);
@@ -265,7 +263,7 @@ mod tests {
     fn counted(next: Vec<proto::Instruction>, root: i64) -> Option<u64> {
         let computation =
             |id, root_id, instructions| proto::Computation { name: format!("c{id}"), id, root_id, instructions };
-        let state = |at: i64| [instruction(at, "parameter", &[]), instruction(at + 1, "get-tuple-element", &[at])];
+        let state = |id: i64| [instruction(id, "parameter", &[]), instruction(id + 1, "get-tuple-element", &[id])];
         let mut body = state(10).to_vec();
         body.extend(next);
         body.push(instruction(99, "tuple", &[root]));

@@ -152,14 +152,15 @@ fn positions(dim: &proto::WindowDimension, input: u64, output: u64, kernel: u64)
     else {
         return all;
     };
-    let mut met = 0;
+    let mut hits = 0;
     for o in 0..output {
         for k in 0..kernel {
-            let at = o.saturating_mul(stride).saturating_add(k.saturating_mul(spread)).saturating_sub(dim.padding_low);
-            met += u64::from(at >= 0 && at % hole == 0 && at / hole < input);
+            let position =
+                o.saturating_mul(stride).saturating_add(k.saturating_mul(spread)).saturating_sub(dim.padding_low);
+            hits += u64::from(position >= 0 && position % hole == 0 && position / hole < input);
         }
     }
-    met
+    hits
 }
 
 /// A matrix product and its place in the program.
@@ -180,15 +181,15 @@ pub struct PlacedProduct {
 impl Module {
     /// The matrix products, including those in fusions.
     pub fn products(&self) -> Vec<PlacedProduct> {
-        let times = Times::of(self);
-        let mut found = vec![];
+        let times = Times::new(self);
+        let mut products = vec![];
         for (i, computation) in self.computations.iter().enumerate() {
             if times.runs(i) == 0 {
                 continue;
             }
             for instruction in &computation.instructions {
                 if let Some(product) = &instruction.product {
-                    found.push(PlacedProduct {
+                    products.push(PlacedProduct {
                         product: product.clone(),
                         name: instruction.name.clone(),
                         times: times.runs(i),
@@ -198,7 +199,7 @@ impl Module {
                 }
             }
         }
-        found
+        products
     }
 }
 

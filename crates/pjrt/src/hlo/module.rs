@@ -138,9 +138,9 @@ impl Computation {
         let mut instructions: Vec<Instruction> = Vec::with_capacity(computation.instructions.len());
         for instruction in &computation.instructions {
             let missing = |what: &str, id: i64| {
-                let by = &instruction.name;
+                let user = &instruction.name;
                 Error::broken(format!(
-                    "in the compiled program, {by} of {name} names {what} {id}, which does not exist"
+                    "in the compiled program, {user} of {name} names {what} {id}, which does not exist"
                 ))
             };
             let operands = instruction
@@ -219,11 +219,11 @@ impl Sources<'_> {
             return Some(Source { file: metadata.source_file.clone(), line });
         }
         // Numbers start at 1; 0 means none.
-        let at = |number: i32| usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
+        let position = |number: i32| usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
         let index = self.0?;
-        let frame = index.stack_frames.get(at(metadata.stack_frame_id)?)?;
-        let location = index.file_locations.get(at(frame.file_location_id)?)?;
-        let file = index.file_names.get(at(location.file_name_id)?)?;
+        let frame = index.stack_frames.get(position(metadata.stack_frame_id)?)?;
+        let location = index.file_locations.get(position(frame.file_location_id)?)?;
+        let file = index.file_names.get(position(location.file_name_id)?)?;
         Some(Source { file: file.clone(), line: u32::try_from(location.line).unwrap_or(0) })
     }
 }
@@ -270,10 +270,12 @@ fn group_size(instruction: &proto::Instruction) -> Option<usize> {
     let listed = |list: &proto::DeviceList| {
         largest(&list.replica_groups).or_else(|| list.iota_replica_group_list.as_ref().and_then(iota))
     };
-    let mut found = instruction.mesh_axes_device_list.as_ref().and_then(mesh);
-    found = found.or_else(|| instruction.iota_device_list.as_ref().and_then(iota));
-    found = found.or_else(|| instruction.collective_device_list.as_ref().and_then(listed));
-    found.or_else(|| largest(&instruction.replica_groups)).or(Some(0))
+    let mesh_size = instruction.mesh_axes_device_list.as_ref().and_then(mesh);
+    mesh_size
+        .or_else(|| instruction.iota_device_list.as_ref().and_then(iota))
+        .or_else(|| instruction.collective_device_list.as_ref().and_then(listed))
+        .or_else(|| largest(&instruction.replica_groups))
+        .or(Some(0))
 }
 
 fn is_collective(opcode: &str) -> bool {
@@ -334,7 +336,8 @@ mod tests {
             ..Default::default()
         };
         let module = Module::read(&module, 1).unwrap();
-        let lines: Vec<_> = module.entry().sources().into_iter().map(|source| source.map(|at| at.line)).collect();
+        let lines: Vec<_> =
+            module.entry().sources().into_iter().map(|source| source.map(|source| source.line)).collect();
         assert_eq!(lines, [Some(3), Some(3), Some(3), Some(4), None]);
     }
 

@@ -59,7 +59,7 @@ struct Caller {
 type Outcome<T> = std::result::Result<T, (PJRT_Error_Code, String)>;
 
 impl Caller {
-    fn of(store: Arc<dyn KeyValueStore>) -> Self {
+    fn new(store: Arc<dyn KeyValueStore>) -> Self {
         let store = SharedStore::new(store);
         let mut args = PJRT_Client_Create_Args::new();
         store.give(&mut args);
@@ -120,7 +120,7 @@ unsafe impl Sync for Caller {}
 
 #[test]
 fn values_come_back_as_they_were_put() {
-    let caller = Caller::of(Arc::new(Store::default()));
+    let caller = Caller::new(Arc::new(Store::default()));
     let large = (0..100_000).map(|i| i as u8).collect::<Vec<_>>();
     for (key, value) in [("text", &b"value"[..]), ("empty", b""), ("nul", b"\0a\0"), ("large", &large), ("", b"x")] {
         caller.put(key.as_bytes(), value).unwrap();
@@ -131,7 +131,7 @@ fn values_come_back_as_they_were_put() {
 
 #[test]
 fn each_failure_has_its_code_and_its_words() {
-    let caller = Caller::of(Arc::new(Store::default()));
+    let caller = Caller::new(Arc::new(Store::default()));
     let error = |code, message: &str| Some((code, message.to_owned()));
     caller.put(b"key", b"1").unwrap();
     assert_eq!(caller.put(b"key", b"2").err(), error(PJRT_Error_Code::ALREADY_EXISTS, "there before"));
@@ -147,7 +147,7 @@ fn each_failure_has_its_code_and_its_words() {
 
 #[test]
 fn a_panic_becomes_an_error() {
-    let caller = Caller::of(Arc::new(Store::default()));
+    let caller = Caller::new(Arc::new(Store::default()));
     let expected = (PJRT_Error_Code::INTERNAL, "the key-value store panicked".to_owned());
     assert_eq!(caller.get(b"panic", 1).unwrap_err(), expected);
     assert!(!callback::is_inside());
@@ -157,7 +157,7 @@ fn a_panic_becomes_an_error() {
 #[test]
 fn a_negative_time_is_a_long_one() {
     let store = Arc::new(Store::default());
-    let caller = Caller::of(store.clone());
+    let caller = Caller::new(store.clone());
     for timeout in [0, 1500, -1, i32::MIN] {
         caller.get(b"missing", timeout).unwrap_err();
     }
@@ -169,7 +169,7 @@ fn a_negative_time_is_a_long_one() {
 
 #[test]
 fn threads_ask_at_once() {
-    let caller = Caller::of(Arc::new(Store::default()));
+    let caller = Caller::new(Arc::new(Store::default()));
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let caller = &caller;
@@ -188,7 +188,7 @@ fn threads_ask_at_once() {
 fn the_store_ends_with_its_share() {
     let store = Arc::new(Store::default());
     let watch: Weak<Store> = Arc::downgrade(&store);
-    let caller = Caller::of(store);
+    let caller = Caller::new(store);
     caller.put(b"key", b"value").unwrap();
     assert!(watch.upgrade().is_some());
     drop(caller.store);
