@@ -1,5 +1,5 @@
-//! The custom loop as a peer: a process of this program that trains with `TrainStep` instead of `Trainer::fit`, a block of
-//! steps when it is told to.
+//! The custom loop as a peer: a process of this program that trains with `TrainStep` instead of `Trainer::fit`. It runs
+//! a block of steps on request.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};
@@ -14,7 +14,7 @@ use crate::workload::{Visit, Workload};
 /// The subcommand that starts this peer.
 pub(crate) const SUBCOMMAND: &str = "custom-loop";
 
-/// Steps between two reads of the logged values: the default of `fit`.
+/// Steps between two reads of the logged values; the default of `fit`.
 const READ_EVERY: u64 = 50;
 
 #[derive(clap::Args)]
