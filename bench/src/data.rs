@@ -169,17 +169,14 @@ struct Contender {
 
 impl Contender {
     fn start(way: &str, folder: &Path, workers: usize, python: &Python) -> Result<Contender, Box<dyn Error>> {
-        let mut command = match OURS_WAYS.contains(&way) {
-            true => {
-                let mut command = Command::new(env::current_exe()?);
-                command.args(["data", "--serve", way]);
-                command
-            }
-            false => {
-                let mut command = Command::new(found(python)?);
-                command.arg(Path::new(PEERS).join("data_peer.py")).args(["--way", way]);
-                command
-            }
+        let mut command = if OURS_WAYS.contains(&way) {
+            let mut command = Command::new(env::current_exe()?);
+            command.args(["data", "--serve", way]);
+            command
+        } else {
+            let mut command = Command::new(found(python)?);
+            command.arg(Path::new(PEERS).join("data_peer.py")).args(["--way", way]);
+            command
         };
         command.arg("--folder").arg(folder).arg("--workers").arg(workers.to_string());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;

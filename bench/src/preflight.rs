@@ -104,14 +104,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let Workload { name, batch, strategy, .. } = *workload;
         let slice = args.topology.clone().map_or_else(|| workload.topology.parse(), Ok)?;
         let ours = ours(workload, &slice)?;
-        let (peer, missing) = match args.no_peer {
-            true => (None, None),
-            false => match peer(workload, &slice) {
+        let (peer, missing) = if args.no_peer {
+            (None, None)
+        } else {
+            match peer(workload, &slice) {
                 Ok(peer) => (peer, None),
                 // The book needs complete tables.
                 Err(why) if args.book.is_some() => return Err(why),
                 Err(why) => (None, Some(why.to_string())),
-            },
+            }
         };
         if let Some((ours, peer)) = ours.as_ref().zip(peer.as_ref())
             && ours.parameters != peer.parameters

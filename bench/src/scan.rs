@@ -95,12 +95,13 @@ fn step(layers: usize, scanned: bool) -> Function {
     }
     Function::trace("step", &types, |p| {
         let (x, target, weights) = (&p[0], &p[1], &p[2..]);
-        let last = autocast(Some(DType::Bf16), || match scanned {
-            true => {
+        let last = autocast(Some(DType::Bf16), || {
+            if scanned {
                 let weights: Vec<&Tensor> = weights.iter().collect();
                 scan(&[x], &weights, |x, w| (vec![layer(&x[0], w)], vec![])).0.remove(0)
+            } else {
+                weights.chunks(WEIGHTS.len()).fold(x.clone(), |x, w| layer(&x, w))
             }
-            false => weights.chunks(WEIGHTS.len()).fold(x.clone(), |x, w| layer(&x, w)),
         });
         let error = last - target;
         let loss = (&error * &error).mean_all();
@@ -163,10 +164,10 @@ fn compile(args: &Args, platform: &str, form: Form, limit: Option<Duration>) -> 
         return Ok(None);
     }
     let output = child.wait_with_output()?;
-    match output.status.success() {
-        true => Ok(Some(String::from_utf8(output.stdout)?.trim().parse()?)),
-        false => Err(format!("compiling the {form} form for {platform}: {}", output.status).into()),
+    if !output.status.success() {
+        return Err(format!("compiling the {form} form for {platform}: {}", output.status).into());
     }
+    Ok(Some(String::from_utf8(output.stdout)?.trim().parse()?))
 }
 
 fn ends_within(child: &mut Child, limit: Duration) -> Result<bool, Box<dyn Error>> {

@@ -27,9 +27,10 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     let cached = data()?.cache(folder).workers(args.workers).open()?;
     let mut lines = vec![];
     for (name, workers) in [("decoded, no workers", 0), ("decoded, 1 worker", 1), ("cached, 1 worker", 1)] {
-        let fit = match name.starts_with("cached") {
-            true => train(cached.clone(), workers, args.steps, classes)?,
-            false => train(data()?, workers, args.steps, classes)?,
+        let fit = if name.starts_with("cached") {
+            train(cached.clone(), workers, args.steps, classes)?
+        } else {
+            train(data()?, workers, args.steps, classes)?
         };
         let (rate, share) = (fit.samples_per_second, fit.data_wait_share);
         println!("ResNet-18, {name}: {rate:.1} images/s, at most {:.2} % of step time waits for data", 100.0 * share);

@@ -68,9 +68,10 @@ impl Gpt {
 
     fn forward(&self, words: &Tensor) -> Tensor {
         let x = (self.words.forward(words) + self.positions.get()).to_dtype(self.dtype);
-        let x = match self.scanned {
-            true => scan_layers(&self.blocks, &x, |block, x| block.forward(x)),
-            false => self.blocks.iter().fold(x, |x, block| block.forward(&x)),
+        let x = if self.scanned {
+            scan_layers(&self.blocks, &x, |block, x| block.forward(x))
+        } else {
+            self.blocks.iter().fold(x, |x, block| block.forward(&x))
         };
         self.ln.forward(&x).matmul(&self.words.weight.get().t())
     }

@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn within_a_second_a_signal_that_is_no_ctrl_c_is_the_first_one_again() {
+    fn within_a_second_a_repeated_signal_other_than_ctrl_c_counts_once() {
         let (first, soon) = (Instant::now(), Duration::from_millis(999));
         let state = |running, stepped, requested| {
             let (grace, listeners) = (Duration::ZERO, vec![]);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_before_the_end_is_what_was_set_last() {
+    fn the_last_hook_runs_before_the_end() {
         let (done, first) = (Arc::new(Mutex::new(vec![])), Arc::new(Mutex::new(0)));
         let (list, number) = (done.clone(), first.clone());
         run_before_exit();
@@ -364,10 +364,10 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_is_ignored_or_caught_is_left_alone_and_the_others_are_not() {
+    fn only_signals_with_the_default_action_get_a_handler() {
         let nohup = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000004400\n";
         assert_eq!([SIGHUP, SIGINT].map(|number| is_default(nohup, number)), [false, true]);
         assert!(!is_default(nohup, SIGTERM), "caught");
-        assert!(is_default("", SIGHUP) && is_default("SigIgn:\tnone", SIGHUP), "where the system does not say it");
+        assert!(is_default("", SIGHUP) && is_default("SigIgn:\tnone", SIGHUP), "if the system does not report it");
     }
 }

@@ -21,9 +21,10 @@ pub(crate) fn listen(address: &str) -> Result<(TcpListener, String)> {
             ))
         })?
         .collect();
-    let candidates = match !is_loopback(host) && resolved.iter().all(|a| a.ip().is_loopback()) {
-        true => vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))],
-        false => resolved,
+    let candidates = if !is_loopback(host) && resolved.iter().all(|a| a.ip().is_loopback()) {
+        vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))]
+    } else {
+        resolved
     };
     let listener = TcpListener::bind(candidates.as_slice()).map_err(|e| {
         let hint = match e.kind() {

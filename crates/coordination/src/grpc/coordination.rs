@@ -244,10 +244,7 @@ impl Coordination {
     }
 
     fn check_present(&self) -> Result<()> {
-        match self.0.client.has_left() {
-            true => Err(Error::ended()),
-            false => Ok(()),
-        }
+        if self.0.client.has_left() { Err(Error::ended()) } else { Ok(()) }
     }
 }
 

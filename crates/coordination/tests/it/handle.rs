@@ -1,4 +1,4 @@
-//! One process, or two as threads of one: what the handle promises, and what it refuses.
+//! One process, or two as threads of one: the guarantees and the errors of the handle.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ fn builder(process: Process) -> Builder {
     Coordination::builder(process).timeouts(Timeouts { join: SOON, heartbeat: SOON })
 }
 
-/// Process 0 and whatever joins at its address on other threads.
+/// Process 0, and a function that joins at its address on other threads.
 fn with_others<T: Send + 'static>(
     count: usize,
     others: Vec<Box<dyn FnOnce(String) -> T + Send>>,
@@ -35,7 +35,7 @@ fn with_others<T: Send + 'static>(
     (zero.join().unwrap(), others)
 }
 
-/// What is there after a while.
+/// The value of `look` once it exists.
 fn soon<T>(look: impl Fn() -> Option<T>) -> T {
     let begun = std::time::Instant::now();
     loop {
@@ -83,7 +83,7 @@ fn a_value_is_waited_for_and_cannot_change() {
     assert!(changed.is_conflict() && changed.to_string().contains("has another value, from process 0"), "{changed}");
     let none = zero.get("never", Duration::from_millis(50)).unwrap_err();
     assert!(none.is_timeout() && none.to_string().contains("`never` within 0.05 s"), "{none}");
-    // Nothing of this was a failure of the run.
+    // None of this was a failure of the run.
     zero.health().unwrap();
     assert_eq!(zero.processes(), one.processes());
 }
@@ -106,7 +106,7 @@ fn a_barrier_names_who_is_missing() {
     let error = zero.barrier("b", Duration::from_millis(100)).unwrap_err();
     assert!(error.is_timeout() && error.processes() == [1], "{error:?}");
     assert!(error.to_string().contains("process 1 (") && error.to_string().contains("barrier `b`"), "{error}");
-    // No process passes a barrier on which the others gave up.
+    // No process passes a barrier that the others have given up.
     assert_eq!(one.barrier("b", SOON).unwrap_err(), error);
     let other = one.clone();
     let passes = thread::spawn(move || other.barrier("b", SOON));
@@ -123,7 +123,7 @@ fn of_two_that_disagree_both_are_named() {
     let error = zero.agree("fit", &facts("10"), SOON).unwrap_err();
     assert!(error.is_disagreement() && error.processes() == [0, 1], "{error:?}");
     assert_eq!(disagrees.join().unwrap().unwrap_err(), error);
-    // The run is over, and the handle says why.
+    // The run is over, and the handle has the error.
     assert_eq!(one.barrier("b", SOON).unwrap_err(), error);
     assert_eq!(one.health().unwrap_err(), error);
 }
@@ -173,10 +173,12 @@ fn a_process_without_further_turns_delays_no_other() {
     other.request("SIGTERM");
     assert_eq!(zero.get("halt/a", SOON).unwrap(), b"SIGTERM");
     drop(over);
-    // It learns, without the process that has gone, that the turn after the latest is the last.
+    // Even without the process that has ended, it learns that the turn after the latest is the
+    // last.
     assert_eq!(soon(|| other.turn().unwrap()), "SIGTERM");
 
-    // All turns of one are over, and then the other is asked to stop: it takes its last ones.
+    // One process has ended its last turn when the other is asked to stop: the other continues to
+    // its last turn.
     let (over, other) = (zero.halt("b"), one.halt("b"));
     drop(over);
     assert_eq!(one.get("halt/b", SOON).unwrap(), b"");
@@ -233,7 +235,7 @@ fn a_coordinator_that_is_not_there_is_told() {
     let error = join(free.to_string());
     assert!(error.is_timeout() && error.processes() == [0], "{error:?}");
     assert!(error.to_string().contains("within 2 s: Connection refused"), "{error}");
-    // Somebody who takes connections and says nothing.
+    // A server that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let error = join(silent.local_addr().unwrap().to_string());
     assert!(error.is_timeout() && error.to_string().contains("could not reach the coordinator"), "{error}");
@@ -250,7 +252,7 @@ fn a_taken_address_is_told() {
 #[test]
 fn the_coordinator_may_have_a_name_or_a_long_address() {
     let mut hosts = vec!["localhost"];
-    // Not every machine speaks version 6.
+    // Not every machine supports IPv6.
     hosts.extend(TcpListener::bind("[::1]:0").is_ok().then_some("[::1]"));
     for host in hosts {
         let alone = builder(Process::new(0, 1, format!("{host}:0")).unwrap()).join().unwrap();
@@ -264,7 +266,7 @@ fn time_outs_are_checked() {
     let join = |timeouts| Coordination::builder(Process::single()).timeouts(timeouts).join().unwrap_err();
     assert!(join(Timeouts { heartbeat: Duration::ZERO, ..Timeouts::default() }).is_usage());
     assert!(join(Timeouts { join: Duration::ZERO, ..Timeouts::default() }).is_usage());
-    // As long as one likes is not too long for the clock.
+    // Any duration is valid; the clock limits it.
     let longest = Timeouts { join: Duration::MAX, heartbeat: Duration::MAX };
     let alone = Coordination::builder(Process::single()).timeouts(longest).join().unwrap();
     alone.barrier("b", Duration::MAX).unwrap();

@@ -1,5 +1,5 @@
-//! Eight real processes on this machine: all well, one with another program, one late, one killed, the coordinator
-//! killed.
+//! Eight real processes on this machine: a good run, one with another program, one late, one
+//! killed, the coordinator killed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use fulmen_coordination::{Coordination, Process, Result, Timeouts};
 
 const COUNT: usize = 8;
 const LONG: Duration = Duration::from_secs(60);
-/// Above what a busy machine lets a process wait for its turn.
+/// Longer than a process waits for a processor on a busy machine.
 const HEARTBEAT: (&str, &str) = ("FULMEN_HEARTBEAT_TIMEOUT", "8");
 
 /// The process that the other tests start.
 #[test]
-#[ignore = "a part in the other tests"]
+#[ignore = "a task in the other tests"]
 fn member() {
     let Some(part) = std::env::var_os(PART) else { return };
     match play(&part.to_string_lossy()) {
@@ -45,7 +45,7 @@ fn play(part: &str) -> Result<()> {
     assert_eq!(coordination.processes().len(), COUNT);
     say("joined");
     match part {
-        // What a training run does.
+        // The calls of a training run.
         "train" => {
             if index == 0 {
                 coordination.put("run_dir", "version_3")?;
@@ -67,7 +67,7 @@ fn play(part: &str) -> Result<()> {
             coordination.health()?;
             coordination.shutdown(LONG)
         }
-        // Steps that need all processes; the fifth of them is asked to stop after some.
+        // Steps that need all processes. Process 5 is asked to stop after some of them.
         "stop together" => {
             let halt = coordination.halt("fit");
             let stopped = loop {
@@ -138,7 +138,8 @@ fn one_that_is_late_is_waited_for() {
 fn one_that_is_too_late_ends_all_with_its_name() {
     let mut troupe = Troupe::new("processes::member", COUNT);
     let short: &[(&str, &str)] = &[("FULMEN_JOIN_TIMEOUT", "4")];
-    // The last of those that are in time is the impatient one, and all end with it.
+    // Process 0 is the last one that joins in time. Its limit is short, and all processes end with
+    // it.
     (0..COUNT - 2).for_each(|index| troupe.start(index, "train", &[]));
     (0..COUNT - 2).for_each(|index| drop(troupe.wait_for(index, "joins")));
     troupe.start(COUNT - 2, "train", short);
@@ -147,11 +148,11 @@ fn one_that_is_too_late_ends_all_with_its_name() {
     troupe.start(COUNT - 1, "train", short);
     let late = &troupe.endings([COUNT - 1])[0];
     all_are(&troupe.endings([0]), "timeout [7]", &["process 7 has not joined within 4 s"]);
-    // The coordinator has gone, or is about to.
+    // The coordinator has ended, or is about to.
     assert!(late.starts_with("timeout ") && late.contains("process 7"), "{late}");
 }
 
-/// All eight have joined, and each waits in its own way.
+/// All eight have joined, and each waits in a different way.
 fn waiting(parts: [&str; COUNT]) -> Troupe {
     let mut troupe = Troupe::new("processes::member", COUNT);
     parts.iter().enumerate().for_each(|(index, part)| troupe.start(index, part, &[HEARTBEAT]));
@@ -161,7 +162,8 @@ fn waiting(parts: [&str; COUNT]) -> Troupe {
     troupe
 }
 
-/// What a step of `stop together` takes at least, how many there have been, and when the end is asked for.
+/// The minimum time of a step of `stop together`, the number of steps so far, and the time of the
+/// request to stop.
 const STEP: Duration = Duration::from_millis(20);
 static STEPS: AtomicU64 = AtomicU64::new(0);
 const ASKED: u64 = 10;
@@ -173,7 +175,7 @@ fn eight_processes_stop_after_the_same_step_within_a_second() {
     let stops: Vec<String> = (0..COUNT).map(|index| troupe.wait_for(index, "stopped ")).collect();
     assert!(stops.iter().all(|stop| *stop == stops[0]), "{stops:?}");
     let steps: u64 = stops[0].strip_prefix("SIGTERM after ").unwrap().parse().unwrap();
-    // Fifty steps take a second at least, on a busy machine more.
+    // Fifty steps take at least a second, and longer on a busy machine.
     assert!((ASKED..ASKED + 50).contains(&steps), "{steps}");
     all_are(&troupe.endings(0..COUNT), "well", &[]);
 }

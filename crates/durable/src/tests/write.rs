@@ -42,7 +42,7 @@ fn a_file_larger_than_the_disk_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn what_is_missing_is_counted() {
+fn the_error_says_how_much_space_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     let said = |kind: io::ErrorKind, bytes| explain(kind.into(), &path, bytes).to_string();
@@ -68,7 +68,7 @@ fn no_error_names_a_temporary_file() {
 }
 
 #[test]
-fn what_is_being_written_or_has_another_name_is_left_alone() {
+fn open_files_and_other_names_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let mut file = NewFile::create(&folder.path().join("file")).unwrap();
     let shards = NewFolder::create(&folder.path().join("shards")).unwrap();
@@ -93,7 +93,7 @@ fn what_is_being_written_or_has_another_name_is_left_alone() {
 }
 
 #[test]
-fn a_new_file_is_readable_as_any_other() {
+fn a_new_file_has_the_usual_permissions() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode();

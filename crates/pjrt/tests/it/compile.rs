@@ -1,4 +1,4 @@
-//! Compiling: what is refused, what the compiler tells of the program.
+//! Compiling: rejected programs and options, and the compiler's reports.
 
 use crate::common::*;
 use fulmen_pjrt::{Client, CompileOptions, Error, LoadedExecutable};

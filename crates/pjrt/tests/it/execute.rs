@@ -1,4 +1,4 @@
-//! Running: what is refused before the plugin sees it, and donation.
+//! Executing: rejected arguments, and donation.
 
 use crate::common::*;
 use fulmen_pjrt::{Argument, ElementType};

@@ -1,5 +1,4 @@
-//! Clients that are given a key-value store: by a plugin that uses it, which is written in C after the header, and by the
-//! CPU's, which does not.
+//! Clients with a key-value store: of a plugin in C that uses it, and of the CPU plugin, which does not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -39,7 +38,7 @@ fn c_plugin(folder: &tempfile::TempDir) -> Plugin {
 fn a_plugin_reaches_the_store_and_its_options_as_long_as_its_client_lives() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::default());
-    // What JAX gives the CUDA plugin.
+    // The options that JAX passes to the CUDA plugin.
     let options = [
         ("visible_devices", Value::IntList(vec![1, 3])),
         ("node_id", 1.into()),

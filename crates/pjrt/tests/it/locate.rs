@@ -1,4 +1,4 @@
-//! Where plugins are looked for. Each case runs in a process of its own, with its own variables.
+//! The search for plugins. Each case runs in a new process with its own variables.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn touch(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// `in_child` without the variables that a user may have set: empty ones count as not set.
+/// `in_child` without the user's variables: empty ones count as unset.
 fn in_clean_child(name: &str, variables: &[(&str, &str)]) -> String {
     let mut all =
         ["FULMEN_PJRT_PLUGIN", "TPU_LIBRARY_PATH", "FULMEN_OFFLINE", "VIRTUAL_ENV"].map(|name| (name, "")).to_vec();
@@ -24,7 +24,7 @@ fn in_clean_child(name: &str, variables: &[(&str, &str)]) -> String {
     in_child(name, &all)
 }
 
-/// A Python that knows one folder of packages.
+/// A Python with one folder of packages.
 fn python(environment: &Path, packages: &Path) {
     let program = environment.join("bin/python3");
     touch(&program);
@@ -92,7 +92,7 @@ fn the_cache_folder_comes_last_and_nothing_lists_every_place() {
         let parts = ["no PJRT plugin for tpu was found", "pip install libtpu", "FULMEN_PJRT_PLUGIN (not set)"];
         says(&error, &parts);
         says(&error, &["TPU_LIBRARY_PATH (not set)", &tpu, &cache]);
-        // What was fetched earlier is found, and nothing is fetched.
+        // An earlier download is found, and nothing is downloaded.
         #[cfg(target_arch = "x86_64")]
         {
             let fetched = variable("XDG_CACHE_HOME").join("fulmen/pjrt/libtpu-0.0.51/libtpu.so");

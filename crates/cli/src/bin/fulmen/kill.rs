@@ -73,10 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let gone = |outcome: &Outcome| matches!(outcome, Outcome::Ended | Outcome::Killed | Outcome::Gone);
     let ended = report.outcomes.iter().all(|(_, outcome)| gone(outcome)) && plan.spared.is_empty();
-    match ended && (report.is_free() || !pids.is_empty()) {
-        true => Ok(()),
-        false => Err(Error::new("the TPU is not free")),
-    }
+    if ended && (report.is_free() || !pids.is_empty()) { Ok(()) } else { Err(Error::new("the TPU is not free")) }
 }
 
 fn show(plan: &Plan) {
@@ -127,9 +124,10 @@ fn tell(report: &Report) {
         Some((_, Err(why))) => say!("{why}"),
         None => {}
     }
-    match report.is_free() {
-        true if report.left.unseen == 0 => say!("The TPU is free."),
-        _ => footer(&report.left),
+    if report.is_free() && report.left.unseen == 0 {
+        say!("The TPU is free.");
+    } else {
+        footer(&report.left);
     }
 }
 

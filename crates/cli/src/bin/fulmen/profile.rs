@@ -148,9 +148,10 @@ fn tell(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
     }
     say!("{} steps in {:.1} s", answer["steps"], answer["seconds"].as_f64().unwrap_or_default());
     for file in &files {
-        match file.ends_with(".pb") {
-            false => say!("{file}: open it in ui.perfetto.dev"),
-            true => say!("{file}: tensorboard --logdir {} shows it with the package xprof", run.display()),
+        if file.ends_with(".pb") {
+            say!("{file}: tensorboard --logdir {} shows it with the package xprof", run.display());
+        } else {
+            say!("{file}: open it in ui.perfetto.dev");
         }
     }
     if let Some(lost) = answer["lost_events"].as_u64().filter(|lost| *lost > 0) {

@@ -65,17 +65,19 @@ pub(crate) fn run(command: Command) -> Result<()> {
     match command {
         Command::Ls(Folders { folders, json }) => {
             let runs = read_all(&folders)?;
-            match json {
-                true => say!("{}", runs.iter().map(Run::as_json).collect::<Value>()),
-                false => list(&runs),
+            if json {
+                say!("{}", runs.iter().map(Run::as_json).collect::<Value>());
+            } else {
+                list(&runs);
             }
         }
         Command::Show { run, json } => {
             let run = Run::read(&run)?
                 .ok_or_else(|| Error::usage(format!("{} is not the folder of a run", run.display())))?;
-            match json {
-                true => say!("{}", run.as_json()),
-                false => show(&run),
+            if json {
+                say!("{}", run.as_json());
+            } else {
+                show(&run);
             }
         }
         Command::Compare(Folders { folders, json }) => {

@@ -57,9 +57,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut last = None;
     for look in looks {
-        match arguments.json {
-            true => say!("{}", look_json(&look)),
-            false => look.lines().iter().for_each(|line| say!("{line}")),
+        if arguments.json {
+            say!("{}", look_json(&look));
+        } else {
+            look.lines().iter().for_each(|line| say!("{line}"));
         }
         last = Some(look);
     }
