@@ -39,8 +39,8 @@ pub fn workload() -> Result<Workload, Box<dyn Error>> {
         return Err("this peer runs on one CPU device only".into());
     }
     let name = value("--workload").ok_or("--workload is missing")?;
-    let found = WORKLOADS.into_iter().find(|workload| workload.name == name);
-    found.ok_or_else(|| format!("this peer has no workload {name}").into())
+    let workload = WORKLOADS.into_iter().find(|workload| workload.name == name);
+    workload.ok_or_else(|| format!("this peer has no workload {name}").into())
 }
 
 /// The version of a library in a lock file.

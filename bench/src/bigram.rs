@@ -37,8 +37,8 @@ fn pairs(text: &Path, split: Split) -> Result<Vec<(usize, usize)>, Box<dyn Error
         let batch = batch?;
         let field = |name: &str| batch.field_index(name).ok_or_else(|| format!("the samples have no {name}"));
         let (inputs, labels) = (field("input_ids")?, field("labels")?);
-        let both = batch.values::<i32>(inputs)?.iter().zip(batch.values::<i32>(labels)?).take(batch.valid() * LENGTH);
-        pairs.extend(both.filter(|pair| *pair.1 >= 0).map(|(&byte, &next)| (byte as usize, next as usize)));
+        let bytes = batch.values::<i32>(inputs)?.iter().zip(batch.values::<i32>(labels)?).take(batch.valid() * LENGTH);
+        pairs.extend(bytes.filter(|pair| *pair.1 >= 0).map(|(&byte, &next)| (byte as usize, next as usize)));
     }
     Ok(pairs)
 }
@@ -62,10 +62,10 @@ impl Table {
     /// The mean loss if the frequency of a byte alone counts like `weight` observed bigrams.
     fn loss(&self, pairs: &[(usize, usize)], weight: f64) -> f64 {
         let all = self.bytes.iter().sum::<f64>() + BYTES as f64;
-        let seen: Vec<f64> = self.pairs.iter().map(|row| row.iter().sum()).collect();
+        let totals: Vec<f64> = self.pairs.iter().map(|row| row.iter().sum()).collect();
         let losses = pairs.iter().map(|&(byte, next)| {
             let any = (self.bytes[next] + 1.0) / all;
-            -((self.pairs[byte][next] + weight * any) / (seen[byte] + weight)).ln()
+            -((self.pairs[byte][next] + weight * any) / (totals[byte] + weight)).ln()
         });
         losses.sum::<f64>() / pairs.len() as f64
     }

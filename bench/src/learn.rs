@@ -130,10 +130,10 @@ impl Example {
             eprintln!("{program} {line}");
             let mut command = cargo("run", program, &args.profile);
             command.arg("--").args(line.split_whitespace()).arg("--json").current_dir(folder.path());
-            let said = last_line(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
+            let result = last_line(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
             if program == self.name && line.starts_with("test ") {
-                let value = said["metrics"][self.metric].as_f64();
-                values.push(value.ok_or_else(|| format!("{} gives no {}: {said}", self.name, self.metric))?);
+                let value = result["metrics"][self.metric].as_f64();
+                values.push(value.ok_or_else(|| format!("{} gives no {}: {result}", self.name, self.metric))?);
             }
         }
         let seconds = begin.elapsed().as_secs_f64();
@@ -179,9 +179,9 @@ fn last_line(command: &mut Command) -> Result<Value, Box<dyn Error>> {
 }
 
 /// Cargo with an example.
-fn cargo(what: &str, example: &str, profile: &str) -> Command {
+fn cargo(subcommand: &str, example: &str, profile: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args([what, "--quiet", "--profile", profile, "--package", example, "--manifest-path"]);
+    command.args([subcommand, "--quiet", "--profile", profile, "--package", example, "--manifest-path"]);
     command.arg(Path::new(ROOT).join("Cargo.toml"));
     command
 }

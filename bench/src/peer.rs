@@ -184,16 +184,16 @@ pub(crate) fn python_with(requirements: &str, name: &str, what: &str, newest: u3
     let python = environment.join("bin").join("python");
     // A finished installation is marked with a copy of its requirements, so that a changed pin installs again.
     let requirements = Path::new(PEERS).join(requirements);
-    let wanted = std::fs::read_to_string(&requirements)?;
+    let packages = std::fs::read_to_string(&requirements)?;
     let done = environment.join("installed");
-    if std::fs::read_to_string(&done).is_ok_and(|installed| installed == wanted) {
+    if std::fs::read_to_string(&done).is_ok_and(|installed| installed == packages) {
         return Ok(python);
     }
     eprintln!("Making the peers' Python environment ({what}, once) in {}", environment.display());
     let base = interpreter(newest)?;
     run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&environment))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))?;
-    std::fs::write(done, wanted)?;
+    std::fs::write(done, packages)?;
     Ok(python)
 }
 
@@ -221,8 +221,8 @@ fn interpreter(newest: u32) -> Result<PathBuf, Box<dyn Error>> {
         std::iter::once(PathBuf::from(format!("python3.{minor}"))).chain(installed.collect::<Vec<_>>())
     };
     let mut candidates = (10..=newest).rev().flat_map(of_version).chain([PathBuf::from("python3")]);
-    let found = candidates.find(runs);
-    found.ok_or_else(|| "there is no python3; install Python 3.11 or newer with pip".into())
+    let python = candidates.find(runs);
+    python.ok_or_else(|| "there is no python3; install Python 3.11 or newer with pip".into())
 }
 
 /// The folders of the versions that pyenv has installed.

@@ -58,8 +58,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 /// Adds the results in a text, which may contain other lines.
 fn read(text: &str, rows: &mut Vec<Row>) {
     for row in text.lines().filter_map(|line| serde_json::from_str::<Row>(line).ok()) {
-        let same = |other: &Row| (&other.suite, &other.name, &other.quantity) == (&row.suite, &row.name, &row.quantity);
-        match rows.iter().position(same) {
+        let is_same =
+            |other: &Row| (&other.suite, &other.name, &other.quantity) == (&row.suite, &row.name, &row.quantity);
+        match rows.iter().position(is_same) {
             Some(i) => rows[i] = row,
             None => rows.push(row),
         }
@@ -80,8 +81,8 @@ fn contenders<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
 fn table(rows: &[&Row]) -> String {
     let names = contenders(rows);
     let version = |name: &str| {
-        let found = rows.iter().flat_map(|row| &row.results).find(|result| result.name == name);
-        found.map_or("", |result| &*result.version)
+        let result = rows.iter().flat_map(|row| &row.results).find(|result| result.name == name);
+        result.map_or("", |result| &*result.version)
     };
     let heads = names.iter().map(|name| format!("{name} {}", version(name)).trim_end().to_owned());
     let mut lines = vec![
@@ -100,9 +101,9 @@ fn table(rows: &[&Row]) -> String {
     }
     let mut places: Vec<String> = vec![];
     for row in rows {
-        let here = &row.environment;
-        let commit = here.commit.as_deref().unwrap_or("of an unknown commit");
-        let place = format!("{} cores of {}, {commit}", here.cores, here.cpu);
+        let environment = &row.environment;
+        let commit = environment.commit.as_deref().unwrap_or("of an unknown commit");
+        let place = format!("{} cores of {}, {commit}", environment.cores, environment.cpu);
         if !places.contains(&place) {
             places.push(place);
         }

@@ -158,9 +158,12 @@ mod tests {
     fn a_row_is_a_sentence_and_a_line() {
         let row = Row::new("steps", "W1", "step", "ms").ours(&[1.0, 2.0, 3.0]).peer("jax", "0.12", &[4.0]);
         let row = row.peer("torch", "2.9", &[]).detail("devices", 8);
-        let said = row.to_string();
-        assert!(said.starts_with("W1, step: Fulmen 2 ms (1.5 to 2.5); jax 4 ms, ratio 0.500; devices 8"), "{said}");
-        assert!(said.ends_with("\n  without torch: nothing was measured"), "{said}");
+        let sentence = row.to_string();
+        assert!(
+            sentence.starts_with("W1, step: Fulmen 2 ms (1.5 to 2.5); jax 4 ms, ratio 0.500; devices 8"),
+            "{sentence}"
+        );
+        assert!(sentence.ends_with("\n  without torch: nothing was measured"), "{sentence}");
         let line = serde_json::to_string(&row).unwrap();
         let read: Row = serde_json::from_str(&line).unwrap();
         assert_eq!((read.ratio("jax"), read.ratio("torch")), (Some(0.5), None));

@@ -70,8 +70,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             workload.with_model(FirstStep { workload })?;
             continue;
         }
-        for (which, times) in ["first start", "second start"].into_iter().zip(race(name, args)?) {
-            let mut row = Row::new("startup", name, which, "s").ours(&times.ours);
+        for (quantity, times) in ["first start", "second start"].into_iter().zip(race(name, args)?) {
+            let mut row = Row::new("startup", name, quantity, "s").ours(&times.ours);
             row = row.detail("compilations", times.compilations);
             for (name, peer) in args.peers.iter().zip(times.peers) {
                 row = match peer.missing {

@@ -144,7 +144,7 @@ impl Visit for Racing {
         let Racing { race: Race { workload, devices, rounds, num_workers }, peers, missing } = self;
         let loader = workload.loader(num_workers)?;
         peers.iter().try_for_each(|peer| check_alike(&workload, model, peer))?;
-        let said: Vec<_> = peers.iter().map(|peer| (peer.name.clone(), peer.ready.version.clone())).collect();
+        let versions: Vec<_> = peers.iter().map(|peer| (peer.name.clone(), peer.ready.version.clone())).collect();
 
         let folder = tempfile::tempdir()?;
         let untimed = peers.iter().map(|_| PeerTimes::default()).collect();
@@ -164,7 +164,7 @@ impl Visit for Racing {
         let times = times.lock().unwrap_or_else(PoisonError::into_inner);
         let mut row = Row::new("steps", on(workload.name, devices), "step", "ms").ours(&times.ours);
         let mut losses = Map::new();
-        for ((name, version), times) in said.iter().zip(&times.peers) {
+        for ((name, version), times) in versions.iter().zip(&times.peers) {
             row = match &times.failed {
                 Some(why) => row.missing(name, why),
                 None => {

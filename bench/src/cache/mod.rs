@@ -55,18 +55,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         None => tempfile::tempdir()?,
     };
     let mut report = Map::new();
-    let asked = |part: &str| args.parts.iter().any(|asked| asked == part);
+    let is_selected = |part: &str| args.parts.iter().any(|selected| selected == part);
     for (part, measure) in [("pictures", pictures::run as Measure), ("training", training::run)] {
         match &args.images {
-            Some(images) if asked(part) => {
+            Some(images) if is_selected(part) => {
                 report.insert(part.to_owned(), measure(args, images, &temporary.path().join(part))?);
             }
             Some(_) => {}
-            None if asked(part) => eprintln!("{part}: skipped, because --images is not given"),
+            None if is_selected(part) => eprintln!("{part}: skipped, because --images is not given"),
             None => {}
         }
     }
-    if asked("small") {
+    if is_selected("small") {
         report.insert("small".to_owned(), small::run(args, &temporary.path().join("small"))?);
     }
     if args.json {

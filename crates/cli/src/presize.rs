@@ -176,11 +176,11 @@ impl Presize {
         progress.begin("pre-sizing", bytes);
         for round in rest.chunks(ROUND * threads.max(1)) {
             let done = in_parallel(round, threads, |&index| {
-                let at = |error: Error| error.at_sample(index as u64, Some(images.origin(index)));
-                let file = images.get(index).map_err(at)?.bytes;
+                let with_sample = |error: Error| error.at_sample(index as u64, Some(images.origin(index)));
+                let file = images.get(index).map_err(with_sample)?.bytes;
                 let small = catch_unwind(AssertUnwindSafe(|| self.shrink(file)));
                 let small = small.unwrap_or_else(|payload| Err(panicked("decoding the image panicked", payload)));
-                Ok(small.map_err(at))
+                Ok(small.map_err(with_sample))
             })?;
             for (&index, done) in round.iter().zip(done) {
                 match done {

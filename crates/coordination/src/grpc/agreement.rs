@@ -149,12 +149,12 @@ mod tests {
         facts.extend(vec![vec![("program", "y")]; 13]);
         let facts: Vec<&[(&str, &str)]> = facts.iter().map(Vec::as_slice).collect();
         let all = (0..).zip(facts.iter().map(|f| f.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()));
-        let found = compare(&all.collect(), |i| i.to_string()).unwrap_err();
+        let disagreement = compare(&all.collect(), |i| i.to_string()).unwrap_err();
         let cut = "x".repeat(200);
         assert_eq!(
-            found.message,
+            disagreement.message,
             format!("`program`: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more have {cut}…, the other 13 have y")
         );
-        assert_eq!(found.processes, (0..12).collect::<Vec<_>>());
+        assert_eq!(disagreement.processes, (0..12).collect::<Vec<_>>());
     }
 }

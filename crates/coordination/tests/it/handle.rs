@@ -19,11 +19,13 @@ fn with_others<T: Send + 'static>(
     count: usize,
     others: Vec<Box<dyn FnOnce(String) -> T + Send>>,
 ) -> (Result<Coordination>, Vec<T>) {
-    let (tell, told) = channel();
+    let (send_address, addresses) = channel();
     let zero = thread::spawn(move || {
-        builder(Process::new(0, count, "127.0.0.1:0")?).on_listening(move |a| tell.send(a.to_owned()).unwrap()).join()
+        builder(Process::new(0, count, "127.0.0.1:0")?)
+            .on_listening(move |a| send_address.send(a.to_owned()).unwrap())
+            .join()
     });
-    let address = told.recv().unwrap();
+    let address = addresses.recv().unwrap();
     let others: Vec<_> = others
         .into_iter()
         .map(|other| {
@@ -39,8 +41,8 @@ fn with_others<T: Send + 'static>(
 fn soon<T>(look: impl Fn() -> Option<T>) -> T {
     let begun = std::time::Instant::now();
     loop {
-        if let Some(found) = look() {
-            return found;
+        if let Some(value) = look() {
+            return value;
         }
         assert!(begun.elapsed() < SOON, "it never comes");
         thread::sleep(Duration::from_millis(5));
@@ -48,7 +50,7 @@ fn soon<T>(look: impl Fn() -> Option<T>) -> T {
 }
 
 fn pair() -> (Coordination, Coordination) {
-    let (zero, mut one) = with_others(2, vec![Box::new(|at| builder(Process::new(1, 2, at)?).join())]);
+    let (zero, mut one) = with_others(2, vec![Box::new(|address| builder(Process::new(1, 2, address)?).join())]);
     (zero.unwrap(), one.remove(0).unwrap())
 }
 
@@ -197,7 +199,7 @@ fn a_run_that_fails_ends_the_turns() {
 
 #[test]
 fn a_second_process_with_an_index_is_refused() {
-    let join = |at: String| builder(Process::new(1, 2, at)?).join();
+    let join = |address: String| builder(Process::new(1, 2, address)?).join();
     let (zero, ones) = with_others(2, vec![Box::new(join), Box::new(join)]);
     let zero = zero.unwrap();
     let (joined, refused): (Vec<_>, Vec<_>) = ones.into_iter().partition(Result::is_ok);
@@ -214,12 +216,12 @@ fn a_second_process_with_an_index_is_refused() {
 fn a_process_of_another_run_is_refused() {
     let (zero, others) = with_others::<Result<Coordination>>(
         2,
-        vec![Box::new(|at| {
-            let stranger = builder(Process::new(1, 3, at.clone())?).join().unwrap_err();
+        vec![Box::new(|address| {
+            let stranger = builder(Process::new(1, 3, address.clone())?).join().unwrap_err();
             assert!(stranger.is_refused() && stranger.to_string().contains("expects 3 processes"), "{stranger}");
-            let stranger = builder(Process::new(1, 2, at.clone())?.with_run_id("old")).join().unwrap_err();
+            let stranger = builder(Process::new(1, 2, address.clone())?.with_run_id("old")).join().unwrap_err();
             assert!(stranger.is_refused() && stranger.to_string().contains("the run `old`"), "{stranger}");
-            builder(Process::new(1, 2, at)?).join()
+            builder(Process::new(1, 2, address)?).join()
         })],
     );
     let _pair = (zero.unwrap(), others.into_iter().next().unwrap().unwrap());
@@ -228,9 +230,9 @@ fn a_process_of_another_run_is_refused() {
 #[test]
 fn a_coordinator_that_is_not_there_is_told() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let join = |at: String| {
+    let join = |address: String| {
         let timeouts = Timeouts { join: Duration::from_secs(2), ..Timeouts::default() };
-        Coordination::builder(Process::new(1, 2, at).unwrap()).timeouts(timeouts).join().unwrap_err()
+        Coordination::builder(Process::new(1, 2, address).unwrap()).timeouts(timeouts).join().unwrap_err()
     };
     let error = join(free.to_string());
     assert!(error.is_timeout() && error.processes() == [0], "{error:?}");

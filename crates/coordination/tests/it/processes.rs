@@ -189,7 +189,7 @@ fn one_that_is_killed_ends_all_with_its_name() {
     let pid = format!("pid {}", troupe.pid(4));
     troupe.kill(4);
     let others = (0..COUNT).filter(|&index| index != 4);
-    all_are(&troupe.endings(others), "peer lost [4]", &["process 4 (", &pid, "has not been heard of for 8 s"]);
+    all_are(&troupe.endings(others), "peer lost [4]", &["process 4 (", &pid, "has not sent a heartbeat for 8 s"]);
 }
 
 #[test]

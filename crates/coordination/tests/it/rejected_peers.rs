@@ -29,12 +29,12 @@ fn builder(index: usize, address: &str, token: Option<&str>) -> Builder {
 /// coordinator's address before the second process joins, and returns the address at which that
 /// process joins.
 fn run(host: &str, meanwhile: impl FnOnce(&str) -> String) -> (Coordination, Coordination, Receiver<String>) {
-    let ((tell, told), (report, reports)) = (channel(), channel());
+    let ((send_address, addresses), (report, reports)) = (channel(), channel());
     let zero = builder(0, &format!("{host}:0"), Some(TOKEN))
-        .on_listening(move |address| tell.send(address.to_owned()).unwrap())
+        .on_listening(move |address| send_address.send(address.to_owned()).unwrap())
         .on_refused(move |refusal| report.send(refusal.to_owned()).unwrap());
     let zero = thread::spawn(move || zero.join().unwrap());
-    let one = builder(1, &meanwhile(&told.recv().unwrap()), Some(TOKEN)).join().unwrap();
+    let one = builder(1, &meanwhile(&addresses.recv().unwrap()), Some(TOKEN)).join().unwrap();
     (zero.join().unwrap(), one, reports)
 }
 
@@ -87,10 +87,11 @@ fn a_process_with_another_token_or_none_is_refused() {
 
 #[test]
 fn a_process_with_a_token_does_not_join_a_coordinator_without_one() {
-    let (tell, told) = channel();
-    let zero = builder(0, "127.0.0.1:0", None).on_listening(move |address| tell.send(address.to_owned()).unwrap());
+    let (send_address, addresses) = channel();
+    let zero =
+        builder(0, "127.0.0.1:0", None).on_listening(move |address| send_address.send(address.to_owned()).unwrap());
     let zero = thread::spawn(move || zero.join().map(drop));
-    let address = told.recv().unwrap();
+    let address = addresses.recv().unwrap();
     let error = builder(1, &address, Some(TOKEN)).join().unwrap_err();
     assert!(error.is_refused() && error.to_string().contains("has another token, or none"), "{error}");
     // On loopback, processes without a token can join each other.

@@ -45,12 +45,12 @@ fn a_file_larger_than_the_disk_is_refused_before_anything_is_written() {
 fn the_error_says_how_much_space_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
-    let said = |kind: io::ErrorKind, bytes| explain(kind.into(), &path, bytes).to_string();
-    let full = said(io::ErrorKind::StorageFull, Some(1 << 60));
+    let message = |kind: io::ErrorKind, bytes| explain(kind.into(), &path, bytes).to_string();
+    let full = message(io::ErrorKind::StorageFull, Some(1 << 60));
     assert!(full.contains("the file needs 1152921.5 TB and the disk has") && full.ends_with("are missing"), "{full}");
-    assert!(said(io::ErrorKind::StorageFull, None).ends_with("that the disk has free"));
-    assert!(said(io::ErrorKind::QuotaExceeded, Some(1500)).ends_with("; the file needs 1.5 kB"));
-    assert_eq!(said(io::ErrorKind::PermissionDenied, Some(1)), "permission denied");
+    assert!(message(io::ErrorKind::StorageFull, None).ends_with("that the disk has free"));
+    assert!(message(io::ErrorKind::QuotaExceeded, Some(1500)).ends_with("; the file needs 1.5 kB"));
+    assert_eq!(message(io::ErrorKind::PermissionDenied, Some(1)), "permission denied");
 }
 
 #[test]

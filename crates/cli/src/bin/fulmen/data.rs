@@ -223,8 +223,8 @@ fn tell(manifest: &Manifest) {
         say!("{} classes", manifest.classes.len());
     }
     for warning in manifest.warnings.iter().take(20) {
-        let of = if warning.sample.is_empty() { String::new() } else { format!("{}: ", warning.sample) };
-        say!("warning: {of}{}", warning.what);
+        let prefix = if warning.sample.is_empty() { String::new() } else { format!("{}: ", warning.sample) };
+        say!("warning: {prefix}{}", warning.what);
     }
     if manifest.warnings.len() > 20 {
         say!("{} more warnings are in manifest.json", manifest.warnings.len() - 20);

@@ -339,15 +339,15 @@ fn of_validation(runs: &[Run]) -> Vec<String> {
             names.push(name.clone());
         }
     }
-    let of = |part: &str| {
+    let containing = |part: &str| {
         names.iter().filter(|name| name.contains(part) && !name.contains('/')).cloned().collect::<Vec<_>>()
     };
-    let mut found = of("val");
-    if found.is_empty() {
-        found = of("loss");
+    let mut metrics = containing("val");
+    if metrics.is_empty() {
+        metrics = containing("loss");
     }
-    found.truncate(3);
-    found
+    metrics.truncate(3);
+    metrics
 }
 
 fn best(run: &Run, name: &str) -> String {

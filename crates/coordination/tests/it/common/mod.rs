@@ -27,7 +27,7 @@ struct Actor {
     index: usize,
     child: Child,
     lines: Receiver<String>,
-    said: Vec<String>,
+    output: Vec<String>,
 }
 
 /// A failing test leaves no process behind.
@@ -45,10 +45,10 @@ impl Troupe {
 
     /// Starts a process that runs the ignored test `member` with a task. Process 0 comes first and
     /// reports its address.
-    pub(crate) fn start(&mut self, index: usize, part: &str, variables: &[(&str, &str)]) {
+    pub(crate) fn start(&mut self, index: usize, task: &str, variables: &[(&str, &str)]) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", self.member, "--ignored", "--nocapture"])
-            .env(PART, part)
+            .env(PART, task)
             .env("FULMEN_COORDINATOR", &self.coordinator)
             .env("FULMEN_PROCESS_ID", index.to_string())
             .env("FULMEN_NUM_PROCESSES", self.count.to_string())
@@ -59,7 +59,7 @@ impl Troupe {
             .spawn()
             .unwrap();
         let (send, lines) = channel();
-        let told = send.clone();
+        let send_address = send.clone();
         let output = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
@@ -74,11 +74,11 @@ impl Troupe {
                 eprintln!("[process {index}] {line}");
                 // A process also prints its address by itself.
                 if let Some(address) = line.strip_prefix("the coordinator listens at ") {
-                    let _ = told.send(format!("listening {address}"));
+                    let _ = send_address.send(format!("listening {address}"));
                 }
             }
         });
-        self.actors.push(Actor { index, child, lines, said: Vec::new() });
+        self.actors.push(Actor { index, child, lines, output: Vec::new() });
         if index == 0 {
             self.coordinator = self.wait_for(0, "listening ");
         }
@@ -91,7 +91,7 @@ impl Troupe {
     /// Waits for an output line of a process that starts like this, and returns the rest.
     pub(crate) fn wait_for(&mut self, index: usize, start: &str) -> String {
         let rest = self.says_within(STUCK, index, start);
-        rest.unwrap_or_else(|| panic!("process {index} is stuck after {:?}", self.actor(index).said))
+        rest.unwrap_or_else(|| panic!("process {index} is stuck after {:?}", self.actor(index).output))
     }
 
     /// Like [`Troupe::wait_for`], with a time limit.
@@ -99,13 +99,13 @@ impl Troupe {
         let actor = self.actor(index);
         let begun = Instant::now();
         loop {
-            if let Some(line) = actor.said.iter().find_map(|line| line.strip_prefix(start)) {
+            if let Some(line) = actor.output.iter().find_map(|line| line.strip_prefix(start)) {
                 return Some(line.to_owned());
             }
             match actor.lines.recv_timeout(time.saturating_sub(begun.elapsed())) {
-                Ok(line) => actor.said.push(line),
+                Ok(line) => actor.output.push(line),
                 Err(RecvTimeoutError::Timeout) => return None,
-                Err(RecvTimeoutError::Disconnected) => panic!("process {index} ended after {:?}", actor.said),
+                Err(RecvTimeoutError::Disconnected) => panic!("process {index} ended after {:?}", actor.output),
             }
         }
     }
@@ -138,7 +138,7 @@ impl Troupe {
 }
 
 /// Prints a line for the test, in a process of a troupe.
-pub(crate) fn say(what: impl std::fmt::Display) {
+pub(crate) fn say(line: impl std::fmt::Display) {
     // The test harness may be in the middle of a line.
-    println!("\n@{what}");
+    println!("\n@{line}");
 }
