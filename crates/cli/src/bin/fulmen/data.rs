@@ -200,7 +200,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
                 }
             };
             drop(reporter);
-            tell(&manifest);
+            print_manifest(&manifest);
             Ok(())
         }
         Command::Presize(arguments) => crate::presize::run(arguments),
@@ -208,7 +208,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
     }
 }
 
-fn tell(manifest: &Manifest) {
+fn print_manifest(manifest: &Manifest) {
     for split in &manifest.splits {
         let tokens = split.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
         say!(

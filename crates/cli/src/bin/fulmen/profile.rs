@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(error) = answer["error"].as_str() {
         return Err(Error::new(format!("the training could not write a trace into {}: {error}", folder.display())));
     }
-    tell(&run, &folder, answer, arguments.json);
+    print_answer(&run, &folder, answer, arguments.json);
     Ok(())
 }
 
@@ -133,7 +133,7 @@ fn wait_until(within: Duration, mut is_there: impl FnMut() -> bool) -> bool {
     true
 }
 
-fn tell(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
+fn print_answer(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
     let files: Vec<String> = answer["files"]
         .as_array()
         .into_iter()
