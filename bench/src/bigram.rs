@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_knows_what_always_follows() {
+    fn a_table_predicts_a_byte_that_always_follows() {
         let text: Vec<usize> = b"abababab".iter().map(|&byte| usize::from(byte)).collect();
         let pairs: Vec<_> = text.windows(2).map(|pair| (pair[0], pair[1])).collect();
         let table = Table::count(&pairs);

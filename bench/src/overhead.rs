@@ -173,7 +173,7 @@ mod tests {
     use crate::row::OURS;
 
     #[test]
-    fn a_short_fit_tells_the_time_and_the_memory() {
+    fn a_short_fit_measures_time_and_memory() {
         let [host, grown] = empty_steps(200).unwrap();
         assert!(host.median(OURS).unwrap() > 0.0, "{host}");
         assert!(grown.median(OURS).is_some(), "{grown}");

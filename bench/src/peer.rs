@@ -238,13 +238,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_no_peer_has_is_refused() {
+    fn an_unknown_peer_is_refused() {
         assert_eq!(check(&NAMES.map(String::from)), Ok(()));
         assert!(check(&["keras".to_owned()]).unwrap_err().starts_with("there is no peer keras; there are jax, torch"));
     }
 
     #[test]
-    fn every_file_of_requirements_is_there() {
+    fn every_requirements_file_exists() {
         for name in ["jax", "torch", "data", "curves"] {
             assert!(Path::new(PEERS).join(format!("{name}_requirements.txt")).is_file(), "{name}");
         }

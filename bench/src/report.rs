@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_result_counts_and_a_missing_peer_is_told() {
+    fn the_later_result_counts_and_a_missing_peer_is_reported() {
         let rows = rows();
         let table = table(&rows.iter().collect::<Vec<_>>());
         let lines: Vec<&str> = table.lines().collect();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_chapter_is_replaced_and_the_picture_is_next_to_it() {
+    fn a_part_of_a_chapter_is_replaced_with_a_chart_next_to_it() {
         let folder = tempfile::tempdir().unwrap();
         let (book, file) = (folder.path().join("book.md"), folder.path().join("lines"));
         fs::write(&book, "a `<!-- bench steps -->` line\n<!-- bench steps -->\nold\n<!-- end of bench steps -->\nb\n")

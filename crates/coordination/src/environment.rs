@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_single_process() {
+    fn without_variables_there_is_a_single_process() {
         check(&[], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
         check(&[("FULMEN_COORDINATOR", " ")], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
         check(&[("TPU_WORKER_HOSTNAMES", "localhost")], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_and_wrong_variables_are_named() {
         check(
             &[("FULMEN_PROCESS_ID", "3")],
             expect![
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn several_processes_on_a_host_are_told_by_their_addresses() {
+    fn several_processes_on_a_host_have_addresses() {
         check(
             &[
                 ("TPU_WORKER_HOSTNAMES", "localhost"),

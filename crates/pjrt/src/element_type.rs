@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_there_and_back() {
+    fn numbers_survive_a_round_trip() {
         for &element in ElementType::ALL {
             assert_eq!(ElementType::from_raw(element.to_raw()).unwrap(), element);
         }

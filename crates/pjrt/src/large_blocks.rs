@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn another_program_takes_the_memory_over_and_programs_in_turn_keep_theirs() {
+    fn another_program_reuses_the_memory_and_alternating_programs_keep_theirs() {
         let mut pool = Pool::default();
         for round in 0..4 {
             let (address, dropped) = request(&mut pool, 300 * MB, 1);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_blocks_are_given_back() {
+    fn unused_blocks_are_returned_to_the_system() {
         let mut pool = Pool::default();
         request(&mut pool, 300 * MB, 1);
         request(&mut pool, 2 * MB, 2);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_plugins_results_lie_in_the_pool_and_are_taken_again() {
+    fn a_cpu_plugin_reuses_the_pools_blocks_for_results() {
         use crate::locate::{Platform, locate};
         use crate::{CompileOptions, Plugin};
 

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_assignment_is_turned_on_its_side() {
+    fn the_assignment_is_transposed() {
         let options = CompileOptions::new().replicas(2).partitions(3).device_assignment([vec![0, 1, 2], vec![3, 4, 5]]);
         let bytes = options.encode(&[0, 1, 2, 3, 4, 5], "client").unwrap();
         let build = CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn effort_is_spelled_as_the_compiler_does() {
+    fn effort_has_the_compilers_numbers() {
         let options = CompileOptions::new().optimization(Effort::O1).memory_fitting(Effort::O3);
         let bytes = options.encode(&[0], "client").unwrap();
         let build = CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_a_process_is_refused() {
+    fn programs_that_end_a_process_are_refused() {
         refused(" \n", "the program is empty");
         refused("module {\0}", "NUL byte at 8");
         refused(&String::from_utf8_lossy(b"ML\xefR\x01StableHLO"), "bytecode");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_need_bounds_of_their_own() {
+    fn each_dynamic_dimension_needs_a_bound() {
         for dims in
             ["?x?xf32, #stablehlo.bounds<4, ?>", "?xf32, #stablehlo.bounds<?>", "?x4xf32, #stablehlo.bounds<?, 4>"]
         {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_wait_for_ever_is_refused() {
+    fn infeed_and_outfeed_are_refused() {
         refused("%0 = stablehlo.infeed %t", "stablehlo.infeed would wait forever");
         refused("{\n \"stablehlo.outfeed\"(%a, %t)", "line 2: stablehlo.outfeed would wait");
         refused("%0 = \"mhlo.infeed\" // x\n (%t)", "mhlo.infeed would wait");
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_well_is_let_through() {
+    fn valid_programs_are_accepted() {
         let four = CompileOptions::new().replicas(2).partitions(2);
         check("replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>", &four).unwrap();
         check("replica_groups = dense<[[0, 1, 2], [3, -1, -1]]> : tensor<2x3xi64>", &four).unwrap();

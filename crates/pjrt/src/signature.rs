@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_an_error() {
+    fn invalid_signatures_are_errors() {
         let check = |bytes: &[u8], expected: &str| {
             let error = decode(bytes).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_marks_of_processes_that_are_gone_count() {
+    fn only_marks_of_ended_processes_count() {
         let folder = tempfile::tempdir().unwrap();
         let (_, _, mine) = place(folder.path()).mark().unwrap();
         let (_, gone, file) = place(folder.path()).mark().unwrap();

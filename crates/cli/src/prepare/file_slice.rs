@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_ends_where_it_ends() {
+    fn reads_stop_at_the_end_of_a_part() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bytes");
         std::fs::write(&path, b"0123456789").unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_found_where_they_are() {
+    fn entries_have_their_offsets() {
         let long = format!("{}/x.txt", "long".repeat(40));
         let bytes = tar_of(&[("a.txt", b"hello"), (&long, &[7; 1000]), ("empty", b"")]);
         let entries = index(&bytes).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_seen_wherever_it_is() {
+    fn a_truncated_tar_is_detected_at_every_length() {
         let bytes = tar_of(&[("a.txt", &[1; 700]), ("b.txt", &[2; 700])]);
         for length in (0..=3 * 1024 + 1024 / 2).step_by(64) {
             let Err(error) = index(&bytes[..length.min(bytes.len())]) else {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tar_file_is_refused() {
+    fn a_file_that_is_not_a_tar_is_refused() {
         assert!(index(&[b'x'; 2048]).unwrap_err().to_string().contains("not a tar file"));
     }
 }

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_without_room_is_refused_with_numbers() {
+    fn a_disk_without_enough_space_is_an_error_with_numbers() {
         let folder = tempfile::tempdir().unwrap();
         check_room(folder.path(), 0).unwrap();
         let error = check_room(folder.path(), 1 << 60).unwrap_err();

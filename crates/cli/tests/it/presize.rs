@@ -45,7 +45,7 @@ fn entries(path: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
+fn large_images_are_resized_and_small_ones_are_copied() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     let dataset = folder(&images);
@@ -95,7 +95,7 @@ fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
 }
 
 #[test]
-fn what_cannot_be_decoded_is_named_or_left_out() {
+fn unreadable_images_are_errors_or_left_out() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     folder(&images);
@@ -124,7 +124,7 @@ fn what_cannot_be_decoded_is_named_or_left_out() {
 }
 
 #[test]
-fn limits_are_those_of_pictures() {
+fn the_limits_of_images_apply() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     folder(&images);
@@ -194,7 +194,7 @@ fn shards_of_others_and_a_second_run_are_refused() {
 }
 
 #[test]
-fn what_others_write_into_the_folder_stays() {
+fn open_files_of_other_writers_stay() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     let dataset = folder(&images);
@@ -212,7 +212,7 @@ fn what_others_write_into_the_folder_stays() {
 }
 
 #[test]
-fn a_killed_run_goes_on_and_leaves_nothing_half_written() {
+fn a_killed_run_continues_without_unfinished_files() {
     let temporary = tempfile::tempdir().unwrap();
     let images = temporary.path().join("images");
     folder(&images);

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn two_runs_make_one_page_and_a_folder_that_is_not_there_is_named() {
+fn two_runs_make_one_page_and_a_missing_folder_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     for (name, rate) in [("version_0", 0.1), ("version_1", 0.2)] {
         let run = folder.path().join(name);

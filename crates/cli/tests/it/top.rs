@@ -83,7 +83,7 @@ fn the_screen_is_the_books_image() {
 }
 
 #[test]
-fn more_is_shown_at_level_2_and_the_reason_where_there_is_nothing() {
+fn level_2_shows_more_and_missing_values_have_reasons() {
     let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Detailed);
     assert!(drawn(&screen, 120, 20).backend().to_string().contains("Looking …"));
     screen.update(look(0));
@@ -100,7 +100,7 @@ fn more_is_shown_at_level_2_and_the_reason_where_there_is_nothing() {
 }
 
 #[test]
-fn lines_say_the_same() {
+fn the_lines_match_the_screen() {
     expect![[r#"
         device 0: duty cycle 78.0 %, HBM 11.0 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms
         device 1: duty cycle 82.0 %, HBM 11.4 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
@@ -110,7 +110,7 @@ fn lines_say_the_same() {
 }
 
 #[test]
-fn a_training_tells_how_long_it_waits_for_input() {
+fn a_training_reports_its_input_wait() {
     let step_time = Some(Duration::from_micros(310_250));
     let run = RunMetrics { epoch: 1, global_step: 1200, step_time, input_wait: Some(0.042) };
     let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);

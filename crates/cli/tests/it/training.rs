@@ -72,7 +72,7 @@ fn train(folder: &Path, port: u16, stop: &Arc<AtomicBool>) {
 }
 
 #[test]
-fn a_running_training_gives_a_trace_and_tells_how_long_it_waits_for_input() {
+fn a_running_training_writes_a_trace_and_reports_its_input_wait() {
     let folder = tempfile::tempdir().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let (port, unused_port) = (free_port(), free_port());

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_odd_one_is_named_with_what_the_majority_has() {
+    fn the_minority_is_named_with_the_majoritys_value() {
         check(
             &[&[("program", "a")], &[("program", "a")], &[("program", "b")], &[("program", "a")]],
             &[2],
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fact_has_its_own_odd_ones() {
+    fn each_fact_names_its_own_minority() {
         check(
             &[
                 &[("mesh", "8"), ("program", "a")],
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_against_two_all_are_named() {
+    fn without_a_majority_all_are_named() {
         check(
             &[&[("data", "60000")], &[("data", "50000")], &[("data", "60000")], &[("data", "50000")]],
             &[0, 1, 2, 3],

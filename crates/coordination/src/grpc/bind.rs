@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_and_a_foreign_address_are_told() {
+    fn a_port_in_use_and_a_foreign_address_are_errors() {
         let (_listener, address) = listen("127.0.0.1:0").unwrap();
         let error = listen(&address).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("an earlier run"), "{error}");

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_do_harm() {
+    fn any_bytes_are_handled() {
         let mut state = 0u64;
         // SplitMix64.
         let mut random = |below: usize| {

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_same_token_is_let_in() {
+    async fn only_the_same_token_is_admitted() {
         for (coordinator, process) in [(token("a"), token("a")), (None, None)] {
             let (admitted, presented) = connect(coordinator, process).await;
             assert!(admitted.is_ok() && presented.is_ok(), "{admitted:?} {presented:?}");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn half_a_handshake_is_not_waited_for() {
+    async fn an_incomplete_handshake_times_out() {
         for sent in [0, 8, 63] {
             let (mut local, mut remote) = tokio::io::duplex(1024);
             remote.write_all(&vec![7; sent]).await.unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_impostor_is_not_talked_to() {
+    async fn an_impostor_is_rejected() {
         let (mut local, mut remote) = tokio::io::duplex(1024);
         remote.write_all(b"SSH-2.0-OpenSSH").await.unwrap();
         assert!(matches!(present(&mut local, token("a").as_ref()).await, Err(HandshakeError::OtherProtocol)));

@@ -271,7 +271,7 @@ mod tests {
     const TPU: (&str, &str) = ("tpu-env", "ACCELERATOR_TYPE: 'v5litepod-16'\nWORKER_ID: '1'\n");
 
     #[test]
-    fn a_worker_of_a_slice_learns_who_it_is_once() {
+    fn a_worker_of_a_slice_queries_its_index_once() {
         let (server, requests) = metadata(&[HOSTS, ("agent-worker-number", "1"), TPU]);
         for _ in 0..3 {
             let process = detect(&server, &[]).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preemption_is_told() {
+    fn a_preemption_is_reported() {
         let notices: [(&[_], _); 2] = [
             (&[("preempted", "TRUE")], "this machine is preempted"),
             (
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_one_host_is_alone() {
+    fn a_machine_with_one_host_is_a_single_process() {
         let (server, _) =
             metadata(&[("worker-network-endpoints", "unknown:unknown:10.0.0.2"), ("agent-worker-number", "0")]);
         assert_eq!(detect(&server, &[]).unwrap(), Process::single());
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_or_offline_does_not_ask() {
+    fn known_or_offline_processes_send_no_queries() {
         let (server, requests) = metadata(&[HOSTS, ("agent-worker-number", "1")]);
         for variable in [("TPU_WORKER_HOSTNAMES", "localhost"), ("TPU_VISIBLE_CHIPS", "0"), ("FULMEN_OFFLINE", "1")] {
             assert_eq!(detect(&server, &[variable]).unwrap(), Process::single());
@@ -321,14 +321,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_answer_is_not_waited_for() {
+    fn a_silent_metadata_server_is_given_up() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         assert_eq!(detect(&silent.local_addr().unwrap().to_string(), &[]).unwrap(), Process::single());
         assert_eq!(detect("no such host", &[]).unwrap(), Process::single());
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_source() {
+    fn impossible_values_are_errors_with_their_source() {
         let (server, _) = metadata(&[HOSTS, ("agent-worker-number", "2"), TPU]);
         let error = detect(&server, &[]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("the metadata server {server}, ")), "{error}");

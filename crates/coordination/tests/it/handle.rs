@@ -55,7 +55,7 @@ fn pair() -> (Coordination, Coordination) {
 }
 
 #[test]
-fn a_handle_may_go_anywhere() {
+fn a_handle_is_send_and_sync() {
     fn check<T: Clone + Send + Sync + 'static>() {}
     check::<Coordination>();
 }
@@ -117,7 +117,7 @@ fn a_barrier_names_who_is_missing() {
 }
 
 #[test]
-fn of_two_that_disagree_both_are_named() {
+fn a_disagreement_of_two_names_both() {
     let (zero, one) = pair();
     let facts = |length: &str| BTreeMap::from([("batches".to_owned(), length.to_owned())]);
     let other = one.clone();
@@ -131,7 +131,7 @@ fn of_two_that_disagree_both_are_named() {
 }
 
 #[test]
-fn who_fails_or_leaves_tells_the_others() {
+fn the_others_learn_about_a_failure_or_an_early_end() {
     let (zero, one) = pair();
     let waiting = zero.clone();
     let waits = thread::spawn(move || waiting.barrier("b", SOON));
@@ -151,7 +151,7 @@ fn who_fails_or_leaves_tells_the_others() {
 }
 
 #[test]
-fn all_stop_after_the_same_turn_though_one_is_ahead() {
+fn all_stop_after_the_same_turn_although_one_is_ahead() {
     let (zero, one) = pair();
     let (fast, slow) = (one.halt("a"), zero.halt("a"));
     for _ in 0..100 {
@@ -228,7 +228,7 @@ fn a_process_of_another_run_is_refused() {
 }
 
 #[test]
-fn a_coordinator_that_is_not_there_is_told() {
+fn a_missing_coordinator_is_an_error() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let join = |address: String| {
         let timeouts = Timeouts { join: Duration::from_secs(2), ..Timeouts::default() };
@@ -244,7 +244,7 @@ fn a_coordinator_that_is_not_there_is_told() {
 }
 
 #[test]
-fn a_taken_address_is_told() {
+fn an_address_in_use_is_an_error() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let process = Process::new(0, 1, taken.local_addr().unwrap().to_string()).unwrap();
     let error = builder(process).join().unwrap_err();

@@ -107,14 +107,14 @@ fn all_are(endings: &[String], kind_and_processes: &str, says: &[&str]) {
 }
 
 #[test]
-fn eight_processes_share_values_meet_and_agree() {
+fn eight_processes_share_values_synchronize_and_agree() {
     let mut troupe = Troupe::new("processes::member", COUNT);
     (0..COUNT).for_each(|index| troupe.start(index, "train", &[]));
     all_are(&troupe.endings(0..COUNT), "well", &[]);
 }
 
 #[test]
-fn one_with_another_program_ends_all_with_its_name() {
+fn a_process_with_another_program_ends_all_and_is_named() {
     let mut troupe = Troupe::new("processes::member", COUNT);
     for index in 0..COUNT {
         let program: &[(&str, &str)] = if index == 5 { &[("PROGRAM", "77c0")] } else { &[] };
@@ -126,7 +126,7 @@ fn one_with_another_program_ends_all_with_its_name() {
 }
 
 #[test]
-fn one_that_is_late_is_waited_for() {
+fn all_wait_for_a_late_process() {
     let mut troupe = Troupe::new("processes::member", COUNT);
     (0..COUNT - 1).for_each(|index| troupe.start(index, "train", &[]));
     std::thread::sleep(Duration::from_secs(1));
@@ -135,7 +135,7 @@ fn one_that_is_late_is_waited_for() {
 }
 
 #[test]
-fn one_that_is_too_late_ends_all_with_its_name() {
+fn a_process_that_is_too_late_ends_all_and_is_named() {
     let mut troupe = Troupe::new("processes::member", COUNT);
     let short: &[(&str, &str)] = &[("FULMEN_JOIN_TIMEOUT", "4")];
     // Process 0 is the last one that joins in time. Its limit is short, and all processes end with
@@ -183,7 +183,7 @@ fn eight_processes_stop_after_the_same_step_within_a_second() {
 const BARRIER: &str = "wait at a barrier";
 
 #[test]
-fn one_that_is_killed_ends_all_with_its_name() {
+fn a_killed_process_ends_all_and_is_named() {
     let mut troupe =
         waiting([BARRIER, BARRIER, "wait for a value", BARRIER, BARRIER, "watch the health", BARRIER, "be called"]);
     let pid = format!("pid {}", troupe.pid(4));
@@ -193,7 +193,7 @@ fn one_that_is_killed_ends_all_with_its_name() {
 }
 
 #[test]
-fn a_coordinator_that_is_killed_is_missed_by_all() {
+fn a_killed_coordinator_ends_all_processes() {
     let mut troupe =
         waiting([BARRIER, BARRIER, "wait for a value", BARRIER, BARRIER, "watch the health", BARRIER, "be called"]);
     let pid = format!("pid {}", troupe.pid(0));

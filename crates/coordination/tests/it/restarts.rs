@@ -52,7 +52,7 @@ fn play(go: &Path) -> Result<()> {
 }
 
 #[test]
-fn who_is_early_for_the_next_run_is_not_taken_for_one_of_the_last() {
+fn a_process_that_is_early_for_the_next_run_waits() {
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
     let mut troupe = Troupe::new("restarts::member", COUNT);

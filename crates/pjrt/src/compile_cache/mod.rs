@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_known_by_where_cargo_puts_them() {
+    fn tests_are_recognized_by_their_paths() {
         assert!(is_test(&env::current_exe().unwrap()));
         assert!(is_test(Path::new("/tmp/rustdoctestx1Y2/merged_doctest_2024/rust_out")));
         assert!(!is_test(Path::new("/home/me/net/target/release/net")));

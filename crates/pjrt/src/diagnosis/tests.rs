@@ -101,7 +101,7 @@ fn without_a_tpu_the_diagnosis_lists_every_place() {
 }
 
 #[test]
-fn a_tpu_is_known_by_its_driver_or_by_its_group() {
+fn a_tpu_is_recognized_by_its_driver_or_its_group() {
     let machine = Machine::new();
     // 10 comes after 2; the folder `accel` belongs to other vendors' devices.
     for name in ["dev/accel10", "dev/accel2", "dev/accel", "dev/accel+1", "dev/vfio/vfio", "dev/vfio/7", "dev/vfio/3"] {
@@ -132,7 +132,7 @@ fn without_groups_a_device_of_googles_is_enough() {
 }
 
 #[test]
-fn the_process_that_has_a_tpu_open_is_named() {
+fn the_process_with_an_open_tpu_is_named() {
     let machine = Machine::new();
     let (busy, free) = (machine.file("dev/accel0"), machine.file("dev/accel1"));
     let holder = HolderProcess::new(&busy);
@@ -151,7 +151,7 @@ fn the_process_that_has_a_tpu_open_is_named() {
 }
 
 #[test]
-fn this_process_is_told_apart_and_a_file_of_the_same_name_is_another() {
+fn this_process_is_recognized_and_another_file_of_the_same_name_is_ignored() {
     let machine = Machine::new();
     let device = machine.file("dev/accel0");
     let other = File::open(machine.file("elsewhere/accel0")).unwrap();
@@ -173,7 +173,7 @@ fn devices_are_compared_by_number() {
 }
 
 #[test]
-fn processes_that_cannot_be_looked_into_are_counted() {
+fn processes_that_cannot_be_inspected_are_counted() {
     let machine = Machine::new();
     let device = machine.file("dev/accel0");
     for pid in ["11", "12"] {
@@ -269,7 +269,7 @@ fn a_plugin_that_is_too_old_or_damaged_is_reported() {
 }
 
 #[test]
-fn an_error_of_opening_is_explained_once() {
+fn an_error_from_opening_is_explained_once() {
     let machine = Machine::new();
     let diagnosis = machine.diagnose(Platform::Tpu);
     let failed = Error::new(Kind::Plugin(crate::abi::PJRT_Error_Code::NOT_FOUND), "No jellyfish device found");

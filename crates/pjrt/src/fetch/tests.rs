@@ -112,7 +112,7 @@ fn a_good_download_is_put_in_place_and_used_again() {
 }
 
 #[test]
-fn pip_and_the_user_are_told_which_wheel_is_meant() {
+fn pip_and_the_message_select_the_same_wheel() {
     let stage = Stage::new();
     let mut fetcher = stage.fetcher(stage.pip("echo \"$all\" > \"$log\"; exit 1"));
     fetcher.package.wheel = &["--python-version", "3.13", "--abi", "cp313"];
@@ -174,7 +174,7 @@ fn a_failing_pip_is_quoted() {
 }
 
 #[test]
-fn a_pip_that_leaves_no_wheel_is_found_out() {
+fn a_pip_that_leaves_no_wheel_is_an_error() {
     let stage = Stage::new();
     stage.fails(stage.pip("exit 0"), &["pip reported success but left no wheel of fake 1"]);
 }
@@ -213,7 +213,7 @@ fn an_unwritable_cache_folder_is_an_error() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_removed() {
+fn leftovers_of_a_killed_process_are_removed() {
     let stage = Stage::new();
     let old = stage.cache().join("pjrt/.fetching-1");
     fs::create_dir_all(&old).unwrap();

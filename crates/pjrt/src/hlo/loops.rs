@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_followed_through_what_hands_it_on() {
+    fn a_counter_is_followed_through_copies() {
         let by_two = vec![constant(12, 2), instruction(13, "copy", &[11]), instruction(14, "add", &[12, 13])];
         assert_eq!(counted(by_two, 14), Some(4));
         assert_eq!(counted(vec![instruction(12, "negate", &[11])], 12), None);
@@ -287,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_sum_is_given_up_on() {
+    fn the_search_for_a_counter_is_limited() {
         // Each instruction doubles the one before: visiting both operands each time would take 2^60 steps.
         let doubled = (12..72).map(|id| instruction(id, "add", &[id - 1, id - 1])).collect();
         assert_eq!(counted(doubled, 71), None);
     }
 
     #[test]
-    fn counters_are_counted() {
+    fn trip_counts_follow_from_counters() {
         assert_eq!(count(0, 1, 12, "LT"), Some(12));
         assert_eq!(count(0, 5, 12, "LT"), Some(3));
         assert_eq!(count(0, 1, 12, "LE"), Some(13));

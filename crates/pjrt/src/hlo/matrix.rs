@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_holes_are_no_work() {
+    fn padding_and_holes_do_not_count() {
         // 5 inputs, 3 wide, padded by 1: the ends meet 2 inputs each, the others 3.
         assert_eq!(positions(&dim(3, 1, 1, 1, 1), 5, 5, 3), 13);
         assert_eq!(positions(&dim(3, 2, 0, 1, 1), 5, 2, 3), 6);

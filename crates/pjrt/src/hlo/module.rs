@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_names_what_is_not_there_is_refused() {
+    fn references_to_missing_instructions_are_errors() {
         let instruction = |id, operand_ids: &[i64], called: &[i64]| proto::Instruction {
             name: format!("i{id}"),
             opcode: "call".into(),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_compiler_has_added_is_of_the_line_that_uses_it() {
+    fn added_instructions_have_the_line_of_their_first_user() {
         let instruction = |id: i64, line, operand_ids: &[i64]| proto::Instruction {
             name: format!("i{id}"),
             opcode: "negate".into(),
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_found_both_ways() {
+    fn a_source_line_is_found_in_metadata_and_in_stack_frames() {
         let index = proto::StackFrameIndex {
             file_names: vec!["a.rs".into(), "b.rs".into()],
             file_locations: vec![proto::FileLocation { file_name_id: 2, line: 31 }],

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_has_no_bytes() {
+    fn shapes_without_arrays_have_no_bytes() {
         let token = proto::Shape { element_type: 17, ..Default::default() };
         let inner = proto::Shape { element_type: 11, dimensions: vec![2, 3], ..Default::default() };
         let buffer =

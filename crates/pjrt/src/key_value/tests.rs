@@ -119,7 +119,7 @@ impl Caller {
 unsafe impl Sync for Caller {}
 
 #[test]
-fn values_come_back_as_they_were_put() {
+fn values_survive_a_round_trip() {
     let caller = Caller::new(Arc::new(Store::default()));
     let large = (0..100_000).map(|i| i as u8).collect::<Vec<_>>();
     for (key, value) in [("text", &b"value"[..]), ("empty", b""), ("nul", b"\0a\0"), ("large", &large), ("", b"x")] {
@@ -130,7 +130,7 @@ fn values_come_back_as_they_were_put() {
 }
 
 #[test]
-fn each_failure_has_its_code_and_its_words() {
+fn each_failure_has_its_code_and_message() {
     let caller = Caller::new(Arc::new(Store::default()));
     let error = |code, message: &str| Some((code, message.to_owned()));
     caller.put(b"key", b"1").unwrap();
@@ -155,7 +155,7 @@ fn a_panic_becomes_an_error() {
 }
 
 #[test]
-fn a_negative_time_is_a_long_one() {
+fn a_negative_timeout_means_no_limit() {
     let store = Arc::new(Store::default());
     let caller = Caller::new(store.clone());
     for timeout in [0, 1500, -1, i32::MIN] {
@@ -185,7 +185,7 @@ fn threads_ask_at_once() {
 }
 
 #[test]
-fn the_store_ends_with_its_share() {
+fn the_store_is_released_with_its_client() {
     let store = Arc::new(Store::default());
     let watch: Weak<Store> = Arc::downgrade(&store);
     let caller = Caller::new(store);

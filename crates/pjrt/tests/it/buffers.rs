@@ -7,7 +7,7 @@ use crate::common::*;
 use fulmen_pjrt::{Buffer, ElementType, HostBuffer};
 
 #[test]
-fn every_element_type_goes_there_and_back() {
+fn every_element_type_survives_a_round_trip() {
     let client = client(1);
     for &element in ElementType::ALL {
         let count = 6 * element.host_bytes();
@@ -20,7 +20,7 @@ fn every_element_type_goes_there_and_back() {
 }
 
 #[test]
-fn scalars_and_empty_arrays_go_there_and_back() {
+fn scalars_and_empty_arrays_survive_a_round_trip() {
     let client = client(1);
     let device = &client.devices()[0];
     let scalar = client.buffer_from_host(&[7], ElementType::U8, &[], device).unwrap();
@@ -87,7 +87,7 @@ fn a_buffer_is_copied_to_another_device() {
 }
 
 #[test]
-fn the_bytes_may_go_when_the_call_returns() {
+fn the_bytes_can_be_freed_when_the_call_returns() {
     let client = client(1);
     let mut bytes = vec![1_u8; 1 << 22];
     let buffer = client.buffer_from_host(&bytes, ElementType::U8, &[1 << 22], &client.devices()[0]).unwrap();
@@ -193,7 +193,7 @@ fn slow(client: &fulmen_pjrt::Client) -> Buffer {
 }
 
 #[test]
-fn reading_does_not_wait_and_dropping_a_read_does() {
+fn starting_a_read_does_not_wait_but_dropping_it_does() {
     let client = client(1);
     let result = slow(&client);
     let start = Instant::now();

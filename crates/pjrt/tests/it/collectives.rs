@@ -116,7 +116,7 @@ fn a_program_over_some_devices_takes_its_arguments_in_their_order() {
 }
 
 #[test]
-fn a_split_program_gives_what_the_whole_would() {
+fn a_split_program_has_the_results_of_the_whole_one() {
     let client = client(4);
     let mlir = "module {
         sdy.mesh @mesh = <[\"data\"=4]>
@@ -142,7 +142,7 @@ fn a_split_program_gives_what_the_whole_would() {
 
 /// A borrow on one device keeps the argument on all of them.
 #[test]
-fn donating_on_some_devices_only_is_safe() {
+fn donating_on_only_some_devices_is_safe() {
     let client = client(2);
     let mlir = all_reduce(2).replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}");
     let program = client.compile(&mlir, &CompileOptions::new().replicas(2)).unwrap();

@@ -69,7 +69,7 @@ fn a_stored_program_is_the_one_that_was_compiled() {
 }
 
 #[test]
-fn the_memory_that_a_program_needs_is_known_after_it_was_stored() {
+fn a_stored_program_knows_its_memory() {
     let text = "func.func public @main(%x: tensor<512x512xf32>) -> tensor<512x512xf32> {
         %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
         %z = stablehlo.tanh %y : tensor<512x512xf32>
@@ -84,7 +84,7 @@ fn the_memory_that_a_program_needs_is_known_after_it_was_stored() {
 }
 
 #[test]
-fn keys_differ_where_programs_may() {
+fn keys_differ_if_programs_may_differ() {
     let (one, two) = (client(1), client(2));
     let text = increment("");
     let key = key_of(&one, "step", &text);
@@ -139,7 +139,7 @@ fn a_miss_names_what_differs_from_the_most_similar_program() {
 }
 
 #[test]
-fn damage_is_a_miss_that_is_told_and_removed() {
+fn a_damaged_entry_is_reported_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, client) = (large(folder.path()), client(1));
     let key = store(&cache, &client, "step");

@@ -23,7 +23,7 @@ fn a_callback_is_called_once_with_the_outcome() {
 }
 
 #[test]
-fn the_outcome_is_not_asked_for_too_early() {
+fn the_outcome_is_not_queried_too_early() {
     let client = client(1);
     let event = put(&client, &[1.0], 0).ready().unwrap();
     // Before it is ready this must be `None`; the plugin itself would end the process.
@@ -37,10 +37,10 @@ fn the_outcome_is_not_asked_for_too_early() {
 }
 
 #[test]
-fn a_panic_in_a_callback_goes_no_further() {
+fn a_panic_in_a_callback_is_caught() {
     if !is_child() {
         // In a separate process, because the panic is printed on standard error.
-        in_child("events::a_panic_in_a_callback_goes_no_further", &[]);
+        in_child("events::a_panic_in_a_callback_is_caught", &[]);
         return;
     }
     let client = client(1);
@@ -66,9 +66,9 @@ impl Drop for Twice {
 }
 
 #[test]
-fn a_panic_with_a_payload_that_panics_goes_no_further() {
+fn a_panic_with_a_payload_that_panics_is_caught() {
     if !is_child() {
-        let text = in_child("events::a_panic_with_a_payload_that_panics_goes_no_further", &[]);
+        let text = in_child("events::a_panic_with_a_payload_that_panics_is_caught", &[]);
         assert!(!text.contains("in a payload"), "{text}");
         return;
     }
@@ -86,7 +86,7 @@ fn a_panic_with_a_payload_that_panics_goes_no_further() {
 }
 
 #[test]
-fn the_last_of_a_client_may_go_in_a_callback() {
+fn the_last_reference_to_a_client_can_be_dropped_in_a_callback() {
     let (send, receive) = mpsc::channel();
     for _ in 0..20 {
         let client = client(2);
@@ -109,7 +109,7 @@ fn the_last_of_a_client_may_go_in_a_callback() {
 }
 
 #[test]
-fn everything_may_go_in_any_order() {
+fn objects_can_be_dropped_in_any_order() {
     let client = client(1);
     let program = compile(&client, &increment(""));
     let x = put(&client, &[1.0; 4], 0);

@@ -51,7 +51,7 @@ fn check_loop(module: &Module, source: bool) {
 }
 
 #[test]
-fn a_cpu_program_tells_its_loops_and_products() {
+fn a_cpu_program_has_its_loops_and_products() {
     let program = client(1).compile(LOOP, &CompileOptions::new()).unwrap();
     let module = program.hlo().unwrap();
     let loops = module.loops();
@@ -63,7 +63,7 @@ fn a_cpu_program_tells_its_loops_and_products() {
 }
 
 #[test]
-fn a_tpu_program_tells_its_loops_though_libtpu_writes_no_trip_counts() {
+fn a_tpu_program_has_its_loops_although_libtpu_records_no_trip_counts() {
     let Some(plugin) = libtpu() else { return };
     for name in ["v5e:1x1", "v3:1x1"] {
         let topology = plugin.topology(name).unwrap();

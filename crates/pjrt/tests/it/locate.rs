@@ -51,13 +51,13 @@ fn an_explicit_path_comes_first() {
 }
 
 #[test]
-fn a_variable_that_names_nothing_is_an_error() {
+fn a_variable_with_a_missing_path_is_an_error() {
     if is_child() {
         let error = locate(Platform::Tpu, None).unwrap_err();
         says(&error, &["/no/such.so", "named by the environment variable TPU_LIBRARY_PATH", "correct the path"]);
         return;
     }
-    in_clean_child("locate::a_variable_that_names_nothing_is_an_error", &[("TPU_LIBRARY_PATH", "/no/such.so")]);
+    in_clean_child("locate::a_variable_with_a_missing_path_is_an_error", &[("TPU_LIBRARY_PATH", "/no/such.so")]);
 }
 
 #[test]

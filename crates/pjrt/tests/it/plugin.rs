@@ -26,7 +26,7 @@ fn the_same_file_is_the_same_plugin() {
 }
 
 #[test]
-fn the_plugin_tells_of_itself() {
+fn the_plugin_reports_its_attributes() {
     let attributes = plugin().attributes().unwrap();
     let version = attributes.get("stablehlo_current_version").unwrap();
     assert!(matches!(version, Value::IntList(version) if version.len() == 3), "{version}");
@@ -58,7 +58,7 @@ fn refused(path: &Path, parts: &[&str]) {
 }
 
 #[test]
-fn a_path_that_is_no_plugin_is_refused() {
+fn a_path_that_is_not_a_plugin_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let error = Plugin::load(folder.path().join("missing.so")).unwrap_err();
     assert!(error.is_not_found());
@@ -134,7 +134,7 @@ fn a_plugin_for_another_architecture_is_refused() {
 }
 
 #[test]
-fn a_shared_object_that_is_no_plugin_is_refused() {
+fn a_shared_object_that_is_not_a_plugin_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
     let library = shared_object(&folder, "library", "int answer(void) { return 42; }");
@@ -268,8 +268,8 @@ fn damage(plugin: &Path) {
 
 /// A damaged file ends the process at its first start, which cannot be prevented. The next start detects it.
 #[test]
-fn a_damaged_plugin_is_found_out_after_it_ended_a_process() {
-    const NAME: &str = "plugin::a_damaged_plugin_is_found_out_after_it_ended_a_process";
+fn a_damaged_plugin_is_detected_after_it_ended_a_process() {
+    const NAME: &str = "plugin::a_damaged_plugin_is_detected_after_it_ended_a_process";
     if is_child() {
         match Plugin::load(locate(Platform::Cpu, None).unwrap()) {
             Ok(_) => println!("it was loaded"),
@@ -297,8 +297,8 @@ fn a_damaged_plugin_is_found_out_after_it_ended_a_process() {
 
 /// A file that the dynamic loader rejects is damaged too: one byte of a name that it looks up.
 #[test]
-fn a_damaged_plugin_that_cannot_be_loaded_is_found_out_at_once() {
-    const NAME: &str = "plugin::a_damaged_plugin_that_cannot_be_loaded_is_found_out_at_once";
+fn a_damaged_plugin_that_cannot_be_loaded_is_detected_at_once() {
+    const NAME: &str = "plugin::a_damaged_plugin_that_cannot_be_loaded_is_detected_at_once";
     if is_child() {
         let error = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap_err();
         assert!(error.is_corrupt(), "{error:?}");
@@ -382,14 +382,14 @@ fn empty_xla_flags_do_no_harm() {
 }
 
 #[test]
-fn variables_that_are_set_are_left_alone_and_others_are_set() {
+fn only_unset_variables_are_set() {
     if is_child() {
         plugin();
         assert_eq!(std::env::var("TPU_LOG_DIR").unwrap(), "/mine");
         assert_eq!(std::env::var("TF_CPP_MIN_LOG_LEVEL").unwrap(), "3");
         return;
     }
-    in_child("plugin::variables_that_are_set_are_left_alone_and_others_are_set", &[("TPU_LOG_DIR", "/mine")]);
+    in_child("plugin::only_unset_variables_are_set", &[("TPU_LOG_DIR", "/mine")]);
 }
 
 #[test]

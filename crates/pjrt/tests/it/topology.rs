@@ -60,7 +60,7 @@ fn libtpu_compiles_without_a_tpu() {
 }
 
 #[test]
-fn libtpu_describes_devices_that_are_elsewhere() {
+fn libtpu_describes_devices_that_are_not_present() {
     let Some(plugin) = libtpu() else { return };
     let topology = plugin.topology("v5e:2x4").unwrap();
     let last = &topology.devices()[7];
@@ -116,7 +116,7 @@ fn libtpu_splits_a_program_by_its_shardings() {
 }
 
 #[test]
-fn what_would_end_libtpu_is_refused() {
+fn programs_that_would_end_libtpu_are_refused() {
     let Some(plugin) = libtpu() else { return };
     let topology = plugin.topology("v5e:2x4").unwrap();
     let check = |mlir: &str, options: CompileOptions, part: &str| {

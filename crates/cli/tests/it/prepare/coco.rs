@@ -9,7 +9,7 @@ use crate::prepare::archives::{self, entries};
 use crate::prepare::{coco_archives as coco, options};
 
 #[test]
-fn every_image_of_coco_is_in_one_shard_with_what_is_in_it() {
+fn every_image_of_coco_is_in_one_shard_with_its_annotations() {
     let folder = tempfile::tempdir().unwrap();
     let expected = coco::write_coco(folder.path(), 20, 6);
     let output = folder.path().join("shards");
@@ -41,7 +41,7 @@ fn every_image_of_coco_is_in_one_shard_with_what_is_in_it() {
 }
 
 #[test]
-fn archives_of_coco_that_do_not_fit_together_are_named_with_the_entry() {
+fn mismatched_coco_archives_are_errors_with_the_entry() {
     let folder = tempfile::tempdir().unwrap();
     let expected = coco::write_coco(folder.path(), 4, 3);
     let output = folder.path().join("shards");

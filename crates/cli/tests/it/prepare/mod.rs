@@ -25,7 +25,7 @@ fn program() -> Command {
 }
 
 #[test]
-fn a_negative_number_is_refused_with_the_options_name_and_a_long_value_by_its_beginning() {
+fn errors_name_the_option_of_a_negative_number_and_shorten_long_values() {
     let long = "x".repeat(100_000);
     for (arguments, expected) in [
         (["data", "prepare", "text", "--seed", "-1"], "invalid value '-1' for '--seed <SEED>'"),

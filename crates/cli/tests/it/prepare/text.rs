@@ -137,7 +137,7 @@ fn tokens_are_in_order_and_each_text_is_always_on_the_same_side() {
 }
 
 #[test]
-fn a_run_over_texts_goes_on_where_it_was() {
+fn an_interrupted_run_over_texts_continues() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input.jsonl");
     fs::write(&input, json_lines(0..60)).unwrap();
@@ -174,7 +174,7 @@ fn a_run_over_texts_goes_on_where_it_was() {
 }
 
 #[test]
-fn documents_without_a_token_are_counted_apart_and_a_run_goes_on_over_them() {
+fn documents_without_a_token_are_counted_separately_and_skipped_on_resume() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input.jsonl");
     let line = |at: usize| match at % 3 {
@@ -206,7 +206,7 @@ fn documents_without_a_token_are_counted_apart_and_a_run_goes_on_over_them() {
 }
 
 #[test]
-fn a_killed_run_over_texts_makes_the_same_bytes() {
+fn a_killed_run_over_texts_continues_with_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input.jsonl");
     fs::write(&input, json_lines(0..600)).unwrap();
@@ -236,7 +236,7 @@ fn a_killed_run_over_texts_makes_the_same_bytes() {
 }
 
 #[test]
-fn what_is_wrong_with_texts_is_told_with_its_place() {
+fn errors_in_texts_have_positions() {
     let folder = tempfile::tempdir().unwrap();
     let check = |name: &str, bytes: &[u8], options: &TextOptions, says: &[&str]| {
         let path = folder.path().join(name);

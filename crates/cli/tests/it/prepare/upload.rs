@@ -10,7 +10,7 @@ use crate::prepare::options;
 use crate::prepare::s3::{Answer, S3};
 
 #[test]
-fn shards_go_to_a_store_as_they_are_finished_and_only_once() {
+fn each_finished_shard_is_uploaded_once() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
     let output = folder.path().join("shards");

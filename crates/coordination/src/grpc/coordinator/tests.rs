@@ -49,7 +49,7 @@ fn refuses(request: wire::Join, expect: Expect) {
 }
 
 #[test]
-fn a_process_that_does_not_belong_is_refused() {
+fn a_process_of_another_run_or_version_is_refused() {
     refuses(
         wire::Join { version: 7, ..join(1, 2) },
         expect![
@@ -131,7 +131,7 @@ fn a_barrier_fails_for_all_or_for_none() {
 }
 
 #[test]
-fn barriers_of_the_past_are_forgotten() {
+fn past_barriers_are_forgotten() {
     let mut coordinator = full(2, Instant::now());
     for generation in 0..1000 {
         let barrier = (Purpose::Barrier, "step".to_owned(), generation);
@@ -162,7 +162,7 @@ fn another_program_ends_the_run() {
 }
 
 #[test]
-fn silence_is_death() {
+fn a_silent_process_is_lost() {
     let start = Instant::now();
     let mut coordinator = full(4, start);
     let caller = |index: u32| join(index, 4).caller;
@@ -183,7 +183,7 @@ fn silence_is_death() {
 }
 
 #[test]
-fn a_coordinator_that_stood_still_excuses_the_others() {
+fn a_suspended_coordinator_does_not_expire_members() {
     let start = Instant::now();
     let mut coordinator = full(2, start);
     coordinator.reset_deadlines(start + LIMIT * 5);
@@ -192,7 +192,7 @@ fn a_coordinator_that_stood_still_excuses_the_others() {
 }
 
 #[test]
-fn to_leave_before_the_end_ends_it_for_all() {
+fn leaving_early_ends_the_run_for_all() {
     let mut coordinator = full(2, Instant::now());
     coordinator.leave(1, "the loss is NaN");
     expect!["process 1 (host-1, pid 1001) ended: the loss is NaN"].assert_eq(&coordinator.failure().unwrap().message);
@@ -215,7 +215,7 @@ fn after_the_shutdown_all_may_leave() {
 }
 
 #[test]
-fn who_is_at_the_end_is_not_waited_for_elsewhere() {
+fn a_process_at_the_end_is_not_awaited_at_a_barrier() {
     let (end, agreement) = (key(Purpose::Shutdown, ""), key(Purpose::Agreement, "fit"));
     let message = expect![
         "process 1 (host-1, pid 1001) has reached the end of the program and will not arrive at `fit`, where others wait; see the last output there"
@@ -238,7 +238,7 @@ fn who_is_at_the_end_is_not_waited_for_elsewhere() {
 }
 
 #[test]
-fn a_stranger_is_told_that_the_coordinator_is_another() {
+fn an_unknown_process_learns_that_the_coordinator_is_another_one() {
     let mut coordinator = full(2, Instant::now());
     let stranger = wire::Caller { index: 1, session: 5 };
     let failure = coordinator.heartbeat(stranger, Instant::now()).unwrap_err();
@@ -249,7 +249,7 @@ fn a_stranger_is_told_that_the_coordinator_is_another() {
 }
 
 #[test]
-fn who_never_came_is_named_with_the_host_that_the_environment_gave() {
+fn a_missing_process_is_named_with_its_host() {
     let hosts = ["a", "b"].map(str::to_owned);
     let mut coordinator = Coordinator::new(2, "r", &hosts, LIMIT);
     coordinator.join(&join(0, 2), Instant::now()).unwrap();
@@ -259,7 +259,7 @@ fn who_never_came_is_named_with_the_host_that_the_environment_gave() {
 }
 
 #[test]
-fn who_comes_for_the_next_run_is_told_to_wait() {
+fn a_process_of_the_next_run_waits() {
     let next = |index: u32| wire::Caller { index, session: 7 };
     let mut coordinator = full(2, Instant::now());
     assert_eq!(coordinator.is_ending(next(1)), None);
@@ -277,7 +277,7 @@ fn who_comes_for_the_next_run_is_told_to_wait() {
 }
 
 #[test]
-fn who_waits_at_different_places_is_told() {
+fn waiting_at_different_barriers_is_an_error() {
     let mut coordinator = full(3, Instant::now());
     coordinator.arrive(&key(Purpose::Agreement, "fit"), 0, &BTreeMap::new());
     coordinator.arrive(&key(Purpose::Agreement, "test"), 1, &BTreeMap::new());
