@@ -178,7 +178,7 @@ impl Plugin {
         args.create_options = named.as_ptr();
         args.num_options = named.len();
         if let Some(store) = &store {
-            store.give(&mut args);
+            store.set_callbacks(&mut args);
         }
         // SAFETY: the options outlive the call, and the plugin copies them. The store lives as long as the client.
         unsafe { self.api().call(&mut args) }

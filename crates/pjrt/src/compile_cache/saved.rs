@@ -111,7 +111,7 @@ impl SavedPrograms {
             programs.all.iter().map(|program| key::differences(&machine, &key::part(&program.header.facts, true)));
         if let Some(lines) = differ.into_iter().find(|lines| !lines.is_empty()) {
             return refuse(format!(
-                "its programs were compiled for another machine: {}; save the programs again for this one",
+                "its programs were compiled for another machine: {}; save them again for this one",
                 key::shorten(lines).join("; ")
             ));
         }

@@ -119,7 +119,7 @@ impl SharedStore {
     }
 
     /// Sets the arguments of the plugin function that creates a client.
-    pub(crate) fn give(&self, args: &mut PJRT_Client_Create_Args) {
+    pub(crate) fn set_callbacks(&self, args: &mut PJRT_Client_Create_Args) {
         let store = std::ptr::from_ref(&*self.0).cast_mut().cast::<c_void>();
         args.kv_get_callback = Some(get);
         args.kv_get_user_arg = store;
@@ -142,13 +142,17 @@ macro_rules! field {
 /// As the header requires for `PJRT_KeyValueGetCallback`.
 unsafe extern "C" fn get(args: *mut PJRT_KeyValueGetCallback_Args) -> *mut PJRT_Error {
     // SAFETY: the plugin passes arguments that live until the return: a key, a place for the value, and the pointers
-    // from `SharedStore::give`. The value and its deleter are set together.
+    // from `SharedStore::set_callbacks`. The value and its deleter are set together.
     unsafe {
         let timeout = milliseconds(field!(args, timeout_in_ms).read());
         let key = list(field!(args, key).read().cast::<u8>(), field!(args, key_size).read());
-        let answer = ask(field!(args, user_arg).read(), key, |store, key| store.get(key, timeout));
-        let out = (field!(args, value), field!(args, value_size), field!(args, value_deleter_callback));
-        finish(answer.and_then(|value| hand_over(&value, out)), field!(args, callback_error).read())
+        let answer = call_store(field!(args, user_arg).read(), key, |store, key| store.get(key, timeout));
+        let output = ValueOutput {
+            start: field!(args, value),
+            len: field!(args, value_size),
+            deleter: field!(args, value_deleter_callback),
+        };
+        finish(answer.and_then(|value| write_value(&value, output)), field!(args, callback_error).read())
     }
 }
 
@@ -158,11 +162,15 @@ unsafe extern "C" fn try_get(args: *mut PJRT_KeyValueTryGetCallback_Args) -> *mu
     // SAFETY: as in `get`.
     unsafe {
         let key = list(field!(args, key).read().cast::<u8>(), field!(args, key_size).read());
-        let answer = ask(field!(args, user_arg).read(), key, |store, key| {
+        let answer = call_store(field!(args, user_arg).read(), key, |store, key| {
             store.try_get(key)?.ok_or_else(|| KeyValueError::not_found(key))
         });
-        let out = (field!(args, value), field!(args, value_size), field!(args, value_deleter_callback));
-        finish(answer.and_then(|value| hand_over(&value, out)), field!(args, callback_error).read())
+        let output = ValueOutput {
+            start: field!(args, value),
+            len: field!(args, value_size),
+            deleter: field!(args, value_deleter_callback),
+        };
+        finish(answer.and_then(|value| write_value(&value, output)), field!(args, callback_error).read())
     }
 }
 
@@ -173,7 +181,7 @@ unsafe extern "C" fn put(args: *mut PJRT_KeyValuePutCallback_Args) -> *mut PJRT_
     unsafe {
         let key = list(field!(args, key).read().cast::<u8>(), field!(args, key_size).read());
         let value = list(field!(args, value).read().cast::<u8>(), field!(args, value_size).read());
-        let answer = ask(field!(args, user_arg).read(), key, |store, key| store.put(key, value));
+        let answer = call_store(field!(args, user_arg).read(), key, |store, key| store.put(key, value));
         finish(answer, field!(args, callback_error).read())
     }
 }
@@ -186,11 +194,11 @@ fn milliseconds(timeout: i32) -> Duration {
 /// Calls the store, and converts a panic to an error.
 ///
 /// # Safety
-/// `store` must be a live pointer from `SharedStore::give`.
-unsafe fn ask<T>(
+/// `store` must be a live pointer from `SharedStore::set_callbacks`.
+unsafe fn call_store<T>(
     store: *mut c_void,
     key: &[u8],
-    question: impl FnOnce(&dyn KeyValueStore, &str) -> Result<T, KeyValueError>,
+    request: impl FnOnce(&dyn KeyValueStore, &str) -> Result<T, KeyValueError>,
 ) -> Result<T, KeyValueError> {
     let Ok(key) = std::str::from_utf8(key) else {
         return Err(KeyValueError {
@@ -200,17 +208,21 @@ unsafe fn ask<T>(
     };
     // SAFETY: the caller's promise.
     let store = unsafe { &*store.cast::<Arc<dyn KeyValueStore>>() };
-    callback::run(|| question(&**store, key)).unwrap_or_else(|| Err("the key-value store panicked".into()))
+    callback::run(|| request(&**store, key)).unwrap_or_else(|| Err("the key-value store panicked".into()))
 }
 
-/// The places for a value: its start, its length and its deleter.
-type Out = (*mut *mut c_char, *mut usize, *mut Option<PJRT_KeyValueGetCallback_ValueDeleter>);
+/// The places where the plugin expects a value.
+struct ValueOutput {
+    start: *mut *mut c_char,
+    len: *mut usize,
+    deleter: *mut Option<PJRT_KeyValueGetCallback_ValueDeleter>,
+}
 
 /// Gives the plugin a copy. The plugin frees it with `delete`, whose only argument is the start.
 ///
 /// # Safety
 /// The places must be writable.
-unsafe fn hand_over(value: &[u8], out: Out) -> Result<(), KeyValueError> {
+unsafe fn write_value(value: &[u8], output: ValueOutput) -> Result<(), KeyValueError> {
     // SAFETY: malloc accepts any size. The size is not zero, because malloc may return null for zero.
     let copy = unsafe { libc::malloc(value.len().max(1)) }.cast::<u8>();
     if copy.is_null() {
@@ -223,9 +235,9 @@ unsafe fn hand_over(value: &[u8], out: Out) -> Result<(), KeyValueError> {
     // writable.
     unsafe {
         std::ptr::copy_nonoverlapping(value.as_ptr(), copy, value.len());
-        out.0.write(copy.cast());
-        out.1.write(value.len());
-        out.2.write(Some(delete));
+        output.start.write(copy.cast());
+        output.len.write(value.len());
+        output.deleter.write(Some(delete));
     }
     Ok(())
 }

@@ -62,7 +62,7 @@ impl Caller {
     fn new(store: Arc<dyn KeyValueStore>) -> Self {
         let store = SharedStore::new(store);
         let mut args = PJRT_Client_Create_Args::new();
-        store.give(&mut args);
+        store.set_callbacks(&mut args);
         Self { args, store }
     }
 
