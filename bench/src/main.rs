@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(about = "Races Fulmen against its peers in one interleaved run")]
+#[command(about = "Compares Fulmen with its peers in one interleaved run")]
 struct Args {
     #[command(subcommand)]
     command: Command,

@@ -32,14 +32,14 @@ const LARGE: usize = 1 << 20;
 const PAGE: usize = 64 << 10;
 
 /// A freed block is returned to the system when it has not been reused for this many requests.
-const IDLE: u64 = 1024;
+const MAX_IDLE_REQUESTS: u64 = 1024;
 
 /// If a block is needed again within this many requests, it should not have been returned to the system.
-const RECENT: u64 = 256;
+const RECENT_REQUESTS: u64 = 256;
 
 /// Before a block of this many bytes is mapped, a program that has just ended gets a moment to free its own. A plugin
 /// reports the end of a program before it frees the program's temporaries.
-const WORTH_A_WAIT: usize = 64 << 20;
+const WAIT_THRESHOLD: usize = 64 << 20;
 const WAIT: Duration = Duration::from_millis(2);
 
 /// Redirects the allocations of the plugin that contains `address` to this module. Further calls for the same plugin
@@ -103,7 +103,7 @@ impl Pool {
         let fits = |spare: &Spare| (length..=length + length / 8).contains(&spare.block.length);
         let best = (0..self.spare.len()).filter(|&i| fits(&self.spare[i])).min_by_key(|&i| self.spare[i].block.length);
         let block = best.map(|i| self.spare.remove(i).block);
-        self.dropped.retain(|(_, dropped)| clock - dropped < RECENT);
+        self.dropped.retain(|(_, dropped)| clock - dropped < RECENT_REQUESTS);
         let mut surplus = match block {
             Some(block) => {
                 self.taken.insert(block.address, block.length);
@@ -115,7 +115,7 @@ impl Pool {
         let mut dropped = vec![];
         // The oldest come first.
         self.spare.retain(|spare| {
-            let drop = surplus > 0 || clock - spare.freed > IDLE;
+            let drop = surplus > 0 || clock - spare.freed > MAX_IDLE_REQUESTS;
             if drop {
                 surplus = surplus.saturating_sub(spare.block.length);
                 dropped.push(spare.block);
@@ -136,7 +136,7 @@ impl Pool {
     fn free(&mut self, address: usize) -> bool {
         let Some(length) = self.taken.remove(&address) else { return false };
         self.spare.push(Spare { block: Block { address, length }, freed: self.clock });
-        if length >= WORTH_A_WAIT {
+        if length >= WAIT_THRESHOLD {
             FREED.notify_one();
         }
         true
@@ -145,7 +145,7 @@ impl Pool {
 
 static POOL: LazyLock<Mutex<Pool>> = LazyLock::new(Mutex::default);
 
-/// Notified when a block of `WORTH_A_WAIT` or more is freed.
+/// Notified when a block of `WAIT_THRESHOLD` or more is freed.
 static FREED: Condvar = Condvar::new();
 
 fn pool() -> MutexGuard<'static, Pool> {
@@ -156,7 +156,7 @@ fn pool() -> MutexGuard<'static, Pool> {
 fn take(size: usize) -> Option<*mut c_void> {
     let length = size.checked_next_multiple_of(PAGE)?;
     let mut pool = pool();
-    if length >= WORTH_A_WAIT {
+    if length >= WAIT_THRESHOLD {
         let end = Instant::now() + WAIT;
         while pool.is_about_to_be_freed(length) && !FREED.wait_until(&mut pool, end).timed_out() {}
     }
@@ -292,7 +292,7 @@ mod tests {
         request(&mut pool, 2 * MB, 2);
         assert!(pool.free(1) && pool.free(2));
         let mut dropped = vec![];
-        for _ in 0..=IDLE {
+        for _ in 0..=MAX_IDLE_REQUESTS {
             let (address, more) = request(&mut pool, 2 * MB, 2);
             pool.free(address);
             dropped.extend(more);

@@ -112,10 +112,10 @@ impl fmt::Display for Platform {
 pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
     match search(platform, explicit)? {
         Search::Found(path) => Ok(path),
-        Search::Nowhere(looked) if platform == Platform::Cpu => {
-            fetch::cpu_plugin().map_err(|error| error.followed_by(looked))
+        Search::Nowhere(searched) if platform == Platform::Cpu => {
+            fetch::cpu_plugin().map_err(|error| error.followed_by(searched))
         }
-        Search::Nowhere(looked) => Err(nowhere(platform, &looked)),
+        Search::Nowhere(searched) => Err(nowhere(platform, &searched)),
     }
 }
 
@@ -123,7 +123,7 @@ pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
 pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
     match search(platform, None)? {
         Search::Found(path) => Ok(path),
-        Search::Nowhere(looked) => Err(nowhere(platform, &looked)),
+        Search::Nowhere(searched) => Err(nowhere(platform, &searched)),
     }
 }
 
@@ -133,8 +133,8 @@ enum Search {
     Nowhere(String),
 }
 
-fn nowhere(platform: Platform, looked: &str) -> Error {
-    Error::new(Kind::NotFound, format!("no PJRT plugin for {platform} was found; {}{looked}", platform.advice()))
+fn nowhere(platform: Platform, searched: &str) -> Error {
+    Error::new(Kind::NotFound, format!("no PJRT plugin for {platform} was found; {}{searched}", platform.advice()))
 }
 
 fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
@@ -146,8 +146,8 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
             return named(Path::new(&path), &format!("named by the environment variable {variable}"));
         }
     }
-    let mut looked = vec![format!("the environment variable {PLUGIN_VARIABLE} (not set)")];
-    looked.extend(platform.variable().map(|name| format!("the environment variable {name} (not set)")));
+    let mut searched = vec![format!("the environment variable {PLUGIN_VARIABLE} (not set)")];
+    searched.extend(platform.variable().map(|name| format!("the environment variable {name} (not set)")));
     if !platform.in_packages().is_empty() {
         match python_folders() {
             Ok(folders) => {
@@ -157,11 +157,11 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
                         if path.is_file() {
                             return Ok(Search::Found(path));
                         }
-                        looked.push(path.display().to_string());
+                        searched.push(path.display().to_string());
                     }
                 }
             }
-            Err(why) => looked.push(format!("Python packages (cannot search: {why})")),
+            Err(why) => searched.push(format!("Python packages (cannot search: {why})")),
         }
     }
     match fetch::cache_folder() {
@@ -171,12 +171,12 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
                 if path.is_file() {
                     return Ok(Search::Found(path));
                 }
-                looked.push(path.display().to_string());
+                searched.push(path.display().to_string());
             }
         }
-        Err(error) => looked.push(format!("the cache folder ({error})")),
+        Err(error) => searched.push(format!("the cache folder ({error})")),
     }
-    Ok(Search::Nowhere(format!(". Looked at:\n  {}", looked.join("\n  "))))
+    Ok(Search::Nowhere(format!(". Looked at:\n  {}", searched.join("\n  "))))
 }
 
 fn named(path: &Path, how: &str) -> Result<Search> {
@@ -201,12 +201,12 @@ pub(crate) fn python() -> PathBuf {
 
 /// The folders in which Python searches for packages. The interpreter only lists them; no package is imported.
 fn python_folders() -> Result<Vec<PathBuf>, String> {
-    const ASK: &str = "import os, site, sys\n\
+    const LIST_FOLDERS: &str = "import os, site, sys\n\
         for folder in sys.path + [site.getusersitepackages()]:\n    \
         if folder: sys.stdout.buffer.write(os.fsencode(folder) + b'\\n')";
     let python = python();
     let answer = Command::new(&python)
-        .args(["-c", ASK])
+        .args(["-c", LIST_FOLDERS])
         .output()
         .map_err(|error| format!("{} cannot be run: {error}", python.display()))?;
     if !answer.status.success() {

@@ -20,12 +20,12 @@ use crate::error::Result;
 use crate::{fetch, hash};
 
 /// Most effects of a damaged file show when it first compiles and runs a program.
-const FIRST_TIME: Duration = Duration::from_secs(60);
+const TRIAL_PERIOD: Duration = Duration::from_secs(60);
 
 /// The marks of this process, one for each started plugin.
 static MARKS: Mutex<Vec<Mark>> = Mutex::new(Vec::new());
 /// Whether there are any marks. Each execution checks this.
-static MARKED: AtomicBool = AtomicBool::new(false);
+static HAS_MARKS: AtomicBool = AtomicBool::new(false);
 
 struct Mark {
     plugin: PathBuf,
@@ -49,7 +49,7 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
     // If no mark can be created, a damaged file is not detected; the plugin is used all the same.
     let Some((place, path, file)) = places(plugin).into_iter().find_map(Place::mark) else { return Ok(()) };
     marks.push(Mark { plugin: plugin.to_owned(), path, since: Instant::now(), _file: file });
-    MARKED.store(true, Ordering::Relaxed);
+    HAS_MARKS.store(true, Ordering::Relaxed);
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the function has no arguments, does not unwind, and is never unloaded.
@@ -68,8 +68,8 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
 
 /// To be called when a program runs: after the first minute, the marks are removed.
 pub(crate) fn running() {
-    if MARKED.load(Ordering::Relaxed) {
-        remove_marks(|mark| mark.since.elapsed() >= FIRST_TIME);
+    if HAS_MARKS.load(Ordering::Relaxed) {
+        remove_marks(|mark| mark.since.elapsed() >= TRIAL_PERIOD);
     }
 }
 
@@ -87,7 +87,7 @@ fn remove_marks(is_selected: impl Fn(&Mark) -> bool) {
         }
         !remove
     });
-    MARKED.store(!marks.is_empty(), Ordering::Relaxed);
+    HAS_MARKS.store(!marks.is_empty(), Ordering::Relaxed);
 }
 
 /// A folder for the marks of a plugin, and the prefix of their names.

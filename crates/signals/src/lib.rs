@@ -109,7 +109,7 @@ impl fmt::Display for Signal {
 
 /// A further SIGTERM or SIGHUP within this time counts as the first one: a closing shell, and a supervisor that signals
 /// a whole process group, send them twice.
-const SAME: Duration = Duration::from_secs(1);
+const REPETITION: Duration = Duration::from_secs(1);
 
 /// The hook to run before the program ends.
 static BEFORE_EXIT: Mutex<Option<Arc<dyn Fn() + Send + Sync>>> = Mutex::new(None);
@@ -183,7 +183,7 @@ impl State {
             _ if self.running == 0 => Effect::End,
             None if !self.stepped => Effect::EndUnsaved,
             None => Effect::Request,
-            Some((_, first)) if signal != Signal::Interrupt && now - first < SAME => Effect::Nothing,
+            Some((_, first)) if signal != Signal::Interrupt && now - first < REPETITION => Effect::Nothing,
             Some(_) => Effect::End,
         }
     }
@@ -342,13 +342,16 @@ mod tests {
             [idle, begun, stepped].map(|state| state.effect(Signal::HangUp, first)),
             [Effect::End, Effect::EndUnsaved, Effect::Request]
         );
-        let asked = state(1, true, Some((Signal::HangUp, first)));
+        let state_of_run = state(1, true, Some((Signal::HangUp, first)));
         for (signal, within, after) in [
             (Signal::Terminate, Effect::Nothing, Effect::End),
             (Signal::HangUp, Effect::Nothing, Effect::End),
             (Signal::Interrupt, Effect::End, Effect::End),
         ] {
-            assert_eq!([asked.effect(signal, first + soon), asked.effect(signal, first + SAME)], [within, after]);
+            assert_eq!(
+                [state_of_run.effect(signal, first + soon), state_of_run.effect(signal, first + REPETITION)],
+                [within, after]
+            );
         }
     }
 

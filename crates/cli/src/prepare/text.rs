@@ -26,7 +26,7 @@ const SPLITS: [&str; 2] = ["train", "validation"];
 const BATCH: usize = 1 << 20;
 
 /// The memory of a document in addition to its text and its origin.
-const AROUND: usize = 64;
+const DOCUMENT_OVERHEAD: usize = 64;
 
 /// Converts text files to shards: of tokens ([`TokenFile`](fulmen_text::TokenFile)s `train-000000.tokens` ...) if
 /// `text` has a tokenizer, otherwise of documents (tar shards with a `.txt` each).
@@ -112,7 +112,7 @@ pub fn text(
             }
             size += document.item.len();
             // Short documents take more than their text.
-            memory += document.item.len() + document.origin.len() + AROUND;
+            memory += document.item.len() + document.origin.len() + DOCUMENT_OVERHEAD;
             batch.push((usize::from(in_validation(&document.item, options.seed, threshold)), document));
             if memory >= BATCH.saturating_mul(options.threads) {
                 run.take(std::mem::take(&mut batch))?;

@@ -26,7 +26,7 @@ use crate::{Error, Result};
 
 /// The coordinator enforces the time limit of a request. Its answer gets this much longer to
 /// arrive.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 pub(crate) struct Client {
     channel: Channel,
@@ -124,7 +124,7 @@ impl Client {
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
         };
-        let answer = timeout(bounded(patience) + ANSWER, ask);
+        let answer = timeout(bounded(patience) + ANSWER_TIME, ask);
         let answer = tokio::select! {
             biased;
             error = self.failed() => return Err(error),

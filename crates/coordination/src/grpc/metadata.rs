@@ -25,7 +25,7 @@ const TIME: Duration = Duration::from_secs(1);
 const LARGEST_ANSWER: usize = 1 << 20;
 
 /// If one of these is set, the environment already says which devices and processes there are.
-const SAY_IT: [&str; 9] = [
+const DECIDING_VARIABLES: [&str; 9] = [
     "FULMEN_NUM_PROCESSES",
     "TPU_WORKER_ID",
     "TPU_WORKER_HOSTNAMES",
@@ -57,7 +57,7 @@ impl Process {
     /// Those of [`Process::from_env`], or invalid values from the server.
     pub fn detect(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let process = Process::from_env(&env)?;
-        if SAY_IT.iter().any(|name| env(name).is_some_and(|value| !value.is_empty())) {
+        if DECIDING_VARIABLES.iter().any(|name| env(name).is_some_and(|value| !value.is_empty())) {
             return Ok(process);
         }
         let Some(MetadataServer(server)) = MetadataServer::find(&env, "/".as_ref()) else { return Ok(process) };

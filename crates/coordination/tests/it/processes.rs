@@ -74,7 +74,7 @@ fn play(part: &str) -> Result<()> {
                 coordination.barrier("step", LONG)?;
                 std::thread::sleep(STEP);
                 STEPS.fetch_add(1, Ordering::Relaxed);
-                if index == 5 && STEPS.load(Ordering::Relaxed) == ASKED {
+                if index == 5 && STEPS.load(Ordering::Relaxed) == STOP_STEP {
                     halt.request("SIGTERM");
                 }
                 if let Some(why) = halt.turn()? {
@@ -166,7 +166,7 @@ fn waiting(parts: [&str; COUNT]) -> Troupe {
 /// request to stop.
 const STEP: Duration = Duration::from_millis(20);
 static STEPS: AtomicU64 = AtomicU64::new(0);
-const ASKED: u64 = 10;
+const STOP_STEP: u64 = 10;
 
 #[test]
 fn eight_processes_stop_after_the_same_step_within_a_second() {
@@ -176,7 +176,7 @@ fn eight_processes_stop_after_the_same_step_within_a_second() {
     assert!(stops.iter().all(|stop| *stop == stops[0]), "{stops:?}");
     let steps: u64 = stops[0].strip_prefix("SIGTERM after ").unwrap().parse().unwrap();
     // Fifty steps take at least a second, and longer on a busy machine.
-    assert!((ASKED..ASKED + 50).contains(&steps), "{steps}");
+    assert!((STOP_STEP..STOP_STEP + 50).contains(&steps), "{steps}");
     all_are(&troupe.endings(0..COUNT), "well", &[]);
 }
 

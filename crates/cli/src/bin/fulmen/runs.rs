@@ -248,7 +248,7 @@ impl Run {
 /// Whether larger values of this metric are better: those that count correct results. Other metrics are losses and
 /// errors.
 fn larger_is_better(name: &str) -> bool {
-    const LARGER: [&str; 14] = [
+    const LARGER_IS_BETTER: [&str; 14] = [
         "acc",
         "auc",
         "auroc",
@@ -266,7 +266,8 @@ fn larger_is_better(name: &str) -> bool {
     ];
     let name = name.to_lowercase();
     let mut words = name.split(['_', '/', '-', ' ', '.']);
-    words.any(|word| LARGER.contains(&word) || word == "accuracy" || word == "mfu") || name.contains("per_second")
+    words.any(|word| LARGER_IS_BETTER.contains(&word) || word == "accuracy" || word == "mfu")
+        || name.contains("per_second")
 }
 
 fn read_json(path: &Path) -> Result<Value> {
