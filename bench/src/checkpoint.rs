@@ -17,7 +17,7 @@ use fulmen::prelude::*;
 use fulmen::trainer::{Actions, Callback, CheckpointRole, Progress};
 use fulmen_checkpoint::{CheckpointWriter, Dtype, LocalStore, Part, Run};
 
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 use crate::workload::{Visit, Workload};
 
 /// The step after which a checkpoint is saved.
@@ -168,7 +168,7 @@ impl Visit for Turns<'_> {
             row("rate of the write", "MB/s").ours(&rates(&save)).peer("dd", "", &rates(&dd)),
         ];
         for row in &rows {
-            say(row, args.json)?;
+            print_row(row, args.json)?;
         }
         Ok(())
     }

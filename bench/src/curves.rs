@@ -67,8 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 losses(&MaskedLanguageModel { model, lr: torch.lr }, folder.path(), torch.batch)?
             }
         };
-        let rounding = apart(&torch.f32, &torch.f64)?;
-        let off = apart(&ours, &torch.f32)?;
+        let rounding = largest_difference(&torch.f32, &torch.f64)?;
+        let off = largest_difference(&ours, &torch.f32)?;
         let (first, last) = (torch.f32[0], torch.f32[torch.f32.len() - 1]);
         println!(
             "{workload}: {} steps, loss {first:.4} to {last:.4}; at most {off:.2e} from PyTorch {}, whose f32 is at most \
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         );
         lines.push(json!({ "workload": workload, "steps": ours.len(), "lr": torch.lr, "batch": torch.batch,
             "first_loss": first, "last_loss": last, "largest_relative_difference": off, "torch_f32_to_f64": rounding,
-            "ours_to_torch_f64": apart(&ours, &torch.f64)?, "torch": torch.torch }));
+            "ours_to_torch_f64": largest_difference(&ours, &torch.f64)?, "torch": torch.torch }));
     }
     if args.json {
         println!("{}", json!({ "curves": lines }));
@@ -120,7 +120,7 @@ fn losses(model: &impl TrainingModule, folder: &Path, batch: usize) -> Result<Ve
 }
 
 /// The largest difference between two curves at a step, relative to the second curve.
-fn apart(a: &[f64], b: &[f64]) -> Result<f64, Box<dyn Error>> {
+fn largest_difference(a: &[f64], b: &[f64]) -> Result<f64, Box<dyn Error>> {
     if a.is_empty() || a.len() != b.len() {
         return Err(format!("the numbers of losses differ: {} and {}", a.len(), b.len()).into());
     }

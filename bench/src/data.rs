@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::peer::{PEERS, python_with};
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         }
     }
     for row in rows(args.workers, &contenders, &missing) {
-        say(&row, args.json)?;
+        print_row(&row, args.json)?;
     }
     Ok(())
 }
@@ -140,7 +140,7 @@ fn files(args: &Args, python: &Python) -> Result<PathBuf, Box<dyn Error>> {
     // Under a temporary name until the folder is complete.
     let making = folder.with_extension("making");
     let script = Path::new(PEERS).join("make_jpegs.py");
-    let status = Command::new(found(python)?).arg(script).arg(&making).arg(args.count.to_string()).status()?;
+    let status = Command::new(python_path(python)?).arg(script).arg(&making).arg(args.count.to_string()).status()?;
     if !status.success() {
         return Err("make_jpegs.py failed; see its output above".into());
     }
@@ -151,7 +151,7 @@ fn files(args: &Args, python: &Python) -> Result<PathBuf, Box<dyn Error>> {
 /// The peers' Python, or the error that prevents it.
 type Python = Result<PathBuf, Box<dyn Error>>;
 
-fn found(python: &Python) -> Result<&Path, String> {
+fn python_path(python: &Python) -> Result<&Path, String> {
     python.as_deref().map_err(|why| why.to_string())
 }
 
@@ -174,7 +174,7 @@ impl Contender {
             command.args(["data", "--serve", way]);
             command
         } else {
-            let mut command = Command::new(found(python)?);
+            let mut command = Command::new(python_path(python)?);
             command.arg(Path::new(PEERS).join("data_peer.py")).args(["--way", way]);
             command
         };

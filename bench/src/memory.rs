@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::{self, Peer};
 use crate::process::peak_bytes;
-use crate::row::{Row, say};
-use crate::steps::on;
+use crate::row::{Row, print_row};
+use crate::steps::label;
 use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 continue;
             }
             let ours = ours(name, devices, args.epochs)?;
-            let row = Row::new("memory", on(name, devices), "peak memory", "MB").ours(&[megabytes(ours.peak_bytes)]);
+            let row = Row::new("memory", label(name, devices), "peak memory", "MB").ours(&[megabytes(ours.peak_bytes)]);
             let mut row = row.detail("step_ms", ours.step_ms);
             for name in &args.peers {
                 let peak = Peer::start(name, workload.name, devices).and_then(|mut peer| {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                     Err(why) => row.missing(name, &why.to_string()),
                 };
             }
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
     }
     Ok(())

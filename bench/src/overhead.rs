@@ -13,7 +13,7 @@ use fulmen::trainer::callbacks::{
 };
 
 use crate::process::{rss_bytes, thread_cpu_ns};
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 use crate::workload::{Visit, Workload};
 
 /// Warm-up fits of both sides, which do not count.
@@ -42,11 +42,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in &args.workloads {
         let workload = Workload::find(name)?;
-        say(&workload.with_model(Turns { rounds: args.rounds, workload })?, args.json)?;
+        print_row(&workload.with_model(Turns { rounds: args.rounds, workload })?, args.json)?;
     }
     if args.empty_steps > 0 {
         for row in empty_steps(args.empty_steps)? {
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::models::{Gan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator};
 use crate::peer::{PEERS, python};
 use crate::report::write_part;
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 (None, Some(why)) => row.missing("jax", why),
                 (None, None) => row,
             };
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
         if let Some(book) = &args.book {
             write_row(book, &row(workload, &slice, [&ours, &peer]))?;

@@ -50,7 +50,7 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    fn here() -> Environment {
+    fn detect() -> Environment {
         let git =
             Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
         let commit = git.ok().filter(|output| output.status.success());
@@ -74,7 +74,7 @@ impl Row {
             results: vec![],
             missing: vec![],
             details: Map::new(),
-            environment: Environment::here(),
+            environment: Environment::detect(),
         }
     }
 
@@ -142,7 +142,7 @@ impl fmt::Display for Row {
 }
 
 /// Prints a row; with `json`, also as a line of JSON.
-pub(crate) fn say(row: &Row, json: bool) -> Result<(), serde_json::Error> {
+pub(crate) fn print_row(row: &Row, json: bool) -> Result<(), serde_json::Error> {
     println!("{row}");
     if json {
         println!("{}", serde_json::to_string(row)?);

@@ -7,7 +7,7 @@ use fulmen::trainer::preflight::Slice;
 
 use crate::peer;
 use crate::preflight;
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 use crate::steps::Race;
 use crate::workload::Workload;
 
@@ -43,11 +43,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         for &devices in args.devices.iter().filter(|&&devices| devices > 0) {
             let mut row = Race { workload, devices, rounds: args.rounds, num_workers: 1 }.run(&args.peers)?;
             row.suite = "scaling".to_owned();
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
     }
     for slice in args.topologies.iter().filter(|_| args.compilations > 0) {
-        say(&compile(slice, args.compilations, &args.peers)?, args.json)?;
+        print_row(&compile(slice, args.compilations, &args.peers)?, args.json)?;
     }
     Ok(())
 }

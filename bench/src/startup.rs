@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::{self, Peer};
 use crate::process::seconds_since_start;
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                     None => row.peer(name, &peer.version, &peer.seconds),
                 };
             }
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ use fulmen::prelude::*;
 use serde_json::{Map, Value};
 
 use crate::peer::{self, Peer};
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         for &devices in &args.devices {
             let row =
                 Race { workload, devices, rounds: args.rounds, num_workers: args.num_workers }.run(&args.peers)?;
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
     }
     Ok(())
@@ -162,7 +162,7 @@ impl Visit for Racing {
         let summary = trainer.fit(model, &loader, None)?;
 
         let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut row = Row::new("steps", on(workload.name, devices), "step", "ms").ours(&times.ours);
+        let mut row = Row::new("steps", label(workload.name, devices), "step", "ms").ours(&times.ours);
         let mut losses = Map::new();
         for ((name, version), times) in versions.iter().zip(&times.peers) {
             row = match &times.failed {
@@ -184,7 +184,7 @@ impl Visit for Racing {
 }
 
 /// The name of a workload and its devices in rows.
-pub(crate) fn on(workload: &str, devices: usize) -> String {
+pub(crate) fn label(workload: &str, devices: usize) -> String {
     if devices == 1 { workload.to_owned() } else { format!("{workload} on {devices} devices") }
 }
 

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::models::{Gpt, Mlp, ResNetClassifier};
 use crate::peer::{PEERS, python};
 use crate::preflight::{pictures, words};
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         if let Some(why) = missing {
             row = row.missing("jax", &why);
         }
-        say(&row, args.json)?;
+        print_row(&row, args.json)?;
     }
     Ok(())
 }
