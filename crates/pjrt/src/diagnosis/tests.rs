@@ -213,9 +213,9 @@ fn obsolete_variables_are_named_with_what_replaced_them() {
     assert_eq!(names, ["XRT_TPU_CONFIG", "TPU_IP_ADDRESS", "XRT_MESH_SERVICE_ADDRESS"]);
     let text = diagnosis.to_string();
     for part in [
-        "the environment variable TPU_IP_ADDRESS is set, and is obsolete: it gave the address of a TPU to XRT, which \
+        "the environment variable TPU_IP_ADDRESS is set but obsolete: it gave the address of a TPU to XRT, which \
          PJRT has replaced; run this program on the TPU VM itself",
-        "XRT_MESH_SERVICE_ADDRESS is set, and is obsolete: XRT is gone; FULMEN_COORDINATOR gives",
+        "XRT_MESH_SERVICE_ADDRESS is set but obsolete: XRT no longer exists; FULMEN_COORDINATOR is",
         "the environment variable TPU_VISIBLE_CHIPS is \"0,1\": the plugin sees no other devices",
     ] {
         assert!(text.contains(part), "{text}");

@@ -17,13 +17,14 @@ pub struct ObsoleteVariable {
 
 impl fmt::Display for ObsoleteVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the environment variable {} is set, and is obsolete: {}", self.name, self.instead)
+        write!(f, "the environment variable {} is set but obsolete: {}", self.name, self.instead)
     }
 }
 
 /// XRT, the runtime before PJRT, reached a TPU over the network.
-const ON_THE_VM: &str = "it gave the address of a TPU to XRT, which PJRT has replaced; run this program on the TPU VM \
-     itself, where libtpu opens the TPU, and unset it. For several hosts, see TPU_WORKER_HOSTNAMES and FULMEN_COORDINATOR";
+const ON_THE_VM: &str = "it gave the address of a TPU to XRT, which PJRT has replaced; run this program on the TPU \
+     VM itself, where libtpu opens the TPU, and unset it. For several hosts, see TPU_WORKER_HOSTNAMES and \
+     FULMEN_COORDINATOR";
 
 const OBSOLETE: &[ObsoleteVariable] = &[
     ObsoleteVariable { name: "XRT_TPU_CONFIG", instead: ON_THE_VM },
@@ -32,23 +33,29 @@ const OBSOLETE: &[ObsoleteVariable] = &[
     ObsoleteVariable { name: "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", instead: ON_THE_VM },
     ObsoleteVariable {
         name: "XRT_MESH_SERVICE_ADDRESS",
-        instead: "XRT is gone; FULMEN_COORDINATOR gives the address at which processes meet",
+        instead: "XRT no longer exists; FULMEN_COORDINATOR is the address at which processes meet",
     },
     ObsoleteVariable {
         name: "XRT_SHARD_WORLD_SIZE",
-        instead: "XRT is gone; FULMEN_NUM_PROCESSES says how many processes there are",
+        instead: "XRT no longer exists; FULMEN_NUM_PROCESSES is the number of processes",
     },
     ObsoleteVariable {
         name: "XRT_SHARD_ORDINAL",
-        instead: "XRT is gone; FULMEN_PROCESS_ID says which process this is",
+        instead: "XRT no longer exists; FULMEN_PROCESS_ID is the index of this process",
     },
-    ObsoleteVariable { name: "XRT_HOST_ORDINAL", instead: "XRT is gone; FULMEN_PROCESS_ID says which process this is" },
-    ObsoleteVariable { name: "XRT_WORKERS", instead: "XRT is gone; libtpu's TPU_WORKER_HOSTNAMES lists the hosts" },
+    ObsoleteVariable {
+        name: "XRT_HOST_ORDINAL",
+        instead: "XRT no longer exists; FULMEN_PROCESS_ID is the index of this process",
+    },
+    ObsoleteVariable {
+        name: "XRT_WORKERS",
+        instead: "XRT no longer exists; libtpu's TPU_WORKER_HOSTNAMES lists the hosts",
+    },
     ObsoleteVariable {
         name: "XRT_LOCAL_WORKER",
-        instead: "XRT is gone; libtpu's TPU_WORKER_ID says which host this is",
+        instead: "XRT no longer exists; libtpu's TPU_WORKER_ID is the index of this host",
     },
-    ObsoleteVariable { name: "XRT_DEVICE_MAP", instead: "XRT is gone; FULMEN_DEVICES says which devices to use" },
+    ObsoleteVariable { name: "XRT_DEVICE_MAP", instead: "XRT no longer exists; FULMEN_DEVICES selects the devices" },
 ];
 
 /// The obsolete variables that are set. Only users of TPUs need to know about them.

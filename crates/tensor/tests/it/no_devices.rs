@@ -51,7 +51,7 @@ fn without_a_plugin_all_that_was_looked_at_is_told() {
             "looking for a PJRT plugin for `tpu`: No TPU devices were found. Looked at:\n",
             "\n  /dev/accel*: not found\n",
             "\n  there is no PJRT plugin at /no/such/libtpu.so, the path named by the environment variable",
-            "\n  the environment variable XRT_TPU_CONFIG is set, and is obsolete",
+            "\n  the environment variable XRT_TPU_CONFIG is set but obsolete",
         ],
     );
     assert_eq!(text.matches("/no/such/libtpu.so").count(), 1, "it is said once: {text}");
