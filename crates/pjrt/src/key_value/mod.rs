@@ -44,7 +44,7 @@ use crate::callback;
 /// }
 ///
 /// let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
-/// A CPU plugin accepts a store and ignores it.
+/// // A CPU plugin accepts a store and ignores it.
 /// let client = plugin.create_client_with(&[("cpu_device_count", 1.into())], Arc::new(Local::default()))?;
 /// # Ok::<(), fulmen_pjrt::Error>(())
 /// ```
