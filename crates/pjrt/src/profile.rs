@@ -221,7 +221,7 @@ mod tests {
     }
 
     unsafe extern "C-unwind" fn create(args: *mut PLUGIN_Profiler_Create_Args) -> *mut PLUGIN_Profiler_Error {
-        // SAFETY: the caller's arguments are whole.
+        // SAFETY: the caller's arguments are valid.
         let args = unsafe { &mut *args };
         // SAFETY: as above.
         let options = unsafe { list(args.options.cast::<u8>(), args.options_size) };
@@ -246,14 +246,14 @@ mod tests {
     }
 
     unsafe extern "C-unwind" fn collect(args: *mut PLUGIN_Profiler_CollectData_Args) -> *mut PLUGIN_Profiler_Error {
-        // SAFETY: the caller's arguments are whole.
+        // SAFETY: the caller's arguments are valid.
         let args = unsafe { &mut *args };
         (args.buffer, args.buffer_size_in_bytes) = (DATA.as_ptr().cast_mut(), DATA.len());
         done("collect")
     }
 
     unsafe extern "C-unwind" fn message(args: *mut PLUGIN_Profiler_Error_Message_Args) {
-        // SAFETY: the caller's arguments are whole.
+        // SAFETY: the caller's arguments are valid.
         let args = unsafe { &mut *args };
         (args.message, args.message_size) = (FAILURE.as_ptr().cast::<c_char>(), FAILURE.len());
     }

@@ -63,8 +63,8 @@ fn large_images_are_resized_and_small_ones_are_copied() {
     assert_eq!(small.1, fs::read(images.join("cat/04.png")).unwrap());
     let mut random = SampleRng::new(0, 0, 0);
     for (name, bytes) in all.iter().filter(|(name, _)| name.ends_with(".jpg")) {
-        let found = ImagePipeline::rgb().decode(bytes, &mut random).unwrap();
-        assert_eq!((found.width(), found.height()), (48, 32));
+        let decoded = ImagePipeline::rgb().decode(bytes, &mut random).unwrap();
+        assert_eq!((decoded.width(), decoded.height()), (48, 32));
         let index: usize = name.trim_end_matches(".jpg").parse().unwrap();
         let about = &all.iter().find(|(other, _)| *other == name.replace(".jpg", ".json")).unwrap().1;
         let about: serde_json::Value = serde_json::from_slice(about).unwrap();
@@ -73,8 +73,8 @@ fn large_images_are_resized_and_small_ones_are_copied() {
         let file = fs::read(dataset.path(index)).unwrap();
         let expected = ImagePipeline::rgb().resize(32).decode(&file, &mut random).unwrap();
         let distance: i64 =
-            found.pixels().iter().zip(expected.pixels()).map(|(a, b)| (i64::from(*a) - i64::from(*b)).abs()).sum();
-        assert!(distance < 12 * found.pixels().len() as i64, "{name}: {distance}");
+            decoded.pixels().iter().zip(expected.pixels()).map(|(a, b)| (i64::from(*a) - i64::from(*b)).abs()).sum();
+        assert!(distance < 12 * decoded.pixels().len() as i64, "{name}: {distance}");
     }
 
     // The same for another number of threads, and where a run was ended after its first shard.

@@ -23,8 +23,8 @@ fn every_image_of_imagenet_is_in_one_shard_with_its_class() {
     assert_eq!(manifest.splits.iter().map(|split| split.shards.len()).collect::<Vec<_>>(), [9, 5]);
     assert_eq!(Manifest::read(&output).unwrap(), manifest);
 
-    for (split, wanted) in [("train", imagenet.train()), ("val", imagenet.val_images())] {
-        let mut found = BTreeMap::new();
+    for (split, expected_images) in [("train", imagenet.train()), ("val", imagenet.val_images())] {
+        let mut actual_images = BTreeMap::new();
         let shards = manifest.splits.iter().find(|it| it.name == split).unwrap();
         let mut runs = 0;
         let mut last = None;
@@ -36,12 +36,12 @@ fn every_image_of_imagenet_is_in_one_shard_with_its_class() {
                 assert_eq!(pair[1].0, format!("{key}.cls"));
                 let class: usize = std::str::from_utf8(&pair[1].1).unwrap().parse().unwrap();
                 runs += usize::from(last.replace(class) != Some(class));
-                assert!(found.insert(key.to_owned(), (class, pair[0].1.clone())).is_none());
+                assert!(actual_images.insert(key.to_owned(), (class, pair[0].1.clone())).is_none());
             }
         }
-        assert_eq!(found, wanted);
+        assert_eq!(actual_images, expected_images);
         // In a random order of three classes, two neighbors differ in two of three cases.
-        assert!(runs > found.len() / 3, "{runs} runs of one class in {split}");
+        assert!(runs > actual_images.len() / 3, "{runs} runs of one class in {split}");
     }
     let info = shards_info(&[&output]).unwrap();
     assert_eq!((info.samples(), info.classes.len(), info.extensions["jpg"].0), (90, 3, 90));

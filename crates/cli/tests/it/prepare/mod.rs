@@ -33,8 +33,8 @@ fn errors_name_the_option_of_a_negative_number_and_shorten_long_values() {
         (["data", "prepare", "text", "--seed", &long], "… (100000 bytes)' for '--seed <SEED>'"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(arguments).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains(expected) && told.len() < 1000, "{told}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(expected) && message.len() < 1000, "{message}");
     }
 }

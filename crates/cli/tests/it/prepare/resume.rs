@@ -76,9 +76,9 @@ fn a_killed_run_continues_with_the_same_bytes() {
     assert!(before.len() >= 10 && before.len() < 460, "{}", before.len());
 
     let output = command(&killed).stderr(Stdio::piped()).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains(" of 460 shards are there already"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains(" of 460 shards are there already"), "{printed}");
     assert_eq!(contents(&killed), contents(&undisturbed));
 }
 

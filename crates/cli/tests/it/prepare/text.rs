@@ -32,16 +32,16 @@ fn tokenizer_json() -> String {
     )
 }
 
-fn document(at: usize) -> String {
-    (0..at % 7 + 1).map(|word| format!("w{}", (at * 13 + word) % 100)).collect::<Vec<_>>().join(" ")
+fn document(index: usize) -> String {
+    (0..index % 7 + 1).map(|word| format!("w{}", (index * 13 + word) % 100)).collect::<Vec<_>>().join(" ")
 }
 
-fn tokens(at: usize) -> Vec<u32> {
-    (0..at % 7 + 1).map(|word| ((at * 13 + word) % 100 + 1) as u32).collect()
+fn tokens(index: usize) -> Vec<u32> {
+    (0..index % 7 + 1).map(|word| ((index * 13 + word) % 100 + 1) as u32).collect()
 }
 
 fn json_lines(documents: std::ops::Range<usize>) -> String {
-    documents.map(|at| format!("{{\"id\": {at}, \"text\": \"{}\"}}\n", document(at))).collect()
+    documents.map(|index| format!("{{\"id\": {index}, \"text\": \"{}\"}}\n", document(index))).collect()
 }
 
 fn places(path: &Path) -> Vec<Location> {
@@ -177,9 +177,9 @@ fn an_interrupted_run_over_texts_continues() {
 fn documents_without_a_token_are_counted_separately_and_skipped_on_resume() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input.jsonl");
-    let line = |at: usize| match at % 3 {
+    let line = |index: usize| match index % 3 {
         0 => "{\"text\": \"--\"}\n".to_owned(),
-        _ => json_lines(at..at + 1),
+        _ => json_lines(index..index + 1),
     };
     fs::write(&input, (0..60).map(line).collect::<String>()).unwrap();
     let output = folder.path().join("shards");

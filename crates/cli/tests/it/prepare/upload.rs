@@ -24,9 +24,9 @@ fn each_finished_shard_is_uploaded_once() {
         .set("aws_endpoint_url", &store.url())
         .set("aws_skip_signature", "true")
         .give_up_after(Duration::from_secs(60));
-    let there = Location::from("s3://bucket/imagenet").with_options(settings);
+    let location = Location::from("s3://bucket/imagenet").with_options(settings);
     let run = |making: fn(PrepareOptions) -> PrepareOptions| {
-        let making = making(options(&output).threads(1).upload(there.clone()));
+        let making = making(options(&output).threads(1).upload(location.clone()));
         prepare::imagenet(folder.path(), &expected, &making, &())
     };
     let error = run(|making| making).unwrap_err().to_string();
