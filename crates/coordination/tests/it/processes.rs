@@ -17,8 +17,8 @@ const HEARTBEAT: (&str, &str) = ("FULMEN_HEARTBEAT_TIMEOUT", "8");
 #[test]
 #[ignore = "a task in the other tests"]
 fn member() {
-    let Some(part) = std::env::var_os(PART) else { return };
-    match play(&part.to_string_lossy()) {
+    let Some(task) = std::env::var_os(PART) else { return };
+    match run_task(&task.to_string_lossy()) {
         Ok(()) => say("ended well"),
         Err(error) => {
             let kind = match &error {
@@ -33,7 +33,7 @@ fn member() {
     }
 }
 
-fn play(part: &str) -> Result<()> {
+fn run_task(task: &str) -> Result<()> {
     let env = |name: &str| std::env::var_os(name);
     let process = Process::from_env(env)?;
     let index = process.index();
@@ -44,7 +44,7 @@ fn play(part: &str) -> Result<()> {
         .join()?;
     assert_eq!(coordination.processes().len(), COUNT);
     say("joined");
-    match part {
+    match task {
         // The calls of a training run.
         "train" => {
             if index == 0 {
@@ -95,7 +95,7 @@ fn play(part: &str) -> Result<()> {
             coordination.on_failure(move |error| send.send(error.clone()).unwrap());
             Err(receive.recv_timeout(LONG).unwrap())
         }
-        part => panic!("there is no part `{part}`"),
+        task => panic!("there is no task `{task}`"),
     }
 }
 
@@ -153,9 +153,9 @@ fn a_process_that_is_too_late_ends_all_and_is_named() {
 }
 
 /// All eight have joined, and each waits in a different way.
-fn waiting(parts: [&str; COUNT]) -> Troupe {
+fn waiting(tasks: [&str; COUNT]) -> Troupe {
     let mut troupe = Troupe::new("processes::member", COUNT);
-    parts.iter().enumerate().for_each(|(index, part)| troupe.start(index, part, &[HEARTBEAT]));
+    tasks.iter().enumerate().for_each(|(index, task)| troupe.start(index, task, &[HEARTBEAT]));
     (0..COUNT).for_each(|index| {
         troupe.wait_for(index, "joined");
     });

@@ -17,13 +17,13 @@ const LONG: Duration = Duration::from_secs(60);
 #[ignore = "a task in the other test"]
 fn member() {
     let Some(go) = std::env::var_os(PART) else { return };
-    match play(Path::new(&go)) {
+    match run_task(Path::new(&go)) {
         Ok(()) => say("ended well"),
         Err(error) => say(format!("ended {error}")),
     }
 }
 
-fn play(go: &Path) -> Result<()> {
+fn run_task(go: &Path) -> Result<()> {
     let env = |name: &str| std::env::var_os(name);
     let mut process = Process::from_env(env)?;
     let index = process.index();

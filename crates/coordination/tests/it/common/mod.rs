@@ -20,10 +20,10 @@ pub(crate) struct Troupe {
     member: &'static str,
     count: usize,
     coordinator: String,
-    actors: Vec<Actor>,
+    processes: Vec<TestProcess>,
 }
 
-struct Actor {
+struct TestProcess {
     index: usize,
     child: Child,
     lines: Receiver<String>,
@@ -31,7 +31,7 @@ struct Actor {
 }
 
 /// A failing test leaves no process behind.
-impl Drop for Actor {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -40,7 +40,7 @@ impl Drop for Actor {
 
 impl Troupe {
     pub(crate) fn new(member: &'static str, count: usize) -> Troupe {
-        Troupe { member, count, coordinator: "127.0.0.1:0".into(), actors: Vec::new() }
+        Troupe { member, count, coordinator: "127.0.0.1:0".into(), processes: Vec::new() }
     }
 
     /// Starts a process that runs the ignored test `member` with a task. Process 0 comes first and
@@ -78,47 +78,47 @@ impl Troupe {
                 }
             }
         });
-        self.actors.push(Actor { index, child, lines, output: Vec::new() });
+        self.processes.push(TestProcess { index, child, lines, output: Vec::new() });
         if index == 0 {
             self.coordinator = self.wait_for(0, "listening ");
         }
     }
 
-    fn actor(&mut self, index: usize) -> &mut Actor {
-        self.actors.iter_mut().find(|a| a.index == index).unwrap()
+    fn process(&mut self, index: usize) -> &mut TestProcess {
+        self.processes.iter_mut().find(|a| a.index == index).unwrap()
     }
 
     /// Waits for an output line of a process that starts like this, and returns the rest.
     pub(crate) fn wait_for(&mut self, index: usize, start: &str) -> String {
         let rest = self.says_within(STUCK, index, start);
-        rest.unwrap_or_else(|| panic!("process {index} is stuck after {:?}", self.actor(index).output))
+        rest.unwrap_or_else(|| panic!("process {index} is stuck after {:?}", self.process(index).output))
     }
 
     /// Like [`Troupe::wait_for`], with a time limit.
     pub(crate) fn says_within(&mut self, time: Duration, index: usize, start: &str) -> Option<String> {
-        let actor = self.actor(index);
+        let process = self.process(index);
         let begun = Instant::now();
         loop {
-            if let Some(line) = actor.output.iter().find_map(|line| line.strip_prefix(start)) {
+            if let Some(line) = process.output.iter().find_map(|line| line.strip_prefix(start)) {
                 return Some(line.to_owned());
             }
-            match actor.lines.recv_timeout(time.saturating_sub(begun.elapsed())) {
-                Ok(line) => actor.output.push(line),
+            match process.lines.recv_timeout(time.saturating_sub(begun.elapsed())) {
+                Ok(line) => process.output.push(line),
                 Err(RecvTimeoutError::Timeout) => return None,
-                Err(RecvTimeoutError::Disconnected) => panic!("process {index} ended after {:?}", actor.output),
+                Err(RecvTimeoutError::Disconnected) => panic!("process {index} ended after {:?}", process.output),
             }
         }
     }
 
     pub(crate) fn pid(&mut self, index: usize) -> u32 {
-        self.actor(index).child.id()
+        self.process(index).child.id()
     }
 
     /// Kills a process like `kill -9`.
     pub(crate) fn kill(&mut self, index: usize) {
-        let actor = self.actor(index);
-        actor.child.kill().unwrap();
-        actor.child.wait().unwrap();
+        let process = self.process(index);
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
     }
 
     /// The last output of each process, after it has exited.
@@ -127,7 +127,7 @@ impl Troupe {
         for index in indices {
             endings.push(self.wait_for(index, "ended "));
             let begun = Instant::now();
-            let child = &mut self.actor(index).child;
+            let child = &mut self.process(index).child;
             while child.try_wait().unwrap().is_none() {
                 assert!(begun.elapsed() < STUCK, "process {index} does not exit");
                 std::thread::sleep(Duration::from_millis(5));
