@@ -1,15 +1,15 @@
-"""A peer of `bench data`: JPEG files to normalized float32 batches of 64, channels first, by one of the usual ways.
+"""A peer of `bench data`: converts JPEG files to normalized float32 batches of 64, channels first, in one of the usual ways.
 
     data_peer.py --way WAY --folder FOLDER --workers N
 
 Ways:
-    pillow       torch's DataLoader, torchvision's transforms on Pillow pictures, as most ImageNet scripts have it
+    pillow       torch's DataLoader, torchvision's transforms on Pillow images, as in most ImageNet scripts
     torchvision  torch's DataLoader, torchvision.io.decode_jpeg and transforms.v2 on uint8 tensors
-    grain        Grain's DataLoader with Pillow and NumPy, as JAX users have it
+    grain        Grain's DataLoader with Pillow and NumPy, common among JAX users
     tfdata       tf.data, which decodes only the crop
 
-It says one line of JSON when it is ready. For each line `epoch` that it is sent it reads every file once, in a new order, and
-answers {"images": how many came after the first batch, "seconds": how long they took}.
+It prints one line of JSON when it is ready. For each line `epoch` on the standard input, it reads every file once, in a new
+order, and answers {"images": the number of images after the first batch, "seconds": the time that they took}.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The JAX side of the preflight comparison: a whole training step, written by hand, compiled for TPUs that are not here.
+"""The JAX side of the preflight comparison: a complete training step, written by hand, compiled for TPUs that are not present.
 
-Prints one line of JSON: what libtpu's compiler says of one device. Nothing runs. The step is the one of the workload of
-the same name on our side: products in bf16, parameters, statistics, loss and optimizer in f32, the state donated, the
-batch split over all devices, and the state on each of them or split too.
+Prints one line of JSON: the estimates of libtpu's compiler for one device. Nothing runs. The step matches our workload of
+the same name: products in bf16; parameters, statistics, loss and optimizer in f32; the state donated; the batch split
+over all devices; the state replicated or split, too.
 
     python jax_cost.py --workload resnet50 --topology v3:2x2 --batch 1024
 """
@@ -28,11 +28,11 @@ from jax import lax  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
-# The effort that preflight asks of the compiler, so that both sides are compiled alike.
+# The compiler effort of preflight, so that both sides are compiled with the same one.
 jax.config.update("jax_optimization_level", "O1")
 
 HALF = jnp.bfloat16
-# How a batch lies.
+# The sharding of a batch.
 ROWS = None
 WORDS, LENGTH, WIDTH, HEADS, LAYERS = 4096, 128, 256, 4, 4
 
@@ -203,7 +203,7 @@ def gpt_scan_loss(params, stats, x, y):
     return gpt_head(params, h, y), stats
 
 
-# --- what the models below share: as PyTorch's autocast, products in bf16 and what they are added to in f32 -----------
+# --- common to the models below: like PyTorch's autocast, products are in bf16 and sums in f32 ------------------------
 
 
 def dropout(x, p, key):
@@ -211,7 +211,7 @@ def dropout(x, p, key):
 
 
 def attend(q, k, v, heads, causal=False, drop=lambda weights: weights):
-    """Of `[batch, length, width]`; keys and values may have fewer heads."""
+    """Attention over `[batch, length, width]`; keys and values may have fewer heads."""
     b, n, width = q.shape
     size = width // heads
     split = lambda t: t.reshape(b, t.shape[1], t.shape[2] // size, size)  # noqa: E731
@@ -362,7 +362,7 @@ ATTENTION = 64
 
 
 class Nets:
-    """Collects shapes when it is called with none, and computes with parameters and statistics when it has them."""
+    """Collects shapes if it is created without parameters; otherwise computes with its parameters and statistics."""
 
     def __init__(self, params=None, stats=None):
         self.shapes, self.params, self.stats, self.new = ({}, {}), params, stats, dict(stats or {})
@@ -380,7 +380,7 @@ class Nets:
         return self.new[name]
 
     def spectral(self, name, *shape, out=-1):
-        """A weight, divided by its largest singular value; `out` is the axis of what goes out."""
+        """A weight, divided by its largest singular value; `out` is the axis of the outputs."""
         w = self.param(name, *shape)
         matrix = jnp.moveaxis(w, out, 0).reshape(shape[out], -1)
         fixed, u = lax.stop_gradient(matrix), self.stat(name + ".u", shape[out])
@@ -523,7 +523,7 @@ def adam(lr, beta1, beta2, eps, decay=0.0):
 
 
 def training(loss, optimizer):
-    """The step of a loss and an optimizer; a loss of five arguments gets a random key."""
+    """The training step of a loss and an optimizer; a loss with five arguments gets a random key."""
 
     def step(state, *batch):
         keys = (jax.random.fold_in(jax.random.key(0), state["step"]),) if loss.__code__.co_argcount == 5 else ()
@@ -559,7 +559,7 @@ WORKLOADS = {
 
 
 def placed(mesh, strategy, state):
-    """How the state lies: under FSDP split along the largest axis of a layer that the devices divide."""
+    """The sharding of the state: with FSDP, along the largest axis of a layer that is divisible by the devices."""
 
     def place(path, leaf):
         first = 1 if any(getattr(key, "key", None) == "layers" for key in path) and leaf.ndim > 1 else 0
@@ -591,13 +591,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
     parser.add_argument("--topology")
-    parser.add_argument("--trace", action="store_true", help="trace and lower for one device of the CPU, and compile nothing")
+    parser.add_argument("--trace", action="store_true", help="trace and lower for one CPU device, and compile nothing")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--strategy", choices=["ddp", "fsdp"], default="ddp")
     parser.add_argument("--dump", help="a folder for XLA's own dump")
     args = parser.parse_args()
     if args.trace:
-        trace("mlp", 8)  # Loads what JAX loads when it is first used.
+        trace("mlp", 8)  # Warms up: JAX loads modules at its first use.
         print(json.dumps(trace(args.workload, args.batch)))
         return
     state, step, batch = training_state(args.workload)

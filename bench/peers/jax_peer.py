@@ -1,7 +1,7 @@
-"""The JAX side of the interleaved benchmark: flax + optax, the whole training step one donated jit.
+"""The JAX side of the interleaved benchmark: flax + optax, with the whole training step in one donated jit.
 
-It is a server on its standard input, so that the harness can take turns between this process and ours on a noisy
-machine. It is not a benchmark by itself: it times only the blocks it is asked for, and compares nothing.
+It is a server on its standard input, so that the harness can alternate between this process and ours on a noisy machine.
+It is not a benchmark by itself: it only times the requested blocks, and compares nothing.
 
     python jax_peer.py --workload W1
     <- {"version": "0.12.0.1, Python 3.13.0", "n_params": 535818, "steps_per_epoch": 100, "cold_s": 1.9, ...}
@@ -10,9 +10,9 @@ machine. It is not a benchmark by itself: it times only the blocks it is asked f
     -> quit
 
 `cold_s` runs from the kernel's start of this process to the first step's loss on the host: interpreter, imports, data,
-initialization and compilation. Warm-up steps follow it and are in no figure. In a block the device is waited for
-once, at the end. Every step gathers a fresh shuffled batch from arrays in host memory. With `--devices 8` the batch is
-split over eight devices of the CPU, and each has all parameters. `peak_bytes` is the most memory of this process so far.
+initialization and compilation. Warm-up steps follow, and are not counted. A block waits for the device once, at its
+end. Every step gathers a new shuffled batch from arrays in host memory. With `--devices 8`, the batch is split over eight
+CPU devices, and each has all parameters. `peak_bytes` is the peak memory of this process so far.
 """
 
 import argparse
@@ -81,7 +81,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Its form for pictures of 32x32: a 3x3 convolution first, and no pooling after it."""
+    """The variant for images of 32x32: it starts with a 3x3 convolution, without pooling after it."""
 
     @nn.compact
     def __call__(self, x, train):
@@ -94,7 +94,7 @@ class ResNet18(nn.Module):
 
 
 class GptBlock(nn.Module):
-    """Causal attention and a perceptron four times as wide, each after a normalization."""
+    """Causal attention and an MLP with four times the width, each after a normalization."""
 
     @nn.compact
     def __call__(self, x):
@@ -108,7 +108,7 @@ class GptBlock(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Four layers of width 256; the last layer is the embedding's."""
+    """Four layers of width 256, with tied embeddings."""
 
     @nn.compact
     def __call__(self, words, train):
@@ -120,7 +120,7 @@ class Gpt(nn.Module):
 
 
 class Generator(nn.Module):
-    """DCGAN's at 32x32: 100 random numbers to a picture."""
+    """DCGAN's generator at 32x32: from 100 random numbers to an image."""
 
     @nn.compact
     def __call__(self, z, train):
@@ -132,7 +132,7 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """DCGAN's at 32x32: a picture to a logit."""
+    """DCGAN's discriminator at 32x32: from an image to a logit."""
 
     @nn.compact
     def __call__(self, x, train):
@@ -145,7 +145,7 @@ class Discriminator(nn.Module):
 
 
 class Gan:
-    """DCGAN with its losses: a step of the discriminator, then one of the generator by the new discriminator."""
+    """DCGAN with its losses: a step of the discriminator, then one of the generator with the new discriminator."""
 
     optimizer = optax.adam(2e-4, b1=0.5)
 
@@ -199,7 +199,7 @@ WORKLOADS = {
 
 
 def synthetic(samples, shape, seed):
-    """Ten prototypes at half strength under unit noise: learnable, and the same for the same seed."""
+    """Ten prototypes at half strength plus unit noise: learnable, and reproducible by the seed."""
     prototypes = np.random.default_rng(seed).standard_normal((CLASSES, *shape), dtype=np.float32)
     rng = np.random.default_rng(seed + 1)
     labels = rng.integers(0, CLASSES, samples)
@@ -208,7 +208,7 @@ def synthetic(samples, shape, seed):
 
 
 def counting(samples, seed):
-    """Rows of words that count upwards by some stride, and the same rows one word on."""
+    """Rows of words that count upwards by some stride, and the same rows shifted by one word."""
     rng = np.random.default_rng(seed)
     start, stride = rng.integers(0, WORDS, (samples, 1)), rng.integers(1, 8, (samples, 1))
     words = ((start + stride * np.arange(LENGTH + 1)) % WORDS).astype(np.int32)
@@ -216,7 +216,7 @@ def counting(samples, seed):
 
 
 def batches(x, y, size, seed):
-    """Endless epochs, each in a new order; a batch is a gather from host memory into new arrays."""
+    """Endless epochs, each in a new order. A batch is gathered from host memory into new arrays."""
     rng = np.random.default_rng(seed + 2)
     while True:
         order = rng.permutation(len(x))
@@ -246,7 +246,7 @@ def peak_bytes():
 
 def seconds_since_process_start():
     with open("/proc/self/stat") as stat:
-        # Field 22; counting starts after the command's name, which may itself hold spaces.
+        # Field 22; counting starts after the command's name, which may contain spaces.
         ticks = int(stat.read().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 

@@ -1,7 +1,7 @@
-"""Makes JPEGs that cost as much to decode as photographs do: 500 x 375 unless said otherwise, quality 90, about 67 kB each.
+"""Generates JPEGs that take as long to decode as photographs: 500 x 375 by default, quality 90, about 67 kB each.
 
-A picture is coloured noise whose amplitude falls with the frequency as in nature, a few shapes with soft edges, and grain.
-Picture i is the same wherever it is made.
+An image is colored noise whose amplitude decreases with the frequency as in nature, a few shapes with soft edges, and
+grain. Image i is the same on every machine.
 
     make_jpegs.py FOLDER [COUNT [WIDTH HEIGHT]]
 """
@@ -23,7 +23,7 @@ def falloff(width, height):
 
 
 def clouds(random, width, height):
-    """Three channels of noise that mostly agree, with means and spreads of a photograph."""
+    """Three correlated channels of noise, with the means and deviations of a photograph."""
     common = random.standard_normal((height, width))
     channels = []
     for _ in range(3):
@@ -35,7 +35,7 @@ def clouds(random, width, height):
 
 
 def with_shapes(random, picture):
-    """The picture with ellipses, rectangles and lines that let a quarter of it through."""
+    """The image with ellipses, rectangles and lines of three quarters opacity."""
     layer = picture.copy()
     draw = ImageDraw.Draw(layer)
     (width, height), scale = picture.size, picture.width / 500
@@ -62,7 +62,7 @@ def make(index, width, height):
 
 
 def save(index, folder, width, height):
-    # ImageNet's layout, of ten classes.
+    # ImageNet's layout with ten classes.
     path = folder / f"class{index % 10}" / f"{index:05d}.jpg"
     path.parent.mkdir(parents=True, exist_ok=True)
     make(index, width, height).save(path, quality=90)

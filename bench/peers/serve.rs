@@ -1,7 +1,7 @@
-//! What the peers in Rust share: the workloads that they have, data, and the conversation with the harness, which is that of
+//! The common part of the peers in Rust: their workloads, data, and the protocol of the harness, which is that of
 //! `jax_peer.py`.
 
-#[allow(dead_code, reason = "the harness uses more of it")]
+#[allow(dead_code, reason = "the harness uses the rest")]
 #[path = "../src/process.rs"]
 mod process;
 #[path = "../src/synthetic.rs"]
@@ -14,14 +14,14 @@ use std::time::Instant;
 use process::{peak_bytes, seconds_since_start};
 use synthetic::Random;
 
-/// A workload's sizes.
+/// The sizes of a workload.
 #[derive(Clone, Copy)]
 pub struct Workload {
     pub name: &'static str,
-    /// Of one sample.
+    /// The shape of one sample.
     pub shape: &'static [usize],
     pub batch: usize,
-    /// In an epoch.
+    /// The steps in an epoch.
     pub steps: usize,
     warm_up: usize,
 }
@@ -31,19 +31,19 @@ const WORKLOADS: [Workload; 2] = [
     Workload { name: "W2", shape: &[1, 28, 28], batch: 64, steps: 100, warm_up: 30 },
 ];
 
-/// The workload that the command line names.
+/// The workload from the command line.
 pub fn workload() -> Result<Workload, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let value = |flag: &str| arguments.iter().position(|other| other == flag).and_then(|i| arguments.get(i + 1));
     if value("--devices").is_some_and(|devices| devices != "1") {
-        return Err("it runs on one device of the CPU here".into());
+        return Err("this peer runs on one CPU device only".into());
     }
     let name = value("--workload").ok_or("--workload is missing")?;
-    let found = WORKLOADS.into_iter().find(|workload| workload.name == name);
-    found.ok_or_else(|| format!("it has no {name} here").into())
+    let workload = WORKLOADS.into_iter().find(|workload| workload.name == name);
+    workload.ok_or_else(|| format!("this peer has no workload {name}").into())
 }
 
-/// A library's version in a lock file.
+/// The version of a library in a lock file.
 pub fn version<'a>(lock: &'a str, name: &str) -> &'a str {
     let of_name = |package: &&str| package.lines().any(|line| line == format!("name = \"{name}\""));
     let package = lock.split("[[package]]").find(of_name).unwrap_or_default();
@@ -51,7 +51,7 @@ pub fn version<'a>(lock: &'a str, name: &str) -> &'a str {
     version.unwrap_or_default().trim_matches('"')
 }
 
-/// Answers the harness until it has enough. `step` trains on a batch of samples and their classes, and gives the loss.
+/// Serves the harness until it ends. `step` trains on a batch of samples and their classes, and returns the loss.
 pub fn serve(
     workload: Workload,
     version: &str,
@@ -68,7 +68,7 @@ pub fn serve(
         Ok(loss)
     };
     run(1)?;
-    let cold = seconds_since_start().ok_or("the kernel does not tell when this process began")?;
+    let cold = seconds_since_start().ok_or("the kernel does not report the start time of this process")?;
     run(workload.warm_up)?;
     let steps = workload.steps;
     println!(
@@ -79,13 +79,13 @@ pub fn serve(
         let Some(steps) = line.strip_prefix("block ").and_then(|steps| steps.parse().ok()) else { break };
         let begin = Instant::now();
         let loss = run(steps)?;
-        let (seconds, peak) = (begin.elapsed().as_secs_f64(), peak_bytes().ok_or("the kernel does not tell VmHWM")?);
+        let (seconds, peak) = (begin.elapsed().as_secs_f64(), peak_bytes().ok_or("the kernel does not report VmHWM")?);
         println!("{{\"seconds\": {seconds}, \"loss\": {loss}, \"peak_bytes\": {peak}}}");
     }
     Ok(())
 }
 
-/// Samples with their classes, in a new order in each epoch.
+/// Samples with their classes, shuffled again in each epoch.
 struct Data {
     workload: Workload,
     size: usize,

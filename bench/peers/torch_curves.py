@@ -1,4 +1,4 @@
-"""The PyTorch side of the loss curves: writes a model's first weights and all batches, trains 200 steps in f32 and again in
+"""The PyTorch side of the loss curves: writes a model's initial weights and all batches, trains 200 steps in f32 and again in
 f64, and prints the losses as one line of JSON.
 
     python torch_curves.py --workload roberta --folder /tmp/roberta
@@ -21,7 +21,7 @@ STEPS = 200
 
 
 def resnet18(folder):
-    """Pictures of 32 x 32, a pattern for each of ten classes under noise."""
+    """Images of 32 x 32: a pattern for each of ten classes, plus noise."""
     batch, lr = 32, 3e-6
     y = torch.randint(10, (STEPS * batch,))
     x = torch.randn(10, 3, 32, 32)[y] + 2 * torch.randn(STEPS * batch, 3, 32, 32)
@@ -32,7 +32,7 @@ def resnet18(folder):
 
 
 def transformer(folder):
-    """From words to the same words in the opposite order."""
+    """Translates words to the same words in reverse order."""
     batch, lr, words = 32, 5e-4, 64
     config = MarianConfig(
         vocab_size=words, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
@@ -53,7 +53,7 @@ def transformer(folder):
 
 
 def roberta(folder):
-    """Words that count upwards, of which some are masked."""
+    """Words that count upwards, some of them masked."""
     batch, lr, words, mask = 32, 1e-3, 64, 3
     config = RobertaConfig(
         vocab_size=words, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,

@@ -1,11 +1,11 @@
 """The PyTorch side of the interleaved benchmark: eager, compiled, on torch_xla, and Lightning's Trainer on torch_xla.
 
-It speaks with the harness as jax_peer.py does: `block K` on the standard input runs K steps and answers with one line.
+Its protocol is that of jax_peer.py: `block K` on the standard input runs K steps and answers with one line.
 
     python torch_peer.py --way torch --workload W1
 
 The ways are torch, torch-compile, torch_xla and lightning. The last two use XLA's CPU device (`PJRT_DEVICE=CPU`).
-Lightning takes a TPU alone for torch_xla's device; that check, and nothing else, is replaced.
+Lightning only accepts a TPU as torch_xla's device; that check, and nothing else, is replaced.
 """
 
 import argparse
@@ -23,7 +23,7 @@ options.add_argument("--workload", choices=["W1", "W2", "W3", "W4", "W5"], requi
 options.add_argument("--devices", type=int, default=1)
 CHOSEN = options.parse_args()
 if CHOSEN.devices > 1:
-    sys.exit(f"{CHOSEN.way} runs on one device of the CPU here")
+    sys.exit(f"{CHOSEN.way} runs on one CPU device only")
 if CHOSEN.way == "lightning" and CHOSEN.workload == "W5":
     sys.exit("lightning has no W5 here: it steps two optimizers by hand")
 ON_XLA = CHOSEN.way in ("torch_xla", "lightning")
@@ -84,7 +84,7 @@ class GptBlock(nn.Module):
 
 
 class Gpt(nn.Module):
-    """The last layer is the embedding's."""
+    """With tied embeddings."""
 
     def __init__(self):
         super().__init__()
@@ -97,7 +97,7 @@ class Gpt(nn.Module):
 
 
 class Gan(nn.Module):
-    """DCGAN at 32x32; both networks, with an optimizer each."""
+    """DCGAN at 32x32: both networks, each with an optimizer."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +147,7 @@ def optimizer(parameters):
 
 
 class Data(Dataset):
-    """As jax_peer.py's, in memory. An item is a whole batch, gathered at once: the cheapest that PyTorch's loader does."""
+    """The data of jax_peer.py in memory. An item is a whole batch, gathered at once, which is PyTorch's fastest way."""
 
     def __init__(self):
         rng, samples = np.random.default_rng(0), BATCH * STEPS
@@ -184,7 +184,7 @@ def loss_of(model, x, y):
 
 
 def gan_step(model, g, d, x):
-    """A step of the discriminator, then one of the generator by the new discriminator."""
+    """A step of the discriminator, then one of the generator with the new discriminator."""
     fake = model.g(torch.randn(len(x), 100, 1, 1, device=x.device))
     d.zero_grad(set_to_none=True)
     loss = F.softplus(-model.d(x)).mean() + F.softplus(model.d(fake.detach())).mean()
@@ -203,12 +203,12 @@ def peak_bytes():
 
 def seconds_since_process_start():
     with open("/proc/self/stat") as stat:
-        # Field 22; counting starts after the command's name, which may itself hold spaces.
+        # Field 22; counting starts after the command's name, which may contain spaces.
         ticks = int(stat.read().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
-# Lightning prints on the standard output too.
+# Lightning also prints on the standard output.
 ANSWERS, sys.stdout = sys.stdout, sys.stderr
 
 
@@ -223,7 +223,7 @@ def ready(model, cold_s, *others):
 
 
 def next_block():
-    """How many steps the harness wants; none at the end."""
+    """The number of steps that the harness requests; none at the end."""
     words = sys.stdin.readline().split()
     return int(words[1]) if len(words) == 2 and words[0] == "block" else None
 
@@ -234,7 +234,7 @@ def wait():
 
 
 def serve():
-    """A loop by hand."""
+    """Serves with a hand-written loop."""
     torch.manual_seed(0)
     device = torch_xla.device() if ON_XLA else torch.device("cpu")
     model, batches = MODELS[CHOSEN.workload]().to(device), loader()
@@ -282,7 +282,7 @@ def serve():
 
 
 def serve_lightning():
-    """`Trainer.fit`, whose callback waits for the harness between two steps."""
+    """Serves with `Trainer.fit`, whose callback waits for the harness between two steps."""
     import lightning
     from lightning.fabric.accelerators.xla import XLAAccelerator
     from lightning.pytorch.callbacks import Callback

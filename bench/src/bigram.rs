@@ -1,7 +1,7 @@
-//! A table of bigrams on a text, divided as `examples/gpt` divides it: what a language model must beat.
+//! A bigram table of a text, with the split of `examples/gpt`: the baseline for a language model.
 
-// Which part of a text is for training is said in one place, the example.
-#[expect(dead_code, reason = "the example also decodes")]
+// The example alone defines the split.
+#[expect(dead_code, reason = "the example uses the rest to decode")]
 #[path = "../../examples/gpt/src/text.rs"]
 mod text;
 
@@ -13,11 +13,11 @@ use text::{Split, Vocabulary};
 
 const BYTES: usize = 256;
 
-/// The example's default.
+/// The default of the example.
 const LENGTH: usize = 128;
 
-/// The mean loss in nats a byte on the part to test with. Where a byte was rarely seen, the table leans on how often each
-/// byte follows any; the part to validate with decides how much.
+/// The mean loss on the test part, in nats per byte. Rare bigrams are smoothed with the frequency of the next byte
+/// alone. The validation part determines the weight.
 pub(crate) fn test_loss(text: &Path) -> Result<f64, Box<dyn Error>> {
     let [train, validation, test] = [Split::Train, Split::Validation, Split::Test].map(|part| pairs(text, part));
     let (table, validation, test) = (Table::count(&train?), validation?, test?);
@@ -25,11 +25,11 @@ pub(crate) fn test_loss(text: &Path) -> Result<f64, Box<dyn Error>> {
         .map(|weight| (table.loss(&validation, weight), weight))
         .into_iter()
         .min_by(|a, b| a.0.total_cmp(&b.0))
-        .ok_or("no weight was tried")?;
+        .ok_or("there is no weight to try")?;
     Ok(table.loss(&test, weight))
 }
 
-/// Bytes, each with the one that follows it.
+/// Each byte with the next one.
 fn pairs(text: &Path, split: Split) -> Result<Vec<(usize, usize)>, Box<dyn Error>> {
     let data = text::samples(text, &Vocabulary::Bytes, LENGTH, split).map_err(|e| e.to_string())?;
     let mut pairs = vec![];
@@ -37,13 +37,13 @@ fn pairs(text: &Path, split: Split) -> Result<Vec<(usize, usize)>, Box<dyn Error
         let batch = batch?;
         let field = |name: &str| batch.field_index(name).ok_or_else(|| format!("the samples have no {name}"));
         let (inputs, labels) = (field("input_ids")?, field("labels")?);
-        let both = batch.values::<i32>(inputs)?.iter().zip(batch.values::<i32>(labels)?).take(batch.valid() * LENGTH);
-        pairs.extend(both.filter(|pair| *pair.1 >= 0).map(|(&byte, &next)| (byte as usize, next as usize)));
+        let bytes = batch.values::<i32>(inputs)?.iter().zip(batch.values::<i32>(labels)?).take(batch.valid() * LENGTH);
+        pairs.extend(bytes.filter(|pair| *pair.1 >= 0).map(|(&byte, &next)| (byte as usize, next as usize)));
     }
     Ok(pairs)
 }
 
-/// How often each byte followed each, and any.
+/// The number of times that each byte followed each other byte, and any byte.
 struct Table {
     pairs: Vec<[f64; BYTES]>,
     bytes: [f64; BYTES],
@@ -59,13 +59,13 @@ impl Table {
         table
     }
 
-    /// The mean loss, where any byte counts like `weight` bytes that were seen to follow.
+    /// The mean loss if the frequency of a byte alone counts like `weight` observed bigrams.
     fn loss(&self, pairs: &[(usize, usize)], weight: f64) -> f64 {
         let all = self.bytes.iter().sum::<f64>() + BYTES as f64;
-        let seen: Vec<f64> = self.pairs.iter().map(|row| row.iter().sum()).collect();
+        let totals: Vec<f64> = self.pairs.iter().map(|row| row.iter().sum()).collect();
         let losses = pairs.iter().map(|&(byte, next)| {
             let any = (self.bytes[next] + 1.0) / all;
-            -((self.pairs[byte][next] + weight * any) / (seen[byte] + weight)).ln()
+            -((self.pairs[byte][next] + weight * any) / (totals[byte] + weight)).ln()
         });
         losses.sum::<f64>() / pairs.len() as f64
     }
@@ -82,12 +82,12 @@ mod tests {
     }
 
     #[test]
-    fn a_table_knows_what_always_follows() {
+    fn a_table_predicts_a_byte_that_always_follows() {
         let text: Vec<usize> = b"abababab".iter().map(|&byte| usize::from(byte)).collect();
         let pairs: Vec<_> = text.windows(2).map(|pair| (pair[0], pair[1])).collect();
         let table = Table::count(&pairs);
         assert!(table.loss(&pairs, 1e-9) < 1e-6);
-        // `b` after `a` 4 times of 4, and 5 of 263 counts of any byte.
+        // `b` after `a`: 4 of 4 bigrams, and 5 of 263 counts of a byte alone.
         let loss = table.loss(&[(usize::from(b'a'), usize::from(b'b'))], 1.0);
         assert!((loss + ((4.0 + 5.0 / 263.0) / 5.0_f64).ln()).abs() < 1e-12);
     }

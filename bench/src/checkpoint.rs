@@ -1,9 +1,9 @@
-//! `checkpoint`: how long training waits for a checkpoint of a large state, how long steps take while it is written, and how
-//! many bytes a second are written, against `dd` on the same disk.
+//! `checkpoint`: how long training pauses for a checkpoint of a large state, how long steps take during the write, and
+//! the rate of the write in comparison with `dd` on the same disk.
 //!
-//! In each round a fit that saves once, a fit of as many steps that saves nothing, a copy of such a state to the host, a
-//! checkpoint without training, and `dd` take turns. Most of the state is weights that no step changes, so that steps stay as
-//! short as the workload's.
+//! In each round these take turns: a fit that saves once, a fit with the same number of steps that saves nothing, a
+//! copy of such a state to the host, a checkpoint without training, and `dd`. Most of the state is weights that no step
+//! changes, so that the steps stay as short as those of the workload.
 
 use std::error::Error;
 use std::fs;
@@ -17,33 +17,33 @@ use fulmen::prelude::*;
 use fulmen::trainer::{Actions, Callback, CheckpointRole, Progress};
 use fulmen_checkpoint::{CheckpointWriter, Dtype, LocalStore, Part, Run};
 
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 use crate::workload::{Visit, Workload};
 
 /// The step after which a checkpoint is saved.
 const SAVED: usize = 50;
 
-/// After this number of steps, the device again has as many steps queued as before.
+/// After this number of steps, the device's queue is full again.
 const SETTLED: usize = SAVED + 4;
 
-/// Steps that are counted at least.
+/// The minimum number of counted steps.
 const STEPS: usize = SETTLED + 50;
 
-/// The bytes of one of the weights that no step changes.
+/// The size of one of the constant weights, in bytes.
 const WEIGHT: usize = 4 << 20;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of W1 to W5 trains.
+    /// The workload to train, from W1 to W5.
     #[arg(long, default_value = "W1")]
     workload: String,
-    /// The weights that no step changes, in megabytes.
+    /// The size of the constant weights, in megabytes.
     #[arg(long, default_value_t = 1000)]
     megabytes: usize,
-    /// Turns of all.
+    /// The number of rounds.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// A folder on the disk that is written to.
+    /// A folder on the disk to measure.
     #[arg(long, default_value = ".")]
     folder: PathBuf,
     /// Print a line of JSON for each result.
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     workload.with_model(Turns { args, workload })
 }
 
-/// A model, and weights that no step changes.
+/// A model with additional constant weights.
 struct Large<'a, M> {
     model: &'a M,
     weights: Vec<Parameter>,
@@ -84,7 +84,7 @@ struct Turns<'a> {
     workload: Workload,
 }
 
-/// What the rounds measured: seconds, except the ratio of steps.
+/// The measurements of all rounds, in seconds, except the ratio of steps.
 #[derive(Default)]
 struct Measured {
     lost: Vec<f64>,
@@ -108,7 +108,7 @@ impl Visit for Turns<'_> {
         let builder = || {
             let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).enable_progress_bar(false);
             let builder = builder.max_epochs(u64::MAX / loader.len() as u64).default_root_dir(folder.path());
-            // None but those that are asked for.
+            // No callbacks except the requested ones.
             builder.enable_model_summary(false).callback(ModelCheckpoint::new().every_n_epochs(u64::MAX))
         };
         let (path, dd) = (folder.path().join("checkpoint"), folder.path().join("dd"));
@@ -121,9 +121,9 @@ impl Visit for Turns<'_> {
         let mut measured = Measured::default();
         let size = args.megabytes as u64 * 1_000_000;
         let mut bytes = 0;
-        // The first one is not counted.
+        // The first one does not count.
         for round in 0..=args.rounds {
-            // A virtual machine is given memory when it first writes to it, which is slow. This asks for it before.
+            // A virtual machine gets its memory at the first write, which is slow. This requests it earlier.
             write(&dd, size)?;
             let saving = fit(Some(&path), STEPS)?;
             let written = fs::metadata(path.join("manifest.json"))?.modified()?;
@@ -146,7 +146,7 @@ impl Visit for Turns<'_> {
             let dd = write(&dd, bytes)?;
             if round > 0 {
                 measured.lost.push(lost);
-                // Of no step, if the write was over before one ended.
+                // None, if the write ended before the first step.
                 measured.ratio.extend(Some(ratio).filter(|ratio| ratio.is_finite()));
                 measured.copy.push(copy);
                 measured.save.push(save);
@@ -168,13 +168,13 @@ impl Visit for Turns<'_> {
             row("rate of the write", "MB/s").ours(&rates(&save)).peer("dd", "", &rates(&dd)),
         ];
         for row in &rows {
-            say(row, args.json)?;
+            print_row(row, args.json)?;
         }
         Ok(())
     }
 }
 
-/// Copies an array of the weights' size from the device to the host, and returns the time.
+/// Copies an array with the size of the weights from the device to the host, and returns the time.
 fn copy<M: Module>(runtime: &Runtime, module: &M) -> Result<f64, Box<dyn Error>> {
     let mut arrays = vec![];
     for (_, parameter) in module.parameters() {
@@ -187,7 +187,7 @@ fn copy<M: Module>(runtime: &Runtime, module: &M) -> Result<f64, Box<dyn Error>>
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Writes a checkpoint of such weights that are on the host, and says how long that took.
+/// Writes a checkpoint of such weights from the host, and returns the time.
 fn save<M: Module>(path: &Path, module: &M) -> Result<f64, Box<dyn Error>> {
     let (root, name) = (path.parent().ok_or("no folder")?, path.file_name().ok_or("no name")?);
     let parts = module.parameters().into_iter().map(|(name, parameter)| {
@@ -206,7 +206,7 @@ fn save<M: Module>(path: &Path, module: &M) -> Result<f64, Box<dyn Error>> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Writes this number of bytes with `dd`, and says how long that took.
+/// Writes this number of bytes with `dd`, and returns the time.
 fn write(file: &Path, bytes: u64) -> Result<f64, Box<dyn Error>> {
     let mut command = Command::new("dd");
     command.args(["if=/dev/zero", "bs=1M", "iflag=count_bytes", "conv=fsync"]).arg(format!("count={bytes}"));
@@ -222,7 +222,8 @@ fn seconds(from: SystemTime, to: SystemTime) -> f64 {
     to.duration_since(from).unwrap_or(Duration::ZERO).as_secs_f64()
 }
 
-/// When each step was handed to the device. Ends the fit after a number of steps, and not before what it saves is written.
+/// The time at which each step was enqueued. Ends the fit after a number of steps, but not before its checkpoint is
+/// written.
 #[derive(Clone)]
 struct Clock {
     save: Option<PathBuf>,
@@ -238,13 +239,13 @@ impl Callback for Clock {
     fn on_train_batch_end(&mut self, _: &Progress, actions: &mut Actions) {
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         ends.push(SystemTime::now());
-        // The checkpoint is saved when this returns.
+        // The checkpoint is saved after this returns.
         if let Some(path) = self.save.as_ref().filter(|_| ends.len() == SAVED + 1) {
             actions.save_checkpoint(path, CheckpointRole::Extra);
         }
         let written = || self.save.as_ref().is_none_or(|path| path.join("manifest.json").exists());
         if ends.len() >= self.until && written() {
-            actions.stop("all was measured");
+            actions.stop("the measurement is complete");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `curves`: the losses of 200 steps of training in f32 against PyTorch's, from the same weights and batches, which the peer
-//! writes. How far PyTorch's own f32 is from its f64 says what rounding alone does.
+//! `curves`: compares the losses of 200 training steps in f32 with those of PyTorch. The peer writes the weights and
+//! batches that both use. The distance of PyTorch's f32 from its f64 shows the effect of rounding alone.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,18 +22,18 @@ use crate::peer::{PEERS, python_with};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of resnet18, transformer and roberta, separated by commas.
+    /// The models: resnet18, transformer and roberta, separated by commas.
     #[arg(long, default_value = "resnet18,transformer,roberta", value_delimiter = ',')]
     workloads: Vec<String>,
-    /// A Python with torch, torchvision and transformers, instead of an environment that is made.
+    /// A Python with torch, torchvision and transformers [default: a new environment].
     #[arg(long)]
     python: Option<PathBuf>,
-    /// End with one line of JSON.
+    /// Print one line of JSON at the end.
     #[arg(long)]
     json: bool,
 }
 
-/// What the peer says of its training.
+/// The peer's report on its training.
 #[derive(Deserialize)]
 struct Torch {
     torch: String,
@@ -67,8 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 losses(&MaskedLanguageModel { model, lr: torch.lr }, folder.path(), torch.batch)?
             }
         };
-        let rounding = apart(&torch.f32, &torch.f64)?;
-        let off = apart(&ours, &torch.f32)?;
+        let rounding = largest_difference(&torch.f32, &torch.f64)?;
+        let off = largest_difference(&ours, &torch.f32)?;
         let (first, last) = (torch.f32[0], torch.f32[torch.f32.len() - 1]);
         println!(
             "{workload}: {} steps, loss {first:.4} to {last:.4}; at most {off:.2e} from PyTorch {}, whose f32 is at most \
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         );
         lines.push(json!({ "workload": workload, "steps": ours.len(), "lr": torch.lr, "batch": torch.batch,
             "first_loss": first, "last_loss": last, "largest_relative_difference": off, "torch_f32_to_f64": rounding,
-            "ours_to_torch_f64": apart(&ours, &torch.f64)?, "torch": torch.torch }));
+            "ours_to_torch_f64": largest_difference(&ours, &torch.f64)?, "torch": torch.torch }));
     }
     if args.json {
         println!("{}", json!({ "curves": lines }));
@@ -86,17 +86,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Lets PyTorch write weights and batches into a folder, and train.
+/// Runs PyTorch, which writes weights and batches into a folder, and trains.
 fn torch(python: &Path, workload: &str, folder: &Path) -> Result<Torch, Box<dyn Error>> {
     let mut command = Command::new(python);
     command.arg(Path::new(PEERS).join("torch_curves.py")).args(["--workload", workload, "--folder"]).arg(folder);
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    serde_json::from_str(line).map_err(|e| format!("the peer said `{line}`: {e}").into())
+    serde_json::from_str(line).map_err(|e| format!("the peer's output `{line}` is not valid: {e}").into())
 }
 
-/// Our losses, step by step, on the batches in the folder.
+/// Our loss at each step, on the batches in the folder.
 fn losses(model: &impl TrainingModule, folder: &Path, batch: usize) -> Result<Vec<f64>, Box<dyn Error>> {
     let (arrays, _): (BTreeMap<String, Literal>, _) = safetensors::read(folder.join("batches.safetensors"))?;
     let mut data = TensorDataset::builder();
@@ -114,15 +114,15 @@ fn losses(model: &impl TrainingModule, folder: &Path, batch: usize) -> Result<Ve
     let mut losses = vec![];
     for batch in step.batches() {
         step.run(&batch?)?;
-        losses.push(step.logs()?.wait()?.get("train_loss").ok_or("no loss is logged")?);
+        losses.push(step.logs()?.wait()?.get("train_loss").ok_or("the step logs no train_loss")?);
     }
     Ok(losses)
 }
 
-/// The largest difference of two curves at a step, relative to the second.
-fn apart(a: &[f64], b: &[f64]) -> Result<f64, Box<dyn Error>> {
+/// The largest difference between two curves at a step, relative to the second curve.
+fn largest_difference(a: &[f64], b: &[f64]) -> Result<f64, Box<dyn Error>> {
     if a.is_empty() || a.len() != b.len() {
-        return Err(format!("{} losses against {}", a.len(), b.len()).into());
+        return Err(format!("the numbers of losses differ: {} and {}", a.len(), b.len()).into());
     }
     Ok(a.iter()
         .zip(b)

@@ -1,5 +1,5 @@
-//! The custom loop as a peer: a process of this program that trains with `TrainStep` instead of `Trainer::fit`, a block of
-//! steps when it is told to.
+//! The custom loop as a peer: a process of this program that trains with `TrainStep` instead of `Trainer::fit`. It runs
+//! a block of steps on request.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};
@@ -14,7 +14,7 @@ use crate::workload::{Visit, Workload};
 /// The subcommand that starts this peer.
 pub(crate) const SUBCOMMAND: &str = "custom-loop";
 
-/// Steps between two reads of the logged values: the default of `fit`.
+/// Steps between two reads of the logged values; the default of `fit`.
 const READ_EVERY: u64 = 50;
 
 #[derive(clap::Args)]
@@ -48,7 +48,9 @@ impl Visit for Loop<'_> {
         let mut step = trainer.train_step(model, &loader)?;
         let mut batches = step.batches();
         let version = env!("CARGO_PKG_VERSION");
-        say(&json!({ "version": version, "n_params": model.num_parameters(), "steps_per_epoch": loader.len() }))?;
+        print_line(
+            &json!({ "version": version, "n_params": model.num_parameters(), "steps_per_epoch": loader.len() }),
+        )?;
         for line in std::io::stdin().lock().lines() {
             let line = line?;
             let Some(steps) = line.strip_prefix("block ").and_then(|steps| steps.parse::<u64>().ok()) else { break };
@@ -70,13 +72,13 @@ impl Visit for Loop<'_> {
                 loss = values.wait()?.get("train_loss").unwrap_or(loss);
             }
             step.block_until_ready()?;
-            say(&json!({ "seconds": begin.elapsed().as_secs_f64(), "loss": loss, "peak_bytes": peak_bytes() }))?;
+            print_line(&json!({ "seconds": begin.elapsed().as_secs_f64(), "loss": loss, "peak_bytes": peak_bytes() }))?;
         }
         Ok(())
     }
 }
 
-fn say(line: &Value) -> Result<(), Box<dyn Error>> {
+fn print_line(line: &Value) -> Result<(), Box<dyn Error>> {
     let mut output = std::io::stdout();
     writeln!(output, "{line}")?;
     Ok(output.flush()?)

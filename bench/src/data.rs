@@ -1,7 +1,8 @@
-//! `data`: JPEG files to batches for training, against the loaders that Python has, in turns on this machine.
+//! `data`: from JPEG files to batches for training, in comparison with the loaders for Python, in turns on this
+//! machine.
 //!
-//! Every contender is a process of its own, so that its memory can be told: it is sent `epoch`, reads every file once, and says
-//! how many images came after the first batch, and in how many seconds.
+//! Each contender is a separate process, so that its memory can be measured. On `epoch`, it reads every file once. It
+//! reports how many images came after the first batch, and in how many seconds.
 //!
 //! Not here: the peers (`peers/data_peer.py`) and the files (`peers/make_jpegs.py`).
 
@@ -19,42 +20,42 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::peer::{PEERS, python_with};
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the JPEGs are; they are made there if the folder does not exist. In the cache folder unless given.
+    /// The folder of the JPEGs, which are generated if it does not exist [default: in the cache folder].
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// How many to make.
+    /// The number of JPEGs to generate.
     #[arg(long, default_value_t = 2000)]
     count: usize,
-    /// Worker threads of ours, and worker processes or parallel calls of the peers.
+    /// Our worker threads, and the peers' worker processes or parallel calls.
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// How often each contender reads all files, after one time that does not count.
+    /// How often each contender reads all files, after one warm-up.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Who runs, separated by commas.
+    /// The contenders, separated by commas.
     #[arg(long, default_values_t = ways().map(String::from), value_delimiter = ',')]
     ways: Vec<String>,
-    /// The Python to run the peers with, which has what data_requirements.txt names. An environment is made unless given.
+    /// A Python with the packages of data_requirements.txt, for the peers [default: a new environment].
     #[arg(long)]
     python: Option<PathBuf>,
     /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
-    /// Be a contender: read `epoch` from the standard input.
+    /// Run as a contender: read `epoch` from the standard input.
     #[arg(long, hide = true)]
     serve: Option<String>,
 }
 
-/// Ours: batches of u8, which the device normalizes; the same normalized on the host. Then all pixels of all files decoded, and
-/// nothing else: by zune-jpeg, and with the feature `turbojpeg` by libjpeg-turbo. Then the peers.
+/// Ours: batches of u8, which the device normalizes, and the same normalized on the host. Then decoding all pixels of
+/// all files, and nothing else: by zune-jpeg and, with the feature `turbojpeg`, by libjpeg-turbo. Then the peers.
 const WAYS: [&str; 8] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo", "pillow", "torchvision", "grain", "tfdata"];
 const OURS_WAYS: [&str; 4] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo"];
 
-/// Those that this program can run.
+/// The ways that this program can run.
 fn ways() -> impl Iterator<Item = &'static str> {
     WAYS.into_iter().filter(|way| cfg!(feature = "turbojpeg") || *way != "libjpeg-turbo")
 }
@@ -70,7 +71,7 @@ struct Epoch {
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if let Some(way) = &args.serve {
-        let folder = args.folder.as_deref().ok_or("--serve needs --folder")?;
+        let folder = args.folder.as_deref().ok_or("--serve requires --folder")?;
         return serve(way, folder, args.workers);
     }
     if let Some(unknown) = args.ways.iter().find(|way| !ways().any(|known| known == way.as_str())) {
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let hint = if unknown == "libjpeg-turbo" { "; build bench with its feature `turbojpeg`" } else { "" };
         return Err(format!("there is no way `{unknown}`; the ways are {known}{hint}").into());
     }
-    // Only the peers and the making of the files need it.
+    // Only the peers and the generation of files need Python.
     let python = match &args.python {
         Some(python) => Ok(python.clone()),
         None => python_with("data_requirements.txt", "loader-venv", "PyTorch, TensorFlow and Grain, about 3 GB", 13),
@@ -104,12 +105,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         }
     }
     for row in rows(args.workers, &contenders, &missing) {
-        say(&row, args.json)?;
+        print_row(&row, args.json)?;
     }
     Ok(())
 }
 
-/// Each of our loaders against all others.
+/// One row for each of our loaders, with all other contenders.
 fn rows(workers: usize, contenders: &[Contender], missing: &[(String, String)]) -> Vec<Row> {
     let mut rows = vec![];
     for ours in contenders.iter().filter(|contender| ["u8", "f32"].contains(&contender.way.as_str())) {
@@ -126,7 +127,7 @@ fn rows(workers: usize, contenders: &[Contender], missing: &[(String, String)]) 
     rows
 }
 
-/// The folder of the files, which are made if it is not there.
+/// The folder of the files, which are generated if they do not exist.
 fn files(args: &Args, python: &Python) -> Result<PathBuf, Box<dyn Error>> {
     let folder = match &args.folder {
         Some(folder) => folder.clone(),
@@ -136,10 +137,10 @@ fn files(args: &Args, python: &Python) -> Result<PathBuf, Box<dyn Error>> {
         return Ok(folder);
     }
     eprintln!("Making {} JPEGs, once, in {}", args.count, folder.display());
-    // Under another name until all are there.
+    // Under a temporary name until the folder is complete.
     let making = folder.with_extension("making");
     let script = Path::new(PEERS).join("make_jpegs.py");
-    let status = Command::new(found(python)?).arg(script).arg(&making).arg(args.count.to_string()).status()?;
+    let status = Command::new(python_path(python)?).arg(script).arg(&making).arg(args.count.to_string()).status()?;
     if !status.success() {
         return Err("make_jpegs.py failed; see its output above".into());
     }
@@ -147,38 +148,35 @@ fn files(args: &Args, python: &Python) -> Result<PathBuf, Box<dyn Error>> {
     Ok(folder)
 }
 
-/// The peers' Python, or why there is none.
+/// The peers' Python, or the error that prevents it.
 type Python = Result<PathBuf, Box<dyn Error>>;
 
-fn found(python: &Python) -> Result<&Path, String> {
+fn python_path(python: &Python) -> Result<&Path, String> {
     python.as_deref().map_err(|why| why.to_string())
 }
 
-/// A process that takes part.
+/// The process of a contender.
 struct Contender {
     way: String,
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// Images a second.
+    /// Images per second.
     rates: Vec<f64>,
-    /// The most memory that it and its children held at a time, in bytes; what they share counts once.
+    /// The peak memory of the process and its children, in bytes. Shared memory counts once.
     peak: u64,
 }
 
 impl Contender {
     fn start(way: &str, folder: &Path, workers: usize, python: &Python) -> Result<Contender, Box<dyn Error>> {
-        let mut command = match OURS_WAYS.contains(&way) {
-            true => {
-                let mut command = Command::new(env::current_exe()?);
-                command.args(["data", "--serve", way]);
-                command
-            }
-            false => {
-                let mut command = Command::new(found(python)?);
-                command.arg(Path::new(PEERS).join("data_peer.py")).args(["--way", way]);
-                command
-            }
+        let mut command = if OURS_WAYS.contains(&way) {
+            let mut command = Command::new(env::current_exe()?);
+            command.args(["data", "--serve", way]);
+            command
+        } else {
+            let mut command = Command::new(python_path(python)?);
+            command.arg(Path::new(PEERS).join("data_peer.py")).args(["--way", way]);
+            command
         };
         command.arg("--folder").arg(folder).arg("--workers").arg(workers.to_string());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -218,7 +216,8 @@ impl Contender {
             line
         })?;
         self.peak = peak.into_inner();
-        let epoch: Epoch = serde_json::from_str(&line).map_err(|why| format!("{} said `{line}`: {why}", self.way))?;
+        let epoch: Epoch =
+            serde_json::from_str(&line).map_err(|why| format!("{}: invalid output `{line}`: {why}", self.way))?;
         self.rates.push(epoch.images as f64 / epoch.seconds);
         Ok(())
     }
@@ -232,7 +231,7 @@ impl Drop for Contender {
     }
 }
 
-/// The memory of a process and all below it: proportional set sizes, in bytes. What has ended has none.
+/// The memory of a process and its descendants: proportional set sizes, in bytes. A process that has ended has none.
 fn memory(pid: u32) -> u64 {
     let own = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let pss = own.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -245,10 +244,10 @@ fn memory(pid: u32) -> u64 {
     (kib << 10) + below
 }
 
-/// Reads the epoch of that number.
+/// Reads the epoch with this number.
 type ReadEpoch = Box<dyn FnMut(u64) -> Result<Epoch, Box<dyn Error>>>;
 
-/// Ours, in a process of its own.
+/// Our side, in a separate process.
 fn serve(way: &str, folder: &Path, workers: usize) -> Result<(), Box<dyn Error>> {
     let files = ImageFolder::open(folder)?;
     let mut epochs: ReadEpoch = match way {
@@ -282,7 +281,7 @@ fn serve(way: &str, folder: &Path, workers: usize) -> Result<(), Box<dyn Error>>
 
 fn batches(loader: &DataLoader, epoch: u64) -> Result<Epoch, Box<dyn Error>> {
     let mut batches = loader.epoch(epoch);
-    batches.next().ok_or("there are fewer files than a batch has")??;
+    batches.next().ok_or("there are fewer files than samples in a batch")??;
     let start = Instant::now();
     let mut images = 0;
     for batch in batches {
@@ -291,10 +290,10 @@ fn batches(loader: &DataLoader, epoch: u64) -> Result<Epoch, Box<dyn Error>> {
     Ok(Epoch { images, seconds: start.elapsed().as_secs_f64() })
 }
 
-/// Decodes a file, with what is kept from one to the next.
+/// Decodes a file, and reuses its buffers for the next one.
 type DecodeFile = Box<dyn FnMut(&[u8]) -> Result<(), String>>;
 
-/// All pixels of all files, on some threads, and nothing done with them.
+/// Decodes all pixels of all files on some threads, and discards them.
 fn decode(
     files: &ImageFolder,
     workers: usize,

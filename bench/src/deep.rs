@@ -1,5 +1,5 @@
-//! `deep`: how long the training step of a deep decoder takes to record and compile with `scan_layers`, against a few
-//! layers one after the other. No TPU is needed.
+//! `deep`: the time to record and compile the training step of a deep decoder with `scan_layers`, in comparison with a
+//! few unrolled layers. No TPU is needed.
 
 use std::error::Error;
 use std::time::Instant;
@@ -16,19 +16,19 @@ use crate::stats::median;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many layers run as a scan.
+    /// The number of layers in the scan.
     #[arg(long, default_value_t = 32)]
     layers: usize,
-    /// How many run one after the other.
+    /// The number of unrolled layers.
     #[arg(long, default_value_t = 4)]
     few: usize,
-    /// How often each is compiled, in turns.
+    /// How often each form is compiled, in turns.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// The slice to compile for.
     #[arg(long, default_value = "v5e:2x4")]
     topology: Slice,
-    /// End with one line of JSON.
+    /// Print one line of JSON at the end.
     #[arg(long)]
     json: bool,
 }

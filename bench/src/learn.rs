@@ -1,4 +1,5 @@
-//! `learn`: runs the commands under "What it learns" in the README of an example, and compares the result with the target.
+//! `learn`: runs the commands under "What it learns" in the README of an example, and compares the result with the
+//! target.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -11,42 +12,42 @@ use serde_json::{Value, json};
 use crate::bigram;
 use crate::plot::{self, Curve};
 
-/// The repository.
+/// The root of the repository.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which examples; without any, all that have a target.
+    /// The examples [default: all that have a target].
     names: Vec<String>,
-    /// The profile of cargo's with which the examples are built.
+    /// The cargo profile to build the examples with.
     #[arg(long, default_value = "release")]
     profile: String,
-    /// Write the curve of each into its folder, as curve.svg.
+    /// Write the curve of each example into its folder, as curve.svg.
     #[arg(long)]
     pictures: bool,
-    /// End with one line of JSON.
+    /// Print one line of JSON at the end.
     #[arg(long)]
     json: bool,
 }
 
-/// What an example learns.
+/// The target of an example.
 struct Example {
     name: &'static str,
-    /// A value that its tests give.
+    /// A value that its tests report.
     metric: &'static str,
     target: Target,
     /// Columns of `metrics.csv`.
     curves: &'static [&'static str],
 }
 
-/// What the metric of the last test must be.
+/// The condition on the metric of the last test.
 #[derive(Clone, Copy)]
 enum Target {
     AtLeast(f64),
     AtMost(f64),
-    /// At least this many nats a byte below the loss of a bigram table on the same text.
+    /// At least this much below the loss of a bigram table on the same text, in nats per byte.
     BelowBigrams(f64),
-    /// At least this share of the metric of the test before.
+    /// At least this fraction of the metric of the previous test.
     OfTestBefore(f64),
 }
 
@@ -110,8 +111,8 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Example>, String> {
 }
 
 impl Example {
-    /// Runs the commands in a folder of their own, in which `examples` and `docs` are the repository's. Gives the metric of
-    /// each test, and the seconds of all without the time to build.
+    /// Runs the commands in a new folder, in which `examples` and `docs` are those of the repository. Returns the
+    /// metric of each test, and the total seconds without the build.
     fn learn(&self, args: &Args) -> Result<(Vec<f64>, f64), Box<dyn Error>> {
         let readme = fs::read_to_string(self.file("README.md"))?;
         let commands = commands(&readme);
@@ -129,10 +130,10 @@ impl Example {
             eprintln!("{program} {line}");
             let mut command = cargo("run", program, &args.profile);
             command.arg("--").args(line.split_whitespace()).arg("--json").current_dir(folder.path());
-            let said = last_line(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
+            let result = last_line(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
             if program == self.name && line.starts_with("test ") {
-                let value = said["metrics"][self.metric].as_f64();
-                values.push(value.ok_or_else(|| format!("{} gives no {}: {said}", self.name, self.metric))?);
+                let value = result["metrics"][self.metric].as_f64();
+                values.push(value.ok_or_else(|| format!("{} gives no {}: {result}", self.name, self.metric))?);
             }
         }
         let seconds = begin.elapsed().as_secs_f64();
@@ -145,7 +146,7 @@ impl Example {
         Ok((values, seconds))
     }
 
-    /// Of the newest run that logged them.
+    /// The curves of the newest run that logged them.
     fn curves(&self, runs: &Path) -> Result<Vec<Curve>, Box<dyn Error>> {
         let newest = (0..).map(|n| runs.join(format!("version_{n}/metrics.csv"))).take_while(|file| file.is_file());
         let mut read: Vec<_> = newest.map(|file| plot::read(&file, self.curves)).collect();
@@ -166,7 +167,7 @@ fn commands(readme: &str) -> Vec<(String, String)> {
     commands.filter_map(|command| command.split_once(" -- ")).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
 }
 
-/// Runs a command, which says its result in its last line.
+/// Runs a command, whose last line is its result.
 fn last_line(command: &mut Command) -> Result<Value, Box<dyn Error>> {
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -174,13 +175,13 @@ fn last_line(command: &mut Command) -> Result<Value, Box<dyn Error>> {
         return Err(format!("{}: {}", output.status, text.trim()).into());
     }
     let last = text.lines().last().unwrap_or_default();
-    serde_json::from_str(last).map_err(|e| format!("it said `{last}`: {e}").into())
+    serde_json::from_str(last).map_err(|e| format!("the output `{last}` is not valid: {e}").into())
 }
 
-/// Cargo on an example.
-fn cargo(what: &str, example: &str, profile: &str) -> Command {
+/// Cargo with an example.
+fn cargo(subcommand: &str, example: &str, profile: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args([what, "--quiet", "--profile", profile, "--package", example, "--manifest-path"]);
+    command.args([subcommand, "--quiet", "--profile", profile, "--package", example, "--manifest-path"]);
     command.arg(Path::new(ROOT).join("Cargo.toml"));
     command
 }

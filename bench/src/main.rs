@@ -1,5 +1,5 @@
-//! Races Fulmen against its peers: both run on this machine in turns, block by block, and what is reported is the
-//! ratio of the medians.
+//! Compares Fulmen with its peers. They run on this machine in turns, block by block, and the result is the ratio of
+//! the medians.
 
 mod bigram;
 mod cache;
@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(about = "Races Fulmen against its peers in one interleaved run")]
+#[command(about = "Compares Fulmen with its peers in one interleaved run")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -40,38 +40,40 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Steady step time of training, against JAX, PyTorch, torch_xla, Lightning, burn and candle.
+    /// Step time of training, against JAX, PyTorch, torch_xla, Lightning, burn and candle.
     Steps(steps::Args),
     /// The peer `custom-loop` of `steps`.
     #[command(hide = true)]
     CustomLoop(custom_loop::Args),
-    /// Time from the start of a process to the end of its first step, against the peers of `steps`; the second start compiles nothing.
+    /// Time from the start of a process to the end of its first step, against the peers of `steps`. The second start
+    /// compiles nothing.
     Startup(startup::Args),
     /// Time to record and lower a training step, against JAX's trace and lower.
     Trace(trace::Args),
-    /// What the host does: everything on against nothing on, and a million empty steps.
+    /// The host's overhead: all options on against none, and a million empty steps.
     Overhead(overhead::Args),
-    /// JPEG files to batches for training, against torch's, torchvision's, Grain's and TensorFlow's loaders.
+    /// From JPEG files to batches for training, against torch's, torchvision's, Grain's and TensorFlow's loaders.
     Data(data::Args),
-    /// Steps on 1, 2, 4 and 8 devices of the CPU; time to compile for 8, 32 and 256 TPUs, which needs libtpu, and no TPU.
+    /// Steps on 1, 2, 4 and 8 CPU devices, and the time to compile for 8, 32 and 256 TPUs, which requires libtpu but no
+    /// TPU.
     Scaling(scaling::Args),
-    /// The most memory that training takes on the CPU, against the peers of `steps`.
+    /// Peak memory of training on the CPU, against the peers of `steps`.
     Memory(memory::Args),
-    /// What a checkpoint of a large state costs training, and how fast it is written, against `dd`.
+    /// The cost of a checkpoint of a large state, and the rate of its write, against `dd`.
     Checkpoint(checkpoint::Args),
-    /// What libtpu's compiler says of training steps, against JAX's; needs libtpu, and no TPU.
+    /// The estimates of libtpu's compiler for training steps, against JAX's. Requires libtpu, but no TPU.
     Preflight(preflight::Args),
-    /// Write results into the book, with pictures.
+    /// Write results into the book, with charts.
     Report(report::Args),
-    /// The losses of 200 steps of training, against PyTorch's from the same weights and batches.
+    /// The losses of 200 training steps, against PyTorch's with the same weights and batches.
     Curves(curves::Args),
-    /// Time to compile many layers, as a scan against one after the other; libtpu needs no TPU.
+    /// Time to compile many layers as a scan, against unrolled layers. libtpu needs no TPU.
     Scan(scan::Args),
-    /// Time to compile a deep decoder's step with `scan_layers`, against a few layers; needs libtpu, and no TPU.
+    /// Time to compile a deep decoder's step with `scan_layers`, against a few layers. Requires libtpu, but no TPU.
     Deep(deep::Args),
-    /// What the examples learn, against the targets of their READMEs.
+    /// The results of the examples, against the targets in their READMEs.
     Learn(learn::Args),
-    /// Cached datasets: against decoding, against copying memory, and in a training that is input-bound.
+    /// Cached datasets, against decoding and copying memory, and in an input-bound training.
     Cache(cache::Args),
 }
 

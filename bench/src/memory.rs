@@ -1,9 +1,8 @@
-//! `memory`: the most memory that a process takes to train on the CPU, against the peers'.
+//! `memory`: the peak memory of a process that trains on the CPU, against the peers'.
 //!
-//! Each side trains in a process of its own, the same number of steps on data of the same size, one after the other: the
-//! peak does not depend on what else the machine does. It is the kernel's own count of resident memory (`VmHWM`), with
-//! the program, the data and the compiler in it. The step time that is told for ours is not a measurement: that is
-//! `steps`.
+//! Each side trains in a separate process, with the same number of steps on data of the same size. They run one after
+//! the other: the peak does not depend on other processes. It is the kernel's count of resident memory (`VmHWM`), which
+//! includes the program, the data and the compiler. Our reported step time is not a measurement; see `steps`.
 
 use std::env;
 use std::error::Error;
@@ -14,33 +13,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::{self, Peer};
 use crate::process::peak_bytes;
-use crate::row::{Row, say};
-use crate::steps::on;
+use crate::row::{Row, print_row};
+use crate::steps::label;
 use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of W1 to W5, separated by commas.
+    /// The workloads, from W1 to W5, separated by commas.
     #[arg(long, default_value = "W1,W2,W3,W4,W5", value_delimiter = ',')]
     workloads: Vec<String>,
-    /// How many devices the CPU is divided into, separated by commas.
+    /// The numbers of CPU devices, separated by commas.
     #[arg(long, default_value = "1,8", value_delimiter = ',')]
     devices: Vec<usize>,
     /// Epochs to train, of 100 steps (W1, W2), 5 (W3, W5) or 10 (W4).
     #[arg(long, default_value_t = 4)]
     epochs: u64,
-    /// Which peers, separated by commas; those of `steps`.
+    /// The peers, as in `steps`, separated by commas.
     #[arg(long, default_value = "jax", value_delimiter = ',')]
     peers: Vec<String>,
     /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
-    /// Be our side: train one workload and print what it took.
+    /// Run as our side: train one workload and print the result.
     #[arg(long, hide = true)]
     serve: bool,
 }
 
-/// What our side took.
+/// The result of our side.
 #[derive(Serialize, Deserialize)]
 struct Taken {
     peak_bytes: u64,
@@ -58,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 continue;
             }
             let ours = ours(name, devices, args.epochs)?;
-            let row = Row::new("memory", on(name, devices), "peak memory", "MB").ours(&[megabytes(ours.peak_bytes)]);
+            let row = Row::new("memory", label(name, devices), "peak memory", "MB").ours(&[megabytes(ours.peak_bytes)]);
             let mut row = row.detail("step_ms", ours.step_ms);
             for name in &args.peers {
                 let peak = Peer::start(name, workload.name, devices).and_then(|mut peer| {
@@ -70,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                     Err(why) => row.missing(name, &why.to_string()),
                 };
             }
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
     }
     Ok(())
@@ -80,7 +79,7 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// Our side in a process of its own.
+/// Our side, in a separate process.
 fn ours(workload: &str, devices: usize, epochs: u64) -> Result<Taken, Box<dyn Error>> {
     let output = Command::new(env::current_exe()?)
         .args(["memory", "--serve", "--workloads", workload, "--devices", &devices.to_string()])
@@ -92,7 +91,7 @@ fn ours(workload: &str, devices: usize, epochs: u64) -> Result<Taken, Box<dyn Er
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    serde_json::from_str(line).map_err(|e| format!("our side said `{line}`: {e}").into())
+    serde_json::from_str(line).map_err(|e| format!("our side's output `{line}` is not valid: {e}").into())
 }
 
 struct Training {
@@ -116,7 +115,7 @@ impl Visit for Training {
             .enable_progress_bar(false)
             .build()?;
         let summary = trainer.fit(model, &loader, None)?;
-        let peak_bytes = peak_bytes().ok_or("the kernel does not tell VmHWM")?;
+        let peak_bytes = peak_bytes().ok_or("the kernel does not report VmHWM")?;
         Ok(Taken { peak_bytes, step_ms: summary.step_time_p50.as_secs_f64() * 1e3 })
     }
 }

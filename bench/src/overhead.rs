@@ -1,6 +1,6 @@
-//! `overhead`: what the host does besides the device's work. A fit with every callback, logger and the report races one with
-//! nothing on, an epoch each; then a step that computes next to nothing is run often: the time that the loop's thread computes
-//! for a step, and whether memory grows.
+//! `overhead`: the host's work in addition to the device's. A fit with every callback, logger and the report alternates
+//! with one without any, one epoch each. Then a step that computes almost nothing runs many times. It measures the loop
+//! thread's processor time per step, and the growth of memory.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,19 +13,19 @@ use fulmen::trainer::callbacks::{
 };
 
 use crate::process::{rss_bytes, thread_cpu_ns};
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 use crate::workload::{Visit, Workload};
 
-/// Fits of both sides that are run and not counted.
+/// Warm-up fits of both sides, which do not count.
 const WARM_UP: u64 = 1;
 
-/// Samples of a batch of the empty step, and batches of an epoch.
+/// Samples in a batch of the empty step, and batches in an epoch.
 const BATCH: usize = 8;
 const BATCHES: usize = 1000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of W1 to W5 is trained with everything on and with nothing, separated by commas.
+    /// The workloads to train with all options and with none, from W1 to W5, separated by commas.
     #[arg(long, default_value = "W1,W2,W4", value_delimiter = ',')]
     workloads: Vec<String>,
     /// Fits of each side.
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// A log point every this number of steps; the default is the Trainer's.
     #[arg(long, default_value_t = 50)]
     log_every_n_steps: u64,
-    /// Steps that compute next to nothing; 0 for none.
+    /// The number of empty steps; 0 for none.
     #[arg(long, default_value_t = 1_000_000)]
     empty_steps: u64,
     /// Print a line of JSON for each result.
@@ -46,17 +46,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         let turns = Turns { rounds: args.rounds, log_every_n_steps: args.log_every_n_steps, workload };
-        say(&workload.with_model(turns)?, args.json)?;
+        print_row(&workload.with_model(turns)?, args.json)?;
     }
     if args.empty_steps > 0 {
         for row in empty_steps(args.empty_steps)? {
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
     }
     Ok(())
 }
 
-/// Everything that a user can turn on, with a log point every `every` steps.
+/// All options that a user can turn on, with a log point every `every` steps.
 fn everything(builder: TrainerBuilder, log_every: u64) -> TrainerBuilder {
     builder
         .log_every_n_steps(log_every)
@@ -94,7 +94,7 @@ impl Visit for Turns {
         };
         let mut bare = builder().barebones(true).build()?;
         let mut all = everything(builder(), log_every_n_steps).build()?;
-        // Of the steps alone: the ends of epochs, which save, are not counted.
+        // Of the steps alone, without the ends of epochs, which save.
         let milliseconds = |trainer: &mut Trainer| -> Result<f64, Box<dyn Error>> {
             Ok(1e3 * workload.batch as f64 / trainer.fit(model, &loader, None)?.samples_per_second)
         };
@@ -121,7 +121,7 @@ struct Reading {
     rss_bytes: u64,
 }
 
-/// Reads the thread and the process ten times in a fit.
+/// Reads the counters ten times in a fit.
 #[derive(Clone)]
 struct Readings {
     every: u64,
@@ -143,9 +143,9 @@ impl Callback for Readings {
     }
 }
 
-/// A fit with everything on of a step that computes next to nothing: the processor time of the loop's thread, and by how much
-/// memory grew from the first tenth of the steps on. XLA's CPU client may run so small a step on that thread; then its work
-/// is in the time.
+/// A fit with all options, whose step computes almost nothing. Returns the processor time of the loop's thread, and the
+/// growth of memory after the first tenth of the steps. XLA's CPU client may run such a small step on that thread; the
+/// time then includes it.
 fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
     let samples = BATCH * BATCHES;
     let data = TensorDataset::builder().array("x", [samples, 1], vec![1_f32; samples]).build()?;
@@ -160,7 +160,7 @@ fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
     builder.callback(readings.clone()).build()?.fit(&model, &loader, None)?;
 
     let read = readings.read.lock().unwrap_or_else(PoisonError::into_inner);
-    let [first, .., last] = read[..] else { return Err("the kernel tells neither schedstat nor VmRSS".into()) };
+    let [first, .., last] = read[..] else { return Err("the kernel reports neither schedstat nor VmRSS".into()) };
     let host: Vec<f64> = read
         .windows(2)
         .map(|pair| (pair[1].cpu_ns - pair[0].cpu_ns) / 1e3 / (pair[1].step - pair[0].step) as f64)
@@ -178,7 +178,7 @@ mod tests {
     use crate::row::OURS;
 
     #[test]
-    fn a_short_fit_tells_the_time_and_the_memory() {
+    fn a_short_fit_measures_time_and_memory() {
         let [host, grown] = empty_steps(200).unwrap();
         assert!(host.median(OURS).unwrap() > 0.0, "{host}");
         assert!(grown.median(OURS).is_some(), "{grown}");

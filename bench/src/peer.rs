@@ -1,5 +1,5 @@
-//! The peers: processes that run a block of training steps when they are told to. Those of Python have a virtual environment
-//! in the cache folder, those of Rust are workspaces of their own, and one is this program's custom loop.
+//! The peers: processes that run a block of training steps on request. Python peers have a virtual environment in the
+//! cache folder, and Rust peers are separate workspaces. One peer is this program's custom loop.
 
 use std::error::Error;
 use std::io::{BufReader, Write as _};
@@ -11,27 +11,27 @@ use serde::Deserialize;
 /// The folder of the peers.
 pub(crate) const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
-/// The peers of training, by the names that they have in results.
+/// The peers of training, with their names in results.
 pub(crate) const NAMES: [&str; 8] =
     ["jax", "torch", "torch-compile", "torch_xla", "lightning", "burn", "candle", "custom-loop"];
 
-/// What the peer says when it is ready.
+/// The peer's first answer, when it is ready.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Ready {
-    /// Of the library, and of Python.
+    /// The versions of the library and of Python.
     pub(crate) version: String,
     pub(crate) n_params: u64,
     pub(crate) steps_per_epoch: u64,
-    /// From the start of the process to the loss of its first step, where the peer tells it.
+    /// From the start of the process to the loss of its first step, if the peer reports it.
     pub(crate) cold_s: Option<f64>,
 }
 
-/// What the peer says after a block.
+/// The peer's answer after a block.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Block {
     pub(crate) seconds: f64,
     pub(crate) loss: f64,
-    /// The most memory that the peer has held so far.
+    /// The peak memory of the peer so far.
     pub(crate) peak_bytes: u64,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Peer {
     pub(crate) ready: Ready,
 }
 
-/// Fails on names that are not peers.
+/// Rejects names that are not peers.
 pub(crate) fn check(names: &[String]) -> Result<(), String> {
     match names.iter().find(|name| !NAMES.contains(&name.as_str())) {
         Some(unknown) => Err(format!("there is no peer {unknown}; there are {}", NAMES.join(", "))),
@@ -53,16 +53,17 @@ pub(crate) fn check(names: &[String]) -> Result<(), String> {
 }
 
 impl Peer {
-    /// Starts a peer on a workload and waits until it has compiled and run its first steps. What it needs is installed first.
+    /// Starts a peer on a workload, and waits until it has compiled and run its first steps. Its requirements are
+    /// installed first.
     pub(crate) fn start(name: &str, workload: &str, devices: usize) -> Result<Peer, Box<dyn Error>> {
         Peer::with(name, &mut command(name, workload, devices)?)
     }
 
-    /// JAX on one device, with its persistent cache of compiled programs in a folder.
+    /// JAX on one device, with its persistent compile cache in a folder.
     pub(crate) fn start_cached(workload: &str, cache: &Path) -> Result<Peer, Box<dyn Error>> {
         let mut command = command("jax", workload, 1)?;
         command.env("JAX_COMPILATION_CACHE_DIR", cache);
-        // Programs of any size and compile time are kept.
+        // Caches programs of any size and compile time.
         command.env("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0");
         Peer::with("jax", command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"))
     }
@@ -84,7 +85,7 @@ impl Peer {
         }
     }
 
-    /// Lets the peer run a block of steps while this process waits.
+    /// Runs a block of steps in the peer while this process waits.
     pub(crate) fn block(&mut self, steps: u64) -> Result<Block, Box<dyn Error>> {
         writeln!(self.input, "block {steps}")?;
         self.input.flush()?;
@@ -100,7 +101,7 @@ impl Drop for Peer {
     }
 }
 
-/// The peers that can be started, and why the others cannot.
+/// The peers that can be started, and the reasons why the others cannot.
 pub(crate) fn start_all(names: &[String], workload: &str, devices: usize) -> (Vec<Peer>, Vec<(String, String)>) {
     let (mut peers, mut missing) = (vec![], vec![]);
     for name in names {
@@ -139,7 +140,7 @@ fn script(name: &str, python: &Path) -> Command {
     command
 }
 
-/// Builds a peer that is written in Rust, and says where its program is.
+/// Builds a peer that is written in Rust, and returns the path of its program.
 fn build(name: &str) -> Result<PathBuf, Box<dyn Error>> {
     let target = cache()?.join(format!("bench-{name}"));
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -154,10 +155,10 @@ fn read<T: for<'de> Deserialize<'de>>(output: &mut impl std::io::BufRead) -> Res
     if output.read_line(&mut line)? == 0 {
         return Err("the peer ended early; see its output above".into());
     }
-    serde_json::from_str(&line).map_err(|e| format!("the peer said `{}`: {e}", line.trim()).into())
+    serde_json::from_str(&line).map_err(|e| format!("the peer's output `{}` is not valid: {e}", line.trim()).into())
 }
 
-/// The folder for what is made once.
+/// The folder for results that are computed once.
 pub(crate) fn cache() -> Result<PathBuf, Box<dyn Error>> {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
@@ -166,33 +167,33 @@ pub(crate) fn cache() -> Result<PathBuf, Box<dyn Error>> {
     Ok(cache.join("fulmen"))
 }
 
-/// The Python of the JAX peer's virtual environment, which is made if it is not there.
+/// The Python of the JAX peer's virtual environment, which is created if it does not exist.
 pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
     python_with("jax_requirements.txt", "bench-venv", "JAX, about 300 MB", 13)
 }
 
-/// The same of the peers on PyTorch; the pinned versions were tried with Python 3.12.
+/// The Python of the PyTorch peers' virtual environment. The pinned versions were tested with Python 3.12.
 fn torch() -> Result<PathBuf, Box<dyn Error>> {
     python_with("torch_requirements.txt", "bench-torch-venv", "PyTorch, torch_xla and Lightning, several GB", 12)
 }
 
-/// The Python of a virtual environment in the cache folder, with the packages that a file next to the peers names. It is made of the newest
-/// Python up to 3.`newest`.
+/// The Python of a virtual environment in the cache folder, with the packages of a requirements file in the peers'
+/// folder. It is based on the newest Python up to 3.`newest`.
 pub(crate) fn python_with(requirements: &str, name: &str, what: &str, newest: u32) -> Result<PathBuf, Box<dyn Error>> {
     let environment = cache()?.join(name);
     let python = environment.join("bin").join("python");
-    // The mark of a finished installation is what was installed, so that a changed pin installs again.
+    // A finished installation is marked with a copy of its requirements, so that a changed pin installs again.
     let requirements = Path::new(PEERS).join(requirements);
-    let wanted = std::fs::read_to_string(&requirements)?;
+    let packages = std::fs::read_to_string(&requirements)?;
     let done = environment.join("installed");
-    if std::fs::read_to_string(&done).is_ok_and(|installed| installed == wanted) {
+    if std::fs::read_to_string(&done).is_ok_and(|installed| installed == packages) {
         return Ok(python);
     }
     eprintln!("Making the peers' Python environment ({what}, once) in {}", environment.display());
     let base = interpreter(newest)?;
     run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&environment))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))?;
-    std::fs::write(done, wanted)?;
+    std::fs::write(done, packages)?;
     Ok(python)
 }
 
@@ -201,8 +202,8 @@ fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
     if status.success() { Ok(()) } else { Err(format!("{command:?} failed").into()) }
 }
 
-/// The Python to make an environment with: the one that FULMEN_BENCH_PYTHON names, else the newest up to 3.`newest` that the
-/// system or pyenv has, else `python3`. JAX's newest versions need a newer Python than many systems have as `python3`.
+/// The Python for a new environment: that of FULMEN_BENCH_PYTHON, otherwise the newest one up to 3.`newest` of the
+/// system or pyenv, otherwise `python3`. JAX's newest versions need a newer Python than the `python3` of many systems.
 fn interpreter(newest: u32) -> Result<PathBuf, Box<dyn Error>> {
     if let Some(named) = std::env::var_os("FULMEN_BENCH_PYTHON") {
         return Ok(named.into());
@@ -220,8 +221,8 @@ fn interpreter(newest: u32) -> Result<PathBuf, Box<dyn Error>> {
         std::iter::once(PathBuf::from(format!("python3.{minor}"))).chain(installed.collect::<Vec<_>>())
     };
     let mut candidates = (10..=newest).rev().flat_map(of_version).chain([PathBuf::from("python3")]);
-    let found = candidates.find(runs);
-    found.ok_or_else(|| "there is no python3; install Python 3.11 or newer with pip".into())
+    let python = candidates.find(runs);
+    python.ok_or_else(|| "there is no python3; install Python 3.11 or newer with pip".into())
 }
 
 /// The folders of the versions that pyenv has installed.
@@ -237,13 +238,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_no_peer_has_is_refused() {
+    fn an_unknown_peer_is_refused() {
         assert_eq!(check(&NAMES.map(String::from)), Ok(()));
         assert!(check(&["keras".to_owned()]).unwrap_err().starts_with("there is no peer keras; there are jax, torch"));
     }
 
     #[test]
-    fn every_file_of_requirements_is_there() {
+    fn every_requirements_file_exists() {
         for name in ["jax", "torch", "data", "curves"] {
             assert!(Path::new(PEERS).join(format!("{name}_requirements.txt")).is_file(), "{name}");
         }

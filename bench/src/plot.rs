@@ -1,4 +1,4 @@
-//! Pictures as SVG files: curves of a run, and bars of what was measured.
+//! Charts as SVG files: curves of a run, and bars of measurements.
 
 use std::error::Error;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use fulmen_report::chart::{Chart, Series, class, number, svg_file};
 use fulmen_report::html::{Html, element};
 
-/// A name, and points by their steps.
+/// A name, and values by step.
 pub(crate) type Curve = (String, Vec<(f64, f64)>);
 
-/// Columns of a run's `metrics.csv`; a row without a value is left out.
+/// Reads columns of a run's `metrics.csv`. Rows without a value are skipped.
 pub(crate) fn read(file: &Path, columns: &[&str]) -> Result<Vec<Curve>, Box<dyn Error>> {
     let mut reader = csv::Reader::from_path(file)?;
     let header = reader.headers()?.clone();
@@ -31,7 +31,7 @@ pub(crate) fn read(file: &Path, columns: &[&str]) -> Result<Vec<Curve>, Box<dyn 
     Ok(curves)
 }
 
-/// The curves in one picture with a legend; `x` names the axis below.
+/// The curves in one chart with a legend; `x` names the horizontal axis.
 pub(crate) fn curves(title: &str, curves: &[Curve], x: &str) -> Result<String, Box<dyn Error>> {
     if curves.iter().all(|(_, points)| points.len() < 2) {
         return Err("a curve needs two points".into());
@@ -41,25 +41,25 @@ pub(crate) fn curves(title: &str, curves: &[Curve], x: &str) -> Result<String, B
         Series { name, colour, points, ..Series::default() }
     };
     let series = curves.iter().enumerate().map(series).collect();
-    // A loss that falls is read on an axis without powers.
+    // A falling loss is easier to read on an axis without powers.
     Ok(Chart { title: title.into(), x: x.into(), series, log_y: Some(false), ..Chart::default() }.svg())
 }
 
-/// Bars in groups: a name, and for some of the contenders a value. A line marks the value 1.
+/// Groups of bars: a name, and values for some contenders. A line marks the value 1.
 pub(crate) type Group = (String, Vec<(usize, f64)>);
 
-/// Of the longest bar.
+/// The maximum length of a bar.
 const LENGTH: f64 = 280.0;
 const BAR: f64 = 12.0;
 
-/// The place for the number after a bar, and for a character of a name.
+/// The space for the number after a bar, and for one character of a name.
 const NUMBER: f64 = 50.0;
 const CHARACTER: f64 = 5.5;
 
-/// Longer bars are cut off; the numbers after them are whole.
+/// Longer bars are cut off; their numbers are not.
 const LONGEST: f64 = 5.0;
 
-/// The groups below each other, in the colours of the contenders.
+/// The groups from top to bottom, in the contenders' colors.
 pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String {
     let values = || groups.iter().flat_map(|(_, bars)| bars.iter().map(|bar| bar.1));
     let longest = values().fold(1.0, f64::max).min(LONGEST);
@@ -109,7 +109,7 @@ mod tests {
     fn a_bar_is_as_long_as_its_value_and_no_longer_than_the_picture() {
         let groups = [("W1".to_owned(), vec![(0, 1.0), (1, 2.0)]), ("W2".to_owned(), vec![(1, 40.0)])];
         let picture = bars("steps", &["Fulmen", "jax"], &groups);
-        // 280 units for a value of 5, after a name of two characters.
+        // 280 units represent a value of 5, after a name of two characters.
         assert!(picture.contains("d=\"M23 4.0H79.0v11.0H23Z\""), "{picture}");
         assert!(picture.contains("H303.0v11.0") && picture.contains(">40</text>"), "{picture}");
     }

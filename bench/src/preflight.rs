@@ -1,5 +1,6 @@
-//! `preflight`: what libtpu's compiler says of our training steps, against hand-written JAX programs of the same steps,
-//! compiled for the same slice of TPUs by the same libtpu. No TPU is needed, and nothing is measured but time to compile.
+//! `preflight`: the compiler's estimates for our training steps, in comparison with hand-written JAX programs of the
+//! same steps. The same libtpu compiles both for the same slice of TPUs. No TPU is needed, and only the compile time is
+//! measured.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -15,17 +16,17 @@ use serde::Deserialize;
 use crate::models::{Gan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator};
 use crate::peer::{PEERS, python};
 use crate::report::write_part;
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which workloads, separated by commas; all by default.
+    /// The workloads, separated by commas [default: all].
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
     /// The slice to compile for, instead of each workload's own.
     #[arg(long)]
     topology: Option<Slice>,
-    /// Leave out the peer.
+    /// Skip the peer.
     #[arg(long)]
     no_peer: bool,
     /// Write the rows into this chapter of the book, between its lines `<!-- bench preflight -->`.
@@ -36,10 +37,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A training step, for a slice.
+/// A training step for a slice.
 pub(crate) struct Workload {
     name: &'static str,
-    /// As the book calls it.
+    /// The title in the book.
     title: &'static str,
     batch: usize,
     topology: &'static str,
@@ -71,10 +72,10 @@ impl Workload {
     }
 }
 
-/// What the compiler says of one device.
+/// The compiler's estimates for one device.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Cost {
-    /// Of the library.
+    /// The version of the library.
     pub(crate) version: String,
     pub(crate) flops: f64,
     bytes_accessed: f64,
@@ -84,7 +85,7 @@ pub(crate) struct Cost {
     pub(crate) compile_s: f64,
 }
 
-/// What the peer says: the cost, or what the compiler says of a step that does not fit.
+/// The peer's answer: the cost, or the compiler's message about a step that does not fit.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
@@ -103,20 +104,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let Workload { name, batch, strategy, .. } = *workload;
         let slice = args.topology.clone().map_or_else(|| workload.topology.parse(), Ok)?;
         let ours = ours(workload, &slice)?;
-        let (peer, missing) = match args.no_peer {
-            true => (None, None),
-            false => match peer(workload, &slice) {
+        let (peer, missing) = if args.no_peer {
+            (None, None)
+        } else {
+            match peer(workload, &slice) {
                 Ok(peer) => (peer, None),
-                // Half a table is of no use in the book.
+                // The book needs complete tables.
                 Err(why) if args.book.is_some() => return Err(why),
                 Err(why) => (None, Some(why.to_string())),
-            },
+            }
         };
         if let Some((ours, peer)) = ours.as_ref().zip(peer.as_ref())
             && ours.parameters != peer.parameters
         {
             let (a, b) = (ours.parameters, peer.parameters);
-            return Err(format!("the models differ: {a} parameters here, {b} there").into());
+            return Err(format!("the models differ: ours has {a} parameters, the peer's {b}").into());
         }
         for (i, (quantity, unit)) in QUANTITIES.into_iter().enumerate() {
             let value = |cost: &Option<Cost>| cost.as_ref().and_then(|cost| cost.values()[i]);
@@ -128,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 (None, Some(why)) => row.missing("jax", why),
                 (None, None) => row,
             };
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
         if let Some(book) = &args.book {
             write_row(book, &row(workload, &slice, [&ours, &peer]))?;
@@ -137,7 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What rows say of a [`Cost`], with units.
+/// The quantities of a [`Cost`], with their units.
 const QUANTITIES: [(&str, &str); 5] =
     [("FLOPs", ""), ("bytes accessed", ""), ("HBM", "bytes"), ("optimal time", "s"), ("compile time", "s")];
 
@@ -189,16 +191,16 @@ fn llama_3_8b() -> Result<decoder::Decoder, Box<dyn Error>> {
     Ok(model)
 }
 
-// Only shapes matter; one batch is enough.
+// Only shapes matter, so one batch is enough.
 
-/// Numbers of this shape, with a class each.
+/// Images of this shape, each with a class.
 pub(crate) fn pictures(batch: usize, shape: &[usize]) -> Result<DataLoader, Box<dyn Error>> {
     let dims = [&[batch], shape].concat();
     let zeros = vec![0_f32; dims.iter().product()];
     loader(TensorDataset::builder().array("x", dims, zeros).array("y", [batch], vec![0_i32; batch]).build()?, batch)
 }
 
-/// Words, with as many others.
+/// Words, with the same number of target words.
 pub(crate) fn words(batch: usize, length: usize) -> Result<DataLoader, Box<dyn Error>> {
     let zeros = vec![0_i32; batch * length];
     let data = TensorDataset::builder().array("x", [batch, length], zeros.clone()).array("y", [batch, length], zeros);
@@ -209,7 +211,7 @@ fn loader(data: TensorDataset, batch: usize) -> Result<DataLoader, Box<dyn Error
     Ok(DataLoader::builder(data).batch_size(batch).drop_last(true).build()?)
 }
 
-/// Judges the step on the batches of a loader. Nothing, with a report, if it does not fit.
+/// Compiles and judges the step on the batches of a loader. `None` if it does not fit; the reason is printed.
 pub(crate) fn judge<M: TrainingModule>(
     module: &M,
     loader: &DataLoader,
@@ -246,7 +248,7 @@ pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    match serde_json::from_str(line).map_err(|e| format!("the peer said `{line}`: {e}"))? {
+    match serde_json::from_str(line).map_err(|e| format!("the peer's output `{line}` is not valid: {e}"))? {
         Answer::Fits(cost) => Ok(Some(cost)),
         Answer::Misfit { misfit } => {
             println!("  JAX's does not fit: {misfit}");
@@ -276,7 +278,7 @@ fn row(workload: &Workload, slice: &Slice, [ours, peer]: [&Option<Cost>; 2]) -> 
     format!("| {} |", cells.join(" | "))
 }
 
-/// Puts a row into the table, in place of the one of the same step if there is one.
+/// Adds a row to the table, or replaces the row of the same step.
 fn write_row(book: &Path, row: &str) -> Result<(), Box<dyn Error>> {
     write_part(book, "preflight", |table| {
         let key = |row: &str| row.split(" | ").next().unwrap_or_default().to_owned();

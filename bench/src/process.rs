@@ -1,13 +1,13 @@
-//! What the kernel says about this process. The peers in Rust share it.
+//! The kernel's data about this process. The peers in Rust share this file.
 
 use std::fs;
 
-/// The most memory that this process has held.
+/// The peak memory of this process, in bytes.
 pub(crate) fn peak_bytes() -> Option<u64> {
     status("VmHWM:")
 }
 
-/// The memory that this process holds now.
+/// The current memory of this process, in bytes.
 pub(crate) fn rss_bytes() -> Option<u64> {
     status("VmRSS:")
 }
@@ -21,7 +21,7 @@ fn status(name: &str) -> Option<u64> {
 /// The time since the kernel started this process.
 pub(crate) fn seconds_since_start() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // Field 22; counting starts after the command's name, which may itself hold spaces. Linux counts 100 ticks a second.
+    // Field 22. Counting starts after the command's name, which may contain spaces. Linux has 100 ticks per second.
     let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
     let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
     Some(uptime - ticks / 100.0)

@@ -1,4 +1,4 @@
-//! `report`: lines of JSON that the suites wrote become tables and pictures of the book.
+//! `report`: converts the suites' lines of JSON to tables and charts in the book.
 
 use std::error::Error;
 use std::fs;
@@ -11,7 +11,8 @@ use crate::row::{OURS, Row};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Files with the output of suites that ran with `--json`. Of two results of the same thing the later one counts.
+    /// Files with the output of suites that ran with `--json`. Of several results for the same quantity, the last one
+    /// counts.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// The chapter to write into, between the lines `<!-- bench SUITE -->` and `<!-- end of bench SUITE -->`.
@@ -26,7 +27,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         read(&text, &mut rows);
     }
     if rows.is_empty() {
-        return Err("there is no result in the files; run a suite with --json and keep what it prints".into());
+        return Err("there is no result in the files; run a suite with --json and keep its output".into());
     }
     let mut suites: Vec<&str> = vec![];
     for row in &rows {
@@ -54,18 +55,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
 }
 
-/// Adds the results of a text, in which other lines may be.
+/// Adds the results in a text, which may contain other lines.
 fn read(text: &str, rows: &mut Vec<Row>) {
     for row in text.lines().filter_map(|line| serde_json::from_str::<Row>(line).ok()) {
-        let same = |other: &Row| (&other.suite, &other.name, &other.quantity) == (&row.suite, &row.name, &row.quantity);
-        match rows.iter().position(same) {
+        let is_same =
+            |other: &Row| (&other.suite, &other.name, &other.quantity) == (&row.suite, &row.name, &row.quantity);
+        match rows.iter().position(is_same) {
             Some(i) => rows[i] = row,
             None => rows.push(row),
         }
     }
 }
 
-/// Those who took part, Fulmen first.
+/// The contenders, Fulmen first.
 fn contenders<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     let mut names = vec![OURS];
     for result in rows.iter().flat_map(|row| &row.results) {
@@ -79,8 +81,8 @@ fn contenders<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
 fn table(rows: &[&Row]) -> String {
     let names = contenders(rows);
     let version = |name: &str| {
-        let found = rows.iter().flat_map(|row| &row.results).find(|result| result.name == name);
-        found.map_or("", |result| &*result.version)
+        let result = rows.iter().flat_map(|row| &row.results).find(|result| result.name == name);
+        result.map_or("", |result| &*result.version)
     };
     let heads = names.iter().map(|name| format!("{name} {}", version(name)).trim_end().to_owned());
     let mut lines = vec![
@@ -99,9 +101,9 @@ fn table(rows: &[&Row]) -> String {
     }
     let mut places: Vec<String> = vec![];
     for row in rows {
-        let here = &row.environment;
-        let commit = here.commit.as_deref().unwrap_or("of an unknown commit");
-        let place = format!("{} cores of {}, {commit}", here.cores, here.cpu);
+        let environment = &row.environment;
+        let commit = environment.commit.as_deref().unwrap_or("of an unknown commit");
+        let place = format!("{} cores of {}, {commit}", environment.cores, environment.cpu);
         if !places.contains(&place) {
             places.push(place);
         }
@@ -118,7 +120,7 @@ fn table(rows: &[&Row]) -> String {
     )
 }
 
-/// Bars of how many times as much each peer took as Fulmen; none where nothing has a peer.
+/// Bars of each peer's median as a multiple of Fulmen's; `None` if no row has a peer.
 fn picture(suite: &str, rows: &[&Row]) -> Option<String> {
     let names = contenders(rows);
     let alike = rows.windows(2).all(|pair| pair[0].quantity == pair[1].quantity);
@@ -136,12 +138,12 @@ fn picture(suite: &str, rows: &[&Row]) -> Option<String> {
     (!groups.is_empty()).then(|| plot::bars(&title, &names, &groups))
 }
 
-/// Replaces what a chapter has between the two lines of a suite.
+/// Replaces the part of a chapter between the two lines of a suite.
 pub(crate) fn write_part(book: &Path, suite: &str, part: impl FnOnce(&str) -> String) -> Result<(), Box<dyn Error>> {
     let text = fs::read_to_string(book).map_err(|e| format!("{}: {e}", book.display()))?;
     let (start, end) = (format!("<!-- bench {suite} -->"), format!("<!-- end of bench {suite} -->"));
     let missing = || format!("{}: not a chapter with the lines `{start}` and `{end}`", book.display());
-    // The text of the chapter may speak of such a line.
+    // The chapter's text may mention such a line.
     let (before, rest) = text.split_once(&format!("\n{start}\n")).ok_or_else(missing)?;
     let (old, after) = rest.split_once(&end).ok_or_else(missing)?;
     let part = part(old);
@@ -157,12 +159,12 @@ mod tests {
         let other = Row::new("steps", "W2", "step", "ms").ours(&[3.0]).missing("torch", "no Python");
         let lines = [row(9.0, 9.0), row(1.0, 2.0), other].map(|row| serde_json::to_string(&row).unwrap());
         let mut rows = vec![];
-        read(&format!("what else is said\n{}", lines.join("\n")), &mut rows);
+        read(&format!("some other line\n{}", lines.join("\n")), &mut rows);
         rows
     }
 
     #[test]
-    fn the_later_result_counts_and_a_missing_peer_is_told() {
+    fn the_later_result_counts_and_a_missing_peer_is_reported() {
         let rows = rows();
         let table = table(&rows.iter().collect::<Vec<_>>());
         let lines: Vec<&str> = table.lines().collect();
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_chapter_is_replaced_and_the_picture_is_next_to_it() {
+    fn a_part_of_a_chapter_is_replaced_with_a_chart_next_to_it() {
         let folder = tempfile::tempdir().unwrap();
         let (book, file) = (folder.path().join("book.md"), folder.path().join("lines"));
         fs::write(&book, "a `<!-- bench steps -->` line\n<!-- bench steps -->\nold\n<!-- end of bench steps -->\nb\n")

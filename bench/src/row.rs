@@ -1,4 +1,5 @@
-//! [`Row`]: one quantity, Fulmen's and each peer's, as a sentence and as a line of JSON. `report` reads those lines.
+//! [`Row`]: one quantity of Fulmen and of each peer, printed as a sentence and as a line of JSON. `report` reads the
+//! JSON.
 
 use std::fmt;
 use std::fs;
@@ -10,28 +11,28 @@ use serde_json::{Map, Value};
 
 use crate::stats::Spread;
 
-/// How Fulmen is called among the results.
+/// Fulmen's name in the results.
 pub(crate) const OURS: &str = "Fulmen";
 
 /// One quantity.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) suite: String,
-    /// What was measured: `W1`, `W1 on 8 devices`.
+    /// The measured subject: `W1`, `W1 on 8 devices`.
     pub(crate) name: String,
-    /// Of it: `step`, `peak memory`.
+    /// The quantity: `step`, `peak memory`.
     pub(crate) quantity: String,
     pub(crate) unit: String,
-    /// Of each who took part, [`OURS`] first.
+    /// The results of each contender, [`OURS`] first.
     pub(crate) results: Vec<Measured>,
-    /// The peers that did not take part, and why.
+    /// The peers that did not run, and the reasons.
     pub(crate) missing: Vec<(String, String)>,
-    /// What is known besides.
+    /// Additional values.
     pub(crate) details: Map<String, Value>,
     pub(crate) environment: Environment,
 }
 
-/// The result of one who took part.
+/// The result of a contender.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) name: String,
@@ -40,7 +41,7 @@ pub(crate) struct Measured {
     pub(crate) spread: Spread,
 }
 
-/// Where it was measured.
+/// The machine and the commit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Environment {
     pub(crate) commit: Option<String>,
@@ -49,7 +50,7 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    fn here() -> Environment {
+    fn detect() -> Environment {
         let git =
             Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
         let commit = git.ok().filter(|output| output.status.success());
@@ -73,16 +74,16 @@ impl Row {
             results: vec![],
             missing: vec![],
             details: Map::new(),
-            environment: Environment::here(),
+            environment: Environment::detect(),
         }
     }
 
-    /// Adds our measurements.
+    /// Adds Fulmen's measurements.
     pub(crate) fn ours(self, values: &[f64]) -> Row {
         self.peer(OURS, env!("CARGO_PKG_VERSION"), values)
     }
 
-    /// Adds a peer's measurements; without any, the peer is missing.
+    /// Adds a peer's measurements. Without any, the peer is missing.
     pub(crate) fn peer(mut self, name: &str, version: &str, values: &[f64]) -> Row {
         match Spread::new(values) {
             Some(spread) => {
@@ -94,24 +95,24 @@ impl Row {
         }
     }
 
-    /// Adds a peer that did not take part.
+    /// Adds a peer that did not run.
     pub(crate) fn missing(mut self, name: &str, why: &str) -> Row {
         self.missing.push((name.to_owned(), why.to_owned()));
         self
     }
 
-    /// Adds what is known besides.
+    /// Adds an additional value.
     pub(crate) fn detail(mut self, name: &str, value: impl Into<Value>) -> Row {
         self.details.insert(name.to_owned(), value.into());
         self
     }
 
-    /// The median of one who took part.
+    /// The median of a contender.
     pub(crate) fn median(&self, name: &str) -> Option<f64> {
         self.results.iter().find(|result| result.name == name).map(|result| result.spread.median)
     }
 
-    /// Ours divided by a peer's.
+    /// Fulmen's median divided by a peer's.
     pub(crate) fn ratio(&self, peer: &str) -> Option<f64> {
         Some(self.median(OURS)? / self.median(peer)?)
     }
@@ -140,8 +141,8 @@ impl fmt::Display for Row {
     }
 }
 
-/// Says a row; with `json` as a line of JSON too.
-pub(crate) fn say(row: &Row, json: bool) -> Result<(), serde_json::Error> {
+/// Prints a row; with `json`, also as a line of JSON.
+pub(crate) fn print_row(row: &Row, json: bool) -> Result<(), serde_json::Error> {
     println!("{row}");
     if json {
         println!("{}", serde_json::to_string(row)?);
@@ -157,9 +158,12 @@ mod tests {
     fn a_row_is_a_sentence_and_a_line() {
         let row = Row::new("steps", "W1", "step", "ms").ours(&[1.0, 2.0, 3.0]).peer("jax", "0.12", &[4.0]);
         let row = row.peer("torch", "2.9", &[]).detail("devices", 8);
-        let said = row.to_string();
-        assert!(said.starts_with("W1, step: Fulmen 2 ms (1.5 to 2.5); jax 4 ms, ratio 0.500; devices 8"), "{said}");
-        assert!(said.ends_with("\n  without torch: nothing was measured"), "{said}");
+        let sentence = row.to_string();
+        assert!(
+            sentence.starts_with("W1, step: Fulmen 2 ms (1.5 to 2.5); jax 4 ms, ratio 0.500; devices 8"),
+            "{sentence}"
+        );
+        assert!(sentence.ends_with("\n  without torch: nothing was measured"), "{sentence}");
         let line = serde_json::to_string(&row).unwrap();
         let read: Row = serde_json::from_str(&line).unwrap();
         assert_eq!((read.ratio("jax"), read.ratio("torch")), (Some(0.5), None));

@@ -1,5 +1,5 @@
-//! `scaling`: the step on 1, 2, 4 and 8 devices of the CPU, which share its cores, against JAX's; and how long libtpu's compiler
-//! takes for slices of 8, 32 and 256 chips, for which no TPU is needed.
+//! `scaling`: the step on 1, 2, 4 and 8 CPU devices, which share the cores, against JAX's. Also the compile time of
+//! libtpu for slices of 8, 32 and 256 chips, which needs no TPU.
 
 use std::error::Error;
 
@@ -7,28 +7,28 @@ use fulmen::trainer::preflight::Slice;
 
 use crate::peer;
 use crate::preflight;
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 use crate::steps::Race;
 use crate::workload::Workload;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of W1 to W5, separated by commas.
+    /// The workloads, from W1 to W5, separated by commas.
     #[arg(long, default_value = "W1,W3", value_delimiter = ',')]
     workloads: Vec<String>,
-    /// How many devices the CPU is divided into, separated by commas; 0 for no steps.
+    /// The numbers of CPU devices, separated by commas; 0 for no steps.
     #[arg(long, default_value = "1,2,4,8", value_delimiter = ',')]
     devices: Vec<usize>,
     /// Timed blocks of each side.
     #[arg(long, default_value_t = 10)]
     rounds: u64,
-    /// Which peers run steps, separated by commas; jax alone shares a batch over several devices.
+    /// The peers of the steps, separated by commas; only jax shares a batch over several devices.
     #[arg(long, default_value = "jax", value_delimiter = ',')]
     peers: Vec<String>,
     /// The slices to compile ResNet-50 for, separated by commas.
     #[arg(long, default_value = "v5e:2x4,v5e:4x8,v5e:16x16", value_delimiter = ',')]
     topologies: Vec<Slice>,
-    /// How often each side compiles; 0 to compile nothing.
+    /// How often each side compiles; 0 for no compilation.
     #[arg(long, default_value_t = 3)]
     compilations: usize,
     /// Print a line of JSON for each result.
@@ -43,16 +43,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         for &devices in args.devices.iter().filter(|&&devices| devices > 0) {
             let mut row = Race { workload, devices, rounds: args.rounds, num_workers: 1 }.run(&args.peers)?;
             row.suite = "scaling".to_owned();
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
     }
     for slice in args.topologies.iter().filter(|_| args.compilations > 0) {
-        say(&compile(slice, args.compilations, &args.peers)?, args.json)?;
+        print_row(&compile(slice, args.compilations, &args.peers)?, args.json)?;
     }
     Ok(())
 }
 
-/// Times to compile the step of ResNet-50, both sides in turns.
+/// Compile times of ResNet-50's step, of both sides in turns.
 fn compile(slice: &Slice, rounds: usize, peers: &[String]) -> Result<Row, Box<dyn Error>> {
     let workload = preflight::Workload::find("resnet50").ok_or("there is no workload resnet50")?;
     let (mut ours, mut theirs, mut version, mut missing) = (vec![], vec![], String::new(), None);

@@ -1,7 +1,7 @@
-//! `scan`: how long a training step of many transformer layers takes to compile, with the layers one after the other and
-//! as one `scan`, in turns on this machine. Nothing runs but compilers; libtpu needs no TPU.
+//! `scan`: the compile time of a training step with many transformer layers, unrolled and as one `scan`, in turns on
+//! this machine. Only compilers run; libtpu needs no TPU.
 //!
-//! Each compilation is a process of its own, as nothing else ends one that takes too long.
+//! Each compilation is a separate process, because only that can be stopped when it takes too long.
 
 use std::error::Error;
 use std::process::{Child, Command, Stdio};
@@ -18,30 +18,30 @@ use crate::stats::median;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many layers.
+    /// The number of layers.
     #[arg(long, default_value_t = 48)]
     layers: usize,
     /// How often each form is compiled.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Which of cpu and tpu to compile for, separated by commas.
+    /// The platforms to compile for, of cpu and tpu, separated by commas.
     #[arg(long, default_value = "cpu,tpu", value_delimiter = ',')]
     platforms: Vec<String>,
     /// The slice to compile for.
     #[arg(long, default_value = "v5e:1x1")]
     topology: String,
-    /// Give up the layers one after the other when they have taken this many times as long as the scan.
+    /// Give up the unrolled layers when they have taken this many times as long as the scan.
     #[arg(long, default_value_t = 20.0)]
     limit: f64,
-    /// End with one line of JSON.
+    /// Print one line of JSON at the end.
     #[arg(long)]
     json: bool,
-    /// Compile one form for one platform, and say how many seconds it took.
+    /// Compile one form for one platform, and print the seconds.
     #[arg(long, hide = true)]
     compile: Option<Form>,
 }
 
-/// How the layers are written.
+/// The form of the layers.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Form {
     Unrolled,
@@ -86,7 +86,7 @@ fn layer(x: &Tensor, w: &[Tensor]) -> Tensor {
     &x + hidden.matmul(&w[10]) + &w[11]
 }
 
-/// A step of gradient descent, forward and back. The weights of a scan are stacked, the others are separate.
+/// A step of gradient descent, forward and backward. The weights of a scan are stacked, the others are separate.
 fn step(layers: usize, scanned: bool) -> Function {
     let mut types = vec![TensorType::new(DType::F32, [BATCH, TIME, WIDTH]); 2];
     for _ in 0..if scanned { 1 } else { layers } {
@@ -95,12 +95,13 @@ fn step(layers: usize, scanned: bool) -> Function {
     }
     Function::trace("step", &types, |p| {
         let (x, target, weights) = (&p[0], &p[1], &p[2..]);
-        let last = autocast(Some(DType::Bf16), || match scanned {
-            true => {
+        let last = autocast(Some(DType::Bf16), || {
+            if scanned {
                 let weights: Vec<&Tensor> = weights.iter().collect();
                 scan(&[x], &weights, |x, w| (vec![layer(&x[0], w)], vec![])).0.remove(0)
+            } else {
+                weights.chunks(WEIGHTS.len()).fold(x.clone(), |x, w| layer(&x, w))
             }
-            false => weights.chunks(WEIGHTS.len()).fold(x.clone(), |x, w| layer(&x, w)),
         });
         let error = last - target;
         let loss = (&error * &error).mean_all();
@@ -133,7 +134,7 @@ impl Target {
         }
     }
 
-    /// Compiles a program and tells how long it took, in seconds.
+    /// Compiles a program and returns the time in seconds.
     fn compile(&self, text: &str) -> Result<f64, Box<dyn Error>> {
         let start = Instant::now();
         match self {
@@ -144,7 +145,7 @@ impl Target {
     }
 }
 
-/// Compiles one form in a process of its own. `None` when it has not ended in time.
+/// Compiles one form in a separate process. `None` if it does not end in time.
 fn compile(args: &Args, platform: &str, form: Form, limit: Option<Duration>) -> Result<Option<f64>, Box<dyn Error>> {
     let form = match form {
         Form::Unrolled => "unrolled",
@@ -163,10 +164,10 @@ fn compile(args: &Args, platform: &str, form: Form, limit: Option<Duration>) -> 
         return Ok(None);
     }
     let output = child.wait_with_output()?;
-    match output.status.success() {
-        true => Ok(Some(String::from_utf8(output.stdout)?.trim().parse()?)),
-        false => Err(format!("compiling the {form} form for {platform}: {}", output.status).into()),
+    if !output.status.success() {
+        return Err(format!("compiling the {form} form for {platform}: {}", output.status).into());
     }
+    Ok(Some(String::from_utf8(output.stdout)?.trim().parse()?))
 }
 
 fn ends_within(child: &mut Child, limit: Duration) -> Result<bool, Box<dyn Error>> {
@@ -195,7 +196,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             let unrolled = compile(args, platform, Form::Unrolled, Some(Duration::from_secs_f64(limit)))?;
             ended = unrolled.is_some();
             if !ended {
-                // What was given up is compared with the scan of its own round.
+                // A compilation that was given up is compared with the scan of its own round.
                 (long, short) = (vec![], vec![]);
             }
             long.push(unrolled.unwrap_or(limit));

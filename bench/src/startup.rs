@@ -1,8 +1,9 @@
-//! `startup`: from the start of a process to the loss of its first step on the host, against the peers: the first start,
-//! which compiles, and the second, which finds its programs on disk. Of the peers JAX alone keeps programs here.
+//! `startup`: the time from the start of a process until the loss of its first step is on the host, against the peers.
+//! The first start compiles; the second loads its programs from disk. Of the peers, only JAX caches programs here.
 //!
-//! Each start is a process of its own. All take turns, so they see the same noise of the machine, and count
-//! from the kernel's start of the process, in ticks of 10 ms: interpreter, imports, data, initial weights and programs.
+//! Each start is a separate process. All take turns, so they see the same noise of the machine. The time counts from
+//! the kernel's start of the process, in ticks of 10 ms. It includes the interpreter, imports, data, initial weights
+//! and programs.
 
 use std::env;
 use std::error::Error;
@@ -16,29 +17,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::{self, Peer};
 use crate::process::seconds_since_start;
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of W1 to W5, separated by commas.
+    /// The workloads, from W1 to W5, separated by commas.
     #[arg(long, default_value = "W1,W3", value_delimiter = ',')]
     workloads: Vec<String>,
     /// First and second starts of each side.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Which peers, separated by commas; those of `steps`.
+    /// The peers, as in `steps`, separated by commas.
     #[arg(long, default_value = "jax", value_delimiter = ',')]
     peers: Vec<String>,
     /// Print a line of JSON for each result.
     #[arg(long)]
     json: bool,
-    /// Be our side: train for one step and print when its loss was there.
+    /// Run as our side: train for one step and print when its loss arrived.
     #[arg(long, hide = true)]
     serve: bool,
 }
 
-/// What our side says.
+/// The result of our side.
 #[derive(Serialize, Deserialize)]
 struct Started {
     seconds: f64,
@@ -52,12 +53,12 @@ struct Times {
     compilations: u64,
 }
 
-/// Those of a peer.
+/// The times of a peer.
 #[derive(Default)]
 struct PeerTimes {
     seconds: Vec<f64>,
     version: String,
-    /// Why it takes no part.
+    /// The reason why it did not run.
     missing: Option<String>,
 }
 
@@ -69,8 +70,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             workload.with_model(FirstStep { workload })?;
             continue;
         }
-        for (which, times) in ["first start", "second start"].into_iter().zip(race(name, args)?) {
-            let mut row = Row::new("startup", name, which, "s").ours(&times.ours);
+        for (quantity, times) in ["first start", "second start"].into_iter().zip(race(name, args)?) {
+            let mut row = Row::new("startup", name, quantity, "s").ours(&times.ours);
             row = row.detail("compilations", times.compilations);
             for (name, peer) in args.peers.iter().zip(times.peers) {
                 row = match peer.missing {
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                     None => row.peer(name, &peer.version, &peer.seconds),
                 };
             }
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
     }
     Ok(())
@@ -89,7 +90,7 @@ fn race(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
     let peers = || args.peers.iter().map(|_| PeerTimes::default()).collect();
     let mut starts = [(); 2].map(|()| Times { ours: vec![], peers: peers(), compilations: 0 });
     for _ in 0..args.rounds {
-        // Empty for the first of two starts.
+        // Empty before the first of the two starts.
         let (ours_cache, jax_cache) = (tempfile::tempdir()?, tempfile::tempdir()?);
         for times in &mut starts {
             let started = ours(workload, ours_cache.path())?;
@@ -105,7 +106,7 @@ fn race(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
                         times.seconds.push(seconds);
                         times.version = version;
                     }
-                    Ok((None, _)) => times.missing = Some("it does not say when its first step was done".to_owned()),
+                    Ok((None, _)) => times.missing = Some("it does not report the end of its first step".to_owned()),
                     Err(why) => times.missing = Some(why.to_string()),
                 }
             }
@@ -114,7 +115,7 @@ fn race(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
     Ok(starts)
 }
 
-/// Our side in a process of its own.
+/// Our side, in a separate process.
 fn ours(workload: &str, cache: &Path) -> Result<Started, Box<dyn Error>> {
     let output = Command::new(env::current_exe()?)
         .args(["startup", "--serve", "--workloads", workload])
@@ -122,7 +123,7 @@ fn ours(workload: &str, cache: &Path) -> Result<Started, Box<dyn Error>> {
         .stderr(Stdio::inherit())
         .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text).map_err(|e| format!("our side said `{text}`: {e}").into())
+    serde_json::from_str(&text).map_err(|e| format!("our side's output `{text}` is not valid: {e}").into())
 }
 
 struct FirstStep {
@@ -153,7 +154,7 @@ impl Visit for FirstStep {
     }
 }
 
-/// When the first loss was on the host.
+/// The time at which the first loss was on the host.
 #[derive(Clone, Default)]
 struct FirstLoss(Arc<Mutex<Option<f64>>>);
 

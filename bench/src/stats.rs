@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What several measurements of one thing say: the median, and the quartiles around it.
+/// The median of several measurements, and its quartiles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -12,7 +12,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// `None` without values, or if one of them is NaN.
+    /// `None` if there are no values, or if one of them is NaN.
     pub(crate) fn new(values: &[f64]) -> Option<Spread> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -31,7 +31,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     below + (above - below) * place.fract()
 }
 
-/// The median; NaN of nothing.
+/// The median; NaN if there are no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     Spread::new(values).map_or(f64::NAN, |spread| spread.median)
 }

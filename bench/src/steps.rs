@@ -1,9 +1,10 @@
-//! `steps`: the Trainer's steady step time against the peers', on one device and on several.
+//! `steps`: the Trainer's step time against the peers', on one device and on several.
 //!
-//! A block is an epoch of `Trainer::fit`, everything included: shuffling, gathering, transfer, the step, logging, the
-//! read of the epoch's values, which waits for the device. Between two of our blocks each peer runs one of as many
-//! steps, so all see the same noise of the machine. Our loader reads up to four batches ahead, also across the end of a
-//! block: of the host's work for a block's 100 batches, at most that much falls outside of the time that is taken.
+//! A block is a complete epoch of `Trainer::fit`: shuffling, gathering, transfer, the step, logging, and the read of
+//! the epoch's values, which waits for the device. After each of our blocks, each peer runs a block with the same
+//! number of steps, so that all see the same noise of the machine. Our loader reads up to four batches ahead, also
+//! across the end of a block. Of the host's work for the 100 batches of a block, at most four batches are therefore
+//! outside of the measured time.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,20 +14,20 @@ use fulmen::prelude::*;
 use serde_json::{Map, Value};
 
 use crate::peer::{self, Peer};
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of W1 (MLP, SGD with momentum), W2 (LeNet, Adam), W3 (ResNet-18, SGD with momentum), W4 (GPT, AdamW) and W5
-    /// (DCGAN, two Adams), separated by commas.
+    /// The workloads, separated by commas: W1 (MLP, SGD with momentum), W2 (LeNet, Adam), W3 (ResNet-18, SGD with
+    /// momentum), W4 (GPT, AdamW) and W5 (DCGAN, two Adams).
     #[arg(long, default_value = "W1", value_delimiter = ',')]
     workloads: Vec<String>,
-    /// Which of jax, torch, torch-compile, torch_xla, lightning, burn, candle and custom-loop (ours on `TrainStep`) to race,
-    /// separated by commas. What a peer needs is installed; one that cannot run is reported.
+    /// The peers, separated by commas: jax, torch, torch-compile, torch_xla, lightning, burn, candle and custom-loop
+    /// (ours with `TrainStep`). Their requirements are installed. A peer that cannot run is reported.
     #[arg(long, default_value = "jax", value_delimiter = ',')]
     peers: Vec<String>,
-    /// How many devices the CPU is divided into, on all sides, separated by commas.
+    /// The numbers of CPU devices of all sides, separated by commas.
     #[arg(long, default_value = "1", value_delimiter = ',')]
     devices: Vec<usize>,
     /// Timed blocks of each side.
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Blocks of all sides that are run and not counted.
+/// Warm-up blocks of all sides, which do not count.
 const WARM_UP: u64 = 3;
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
@@ -50,13 +51,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         for &devices in &args.devices {
             let row =
                 Race { workload, devices, rounds: args.rounds, num_workers: args.num_workers }.run(&args.peers)?;
-            say(&row, args.json)?;
+            print_row(&row, args.json)?;
         }
     }
     Ok(())
 }
 
-/// What is raced.
+/// The settings of a race.
 pub(crate) struct Race {
     pub(crate) workload: Workload,
     pub(crate) devices: usize,
@@ -65,7 +66,7 @@ pub(crate) struct Race {
 }
 
 impl Race {
-    /// The times of a step of all sides.
+    /// The step times of all sides.
     pub(crate) fn run(self, peers: &[String]) -> Result<Row, Box<dyn Error>> {
         let workload = self.workload;
         let (peers, missing) = peer::start_all(peers, workload.name, self.devices);
@@ -73,7 +74,7 @@ impl Race {
     }
 }
 
-/// Lets the peers run a block after each of ours, and keeps the times of all, in milliseconds a step.
+/// Runs a block of each peer after each of our blocks, and records the times in milliseconds per step.
 struct Turns {
     peers: Vec<Peer>,
     steps: u64,
@@ -88,12 +89,12 @@ struct Times {
     peers: Vec<PeerTimes>,
 }
 
-/// Those of a peer.
+/// The times of a peer.
 #[derive(Default)]
 struct PeerTimes {
     values: Vec<f64>,
     loss: f64,
-    /// Why it runs no longer.
+    /// The reason why it no longer runs.
     failed: Option<String>,
 }
 
@@ -129,7 +130,7 @@ impl Callback for Turns {
     }
 }
 
-/// What the race needs besides the model.
+/// The data of the race, without the model.
 struct Racing {
     race: Race,
     peers: Vec<Peer>,
@@ -143,7 +144,7 @@ impl Visit for Racing {
         let Racing { race: Race { workload, devices, rounds, num_workers }, peers, missing } = self;
         let loader = workload.loader(num_workers)?;
         peers.iter().try_for_each(|peer| check_alike(&workload, model, peer))?;
-        let said: Vec<_> = peers.iter().map(|peer| (peer.name.clone(), peer.ready.version.clone())).collect();
+        let versions: Vec<_> = peers.iter().map(|peer| (peer.name.clone(), peer.ready.version.clone())).collect();
 
         let folder = tempfile::tempdir()?;
         let untimed = peers.iter().map(|_| PeerTimes::default()).collect();
@@ -161,9 +162,9 @@ impl Visit for Racing {
         let summary = trainer.fit(model, &loader, None)?;
 
         let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut row = Row::new("steps", on(workload.name, devices), "step", "ms").ours(&times.ours);
+        let mut row = Row::new("steps", label(workload.name, devices), "step", "ms").ours(&times.ours);
         let mut losses = Map::new();
-        for ((name, version), times) in said.iter().zip(&times.peers) {
+        for ((name, version), times) in versions.iter().zip(&times.peers) {
             row = match &times.failed {
                 Some(why) => row.missing(name, why),
                 None => {
@@ -182,20 +183,20 @@ impl Visit for Racing {
     }
 }
 
-/// A workload and its devices, as rows name them.
-pub(crate) fn on(workload: &str, devices: usize) -> String {
+/// The name of a workload and its devices in rows.
+pub(crate) fn label(workload: &str, devices: usize) -> String {
     if devices == 1 { workload.to_owned() } else { format!("{workload} on {devices} devices") }
 }
 
-/// Refuses models of different sizes, and data of different amounts.
+/// Rejects models of different sizes, and data of different sizes.
 fn check_alike(workload: &Workload, model: &impl Module, peer: &Peer) -> Result<(), Box<dyn Error>> {
     let (ours, theirs, name) = (model.num_parameters() as u64, peer.ready.n_params, &peer.name);
     if ours != theirs {
-        return Err(format!("{name}: the models differ: {ours} parameters here, {theirs} there").into());
+        return Err(format!("{name}: the models differ: ours has {ours} parameters, the peer's {theirs}").into());
     }
     let (ours, theirs) = (workload.steps_per_epoch as u64, peer.ready.steps_per_epoch);
     if ours != theirs {
-        return Err(format!("{name}: the data differ: {ours} batches here, {theirs} there").into());
+        return Err(format!("{name}: the data differ: ours has {ours} batches, the peer's {theirs}").into());
     }
     Ok(())
 }

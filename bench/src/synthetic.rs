@@ -1,4 +1,4 @@
-//! Synthetic data. The peers in Rust share it.
+//! Synthetic data. The peers in Rust share this file.
 
 /// SplitMix64.
 pub(crate) struct Random(pub(crate) u64);
@@ -15,14 +15,15 @@ impl Random {
         (self.next() % n as u64) as usize
     }
 
-    /// About normal: the sum of four uniform numbers, with the variance of one.
+    /// Approximately normal: the sum of four uniform numbers, with variance 1.
     fn normal(&mut self) -> f32 {
         let bits = self.next();
         let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
         (sum as f32 / 65535.0 - 2.0) * 3_f32.sqrt()
     }
 
-    /// This many samples of a size with their ten classes: a prototype for each class, half its size, plus noise.
+    /// Generates samples of a size, with ten classes: each sample is the class's prototype at half strength, plus
+    /// noise.
     pub(crate) fn samples(&mut self, samples: usize, size: usize) -> (Vec<f32>, Vec<i32>) {
         let prototypes: Vec<f32> = (0..10 * size).map(|_| 0.5 * self.normal()).collect();
         let classes: Vec<i32> = (0..samples).map(|_| self.below(10) as i32).collect();

@@ -1,5 +1,5 @@
-//! `trace`: how long a training step takes to record and lower to StableHLO, with gradients and optimizer, against JAX's trace
-//! and lower of the same step. Nothing is compiled, and no device is needed.
+//! `trace`: the time to record and lower a training step to StableHLO, with gradients and optimizer, against JAX's
+//! trace and lower of the same step. Nothing is compiled, and no device is needed.
 
 use std::error::Error;
 use std::path::Path;
@@ -13,17 +13,17 @@ use serde::Deserialize;
 use crate::models::{Gpt, Mlp, ResNetClassifier};
 use crate::peer::{PEERS, python};
 use crate::preflight::{pictures, words};
-use crate::row::{Row, say};
+use crate::row::{Row, print_row};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which of resnet50, gpt-48 and gpt-48-scan, separated by commas.
+    /// The workloads: resnet50, gpt-48 and gpt-48-scan, separated by commas.
     #[arg(long, default_value = "resnet50,gpt-48,gpt-48-scan", value_delimiter = ',')]
     workloads: Vec<String>,
     /// How often each side records.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Leave out the peer.
+    /// Skip the peer.
     #[arg(long)]
     no_peer: bool,
     /// Print a line of JSON for each result.
@@ -33,10 +33,10 @@ pub(crate) struct Args {
 
 const BATCH: usize = 8;
 
-/// Layers of the deep GPT.
+/// The number of layers of the deep GPT.
 const LAYERS: usize = 48;
 
-/// What a side took.
+/// The result of one side.
 #[derive(Deserialize)]
 struct Traced {
     version: String,
@@ -45,7 +45,7 @@ struct Traced {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    // What is set up at the first use is not of a workload.
+    // The first use includes setup that does not belong to a workload.
     lower(&Mlp::new(), &pictures(BATCH, &[784])?)?;
     for name in &args.workloads {
         let (mut ours, mut theirs, mut missing) = (vec![], vec![], None);
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         if let Some(why) = missing {
             row = row.missing("jax", &why);
         }
-        say(&row, args.json)?;
+        print_row(&row, args.json)?;
     }
     Ok(())
 }
@@ -93,7 +93,7 @@ fn lower<M: TrainingModule>(module: &M, loader: &DataLoader) -> Result<Traced, B
     })
 }
 
-/// JAX's side, in a process of its own.
+/// JAX's side, in a separate process.
 fn peer(name: &str) -> Result<Traced, Box<dyn Error>> {
     let mut command = Command::new(python()?);
     command.arg(Path::new(PEERS).join("jax_cost.py")).args([
@@ -106,7 +106,7 @@ fn peer(name: &str) -> Result<Traced, Box<dyn Error>> {
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    serde_json::from_str(line).map_err(|e| format!("the peer said `{line}`: {e}").into())
+    serde_json::from_str(line).map_err(|e| format!("the peer's output `{line}` is not valid: {e}").into())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The workloads, as the peers have them: model, batch, optimizer and synthetic data.
+//! The workloads that the peers share: model, batch, optimizer and synthetic data.
 
 use std::error::Error;
 
@@ -17,7 +17,7 @@ pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) batch: usize,
     pub(crate) steps_per_epoch: usize,
-    /// Of one sample.
+    /// The shape of one sample.
     shape: &'static [usize],
 }
 
@@ -34,7 +34,7 @@ const WORKLOADS: [Workload; 5] = [
     Workload { name: "W5", batch: 32, steps_per_epoch: 5, shape: &[3, 32, 32] },
 ];
 
-/// Does something with the workload's model, whose type depends on the workload.
+/// A function of the workload's model, whose type depends on the workload.
 pub(crate) trait Visit {
     type Output;
 
@@ -49,7 +49,7 @@ impl Workload {
         })
     }
 
-    /// The workload's data in batches, shuffled.
+    /// The workload's data in shuffled batches.
     pub(crate) fn loader(&self, num_workers: usize) -> Result<DataLoader, Box<dyn Error>> {
         Ok(DataLoader::builder(self.data()?)
             .batch_size(self.batch)
@@ -59,8 +59,8 @@ impl Workload {
             .build()?)
     }
 
-    /// Learnable data: samples of classes; for the GPT, words that count upwards. It is made on the host, so that it does not
-    /// add to the memory that training takes.
+    /// Learnable data: samples of classes or, for the GPT, words that count upwards. It is generated on the host, so
+    /// that it does not add to the memory of the training.
     fn data(&self) -> Result<TensorDataset, Box<dyn Error>> {
         let (n, size) = (self.batch * self.steps_per_epoch, self.shape.iter().product::<usize>());
         let shape = [&[n], self.shape].concat();
@@ -113,7 +113,7 @@ impl Workload {
     }
 }
 
-/// A row of layers with the optimizer that the workload names.
+/// Sequential layers with the workload's optimizer.
 #[derive(Module)]
 struct Row {
     layers: Sequential,

@@ -1,8 +1,8 @@
-//! `cache`: what a cached dataset gains: images a second against decoding them, bytes a second against copying memory,
-//! many small samples, and how long a training waits for data.
+//! `cache`: the benefit of a cached dataset. It compares images per second with decoding, and bytes per second with
+//! copying memory. It also measures many small samples, and the time that a training waits for data.
 //!
-//! Everything that is compared runs in turns. Pictures come from a folder of classes, such as `bench/peers/make_jpegs.py`
-//! makes.
+//! All measurements that are compared take turns. The images come from a folder by class, such as the output of
+//! `bench/peers/make_jpegs.py`.
 
 mod pictures;
 mod small;
@@ -17,34 +17,34 @@ use serde_json::{Map, Value};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A folder of pictures by class. Without it only small samples are measured.
+    /// A folder of images by class. Without it, only small samples are measured.
     #[arg(long)]
     images: Option<PathBuf>,
-    /// The side of the pictures in the cache.
+    /// The side of the cached images in pixels.
     #[arg(long, default_value_t = 224)]
     size: usize,
-    /// The side of the pictures that ResNet-18 trains on; small, so that the device is faster than decoding.
+    /// The side of ResNet-18's training images in pixels; small, so that the device is faster than the decoder.
     #[arg(long, default_value_t = 32)]
     training_size: usize,
-    /// Threads of each loader, and of copying memory.
+    /// Threads of each loader, and of the memory copies.
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// How often everything is measured.
+    /// The number of repetitions of each measurement.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// How many samples of 28 × 28.
+    /// The number of samples of 28 × 28.
     #[arg(long, default_value_t = 560_000)]
     samples: usize,
     /// Steps of each training.
     #[arg(long, default_value_t = 100)]
     steps: usize,
-    /// Which of pictures, small and training to run, separated by commas.
+    /// The parts to run: pictures, small and training, separated by commas.
     #[arg(long, default_value = "pictures,small,training", value_delimiter = ',')]
     parts: Vec<String>,
-    /// Where the caches are made; a temporary folder unless set.
+    /// The folder of the caches [default: a temporary folder].
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// End with one line of JSON.
+    /// Print one line of JSON at the end.
     #[arg(long)]
     json: bool,
 }
@@ -55,18 +55,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         None => tempfile::tempdir()?,
     };
     let mut report = Map::new();
-    let asked = |part: &str| args.parts.iter().any(|asked| asked == part);
+    let is_selected = |part: &str| args.parts.iter().any(|selected| selected == part);
     for (part, measure) in [("pictures", pictures::run as Measure), ("training", training::run)] {
         match &args.images {
-            Some(images) if asked(part) => {
+            Some(images) if is_selected(part) => {
                 report.insert(part.to_owned(), measure(args, images, &temporary.path().join(part))?);
             }
             Some(_) => {}
-            None if asked(part) => eprintln!("{part}: left out, as there is no --images"),
+            None if is_selected(part) => eprintln!("{part}: skipped, because --images is not given"),
             None => {}
         }
     }
-    if asked("small") {
+    if is_selected("small") {
         report.insert("small".to_owned(), small::run(args, &temporary.path().join("small"))?);
     }
     if args.json {
@@ -77,12 +77,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 
 type Measure = fn(&Args, &std::path::Path, &std::path::Path) -> Result<Value, Box<dyn Error>>;
 
-/// A loader as for training, with the given order.
+/// A loader as in a training, with the given order.
 fn loader(data: impl Dataset, batch: usize, workers: usize, shuffle: bool) -> Result<DataLoader, Box<dyn Error>> {
     Ok(DataLoader::builder(data).batch_size(batch).shuffle(shuffle).num_workers(workers).build()?)
 }
 
-/// Reads an epoch and throws it away: samples a second.
+/// Reads and discards an epoch. Returns samples per second.
 fn epoch_rate(loader: &DataLoader, epoch: u64) -> Result<f64, Box<dyn Error>> {
     let start = Instant::now();
     let mut samples = 0;
@@ -92,8 +92,8 @@ fn epoch_rate(loader: &DataLoader, epoch: u64) -> Result<f64, Box<dyn Error>> {
     Ok(samples as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Bytes a second that threads copy together, each between two blocks of 64 MB of its own that are in memory. Copied
-/// bytes are counted once, as a sample's are.
+/// The bytes per second that the threads copy together. Each copies between two blocks of 64 MB of its own, which are
+/// in memory. Copied bytes count once, as those of a sample do.
 fn copy_rate(threads: usize) -> f64 {
     const BLOCK: usize = 64_000_000;
     const TIMES: usize = 12;

@@ -1,4 +1,4 @@
-//! Pictures from JPEGs, decoded each time and from a cache; and how near the cache comes to copying memory.
+//! Images from JPEGs, decoded each time or cached, and the cache's rate as a fraction of a memory copy's.
 
 use std::error::Error;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     let bytes = sample * made.len();
     drop(made);
 
-    // A new map: the pages are in memory, but this process has not seen them.
+    // A new mapping: the pages are in memory, but not in this process's page table.
     let start = Instant::now();
     let cached = CachedDataset::open(folder)?;
     let opening = start.elapsed().as_secs_f64();
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     for round in 0..args.rounds.max(1) as u64 {
         uncached.push(epoch_rate(&decoding, round)?);
         copies.push(copy_rate(args.workers));
-        // Several epochs, as one of 2,000 pictures is over in a moment.
+        // Several epochs, because one of 2,000 images is too short to measure.
         for epoch in 1..4 {
             shuffled.push(epoch_rate(&random, 4 * round + epoch)?);
             ordered.push(epoch_rate(&in_order, 0)?);

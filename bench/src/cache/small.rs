@@ -1,4 +1,4 @@
-//! Many samples of 28 × 28: how many files they are, how long it takes to open them, and how fast they are read.
+//! Many samples of 28 × 28: the number of files, the time to open them, and the rate of reading.
 
 use std::error::Error;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::stats::median;
 const BATCH: usize = 256;
 const PIXELS: usize = 28 * 28;
 
-/// Samples that cost nothing to make.
+/// Samples that cost almost nothing to generate.
 struct Digits(usize);
 
 impl Dataset for Digits {
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args, folder: &Path) -> Result<Value, Box<dyn Error>> {
         openings.push(start.elapsed().as_secs_f64());
         let (in_order, random) =
             (loader(cached.clone(), BATCH, args.workers, false)?, loader(cached, BATCH, args.workers, true)?);
-        // The first epoch makes the pages known to the process.
+        // The first epoch fills the process's page table.
         epoch_rate(&in_order, 0)?;
         ordered.push(epoch_rate(&in_order, 1)?);
         shuffled.push(epoch_rate(&random, round)?);

@@ -1,8 +1,8 @@
-//! ResNet-18 on pictures that take longer to decode than to train on: how much of the step time the device waits for data,
-//! with decoding and with the cache.
+//! ResNet-18 on images that take longer to decode than to train on: the fraction of the step time that the device waits
+//! for data, with decoding and with the cache.
 //!
-//! The pictures that are trained on are small, so that even a CPU may be faster than the decoder; with photographs of 12
-//! megapixels it is (`bench/peers/make_jpegs.py FOLDER 64 4000 3000`). The waiting is what the Trainer says of it.
+//! The training images are small, so that even a CPU can be faster than the decoder. With photographs of 12 megapixels
+//! it is (`bench/peers/make_jpegs.py FOLDER 64 4000 3000`). The Trainer reports the waiting time.
 
 use std::error::Error;
 use std::path::Path;
@@ -27,9 +27,10 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     let cached = data()?.cache(folder).workers(args.workers).open()?;
     let mut lines = vec![];
     for (name, workers) in [("decoded, no workers", 0), ("decoded, 1 worker", 1), ("cached, 1 worker", 1)] {
-        let fit = match name.starts_with("cached") {
-            true => train(cached.clone(), workers, args.steps, classes)?,
-            false => train(data()?, workers, args.steps, classes)?,
+        let fit = if name.starts_with("cached") {
+            train(cached.clone(), workers, args.steps, classes)?
+        } else {
+            train(data()?, workers, args.steps, classes)?
         };
         let (rate, share) = (fit.samples_per_second, fit.data_wait_share);
         println!("ResNet-18, {name}: {rate:.1} images/s, at most {:.2} % of step time waits for data", 100.0 * share);
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     Ok(json!({ "batch": BATCH, "size": args.training_size, "runs": lines }))
 }
 
-/// Trains for some steps, in one epoch, for which a small folder is read several times.
+/// Trains for some steps in one epoch, which repeats a small folder.
 fn train(data: impl Dataset, workers: usize, steps: usize, classes: usize) -> Result<FitSummary, Box<dyn Error>> {
     let len = data.len();
     let samples = Subset::new(data, (0..steps * BATCH).map(|index| index % len).collect::<Vec<_>>())?;
@@ -57,7 +58,7 @@ fn train(data: impl Dataset, workers: usize, steps: usize, classes: usize) -> Re
     Ok(trainer.fit(&Bytes(ResNetClassifier::new(config, 0.01)), &loader, None)?)
 }
 
-/// Bytes come over the link, and become numbers from -1 to 1 on the device.
+/// Images are transferred as bytes, and converted to numbers from -1 to 1 on the device.
 #[derive(Module)]
 struct Bytes(ResNetClassifier);
 

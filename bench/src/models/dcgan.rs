@@ -6,7 +6,7 @@ use fulmen::nn::loss::GanLoss;
 use fulmen::prelude::*;
 use fulmen::tensor::random;
 
-/// On pictures `x`.
+/// Trains on images `x`.
 #[derive(Module)]
 pub(crate) struct Dcgan {
     generator: Generator,

@@ -6,7 +6,7 @@ use fulmen::nn::loss::GanLoss;
 use fulmen::prelude::*;
 use fulmen::tensor::random;
 
-/// On pictures `x` of the classes `y`.
+/// Trains on images `x` with classes `y`.
 #[derive(Module)]
 pub(crate) struct Gan {
     generator: Generator,

@@ -1,5 +1,5 @@
-//! A small GPT: 4 layers of width 256 with 4 heads, 128 positions, 4096 words; the last layer is the embedding's. There
-//! may be more layers, one after the other or as one scan.
+//! A small GPT: 4 layers of width 256 with 4 heads, 128 positions, 4096 words, and tied embeddings. It can have more
+//! layers, unrolled or as a scan.
 
 use fulmen::nn::attention::Attention;
 use fulmen::nn::loss::{Reduction, cross_entropy};
@@ -40,7 +40,7 @@ pub(crate) struct Gpt {
     positions: Parameter,
     blocks: Vec<Block>,
     ln: LayerNorm,
-    /// What the layers compute in.
+    /// The type of the layers' computation.
     #[module(skip)]
     dtype: DType,
     scanned: bool,
@@ -68,9 +68,10 @@ impl Gpt {
 
     fn forward(&self, words: &Tensor) -> Tensor {
         let x = (self.words.forward(words) + self.positions.get()).to_dtype(self.dtype);
-        let x = match self.scanned {
-            true => scan_layers(&self.blocks, &x, |block, x| block.forward(x)),
-            false => self.blocks.iter().fold(x, |x, block| block.forward(&x)),
+        let x = if self.scanned {
+            scan_layers(&self.blocks, &x, |block, x| block.forward(x))
+        } else {
+            self.blocks.iter().fold(x, |x, block| block.forward(&x))
         };
         self.ln.forward(&x).matmul(&self.words.weight.get().t())
     }

@@ -1,11 +1,11 @@
-//! Language models of the library on tokens `x`: the next token `y`, or those that were masked.
+//! The library's language models on tokens `x`. They predict the next token `y`, or masked tokens.
 
 use fulmen::models::decoder::Decoder;
 use fulmen::models::roberta::RobertaForMaskedLm;
 use fulmen::nn::loss::{CrossEntropyLoss, Reduction, cross_entropy};
 use fulmen::prelude::*;
 
-/// A decoder that says the next token, with AdamW.
+/// A decoder that predicts the next token, with AdamW.
 #[derive(Module)]
 pub(crate) struct LanguageModel(pub(crate) Decoder);
 
@@ -20,7 +20,7 @@ impl TrainingModule for LanguageModel {
     }
 }
 
-/// RoBERTa with AdamW; where `y` is -100, nothing is masked.
+/// RoBERTa with AdamW. Positions whose `y` is -100 are not masked.
 #[derive(Module)]
 pub(crate) struct MaskedLanguageModel {
     pub(crate) model: RobertaForMaskedLm,

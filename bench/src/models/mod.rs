@@ -1,4 +1,4 @@
-//! The models that are compared with a peer's, as a user would write them.
+//! The models that are compared with a peer's, written as a user would.
 
 mod dcgan;
 mod gan;

@@ -1,11 +1,11 @@
-//! The ResNets of the library, trained as the peers train them.
+//! The library's ResNets, trained like those of the peers.
 
 use fulmen::models::Pretrained;
 use fulmen::models::resnet::{Config, ResNet};
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::prelude::*;
 
-/// A ResNet on pictures `x` that are numbers already, with classes `y`.
+/// A ResNet on floating-point images `x` with classes `y`.
 #[derive(Module)]
 pub(crate) struct ResNetClassifier {
     pub(crate) resnet: ResNet,

@@ -1,10 +1,10 @@
-//! The encoder-decoder Transformer, trained as Vaswani et al. did: Adam, smoothed labels.
+//! The encoder-decoder Transformer with Vaswani et al.'s training: Adam and label smoothing.
 
 use fulmen::models::marian::Marian;
 use fulmen::nn::loss::CrossEntropyLoss;
 use fulmen::prelude::*;
 
-/// Translates tokens `x` to tokens `y`. To predict a token, the decoder sees the tokens of `y` before it.
+/// Translates tokens `x` to tokens `y`. To predict a token, the decoder sees the previous tokens of `y`.
 #[derive(Module)]
 pub(crate) struct Translator {
     pub(crate) model: Marian,

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_download_goes_on_where_it_was_and_is_not_made_twice() {
+    fn a_download_continues_and_is_not_repeated() {
         let bytes: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
         let server = Server::start("/~files/toy.gz", bytes.clone());
         // The first address does not have the file.
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_published_file_is_not_kept() {
+    fn a_file_with_another_hash_is_not_kept() {
         let server = Server::start("/~files/toy.gz", b"something else".to_vec());
         let folder = tempfile::tempdir().unwrap();
         let toy = published("toy.gz", b"the file", &[server.address]);

@@ -21,11 +21,11 @@ use fulmen_images::{Encoding, ImageFolder, ImagePipeline, encode_image};
 use fulmen_shards::{TarShardWriter, WrittenShard};
 
 /// The file next to the shards that records what they were made from.
-const MADE_OF: &str = "presize.json";
+const INPUTS_FILE: &str = "presize.json";
 /// The lock file that prevents two runs at once.
 const LOCK: &str = ".presize.lock";
 /// The number of images in memory at a time, per thread.
-const ROUND: usize = 32;
+const IMAGES_PER_THREAD: usize = 32;
 /// More threads than this are certainly a mistake.
 const MOST_THREADS: usize = 1024;
 
@@ -174,13 +174,13 @@ impl Presize {
             .build()?;
         let bytes = rest.iter().filter_map(|&index| images.path(index).metadata().ok()).map(|file| file.len()).sum();
         progress.begin("pre-sizing", bytes);
-        for round in rest.chunks(ROUND * threads.max(1)) {
+        for round in rest.chunks(IMAGES_PER_THREAD * threads.max(1)) {
             let done = in_parallel(round, threads, |&index| {
-                let at = |error: Error| error.at_sample(index as u64, Some(images.origin(index)));
-                let file = images.get(index).map_err(at)?.bytes;
+                let with_sample = |error: Error| error.at_sample(index as u64, Some(images.origin(index)));
+                let file = images.get(index).map_err(with_sample)?.bytes;
                 let small = catch_unwind(AssertUnwindSafe(|| self.shrink(file)));
                 let small = small.unwrap_or_else(|payload| Err(panicked("decoding the image panicked", payload)));
-                Ok(small.map_err(at))
+                Ok(small.map_err(with_sample))
             })?;
             for (&index, done) in round.iter().zip(done) {
                 match done {
@@ -217,13 +217,13 @@ impl Presize {
 
     fn save(&self, inputs: &PresizeInputs) -> Result<()> {
         let text = serde_json::to_vec_pretty(inputs).map_err(|why| Error::runtime("writing presize.json", why))?;
-        let path = self.folder.join(MADE_OF);
+        let path = self.folder.join(INPUTS_FILE);
         store::write_whole(&path, &text).map_err(|source| Error::io(&path, "cannot write the file", source))
     }
 
     /// The number of images in complete shards, and these shards.
     fn resume(&self, inputs: &mut PresizeInputs) -> Result<(usize, Vec<WrittenShard>)> {
-        let path = self.folder.join(MADE_OF);
+        let path = self.folder.join(INPUTS_FILE);
         match std::fs::read(&path) {
             Ok(text) => {
                 let earlier: PresizeInputs = serde_json::from_slice(&text)
@@ -246,7 +246,7 @@ impl Presize {
                 if first.exists() {
                     return Err(Error::file(
                         &first,
-                        format!("a shard exists, but no {MADE_OF} that describes it; choose another folder"),
+                        format!("a shard exists, but no {INPUTS_FILE} that describes it; choose another folder"),
                     ));
                 }
                 self.save(inputs)?;

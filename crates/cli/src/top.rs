@@ -48,31 +48,31 @@ pub struct Screen {
     level: Level,
     /// The mean duty cycle of all devices in percent, the newest last.
     history: VecDeque<u64>,
-    look: Option<Snapshot>,
+    snapshot: Option<Snapshot>,
 }
 
 impl Screen {
     /// An empty screen. `source` describes the origin of the numbers.
     pub fn new(source: String, level: Level) -> Self {
-        Self { source, level, history: VecDeque::new(), look: None }
+        Self { source, level, history: VecDeque::new(), snapshot: None }
     }
 
     /// Updates the screen.
-    pub fn update(&mut self, look: Snapshot) {
+    pub fn update(&mut self, snapshot: Snapshot) {
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
-        let busy = look.metrics.iter().flatten().filter_map(|device| device.duty_cycle).collect::<Vec<_>>();
+        let busy = snapshot.metrics.iter().flatten().filter_map(|device| device.duty_cycle).collect::<Vec<_>>();
         if !busy.is_empty() {
             self.history.push_back((busy.iter().sum::<f64>() / busy.len() as f64).round() as u64);
         }
-        self.look = Some(look);
+        self.snapshot = Some(snapshot);
     }
 
     /// Draws it.
     pub fn draw(&self, frame: &mut Frame<'_>) {
-        let devices = self.look.as_ref().and_then(|look| look.metrics.as_ref().ok()).map_or(1, Vec::len);
-        let run = self.look.as_ref().and_then(|look| look.run.as_ref());
+        let devices = self.snapshot.as_ref().and_then(|snapshot| snapshot.metrics.as_ref().ok()).map_or(1, Vec::len);
+        let run = self.snapshot.as_ref().and_then(|snapshot| snapshot.run.as_ref());
         let heights = [
             Constraint::Length(1),
             Constraint::Length(devices as u16 + 3),
@@ -83,17 +83,17 @@ impl Screen {
         ];
         let [title, table, past, training, processes, keys] = Layout::vertical(heights).areas(frame.area());
         frame.render_widget(Line::from(vec!["fulmen top".bold(), format!("  {}", self.source).dim()]), title);
-        match &self.look {
+        match &self.snapshot {
             None => frame.render_widget(Paragraph::new("Looking …").block(panel("Devices")), table),
-            Some(look) => {
-                match &look.metrics {
+            Some(snapshot) => {
+                match &snapshot.metrics {
                     Ok(devices) => self.draw_devices(frame, table, devices),
                     Err(error) => {
                         let text = Paragraph::new(error.as_str().yellow()).wrap(Wrap { trim: true });
                         frame.render_widget(text.block(panel("Devices")), table);
                     }
                 }
-                draw_processes(frame, processes, look);
+                draw_processes(frame, processes, snapshot);
             }
         }
         if let Some(run) = run {
@@ -136,11 +136,11 @@ impl Screen {
     }
 }
 
-fn draw_processes(frame: &mut Frame<'_>, area: Rect, look: &Snapshot) {
-    let rows = look.processes.iter().map(|it| {
+fn draw_processes(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
+    let rows = snapshot.processes.iter().map(|it| {
         Row::new([it.process.pid.to_string(), it.process.user.clone(), it.progress(), it.process.command.clone()])
     });
-    let title = match look.unseen {
+    let title = match snapshot.unseen {
         0 => "Processes that hold the TPU".to_owned(),
         unseen => format!("Processes that hold the TPU; {unseen} could not be inspected"),
     };

@@ -103,12 +103,12 @@ impl Environment<'_> {
         let coordinator = self.text(COORDINATOR)?;
         let index = self.number(PROCESS_ID, expected_id)?;
         let count = self.number(NUM_PROCESSES, expected_count)?;
-        let given: Vec<&str> =
+        let set_names: Vec<&str> =
             [coordinator.as_ref().map(|_| COORDINATOR), index.map(|_| PROCESS_ID), count.map(|_| NUM_PROCESSES)]
                 .into_iter()
                 .flatten()
                 .collect();
-        let Some(first) = given.first() else { return Ok(None) };
+        let Some(first) = set_names.first() else { return Ok(None) };
         let missing = |name: &str, expected: &str| {
             Error::usage(format!(
                 "the environment variable {name} is not set though {first} is; expected {expected} (or none of \
@@ -165,9 +165,9 @@ impl Environment<'_> {
             }
             (Some(index), _) => index,
         };
-        if let Some(at) = hosts.iter().position(String::is_empty) {
+        if let Some(empty) = hosts.iter().position(String::is_empty) {
             return Err(Error::usage(format!(
-                "the environment variable {hosts_name} has no name at index {at}; expected names separated by commas"
+                "the environment variable {hosts_name} has no name at index {empty}; expected names separated by commas"
             )));
         }
         if index >= hosts.len() {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_single_process() {
+    fn without_variables_there_is_a_single_process() {
         check(&[], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
         check(&[("FULMEN_COORDINATOR", " ")], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
         check(&[("TPU_WORKER_HOSTNAMES", "localhost")], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
@@ -239,9 +239,9 @@ mod tests {
     fn fulmens_own_variables_come_first() {
         let own = [("FULMEN_COORDINATOR", "host-a:99"), ("FULMEN_PROCESS_ID", "3"), ("FULMEN_NUM_PROCESSES", "4")];
         check(&own, expect!["process 3 of 4 at host-a:99 []"]);
-        let mut both = vec![("TPU_WORKER_ID", "x"), ("MEGASCALE_NUM_SLICES", "2"), ("FULMEN_RUN_ID", "r1")];
-        both.extend(own);
-        check(&both, expect!["process 3 of 4 at host-a:99 [] r1"]);
+        let mut variables = vec![("TPU_WORKER_ID", "x"), ("MEGASCALE_NUM_SLICES", "2"), ("FULMEN_RUN_ID", "r1")];
+        variables.extend(own);
+        check(&variables, expect!["process 3 of 4 at host-a:99 [] r1"]);
     }
 
     #[test]
@@ -268,15 +268,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_and_wrong_variables_are_named() {
         check(
             &[("FULMEN_PROCESS_ID", "3")],
             expect![
                 "the environment variable FULMEN_COORDINATOR is not set though FULMEN_PROCESS_ID is; expected the host:port at which process 0 listens (or none of FULMEN_COORDINATOR, FULMEN_PROCESS_ID and FULMEN_NUM_PROCESSES for a single process)"
             ],
         );
-        let with = |id, count, at, message: Expect| {
-            check(&[("FULMEN_COORDINATOR", at), ("FULMEN_PROCESS_ID", id), ("FULMEN_NUM_PROCESSES", count)], message)
+        let with = |id, count, address, message: Expect| {
+            check(
+                &[("FULMEN_COORDINATOR", address), ("FULMEN_PROCESS_ID", id), ("FULMEN_NUM_PROCESSES", count)],
+                message,
+            )
         };
         with(
             "-1",
@@ -311,7 +314,7 @@ mod tests {
             "4",
             "host-a",
             expect![
-                "the environment variable FULMEN_COORDINATOR: the coordinator's address is `host-a`; expected host:port, `host-a:8482` or `[fe80::1]:8482` say"
+                "the environment variable FULMEN_COORDINATOR: the coordinator's address is `host-a`; expected host:port, such as `host-a:8482` or `[fe80::1]:8482`"
             ],
         );
         with(
@@ -319,7 +322,7 @@ mod tests {
             "4",
             "http://a:1",
             expect![
-                "the environment variable FULMEN_COORDINATOR: the coordinator's address is `http://a:1`; expected host:port, `host-a:8482` or `[fe80::1]:8482` say"
+                "the environment variable FULMEN_COORDINATOR: the coordinator's address is `http://a:1`; expected host:port, such as `host-a:8482` or `[fe80::1]:8482`"
             ],
         );
         with(
@@ -327,7 +330,7 @@ mod tests {
             "4",
             "a:0",
             expect![
-                "the environment variable FULMEN_COORDINATOR: the coordinator's address is `a:0`; only process 0 can leave the choice of a port to the system, process 1 must know it"
+                "the environment variable FULMEN_COORDINATOR: the coordinator's address is `a:0`; only process 0 can let the system choose a port; give process 1 that port"
             ],
         );
         with(
@@ -380,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn several_processes_on_a_host_are_told_by_their_addresses() {
+    fn several_processes_on_a_host_have_addresses() {
         check(
             &[
                 ("TPU_WORKER_HOSTNAMES", "localhost"),

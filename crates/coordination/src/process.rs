@@ -56,8 +56,8 @@ impl Process {
         let (_, port) = split_address(&coordinator)?;
         if port == 0 && index != 0 {
             return Err(Error::usage(format!(
-                "the coordinator's address is `{coordinator}`; only process 0 can leave the choice of a port to the \
-                 system, process {index} must know it"
+                "the coordinator's address is `{coordinator}`; only process 0 can let the system choose a port; \
+                 give process {index} that port"
             )));
         }
         Ok(Process { index, count, coordinator, hosts: Vec::new(), run_id: String::new(), token: None })
@@ -199,7 +199,7 @@ pub(crate) fn is_loopback(host: &str) -> bool {
 pub(crate) fn split_address(address: &str) -> Result<(&str, u16)> {
     let wrong = || {
         Error::usage(format!(
-            "the coordinator's address is `{address}`; expected host:port, `host-a:8482` or `[fe80::1]:8482` say"
+            "the coordinator's address is `{address}`; expected host:port, such as `host-a:8482` or `[fe80::1]:8482`"
         ))
     };
     let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;

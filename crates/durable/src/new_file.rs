@@ -99,10 +99,10 @@ impl NewFile {
     /// Mounted object stores do not support links. There the name is checked just before the rename.
     fn rename_if_free(&self, refused: io::Error) -> io::Result<()> {
         let free = || fs::symlink_metadata(&self.to).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        match refused.kind() != io::ErrorKind::AlreadyExists && free() {
-            true => fs::rename(&self.temporary, &self.to),
-            false => Err(refused),
+        if refused.kind() == io::ErrorKind::AlreadyExists || !free() {
+            return Err(refused);
         }
+        fs::rename(&self.temporary, &self.to)
     }
 
     fn rename_with(&self, name: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_links_are_refused_a_free_name_is_still_given_and_a_taken_one_is_not() {
+    fn without_links_a_free_name_is_used_and_a_taken_one_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let (free, taken) = (folder.path().join("free"), folder.path().join("taken"));
         fs::write(&taken, "old").unwrap();

@@ -1,5 +1,5 @@
-//! Fetches libtpu into the cache folder, unless it is there or can be found elsewhere, and prints its path. Tests that
-//! compile for TPUs need it, on a machine with or without a TPU: `cargo run -p fulmen-pjrt --example fetch_libtpu`.
+//! Downloads libtpu into the cache folder, unless it is already installed, and prints its path. Tests that compile for
+//! TPUs need libtpu. They need no TPU: `cargo run -p fulmen-pjrt --example fetch_libtpu`.
 
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Result, fetch};

@@ -1,11 +1,11 @@
-//! The compiler's estimates for a program: its cost and its memory. Nothing is measured here.
+//! The compiler's estimates of the cost and the memory of a program. This module measures nothing.
 
 use std::collections::BTreeMap;
 
 use crate::abi::PJRT_Executable_GetCompiledMemoryStats_Args;
 use crate::value::Value;
 
-/// What one run of a program costs. For a program that is split over devices, on each of them.
+/// The cost of one execution. If the program is split over devices, the cost on each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostAnalysis {
     properties: BTreeMap<String, Value>,
@@ -16,7 +16,7 @@ impl CostAnalysis {
         Self { properties }
     }
 
-    /// Everything that the compiler reported.
+    /// All properties that the compiler reported.
     pub fn properties(&self) -> &BTreeMap<String, Value> {
         &self.properties
     }
@@ -39,39 +39,39 @@ impl CostAnalysis {
         self.number("bytes accessed")
     }
 
-    /// The compiler's estimate of the time. It takes one second off for each part that it has no model of, so a negative
-    /// sum means nothing and is `None` here.
+    /// The compiler's estimate of the time. The compiler subtracts one second for each part that it cannot model. A
+    /// negative sum is therefore meaningless, and the result is `None`.
     pub fn optimal_seconds(&self) -> Option<f64> {
         self.number("optimal_seconds").filter(|&seconds| seconds >= 0.0)
     }
 }
 
-/// How much memory one run of a program takes on each device, in bytes.
+/// The memory that one execution needs on each device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryAnalysis {
-    /// Its arguments.
+    /// The arguments.
     pub argument_bytes: i64,
-    /// What it gives.
+    /// The outputs.
     pub output_bytes: i64,
-    /// Outputs that reuse the memory of donated arguments, and so are counted in both of the above.
+    /// Outputs that reuse the memory of donated arguments. They are counted in both of the above.
     pub alias_bytes: i64,
-    /// Its temporaries.
+    /// The temporaries.
     pub temp_bytes: i64,
     /// The program itself.
     pub generated_code_bytes: i64,
-    /// The peak, as far as the compiler knows.
+    /// The compiler's estimate of the peak.
     pub peak_bytes: i64,
-    /// Its arguments in host memory.
+    /// Arguments in host memory.
     pub host_argument_bytes: i64,
-    /// Its outputs in host memory.
+    /// Outputs in host memory.
     pub host_output_bytes: i64,
-    /// Its temporaries in host memory.
+    /// Temporaries in host memory.
     pub host_temp_bytes: i64,
 }
 
 impl MemoryAnalysis {
-    /// All that a run takes in the device's memory: what goes in and out, what it needs in between, and the program.
+    /// The total device memory of one execution: arguments, outputs, temporaries and the program.
     pub fn total_bytes(&self) -> i64 {
         self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes + self.generated_code_bytes
     }

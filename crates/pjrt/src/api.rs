@@ -1,5 +1,5 @@
-//! The one door to a plugin's functions: finds them in the table, calls them, turns their errors into ours.
-//! It knows nothing of what they mean.
+//! Calls a plugin's functions: finds them in the table, calls them, and converts their errors. It does not know what
+//! the functions do.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
@@ -8,50 +8,51 @@ use std::io::{self, Write};
 use crate::abi::*;
 use crate::error::{Error, Kind, Result};
 
-/// The functions of a loaded plugin. Plugins are never unloaded, so this may be copied about freely.
+/// The functions of a loaded plugin. Plugins are never unloaded, so copies stay valid.
 #[derive(Clone, Copy)]
 pub(crate) struct Api {
     table: &'static PJRT_Api,
 }
 
-// SAFETY: the table is written once by the plugin, before it is handed out, and the API is thread-safe by contract.
+// SAFETY: the plugin writes the table once, before it returns it, and the API is thread-safe by contract.
 unsafe impl Send for Api {}
 // SAFETY: as above.
 unsafe impl Sync for Api {}
 
 impl Api {
     /// # Safety
-    /// `table` must have come from a plugin's `GetPjrtApi`, be not null, and stay for the life of the process.
+    /// `table` must not be null, must come from a plugin's `GetPjrtApi`, and must live as long as the process.
     pub(crate) unsafe fn new(table: *const PJRT_Api) -> Self {
         // SAFETY: the caller's promise.
         Self { table: unsafe { &*table } }
     }
 
-    /// The address of the table, which is within the plugin.
+    /// The address of the table, which is inside the plugin.
     pub(crate) fn address(self) -> *const c_void {
         std::ptr::from_ref(self.table).cast()
     }
 
-    /// How many functions the plugin's table has room for.
+    /// The number of functions that fit in the plugin's table.
     pub(crate) fn function_count(self) -> usize {
         self.table.struct_size.saturating_sub(size_of::<PJRT_Api>()) / size_of::<*const c_void>()
     }
 
-    /// Major and minor version of the header that the plugin was compiled with.
+    /// The major and minor version of the header that the plugin was compiled with.
     pub(crate) fn version(self) -> (i32, i32) {
         (self.table.pjrt_api_version.major_version, self.table.pjrt_api_version.minor_version)
     }
 
-    /// The plugin's extension of this kind, if it has one that is as large as a `T`, which begins with the head of extensions.
+    /// The plugin's extension of this kind. `None` if there is none, or if it is smaller than a `T`. `T` starts with
+    /// the head of extensions.
     ///
     /// # Safety
-    /// `T` must be what the header lays out for this kind.
+    /// `T` must be the header's layout for this kind.
     pub(crate) unsafe fn extension<T>(self, kind: c_int) -> Option<&'static T> {
         let mut next = self.table.extension_start;
-        // SAFETY: the plugin's list stays as long as its table.
+        // SAFETY: the plugin's list lives as long as its table.
         while let Some(base) = unsafe { next.as_ref() } {
             if base.kind == kind && base.struct_size >= size_of::<T>() {
-                // SAFETY: it has room for a `T`; the rest is the caller's promise.
+                // SAFETY: it is large enough for a `T`; the rest is the caller's promise.
                 return Some(unsafe { &*next.cast::<T>() });
             }
             next = base.next;
@@ -63,7 +64,7 @@ impl Api {
         if slot as usize >= self.function_count() {
             return None;
         }
-        // SAFETY: the table says itself that it is long enough for this place.
+        // SAFETY: the table's own size says that it has this entry.
         let function = unsafe {
             std::ptr::from_ref(self.table)
                 .cast::<u8>()
@@ -75,14 +76,14 @@ impl Api {
         (!function.is_null()).then_some(function)
     }
 
-    /// The function, or an error that says that the plugin lacks it.
+    /// The function, or an error if the plugin lacks it.
     fn function(self, slot: Slot) -> Result<*const c_void> {
         self.find(slot).ok_or_else(|| {
             let (major, minor) = self.version();
             Error::new(
                 Kind::Unsupported,
                 format!(
-                    "the plugin (PJRT API {major}.{minor}, {} functions) has no {slot:?}; a newer plugin is needed for this",
+                    "the plugin (PJRT API {major}.{minor}, {} functions) has no {slot:?}; use a newer plugin",
                     self.function_count()
                 ),
             )
@@ -92,30 +93,30 @@ impl Api {
     /// Calls the function that takes `args`.
     ///
     /// # Safety
-    /// Every pointer in `args` must be what the header asks of it.
+    /// Every pointer in `args` must be valid as the header requires.
     pub(crate) unsafe fn call<A: Args>(self, args: &mut A) -> Result<()> {
         let function = self.function(A::SLOT)?;
-        // SAFETY: `Args` ties the place in the table to this argument type; all such functions return an error.
+        // SAFETY: `Args` ties the table index to this argument type. All such functions return an error.
         let function: unsafe extern "C-unwind" fn(*mut A) -> *mut PJRT_Error = unsafe { std::mem::transmute(function) };
         // SAFETY: the caller's promise.
         let error = guarded(A::SLOT, || unsafe { function(args) });
-        // SAFETY: the plugin gave the error to us.
+        // SAFETY: the plugin passed the error to us.
         unsafe { self.check(error) }.map_err(|error| error.during(format_args!("{:?}", A::SLOT)))
     }
 
-    /// Calls a `..._Destroy`. There is nothing to be done about a failure in a destructor.
+    /// Calls a `..._Destroy`. A destructor cannot report a failure, so it is ignored.
     ///
     /// # Safety
-    /// As for [`Api::call`]; and the object must not be used again.
+    /// Those of [`Api::call`]. The object must not be used again.
     pub(crate) unsafe fn destroy<A: Args>(self, args: &mut A) {
         // SAFETY: the caller's promise.
         let _ = unsafe { self.call(args) };
     }
 
-    /// Takes an error that the plugin handed out; null is success.
+    /// Takes ownership of an error from the plugin. Null means success.
     ///
     /// # Safety
-    /// `error` must be null or an error of this plugin's that is ours to destroy.
+    /// `error` must be null, or an error of this plugin that we own.
     pub(crate) unsafe fn check(self, error: *mut PJRT_Error) -> Result<()> {
         if error.is_null() {
             return Ok(());
@@ -158,30 +159,30 @@ impl Api {
             // SAFETY: this is the type of this function.
             let function: unsafe extern "C-unwind" fn(*mut PJRT_Error_Destroy_Args) =
                 unsafe { std::mem::transmute(function) };
-            // SAFETY: both callers own the error and do not use it after this.
+            // SAFETY: both callers own the error and do not use it afterwards.
             guarded(Slot::PJRT_Error_Destroy, || unsafe { function(&mut args) });
         }
     }
 }
 
-/// Ends the process if it is dropped, which only happens when a plugin's C++ exception passes by.
+/// Ends the process when it is dropped, which happens only when a C++ exception of the plugin unwinds through it.
 struct Stop<'a>(&'a dyn fmt::Debug);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        // Unlike `eprintln!` this cannot panic.
+        // Unlike `eprintln!`, this cannot panic.
         let _ = writeln!(
             io::stderr(),
-            "the PJRT plugin threw a C++ exception out of {:?}; this is a fault in the plugin, after which nothing can \
-             be relied on: ending the process",
+            "the PJRT plugin threw a C++ exception out of {:?}; this is a bug in the plugin, and the process cannot \
+             continue safely: aborting",
             self.0
         );
         std::process::abort();
     }
 }
 
-/// Calls into a plugin. Some throw exceptions where they should give errors; what unwinds must not pass Rust frames
-/// that know nothing of it, so here it ends, with a message.
+/// Calls into a plugin. Some plugins throw exceptions instead of returning errors. An exception must not unwind Rust
+/// frames that do not expect it, so this function ends the process with a message.
 pub(crate) fn guarded<R>(name: impl fmt::Debug, call: impl FnOnce() -> R) -> R {
     let stop = Stop(&name);
     let answer = call();
@@ -189,7 +190,7 @@ pub(crate) fn guarded<R>(name: impl fmt::Debug, call: impl FnOnce() -> R) -> R {
     answer
 }
 
-/// A copy of a string that the plugin owns. What is not UTF-8 is replaced.
+/// A copy of a string that the plugin owns. Invalid UTF-8 is replaced.
 ///
 /// # Safety
 /// `start` must be null or point to `len` readable bytes.
@@ -198,10 +199,10 @@ pub(crate) unsafe fn text(start: *const c_char, len: usize) -> String {
     String::from_utf8_lossy(unsafe { list(start.cast::<u8>(), len) }).into_owned()
 }
 
-/// A list that the plugin owns; null is the empty one.
+/// A list that the plugin owns. Null is the empty list.
 ///
 /// # Safety
-/// `start` must be null or point to `len` values that stay for `'a`.
+/// `start` must be null or point to `len` values that live for `'a`.
 pub(crate) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
     if start.is_null() || len == 0 {
         return &[];
@@ -210,10 +211,10 @@ pub(crate) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
     unsafe { std::slice::from_raw_parts(start, len) }
 }
 
-/// What the plugin gave, or an error that it gave nothing.
+/// The plugin's result, or an error if it is null.
 pub(crate) fn non_null<T>(pointer: *mut T, what: &str) -> Result<std::ptr::NonNull<T>> {
     std::ptr::NonNull::new(pointer).ok_or_else(|| {
-        Error::broken(format!("the plugin reported success but gave no {what}; this is a fault in the plugin"))
+        Error::broken(format!("the plugin reported success but returned no {what}; this is a bug in the plugin"))
     })
 }
 
@@ -251,7 +252,7 @@ mod tests {
     fn a_null_function_and_one_past_the_end_are_errors() {
         let api = short_table();
         assert_eq!(api.function_count(), 4);
-        // SAFETY: both are refused before anything is called.
+        // SAFETY: both are rejected before anything is called.
         let null = unsafe { api.call(&mut PJRT_Plugin_Initialize_Args::new()) }.unwrap_err();
         // SAFETY: as above.
         let past = unsafe { api.call(&mut PJRT_Compile_Args::new()) }.unwrap_err();

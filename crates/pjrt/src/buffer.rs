@@ -11,9 +11,9 @@ use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
 use crate::event::Event;
 
-/// An array on a device. It cannot change, and it cannot be cloned, because its owner may donate its memory.
+/// An array on a device. It is immutable, and it cannot be cloned, because its owner may donate its memory.
 ///
-/// A donated buffer is moved, so the compiler forbids to use it again:
+/// Donation moves the buffer, so the compiler rejects further uses:
 ///
 /// ```compile_fail,E0382
 /// # fn f(step: fulmen_pjrt::LoadedExecutable, state: fulmen_pjrt::Buffer) -> fulmen_pjrt::Result<()> {
@@ -26,7 +26,7 @@ use crate::event::Event;
 pub struct Buffer {
     raw: NonNull<PJRT_Buffer>,
     array: Arc<ArrayType>,
-    // Holds the client; dropped after `raw` was destroyed.
+    // Holds the client; dropped after `raw` is destroyed.
     device: Device,
 }
 
@@ -36,7 +36,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Takes over a buffer that the plugin made.
+    /// Takes ownership of a buffer from the plugin.
     pub(crate) fn new(raw: NonNull<PJRT_Buffer>, array: Arc<ArrayType>, device: Device) -> Self {
         Self { raw, array, device }
     }
@@ -45,12 +45,12 @@ impl Buffer {
         self.raw.as_ptr()
     }
 
-    /// Element type and dimensions.
+    /// The element type and the dimensions.
     pub fn array_type(&self) -> &ArrayType {
         &self.array
     }
 
-    /// What the elements are.
+    /// The type of the elements.
     pub fn element_type(&self) -> ElementType {
         self.array.element_type
     }
@@ -60,13 +60,13 @@ impl Buffer {
         &self.array.dims
     }
 
-    /// The bytes that the array takes in host memory.
+    /// The size of the array in host memory, in bytes.
     pub fn size_in_bytes(&self) -> usize {
-        // The size was checked when the array came to be; an array that large could not have been.
+        // The size was checked when the array was created.
         self.array.size_in_bytes().unwrap_or(usize::MAX)
     }
 
-    /// The bytes that it takes on the device, padding included.
+    /// The size of the array on the device in bytes, including padding.
     pub fn size_on_device(&self) -> Result<usize> {
         let mut args = PJRT_Buffer_OnDeviceSizeInBytes_Args::new();
         args.buffer = self.raw();
@@ -75,12 +75,12 @@ impl Buffer {
         Ok(args.on_device_size_in_bytes)
     }
 
-    /// Where it is.
+    /// The device that holds the array.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Happens when the array has been computed or has arrived.
+    /// An event that is ready when the array has been computed or has arrived.
     pub fn ready(&self) -> Result<Event> {
         let client = self.device.client();
         let mut args = PJRT_Buffer_ReadyEvent_Args::new();
@@ -90,7 +90,7 @@ impl Buffer {
         Ok(Event::new(client.clone(), non_null(args.event, "event")?))
     }
 
-    /// The array's address on the device: for tests of aliasing and for diagnosis. Not every plugin tells it.
+    /// The address of the array on the device, for tests of aliasing and for diagnosis. Not every plugin reports it.
     pub fn address(&self) -> Result<usize> {
         let mut args = PJRT_Buffer_UnsafePointer_Args::new();
         args.buffer = self.raw();
@@ -99,13 +99,13 @@ impl Buffer {
         Ok(args.buffer_pointer)
     }
 
-    /// A copy on another device of the same client.
+    /// Copies the array to another device of the same client.
     pub fn copy_to_device(&self, device: &Device) -> Result<Buffer> {
         let client = self.device.client();
         if !Arc::ptr_eq(client, device.client()) {
             return Err(Error::invalid(format!(
                 "a buffer cannot be copied from {} to {device}: the devices belong to different clients; read the \
-                 buffer and put the bytes there",
+                 buffer, and copy the bytes to {device}",
                 self.device
             )));
         }
@@ -115,7 +115,7 @@ impl Buffer {
         let mut args = PJRT_Buffer_CopyToDevice_Args::new();
         args.buffer = self.raw();
         args.dst_device = device.raw().as_ptr();
-        // SAFETY: buffer and device are alive and of one client.
+        // SAFETY: the buffer and the device are alive and belong to one client.
         unsafe { client.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("copying {} to {device}", self.array)))?;
         Ok(Self::new(non_null(args.dst_buffer, "buffer")?, self.array.clone(), device.clone()))
@@ -126,7 +126,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let mut args = PJRT_Buffer_Destroy_Args::new();
         args.buffer = self.raw();
-        // SAFETY: the buffer is ours, and this is the end of it. Work under way on it holds it by itself.
+        // SAFETY: we own the buffer, and this is its last use. Running work on it holds its own reference.
         unsafe { self.device.client().api().destroy(&mut args) }
     }
 }

@@ -1,4 +1,4 @@
-//! A client: one opening of a plugin's devices. Everything that lives on a device belongs to one and keeps it open.
+//! A client: an open connection to a plugin's devices. Everything on a device belongs to a client and keeps it open.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -17,7 +17,8 @@ use crate::plugin::Plugin;
 use crate::value::{Value, check_create_options, write_named};
 use crate::{environment, program};
 
-/// One opening of a plugin's devices. Clones are the same client; it closes with the last thing that lives on it.
+/// An open connection to a plugin's devices. Clones are the same client. It closes when the last object that belongs to
+/// it is dropped.
 ///
 /// ```
 /// # use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
@@ -35,7 +36,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Takes over a client that the plugin made.
+    /// Takes ownership of a client from the plugin.
     pub(crate) fn new(plugin: Plugin, raw: NonNull<PJRT_Client>, store: Option<SharedStore>) -> Result<Self> {
         let inner = ClientInner::new(plugin, raw, store)?;
         let api = inner.api();
@@ -75,27 +76,27 @@ impl Client {
         self.inner.api()
     }
 
-    /// The plugin whose client this is.
+    /// The plugin that created this client.
     pub fn plugin(&self) -> &Plugin {
         self.inner.plugin()
     }
 
-    /// The kind of device: `cpu`, `cuda`, `tpu`.
+    /// The kind of device: `cpu`, `cuda` or `tpu`.
     pub fn platform_name(&self) -> &str {
         self.inner.platform_name()
     }
 
-    /// The version of the runtime under the plugin, in its own words.
+    /// The version of the plugin's runtime, as the plugin reports it.
     pub fn platform_version(&self) -> &str {
         self.inner.platform_version()
     }
 
-    /// Which of the processes of a many-host run this is.
+    /// The index of this process in a run of several hosts.
     pub fn process_index(&self) -> i32 {
         self.inner.process_index()
     }
 
-    /// Every device of the run, those of other hosts too.
+    /// All devices of the run, including those of other hosts.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
@@ -105,9 +106,9 @@ impl Client {
         &self.addressable
     }
 
-    /// Compiles a StableHLO program (as MLIR text) for these devices.
+    /// Compiles a StableHLO program (MLIR text) for these devices.
     ///
-    /// Text that is known to end a plugin's process is refused: see the crate's README.
+    /// Programs that are known to crash a plugin are rejected: see the README of this crate.
     pub fn compile(&self, mlir: &str, options: &CompileOptions) -> Result<LoadedExecutable> {
         program::check(mlir, options)?;
         let ids = self.devices.iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
@@ -118,31 +119,32 @@ impl Client {
         args.program = &program;
         args.compile_options = options.as_ptr().cast();
         args.compile_options_size = options.len();
-        // SAFETY: the client is alive; program and options live until after the call.
+        // SAFETY: the client is alive; the program and the options outlive the call.
         unsafe { self.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("compiling for {}", self.platform_name())))?;
         LoadedExecutable::new(self.clone(), non_null(args.executable, "executable")?, None)
     }
 
-    /// Loads what [`Executable::serialize`](crate::Executable::serialize) wrote, without compiling again.
+    /// Loads the output of [`Executable::serialize`](crate::Executable::serialize) without compiling again.
     ///
-    /// Damaged bytes, and those of another plugin file or another CPU, are refused before the plugin sees them; a plugin
-    /// would take them for machine code. The check is against accidents, not against malice: load only what you wrote.
+    /// Damaged bytes, and bytes from another plugin file or another CPU, are rejected before the plugin sees them. A
+    /// plugin would execute them as machine code. The check detects accidents, not attacks: load only bytes that you
+    /// wrote.
     pub fn load(&self, serialized: &[u8]) -> Result<LoadedExecutable> {
         let envelope = Envelope::open(serialized, self.plugin(), self.platform_name())?;
         let needed = envelope.devices();
         if needed > self.devices.len() as u64 {
             return Err(Error::new(
                 Kind::InvalidArgument,
-                format!("the stored executable runs on {needed} devices, and this client has {}", self.devices.len()),
+                format!("the stored executable needs {needed} devices, but this client has {}", self.devices.len()),
             ));
         }
         let mut args = PJRT_Executable_DeserializeAndLoad_Args::new();
         args.client = self.inner.raw();
         args.serialized_executable = envelope.payload().as_ptr().cast();
         args.serialized_executable_size = envelope.payload().len();
-        // SAFETY: the client is alive, the bytes live until after the call and are, by their checksum, what this very
-        // plugin wrote.
+        // SAFETY: the client is alive, and the bytes outlive the call. Their checksum shows that this plugin wrote
+        // them.
         unsafe { self.api().call(&mut args) }.map_err(|error| error.during("loading a stored executable"))?;
         LoadedExecutable::new(self.clone(), non_null(args.loaded_executable, "executable")?, envelope.into_header())
     }
@@ -151,20 +153,19 @@ impl Client {
 impl Plugin {
     /// Opens the plugin's devices.
     ///
-    /// The options differ from one plugin to the next. A CPU plugin takes `cpu_device_count` (an integer; left to itself
-    /// it makes 4 devices of any machine). Options whose type is known are checked here, because some plugins end the process
-    /// on a wrong one.
+    /// Each plugin has its own options. A CPU plugin takes `cpu_device_count` (an integer; the plugin's default is 4
+    /// devices). Options with known types are checked here, because some plugins end the process if the type is wrong.
     ///
-    /// On Linux with glibc, a CPU plugin's blocks of 1 MiB and more are kept for the next step when they are freed, which
-    /// saves the time of fetching fresh pages; the rest of the process keeps its allocator as it is.
+    /// On Linux with glibc, freed blocks of 1 MiB and more of a CPU plugin are kept for the next step. This saves the
+    /// time of mapping new pages. The rest of the process keeps its allocator.
     pub fn create_client(&self, options: &[(&str, Value)]) -> Result<Client> {
         self.create(options, None)
     }
 
-    /// Opens the plugin's devices as one process of several, which tell each other of their devices through `store`.
+    /// Opens the plugin's devices in one of several processes, which exchange their devices through `store`.
     ///
-    /// CUDA's plugin needs one where the option `num_nodes` is above 1; `node_id` tells it which process this is. Others
-    /// take a store and never ask it. It is kept until the client is closed.
+    /// The CUDA plugin needs a store if the option `num_nodes` is above 1; `node_id` is the index of this process.
+    /// Other plugins ignore the store. It is kept until the client is closed.
     pub fn create_client_with(&self, options: &[(&str, Value)], store: Arc<dyn KeyValueStore>) -> Result<Client> {
         self.create(options, Some(SharedStore::new(store)))
     }
@@ -177,9 +178,9 @@ impl Plugin {
         args.create_options = named.as_ptr();
         args.num_options = named.len();
         if let Some(store) = &store {
-            store.give(&mut args);
+            store.set_callbacks(&mut args);
         }
-        // SAFETY: the options live until after the call, and the plugin copies them. The store lives as long as the client.
+        // SAFETY: the options outlive the call, and the plugin copies them. The store lives as long as the client.
         unsafe { self.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("opening the devices of {}", self.path().display())))?;
         Client::new(self.clone(), non_null(args.client, "client")?, store)

@@ -1,4 +1,4 @@
-//! The plugin's client itself, which everything that lives on its devices keeps open. What users hold is in `client`.
+//! The plugin's client, which all objects on its devices keep open. The public type is in `client`.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::key_value::SharedStore;
 use crate::plugin::Plugin;
 use crate::raw_event::RawEvent;
 
-/// The plugin's client itself, which devices, buffers and events hold on to.
+/// The plugin's client. Devices, buffers and events hold it.
 pub(crate) struct ClientInner {
     plugin: Plugin,
     raw: NonNull<PJRT_Client>,
@@ -23,7 +23,7 @@ pub(crate) struct ClientInner {
     process_index: i32,
     in_flight: Mutex<Vec<Arc<RawEvent>>>,
     launches: AtomicI32,
-    /// What the plugin's threads may ask as long as the client lives.
+    /// The store that the plugin's threads may call while the client lives.
     store: Option<SharedStore>,
 }
 
@@ -33,9 +33,9 @@ unsafe impl Send for ClientInner {}
 unsafe impl Sync for ClientInner {}
 
 impl ClientInner {
-    /// Takes over a client that the plugin made, and asks it who it is.
+    /// Takes ownership of a client from the plugin, and reads its properties.
     pub(crate) fn new(plugin: Plugin, raw: NonNull<PJRT_Client>, store: Option<SharedStore>) -> Result<Self> {
-        // Made first, so that an error below closes the client.
+        // Created first, so that an error below closes the client.
         let mut inner = Self {
             plugin,
             raw,
@@ -89,17 +89,18 @@ impl ClientInner {
         self.process_index
     }
 
-    /// Whether its devices are this machine's processors.
+    /// Whether its devices are the processors of this machine.
     pub(crate) fn is_cpu(&self) -> bool {
         self.platform_name == "cpu"
     }
 
-    /// The completion events of the launch under way. The lock is held over the next launch.
+    /// The completion events of the running launch. The caller holds the lock during the next launch.
     pub(crate) fn in_flight(&self) -> MutexGuard<'_, Vec<Arc<RawEvent>>> {
         self.in_flight.lock()
     }
 
-    /// A number for the next launch over several devices: the same on each host, as each makes the same launches.
+    /// A number for the next launch over several devices. It is the same on each host, because every host makes the
+    /// same launches.
     pub(crate) fn next_launch(&self) -> i32 {
         // Zero means "no number".
         (self.launches.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1)
@@ -118,7 +119,7 @@ impl Drop for ClientInner {
             drop(in_flight);
             let mut args = PJRT_Client_Destroy_Args::new();
             args.client = raw.as_ptr();
-            // SAFETY: everything that lived on the client held it open, so nothing is left.
+            // SAFETY: every object on the client holds it, so none is left.
             unsafe { api.destroy(&mut args) }
             drop(store);
         };

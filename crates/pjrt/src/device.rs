@@ -1,4 +1,4 @@
-//! Devices and their descriptions. Buffers and programs do the work.
+//! Devices and their descriptions. Buffers and programs are in their own modules.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::client_inner::ClientInner;
 use crate::error::Result;
 use crate::value::{Value, read_named};
 
-/// The description of a device, which need not be present; a [`Topology`](crate::Topology) consists of these.
+/// The description of a device, which need not be present. A [`Topology`](crate::Topology) is a list of them.
 #[derive(Clone)]
 pub struct DeviceDescription {
     id: i32,
@@ -25,7 +25,7 @@ pub struct DeviceDescription {
 
 impl DeviceDescription {
     /// # Safety
-    /// `raw` must be a living description of this plugin's.
+    /// `raw` must be a live description from this plugin.
     pub(crate) unsafe fn read(api: Api, raw: NonNull<PJRT_DeviceDescription>) -> Result<Self> {
         let raw = raw.as_ptr();
         let mut id = PJRT_DeviceDescription_Id_Args::new();
@@ -40,7 +40,7 @@ impl DeviceDescription {
         debug.device_description = raw;
         let mut display = PJRT_DeviceDescription_ToString_Args::new();
         display.device_description = raw;
-        // SAFETY: the description is alive; the strings and lists live as long as it and are copied at once.
+        // SAFETY: the description is alive. Its strings and lists live as long as it does, and are copied at once.
         unsafe {
             api.call(&mut id)?;
             api.call(&mut process)?;
@@ -89,18 +89,18 @@ impl DeviceDescription {
 }
 
 impl DeviceDescription {
-    /// Which core of its chip the device is: chips of some generations are two devices. TPUs tell.
+    /// The index of the core on its chip: chips of some generations are two devices. Only TPUs report it.
     pub fn core_on_chip(&self) -> Option<i64> {
         self.integer("core_on_chip")
     }
 
-    /// How many cores work as this one device. TPUs tell.
+    /// The number of cores that form this device. Only TPUs report it.
     pub fn num_cores(&self) -> Option<i64> {
         self.integer("num_cores")
     }
 
-    /// How many bytes of the device's memory programs can have, where it is known without the device: TPUs tell.
-    /// Of a device that is here, see also [`Device::memory_stats`].
+    /// The device memory that programs can use, in bytes, if it is known without the device. Only TPUs report it. For a
+    /// device that is present, see also [`Device::memory_stats`].
     pub fn memory_bytes(&self) -> Option<u64> {
         self.integer("device_memory_bytes_limit").and_then(|bytes| u64::try_from(bytes).ok())
     }
@@ -125,7 +125,7 @@ impl fmt::Display for DeviceDescription {
     }
 }
 
-/// A device of a client. It is described by what it dereferences to: [`DeviceDescription`].
+/// A device of a client. It dereferences to its [`DeviceDescription`].
 ///
 /// ```
 /// # use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
@@ -155,7 +155,7 @@ impl Device {
         let api = client.api();
         let mut args = PJRT_Device_GetDescription_Args::new();
         args.device = raw.as_ptr();
-        // SAFETY: the device belongs to the client, which is alive; so does its description.
+        // SAFETY: the device belongs to the client, which is alive. So does its description.
         let description = unsafe {
             api.call(&mut args)?;
             DeviceDescription::read(api, non_null(args.device_description, "device description")?)?
@@ -176,7 +176,7 @@ impl Device {
         self.addressable
     }
 
-    /// The device's number on this host, where the plugin tells it.
+    /// The device's number on this host, if the plugin reports it.
     pub fn local_hardware_id(&self) -> Option<i32> {
         let mut args = PJRT_Device_LocalHardwareId_Args::new();
         args.device = self.raw.as_ptr();
@@ -185,7 +185,7 @@ impl Device {
         (answer.is_ok() && args.local_hardware_id >= 0).then_some(args.local_hardware_id)
     }
 
-    /// How much of the device's memory is in use. CPU plugins do not tell: there the error is
+    /// The use of the device's memory. CPU plugins do not report it: the error is
     /// [unsupported](crate::Error::is_unsupported).
     pub fn memory_stats(&self) -> Result<MemoryStats> {
         let mut args = PJRT_Device_MemoryStats_Args::new();
@@ -209,7 +209,7 @@ impl Device {
     }
 }
 
-/// The same device of the same client.
+/// Equal if they are the same device of the same client.
 impl PartialEq for Device {
     fn eq(&self, other: &Self) -> bool {
         self.raw == other.raw && Arc::ptr_eq(&self.client, &other.client)
@@ -238,30 +238,30 @@ impl fmt::Display for Device {
     }
 }
 
-/// A device's memory, in bytes. Values that the plugin does not report are `None`.
+/// The memory of a device, in bytes. Values that the plugin does not report are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Held by buffers and programs now.
+    /// In use by buffers and programs.
     pub bytes_in_use: i64,
-    /// The peak.
+    /// The peak of the bytes in use.
     pub peak_bytes_in_use: Option<i64>,
-    /// The limit.
+    /// The limit of the bytes in use.
     pub bytes_limit: Option<i64>,
-    /// Set aside.
+    /// Reserved.
     pub bytes_reserved: Option<i64>,
-    /// The peak of what was set aside.
+    /// The peak of the reserved bytes.
     pub peak_bytes_reserved: Option<i64>,
-    /// The limit of what may be set aside.
+    /// The limit of the reserved bytes.
     pub bytes_reservable_limit: Option<i64>,
-    /// The largest array that would fit now.
+    /// The largest free block.
     pub largest_free_block_bytes: Option<i64>,
     /// The largest allocation so far.
     pub largest_alloc_size: Option<i64>,
-    /// How many allocations there were.
+    /// The number of allocations so far.
     pub num_allocs: Option<i64>,
-    /// Held by the allocator's pool.
+    /// The size of the allocator's pool.
     pub pool_bytes: Option<i64>,
-    /// The pool's peak.
+    /// The peak size of the pool.
     pub peak_pool_bytes: Option<i64>,
 }

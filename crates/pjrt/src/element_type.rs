@@ -1,4 +1,4 @@
-//! The types that an array's elements can have, and the array type made of one and its dimensions.
+//! Element types, and array types, which add dimensions to an element type.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ macro_rules! element_types {
     ($($variant:ident = $buffer:literal, $primitive:literal, $bits:literal, $name:literal, $what:literal;)*) => {
         /// The type of an array's elements.
         ///
-        /// Types that no buffer of a user's can hold (tokens, opaque values) are left out.
+        /// Types that a user's buffer cannot hold (tokens, opaque values) are left out.
         ///
         /// ```
         /// use fulmen_pjrt::ElementType;
@@ -25,7 +25,7 @@ macro_rules! element_types {
             /// Every element type.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The size of one element in bits, as StableHLO means it.
+            /// The size of one element in bits, as StableHLO defines it.
             pub const fn size_in_bits(self) -> usize {
                 match self { $(Self::$variant => $bits,)* }
             }
@@ -45,12 +45,12 @@ macro_rules! element_types {
                 match raw {
                     $($buffer => Ok(Self::$variant),)*
                     _ => Err(Error::broken(format!(
-                        "the plugin named element type {raw}, which this version of fulmen-pjrt does not know"
+                        "the plugin uses element type {raw}, which this version of fulmen-pjrt does not know"
                     ))),
                 }
             }
 
-            /// From XLA's `PrimitiveType`, which numbers the same types otherwise.
+            /// From XLA's `PrimitiveType`, which numbers the same types differently.
             pub(crate) fn from_primitive(raw: i32) -> Result<Self> {
                 match raw {
                     $($primitive => Ok(Self::$variant),)*
@@ -96,7 +96,7 @@ element_types! {
 }
 
 impl ElementType {
-    /// The bytes that one element takes in host memory: 4-bit and 2-bit elements take a whole byte there.
+    /// The size of one element in host memory, in bytes: 4-bit and 2-bit elements take a whole byte there.
     pub const fn host_bytes(self) -> usize {
         self.size_in_bits().div_ceil(8)
     }
@@ -111,21 +111,21 @@ impl fmt::Display for ElementType {
 /// An element type and dimensions, such as `f32[32,784]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ArrayType {
-    /// What the elements are.
+    /// The type of the elements.
     pub element_type: ElementType,
     /// The length of each dimension; empty for a scalar.
     pub dims: Vec<usize>,
 }
 
 impl ArrayType {
-    /// Joins the two.
+    /// An array type from its two parts.
     pub fn new(element_type: ElementType, dims: impl Into<Vec<usize>>) -> Self {
         Self { element_type, dims: dims.into() }
     }
 
-    /// The bytes that such an array takes in host memory.
+    /// The size of such an array in host memory, in bytes.
     ///
-    /// An error if the product is larger than any allocation can be.
+    /// Fails if the size exceeds the largest possible allocation.
     pub fn size_in_bytes(&self) -> Result<usize> {
         self.dims
             .iter()
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_there_and_back() {
+    fn numbers_survive_a_round_trip() {
         for &element in ElementType::ALL {
             assert_eq!(ElementType::from_raw(element.to_raw()).unwrap(), element);
         }

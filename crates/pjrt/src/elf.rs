@@ -1,5 +1,5 @@
-//! A glance at a shared object before it is handed to the dynamic loader, which can be killed (SIGBUS) by a file that was
-//! cut off, and misnames one of another architecture. It does not judge what is in the file.
+//! Checks a shared object before the dynamic loader opens it. A file that is cut off can kill the loader (SIGBUS), and
+//! the loader's error for another architecture is misleading. The content is not checked.
 
 use std::env;
 use std::fs::File;
@@ -9,15 +9,15 @@ use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
 
-/// Refuses a file that is not an ELF file of this program's architecture, or is shorter than its own headers say.
+/// Rejects a file that is not an ELF file for this program's architecture, or is shorter than its headers require.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let shown = path.display();
     let refuse_with = |why: String, next: &str| {
         Error::new(Kind::NotAPlugin, format!("{shown} is not a PJRT plugin: {why}; give the path of {next}"))
     };
     let refuse = |why: String| refuse_with(why, "a plugin's shared object (.so)");
-    // Asked before opening, which for a pipe would wait for a writer.
-    let metadata = path.metadata().map_err(|error| Error::io(format!("cannot look at {shown}"), error))?;
+    // Checked before opening, which would wait for a writer if the file is a pipe.
+    let metadata = path.metadata().map_err(|error| Error::io(format!("cannot read the metadata of {shown}"), error))?;
     if !metadata.is_file() {
         return Err(refuse("it is not a regular file".to_owned()));
     }
@@ -27,17 +27,17 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     if file.read_exact(&mut head).is_err() || head[..4] != *b"\x7fELF" {
         return Err(refuse("it is not a shared object".to_owned()));
     }
-    // The dynamic loader says of another architecture's file that it does not exist.
-    let found = architecture(&head);
-    if found != env::consts::ARCH {
-        let why = format!("it is built for {found}, and this program for {}", env::consts::ARCH);
+    // For a file of another architecture, the dynamic loader reports that it does not exist.
+    let actual = architecture(&head);
+    if actual != env::consts::ARCH {
+        let why = format!("it is built for {actual}, and this program for {}", env::consts::ARCH);
         return Err(refuse_with(why, &format!("a plugin for {}", env::consts::ARCH)));
     }
     if head[4] != 2 || head[5] != 1 {
         return Err(refuse("it is not a 64-bit shared object".to_owned()));
     }
     let size = metadata.len();
-    let cut = || refuse(format!("it is cut off: it has {size} bytes and should have more"));
+    let cut = || refuse(format!("it is cut off: it has {size} bytes, fewer than its headers require"));
     let fits = |start: u64, length: u64| start.checked_add(length).is_some_and(|end| end <= size);
     // Linkers write the section table last, but a stripped file may have none.
     if !fits(long(&head, 40), short(&head, 58) * short(&head, 60)) {
@@ -61,7 +61,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The architecture in a file's first bytes, by Rust's name for it where it has one.
+/// The architecture in the first bytes of a file, with Rust's name if there is one.
 fn architecture(head: &[u8; 64]) -> String {
     let machine = [head[18], head[19]];
     let machine = if head[5] == 2 { u16::from_be_bytes(machine) } else { u16::from_le_bytes(machine) };
@@ -79,13 +79,13 @@ fn architecture(head: &[u8; 64]) -> String {
     name.to_owned()
 }
 
-/// The bytes of a 64-bit program header.
+/// The size of a 64-bit program header, in bytes.
 const PROGRAM_HEADER: usize = 56;
 
-fn short(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+fn short(bytes: &[u8], offset: usize) -> u64 {
+    u64::from(u16::from_le_bytes([bytes[offset], bytes[offset + 1]]))
 }
 
-fn long(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+fn long(bytes: &[u8], offset: usize) -> u64 {
+    bytes[offset..offset + 8].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

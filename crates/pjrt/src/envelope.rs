@@ -1,5 +1,5 @@
-//! The wrapping of a stored executable: who wrote it, for what, and a checksum. Plugins take damaged bytes for machine
-//! code and crash, so nothing reaches one that was not shown to be its own, whole.
+//! The envelope of a stored executable: its origin, its target and a checksum. Plugins execute damaged bytes as machine
+//! code and crash. A plugin therefore only gets bytes that are intact and its own.
 
 use prost::Message;
 
@@ -8,7 +8,7 @@ use crate::hash;
 use crate::hlo::proto::HeaderWithConfig;
 use crate::plugin::Plugin;
 
-/// Changes when the form of the frame does.
+/// Changes with the format.
 const MAGIC: &[u8; 8] = b"FULMENX2";
 const DIGEST: usize = 32;
 
@@ -22,7 +22,7 @@ struct Stored {
     plugin: String,
     #[prost(string, tag = "2")]
     platform: String,
-    /// The CPU's features; machine code for a better CPU would be an illegal instruction.
+    /// The CPU's features. Machine code for a newer CPU would have illegal instructions.
     #[prost(string, tag = "3")]
     cpu: String,
     #[prost(uint64, tag = "4")]
@@ -31,13 +31,13 @@ struct Stored {
     partitions: u64,
     #[prost(bytes = "vec", tag = "6")]
     payload: Vec<u8>,
-    /// What the program takes and gives.
+    /// The signature of the program.
     #[prost(message, optional, tag = "7")]
     header: Option<HeaderWithConfig>,
 }
 
 impl Envelope {
-    /// Wraps the plugin's bytes. The platform may be empty, where no client was there to ask.
+    /// Wraps the plugin's bytes. The platform is empty if there was no client to report it.
     pub(crate) fn seal(
         plugin: &Plugin,
         platform: &str,
@@ -57,20 +57,21 @@ impl Envelope {
         Ok(wrap(&stored))
     }
 
-    /// Verifies that the bytes are whole and were written by this plugin, for this platform, on such a CPU.
+    /// Verifies that the bytes are intact and were written by this plugin, for this platform, on a CPU with these
+    /// features.
     pub(crate) fn open(bytes: &[u8], plugin: &Plugin, platform: &str) -> Result<Self> {
         let stored = unwrap(bytes)?;
         let refuse = |what: String| {
             Err(Error::new(Kind::Corrupt, format!("the stored executable {what}; compile the program again")))
         };
         if stored.plugin != plugin.identity()? {
-            return refuse(format!("was written by another plugin file than {}", plugin.path().display()));
+            return refuse(format!("was written by a plugin file other than {}", plugin.path().display()));
         }
         if !stored.platform.is_empty() && stored.platform != platform {
             return refuse(format!("is for the platform {:?}, not {platform:?}", stored.platform));
         }
         if platform == "cpu" && stored.cpu != cpu_features() {
-            return refuse("was written on a CPU with other features than this one".to_owned());
+            return refuse("was written on a CPU with different features".to_owned());
         }
         Ok(Self(stored))
     }
@@ -79,12 +80,12 @@ impl Envelope {
         &self.0.payload
     }
 
-    /// What the program takes and gives.
+    /// The signature of the program.
     pub(crate) fn into_header(self) -> Option<HeaderWithConfig> {
         self.0.header
     }
 
-    /// How many devices the program runs on.
+    /// The number of devices that the program runs on.
     pub(crate) fn devices(&self) -> u64 {
         self.0.replicas.saturating_mul(self.0.partitions)
     }
@@ -109,15 +110,15 @@ fn unwrap(bytes: &[u8]) -> Result<Stored> {
     if hash::of_bytes(body) != digest {
         return Err(corrupt("the stored executable is damaged: its checksum does not match"));
     }
-    Stored::decode(body).map_err(|_| corrupt("the stored executable was written in another form"))
+    Stored::decode(body).map_err(|_| corrupt("the stored executable has another format"))
 }
 
-/// Verifies that the bytes are a whole stored executable, of any plugin.
+/// Verifies that the bytes are an intact stored executable of any plugin.
 pub(crate) fn verify(bytes: &[u8]) -> Result<()> {
     unwrap(bytes).map(drop)
 }
 
-/// The features that the kernel lists for the first processor, hashed; empty where it lists none.
+/// A hash of the features that the kernel lists for the first processor; empty if it lists none.
 pub(crate) fn cpu_features() -> String {
     let features = cpu_line("flags").or_else(|| cpu_line("Features")).unwrap_or_default();
     let mut words = features.split_whitespace().collect::<Vec<_>>();
@@ -125,12 +126,13 @@ pub(crate) fn cpu_features() -> String {
     if words.is_empty() { String::new() } else { hash::hex(&hash::of_bytes(words.join(" ").as_bytes())) }
 }
 
-/// The first processor's name, for which the compiler may choose other instructions; empty where the kernel tells none.
+/// The first processor's name, because the compiler may choose instructions by it; empty if the kernel does not report
+/// one.
 pub(crate) fn cpu_model() -> String {
     cpu_line("model name").unwrap_or_default()
 }
 
-/// What the kernel says of the first processor.
+/// A line of the kernel's information about the first processor.
 fn cpu_line(name: &str) -> Option<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = info.lines().find(|line| line.starts_with(name))?;

@@ -1,4 +1,4 @@
-//! What the process must look like before a plugin is loaded: the variables that plugins read.
+//! Prepares the environment variables that plugins read before one is loaded.
 
 use std::env;
 use std::sync::Once;
@@ -7,25 +7,25 @@ use crate::diagnosis;
 use crate::error::{Error, Result};
 use crate::locate::Platform;
 
-/// Readies the process, once, before the first plugin is loaded.
+/// Prepares the process, once, before the first plugin is loaded.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let mut wanted = vec![("TF_CPP_MIN_LOG_LEVEL", "3")];
+        let mut variables = vec![("TF_CPP_MIN_LOG_LEVEL", "3")];
         if diagnosis::device_files(Platform::Tpu).is_empty() {
-            // Without these libtpu asks a metadata server that is not there for ten minutes, keeps other processes out
-            // with a lock file and writes logs. They change nothing where there is no TPU.
-            wanted.extend([
+            // Without these, libtpu queries a metadata server that does not exist for ten minutes, locks out other
+            // processes with a lock file, and writes logs. They change nothing on machines without a TPU.
+            variables.extend([
                 ("TPU_SKIP_MDS_QUERY", "1"),
                 ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
                 ("TPU_WORKER_HOSTNAMES", "localhost"),
                 ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
                 ("TPU_LOG_DIR", "disabled"),
-                // Without this the log files go to the temporary folder instead.
+                // Without this, the log files go to the temporary folder.
                 ("TPU_MIN_LOG_LEVEL", "3"),
             ]);
         }
-        for (name, value) in wanted {
+        for (name, value) in variables {
             if env::var_os(name).is_none() {
                 // SAFETY: std's lock keeps Rust code out, `Once` keeps out a second call, and no plugin's threads exist
                 // yet, because every load comes through here first. What remains is foreign code in the same process
@@ -37,15 +37,15 @@ pub(crate) fn prepare() {
     });
 }
 
-/// Refuses an inherited `XLA_FLAGS`: one flag that the plugin does not know ends the process, and which flags it knows
-/// cannot be asked.
+/// Rejects an inherited `XLA_FLAGS`. A flag that the plugin does not know ends the process, and the plugin cannot list
+/// the flags that it knows.
 pub(crate) fn refuse_xla_flags() -> Result<()> {
     match env::var_os("XLA_FLAGS") {
-        // Even a blank is not let through: it would be taken for the name of a file of flags.
+        // Even a blank value is rejected: the plugin would read it as the name of a file of flags.
         Some(flags) if !flags.is_empty() => Err(Error::invalid(format!(
-            "the environment variable XLA_FLAGS is set (to {:?}), and a flag in it that the plugin does not know would \
-             end the process; unset it, and pass each flag with CompileOptions::override_flag, which answers an \
-             unknown one with an error",
+            "the environment variable XLA_FLAGS is set (to {:?}). A flag that the plugin does not know would end the \
+             process; unset it, and pass each flag with CompileOptions::override_flag, which returns an error for an \
+             unknown flag",
             flags.to_string_lossy()
         ))),
         _ => Ok(()),

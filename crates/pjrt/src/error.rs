@@ -1,16 +1,16 @@
-//! The crate's one error type. It is not a list of variants to match on: ask it with the `is_...` methods.
+//! The error type of this crate. Callers use its `is_...` methods instead of matching on variants.
 
 use std::fmt;
 
 use crate::abi::PJRT_Error_Code;
 
-/// A `Result` of this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, where, and what to do next.
+/// Why an operation of this crate failed, where, and what to do next.
 ///
-/// The kind is private so that it can grow; the predicates below are the stable way to tell errors apart. The message is
-/// whole: [`source`](std::error::Error::source) returns only what the message does not show.
+/// The kind is private, so that it can grow; use the `is_...` methods. The message is complete:
+/// [`source`](std::error::Error::source) only returns errors that the message does not include.
 ///
 /// ```
 /// let error = fulmen_pjrt::Plugin::load("/no/such/plugin.so").unwrap_err();
@@ -25,28 +25,28 @@ struct Inner {
     source: Option<std::io::Error>,
 }
 
-/// What an error is about.
+/// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The caller's arguments were refused before the plugin saw them.
+    /// The caller's arguments were rejected before the plugin saw them.
     InvalidArgument,
-    /// A file or plugin is not where it was looked for.
+    /// A file or plugin does not exist.
     NotFound,
-    /// The file is there but is not a usable PJRT plugin.
+    /// The file exists but is not a usable PJRT plugin.
     NotAPlugin,
-    /// The plugin has no such function.
+    /// The plugin does not have the function.
     Unsupported,
-    /// The plugin (or the allocator here) ran out of memory.
+    /// The plugin, or the allocator of this crate, ran out of memory.
     OutOfMemory,
     /// Stored bytes are damaged or belong to another plugin.
     Corrupt,
-    /// Fetching the plugin failed.
+    /// The plugin could not be downloaded.
     Fetch,
     /// An input or output operation failed.
     Io,
-    /// The plugin broke its own contract.
+    /// The plugin violated its own contract.
     Broken,
-    /// The plugin answered with an error of its own.
+    /// The plugin returned an error.
     Plugin(PJRT_Error_Code),
 }
 
@@ -68,20 +68,20 @@ impl Error {
         Self(Box::new(Inner { kind, message: format!("{}: {source}", what.into()), source: Some(source) }))
     }
 
-    /// Puts what was being done before the message.
+    /// Prepends the operation that failed to the message.
     pub(crate) fn during(mut self, what: impl fmt::Display) -> Self {
         self.0.message = format!("{what}: {}", self.0.message);
         self
     }
 
-    /// Puts more to know after the message.
+    /// Appends a text to the message.
     pub(crate) fn followed_by(mut self, what: impl fmt::Display) -> Self {
         self.0.message = format!("{}{what}", self.0.message);
         self
     }
 
-    /// The same error in other words.
-    pub(crate) fn said_as(mut self, message: String) -> Self {
+    /// Replaces the message.
+    pub(crate) fn with_message(mut self, message: String) -> Self {
         self.0.message = message;
         self
     }
@@ -90,12 +90,12 @@ impl Error {
         self.0.kind
     }
 
-    /// The arguments were refused, here or by the plugin.
+    /// The arguments were rejected, here or by the plugin.
     pub fn is_usage(&self) -> bool {
         matches!(self.kind(), Kind::InvalidArgument | Kind::Plugin(PJRT_Error_Code::INVALID_ARGUMENT))
     }
 
-    /// A file, plugin or device is not where it was looked for.
+    /// A file, plugin or device does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self.kind(), Kind::NotFound | Kind::Plugin(PJRT_Error_Code::NOT_FOUND))
     }
@@ -105,7 +105,7 @@ impl Error {
         self.kind() == Kind::NotAPlugin
     }
 
-    /// The plugin lacks the function, or has not implemented it.
+    /// The plugin does not have the function, or has not implemented it.
     pub fn is_unsupported(&self) -> bool {
         matches!(self.kind(), Kind::Unsupported | Kind::Plugin(PJRT_Error_Code::UNIMPLEMENTED))
     }
@@ -115,7 +115,7 @@ impl Error {
         matches!(self.kind(), Kind::OutOfMemory | Kind::Plugin(PJRT_Error_Code::RESOURCE_EXHAUSTED))
     }
 
-    /// The disk has no room for the plugin that is fetched.
+    /// The disk does not have enough space for the plugin.
     pub fn is_disk_full(&self) -> bool {
         self.0.source.as_ref().is_some_and(fulmen_durable::is_full)
     }
@@ -125,17 +125,17 @@ impl Error {
         self.kind() == Kind::Corrupt
     }
 
-    /// The plugin could not be fetched.
+    /// The plugin could not be downloaded.
     pub fn is_fetch(&self) -> bool {
         self.kind() == Kind::Fetch
     }
 
-    /// The message comes from the plugin (and so may differ from one plugin to the next).
+    /// The message comes from the plugin, and may differ between plugins.
     pub fn is_from_plugin(&self) -> bool {
         matches!(self.kind(), Kind::Plugin(_))
     }
 
-    /// The plugin's status code by name (`INVALID_ARGUMENT`), where the error came from a plugin.
+    /// The name of the plugin's status code (`INVALID_ARGUMENT`), if the error came from a plugin.
     pub fn code(&self) -> Option<&'static str> {
         match self.kind() {
             Kind::Plugin(code) => Some(code.name()),
@@ -150,7 +150,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+/// Prints the message, as `fn main() -> Result<(), Box<dyn std::error::Error>>` does.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

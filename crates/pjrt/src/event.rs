@@ -1,4 +1,4 @@
-//! A completion event of a device: wait for it, query it, or get a callback.
+//! Completion events of a device: wait for one, query it, or register a callback.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -37,25 +37,25 @@ impl Event {
         &self.raw
     }
 
-    /// Blocks until it has happened, and returns its result.
+    /// Blocks until the event is ready, and returns its result.
     pub fn wait(&self) -> Result<()> {
         self.raw.wait()
     }
 
-    /// Whether it has happened, well or badly.
+    /// Whether the event is ready, with success or failure.
     pub fn is_ready(&self) -> Result<bool> {
         self.raw.is_ready()
     }
 
-    /// Its result, or `None` if it has not happened yet.
+    /// The result, or `None` if the event is not ready.
     pub fn outcome(&self) -> Result<Option<Result<()>>> {
         self.raw.outcome()
     }
 
-    /// Has `callback` called once it has happened: on a thread of the plugin's, or at once on this one.
+    /// Calls `callback` when the event is ready: on a thread of the plugin, or immediately on this one.
     ///
-    /// The callback holds up the plugin while it runs, so it should do no more than note or send something; it must not
-    /// wait for the device. A panic in it is caught and goes no further.
+    /// The callback blocks the plugin while it runs. It should only record or send something, and must not wait for the
+    /// device. A panic in it is caught and does not propagate.
     pub fn on_ready(&self, callback: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
         self.raw.on_ready(Box::new(callback))
     }

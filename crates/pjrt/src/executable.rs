@@ -1,4 +1,4 @@
-//! A compiled program, to inspect without running it.
+//! A compiled program that can be inspected without running it.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -17,7 +17,7 @@ use crate::plugin::Plugin;
 use crate::signature::Signature;
 use crate::value::read_named;
 
-/// A compiled program that is not loaded on any device: to be examined, or stored and loaded elsewhere.
+/// A compiled program that is not loaded on any device. It can be inspected, or stored and loaded elsewhere.
 ///
 /// A [`LoadedExecutable`](crate::LoadedExecutable) dereferences to one.
 pub struct Executable {
@@ -28,7 +28,7 @@ pub struct Executable {
     num_partitions: usize,
     header: HeaderWithConfig,
     signature: Signature,
-    // Dropped after `raw` was destroyed.
+    // Dropped after `raw` is destroyed.
     client: Option<Arc<ClientInner>>,
 }
 
@@ -38,8 +38,8 @@ unsafe impl Send for Executable {}
 unsafe impl Sync for Executable {}
 
 impl Executable {
-    /// Takes over an executable that the plugin made. Without a header the plugin is asked for the whole program, which takes
-    /// it tens of milliseconds.
+    /// Takes ownership of an executable from the plugin. Without a header, it requests the whole program from the
+    /// plugin, which takes tens of milliseconds.
     pub(crate) fn new(
         plugin: Plugin,
         client: Option<Arc<ClientInner>>,
@@ -55,7 +55,7 @@ impl Executable {
         replicas.executable = raw;
         let mut partitions = PJRT_Executable_NumPartitions_Args::new();
         partitions.executable = raw;
-        // SAFETY: the executable is alive; the name lives as long as it.
+        // SAFETY: the executable is alive; the name lives as long as it does.
         let name = unsafe {
             api.call(&mut name)?;
             api.call(&mut replicas)?;
@@ -71,9 +71,10 @@ impl Executable {
             let signature = Signature::new(&header)?;
             let outputs = output_types(api, owned.raw)?;
             if outputs != signature.outputs {
-                let said = outputs.iter().map(ArrayType::to_string).collect::<Vec<_>>().join(", ");
+                let reported = outputs.iter().map(ArrayType::to_string).collect::<Vec<_>>().join(", ");
                 return Err(Error::broken(format!(
-                    "the plugin says two things of the program {name}: that it is {signature}, and that it gives ({said})"
+                    "the plugin contradicts itself about the program {name}: its signature is {signature}, but its \
+                     outputs are ({reported})"
                 )));
             }
             (header, signature)
@@ -94,31 +95,31 @@ impl Executable {
         self.plugin.api()
     }
 
-    /// The program's name, as its module has it.
+    /// The name of the program's module.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many copies run side by side.
+    /// The number of replicas.
     pub fn num_replicas(&self) -> usize {
         self.num_replicas
     }
 
-    /// Over how many devices each copy is split.
+    /// The number of devices that each replica is split over.
     pub fn num_partitions(&self) -> usize {
         self.num_partitions
     }
 
-    /// What it takes and gives on each device.
+    /// The program's arguments and results on each device.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// A short name for exactly this program, made by the plugin.
+    /// The plugin's fingerprint of this program.
     pub fn fingerprint(&self) -> Result<String> {
         let mut args = PJRT_Executable_Fingerprint_Args::new();
         args.executable = self.raw.as_ptr();
-        // SAFETY: the executable is alive, and the answer lives as long as it. It may be binary.
+        // SAFETY: the executable is alive, and the answer lives as long as it does. It may be binary.
         unsafe {
             self.api().call(&mut args)?;
             let bytes = list(args.executable_fingerprint.cast::<u8>(), args.executable_fingerprint_size);
@@ -129,12 +130,12 @@ impl Executable {
         }
     }
 
-    /// What one run costs, as the compiler reckons. The default CPU plugin does not tell
+    /// The compiler's estimate of the cost of one execution. The default CPU plugin does not report it
     /// ([unsupported](Error::is_unsupported)).
     pub fn cost_analysis(&self) -> Result<CostAnalysis> {
         let mut args = PJRT_Executable_GetCostAnalysis_Args::new();
         args.executable = self.raw.as_ptr();
-        // SAFETY: the executable is alive, and the answer lives as long as it.
+        // SAFETY: the executable is alive, and the answer lives as long as it does.
         let properties = unsafe {
             self.api().call(&mut args)?;
             read_named(args.properties, args.num_properties)?
@@ -142,7 +143,7 @@ impl Executable {
         Ok(CostAnalysis::new(properties))
     }
 
-    /// How much memory one run takes on each device.
+    /// The memory that one execution needs on each device.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         let mut args = PJRT_Executable_GetCompiledMemoryStats_Args::new();
         args.executable = self.raw.as_ptr();
@@ -157,17 +158,17 @@ impl Executable {
         unsafe { optimized_program(self.api(), self.raw) }
     }
 
-    /// The program after the compiler's passes, readable.
+    /// The program after the compiler's passes, in readable form.
     pub fn hlo(&self) -> Result<hlo::Module> {
         hlo::Module::decode(&self.optimized_hlo()?, self.num_replicas.saturating_mul(self.num_partitions))
     }
 
-    /// The machine code with a checksum, for [`Client::load`](crate::Client::load) with the same plugin file on the same
-    /// kind of CPU.
+    /// The machine code with a checksum, for [`Client::load`](crate::Client::load) with the same plugin file on a CPU
+    /// with the same features.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         let mut args = PJRT_Executable_Serialize_Args::new();
         args.executable = self.raw.as_ptr();
-        // SAFETY: the executable is alive. The bytes live until the deleter is called, which is done once.
+        // SAFETY: the executable is alive. The bytes live until the deleter is called, once.
         unsafe {
             self.api().call(&mut args)?;
             let payload = list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size);
@@ -210,7 +211,7 @@ impl Drop for Owned {
     fn drop(&mut self) {
         let mut args = PJRT_Executable_Destroy_Args::new();
         args.executable = self.raw.as_ptr();
-        // SAFETY: the executable is ours, and this is the end of it.
+        // SAFETY: we own the executable, and this is its last use.
         unsafe { self.api.destroy(&mut args) }
     }
 }
@@ -222,24 +223,24 @@ unsafe fn optimized_program(api: Api, raw: NonNull<PJRT_Executable>) -> Result<V
     let mut args = PJRT_Executable_OptimizedProgram_Args::new();
     args.executable = raw.as_ptr();
     args.program = &mut program;
-    // SAFETY: with no code given, the plugin answers how long it is.
+    // SAFETY: without a buffer for the code, the plugin returns its size.
     unsafe { api.call(&mut args) }?;
-    // SAFETY: as above; the format is a constant of the plugin's.
+    // SAFETY: as above; the format is a constant of the plugin.
     let format = unsafe { text(program.format, program.format_size) };
     if format != "hlo_with_config" {
         return Err(Error::broken(format!(
-            "the plugin gives its optimized program as {format:?}; fulmen-pjrt reads \"hlo_with_config\""
+            "the plugin returns its optimized program as {format:?}; fulmen-pjrt reads \"hlo_with_config\""
         )));
     }
     let mut code = vec![0_u8; program.code_size];
     program.code = code.as_mut_ptr().cast();
     args.program = &mut program;
-    // SAFETY: `code` has as many bytes as the plugin asked for.
+    // SAFETY: `code` has the size that the plugin requested.
     unsafe { api.call(&mut args) }?;
     Ok(code)
 }
 
-/// The outputs as the plugin tells them by other means than the program, as a check.
+/// The types of the outputs, which the plugin also reports separately from the program. They are used as a check.
 ///
 /// # Safety
 /// `raw` must be alive.
@@ -250,8 +251,8 @@ unsafe fn output_types(api: Api, raw: NonNull<PJRT_Executable>) -> Result<Vec<Ar
     dims.executable = raw.as_ptr();
     let mut number = PJRT_Executable_NumOutputs_Args::new();
     number.executable = raw.as_ptr();
-    // SAFETY: the executable is alive; the lists live as long as it, and `dims` holds the dimensions of all outputs, as
-    // many for each as `dim_sizes` says.
+    // SAFETY: the executable is alive, and the lists live as long as it does. `dims` holds the dimensions of all
+    // outputs; `dim_sizes` has the number of dimensions of each.
     unsafe {
         api.call(&mut number)?;
         api.call(&mut types)?;
@@ -261,7 +262,7 @@ unsafe fn output_types(api: Api, raw: NonNull<PJRT_Executable>) -> Result<Vec<Ar
         let ranks = list(dims.dim_sizes, dims.num_outputs);
         if types.len() != number.num_outputs || ranks.len() != number.num_outputs {
             return Err(Error::broken(format!(
-                "the plugin counts the program's outputs in three ways: {}, {} and {}",
+                "the plugin's counts of the program's outputs differ: {}, {} and {}",
                 number.num_outputs,
                 types.len(),
                 ranks.len()

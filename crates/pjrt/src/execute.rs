@@ -1,4 +1,4 @@
-//! Running a loaded program. Whatever a plugin would read past, misread or crash on is refused here first.
+//! Executes a loaded program. Arguments that a plugin would misread or crash on are rejected first.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::event::Event;
 use crate::loaded::LoadedExecutable;
 use crate::starting;
 
-/// What a program is given for one parameter.
+/// The argument for one parameter of a program.
 pub enum Argument<'a> {
-    /// The program may have the array's memory. Where the program does not want it, the array is freed after the run.
+    /// The program may reuse the array's memory. If it does not, the array is freed after the execution.
     Donate(Buffer),
-    /// The program may look at the array, which stays as it is.
+    /// The program may only read the array, which stays unchanged.
     Borrow(&'a Buffer),
 }
 
@@ -49,25 +49,26 @@ impl fmt::Debug for Argument<'_> {
     }
 }
 
-/// A run that has been started.
+/// An execution that has started.
 #[derive(Debug)]
 pub struct Execution {
-    /// The outputs of each device, in the order of [`LoadedExecutable::devices`]. They may be used at once: what uses
-    /// them waits for them.
+    /// The outputs of each device, in the order of [`LoadedExecutable::devices`]. They can be used immediately: their
+    /// users wait for them.
     pub outputs: Vec<Vec<Buffer>>,
-    /// For each device, happens when its part of the run has ended.
+    /// An event for each device, which is ready when its part of the execution has ended.
     pub done: Vec<Event>,
 }
 
 impl LoadedExecutable {
-    /// Starts a run, with a list of arguments for each of [`devices`](Self::devices). It does not wait for the run.
+    /// Starts an execution, with a list of arguments for each of [`devices`](Self::devices). It does not wait for the
+    /// end.
     ///
-    /// Each argument's type, dimensions, client and device are checked first. If the run cannot be started, the donated
-    /// arguments are freed.
+    /// The type, dimensions, client and device of each argument are checked first. If the execution cannot be started,
+    /// the donated arguments are freed.
     ///
-    /// On CPU a run over several devices waits for the one before it on this client, because two that wait in each other's
-    /// collectives would hang forever. So does a run of a program with 64 MiB of temporaries or more, because a
-    /// run that is queued holds its temporaries already.
+    /// On a CPU, an execution over several devices waits for the previous one on this client: two that wait in each
+    /// other's collectives would block forever. So does an execution of a program with at least 64 MiB of temporaries,
+    /// because a queued execution has already allocated its temporaries.
     ///
     /// ```
     /// # use fulmen_pjrt::{Argument, CompileOptions, ElementType, Plugin, locate::{Platform, locate}};
@@ -101,7 +102,7 @@ impl LoadedExecutable {
             .collect::<Vec<_>>();
         let inputs =
             arguments.iter().flatten().map(|argument| argument.buffer().raw()).collect::<Vec<*mut PJRT_Buffer>>();
-        // Not `chunks`, which does not take a length of zero.
+        // Not `chunks`, which rejects a length of zero.
         let input_lists = (0..devices).map(|device| inputs[device * parameters..].as_ptr()).collect::<Vec<_>>();
         let mut outputs = vec![std::ptr::null_mut(); devices * signature.outputs.len()];
         let mut output_lists = Vec::with_capacity(devices);
@@ -124,22 +125,22 @@ impl LoadedExecutable {
         args.device_complete_events = events.as_mut_ptr();
 
         let several = self.num_replicas() * self.num_partitions() > 1;
-        // Held until this launch's own events are in it, so that another thread waits for them.
+        // Held until the events of this launch are stored, so that another thread waits for them.
         let mut in_flight = self.runs_alone().then(|| client.in_flight());
         for event in in_flight.iter_mut().flat_map(|events| events.drain(..)) {
-            // How the earlier run went is told by its own events and outputs.
+            // The earlier execution reports its result through its own events and outputs.
             let _ = event.wait();
         }
         if several {
             options.launch_id = client.next_launch();
         }
         args.options = &mut options;
-        // SAFETY: the lists have the lengths that the program and the device count ask for and live until after the
-        // call; every buffer is alive, of this client, on the right device and of the right type and size.
+        // SAFETY: the lists have the lengths that the program and the device count require, and outlive the call. Every
+        // buffer is alive, belongs to this client, is on the right device, and has the right type and size.
         let started = unsafe { client.api().call(&mut args) };
         started.map_err(|error| error.during(format_args!("running {}", self.name())))?;
 
-        // All of it is taken over before anything can fail, so that nothing is left behind.
+        // Takes ownership of everything before any step can fail, so that nothing leaks.
         let done = events
             .into_iter()
             .map(|event| non_null(event, "completion event").map(|event| Event::new(client.clone(), event)))
@@ -159,7 +160,7 @@ impl LoadedExecutable {
         }
         let mut outputs = outputs.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
         let outputs = (0..devices).map(|_| outputs.by_ref().take(signature.outputs.len()).collect()).collect();
-        // The donated buffers end here. The run holds the memory of those that it still reads.
+        // The donated buffers are dropped here. The execution keeps the memory that it still reads.
         drop(arguments);
         Ok(Execution { outputs, done })
     }
@@ -176,7 +177,7 @@ impl LoadedExecutable {
         for (list, device) in arguments.iter().zip(self.devices()) {
             if list.len() != signature.parameters.len() {
                 return Err(Error::invalid(format!(
-                    "{name} takes {} arguments, but {} were given for {device}; it is {signature}",
+                    "{name} takes {} arguments, but {} were given for {device}; its signature is {signature}",
                     signature.parameters.len(),
                     list.len()
                 )));

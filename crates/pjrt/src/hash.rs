@@ -8,12 +8,12 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
-/// The digest of what has been read so far, as hexadecimal digits.
+/// A digest as hexadecimal digits.
 pub(crate) fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The digest of a file's content.
+/// The digest of a file's content, in hexadecimal.
 pub(crate) fn of_file(path: &Path) -> Result<String> {
     let read_error = |error| Error::io(format!("cannot read {}", path.display()), error);
     let mut file = File::open(path).map_err(read_error)?;

@@ -1,4 +1,4 @@
-//! Host memory that a device can read in place. It knows nothing of shapes.
+//! Host memory that a device can read in place. Not here: shapes.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -7,13 +7,13 @@ use std::ptr::NonNull;
 
 use crate::error::{Error, Kind, Result};
 
-/// Below this alignment the CPU plugins copy where they could have read in place.
+/// With a smaller alignment, CPU plugins copy instead of reading in place.
 pub(crate) const ALIGNMENT: usize = 64;
 
 /// A zeroed allocation of bytes at a 64-byte boundary.
 ///
-/// Fill one, put it in an `Arc` and hand it to [`Client::buffer_from_shared`](crate::Client::buffer_from_shared): from
-/// then on it can no longer be written to, because the device may read it at any time.
+/// Fill it, wrap it in an `Arc`, and pass it to [`Client::buffer_from_shared`](crate::Client::buffer_from_shared). From
+/// then on nothing can write to it, because the device may read it at any time.
 ///
 /// ```
 /// let mut bytes = fulmen_pjrt::HostBuffer::zeroed(8)?;
@@ -27,19 +27,19 @@ pub struct HostBuffer {
     len: usize,
 }
 
-// SAFETY: the allocation is owned, and bytes have no thread of their own.
+// SAFETY: the allocation is owned, and bytes are not tied to a thread.
 unsafe impl Send for HostBuffer {}
-// SAFETY: a shared reference gives shared bytes only.
+// SAFETY: a shared reference only gives access to shared bytes.
 unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
-    /// Allocates `len` zero bytes. Too large a length is an error, never an abort.
+    /// Allocates `len` zero bytes. A length that is too large is an error, never an abort.
     pub fn zeroed(len: usize) -> Result<Self> {
         let out_of_memory =
-            || Error::new(Kind::OutOfMemory, format!("the host has no {len} bytes of memory left for a buffer"));
+            || Error::new(Kind::OutOfMemory, format!("the host does not have {len} bytes of free memory for a buffer"));
         let layout = Layout::from_size_align(len, ALIGNMENT).map_err(|_| out_of_memory())?;
         if len == 0 {
-            // A zero-sized layout may not be allocated; any aligned address serves.
+            // A layout of size zero must not be allocated; any aligned address works.
             return Ok(Self { start: NonNull::<Aligned>::dangling().cast(), len });
         }
         // SAFETY: the layout's size is not zero.
@@ -71,15 +71,15 @@ impl Deref for HostBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` points to `len` initialised bytes for as long as `self` lives.
+        // SAFETY: `start` points to `len` initialized bytes that live as long as `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for HostBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `&mut self` is the only way to them. While a device reads them they are held by an
-        // `Arc`, which gives out no `&mut`.
+        // SAFETY: as in `deref`, and `&mut self` is the only access. While a device reads the bytes, an `Arc` holds
+        // them, which gives out no `&mut`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -1,13 +1,13 @@
-//! The functions that a loaded shared object takes from others: reads the table of them and replaces entries.
+//! Reads the table of functions that a loaded shared object imports, and replaces entries.
 //!
-//! The dynamic loader has filled in one address for each imported function (ELF's JUMP_SLOT and GLOB_DAT relocations, in
-//! the gABI and the processors' supplements). Another address in the same place leads this object's calls elsewhere, and
-//! no other object's.
+//! The dynamic loader stores one address for each imported function (ELF's JUMP_SLOT and GLOB_DAT relocations, in the
+//! gABI and the processor supplements). Replacing the address redirects the calls of this object, and of no other
+//! object.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::{mem, ptr, slice};
 
-/// Relocations whose place holds the address of a symbol: GLOB_DAT and JUMP_SLOT.
+/// Relocations whose target holds the address of a symbol: GLOB_DAT and JUMP_SLOT.
 #[cfg(target_arch = "x86_64")]
 const ADDRESSES: [u64; 2] = [6, 7];
 #[cfg(target_arch = "aarch64")]
@@ -27,7 +27,7 @@ struct Dynamic {
     value: u64,
 }
 
-/// The address at which the loaded object that holds an address begins.
+/// The base address of the loaded object that contains an address.
 struct Object {
     address: usize,
     base: usize,
@@ -35,28 +35,29 @@ struct Object {
     read_only: Option<(usize, usize)>,
 }
 
-/// Replaces the functions of these names that the shared object around `address` imports.
+/// Replaces the imported functions with these names in the shared object that contains `address`.
 ///
 /// # Safety
-/// `address` must be within a shared object that stays loaded, and each function must be one for the other.
+/// `address` must be inside a shared object that stays loaded, and each function must be compatible with the one that
+/// it replaces.
 pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const c_void)]) {
     let mut object = Object { address: address as usize, base: 0, dynamic: None, read_only: None };
-    // SAFETY: `find` takes what `dl_iterate_phdr` gives, and `object` outlives the call.
+    // SAFETY: `find` accepts the arguments of `dl_iterate_phdr`, and `object` outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(find), (&raw mut object).cast()) };
     let Some(dynamic) = object.dynamic else { return };
-    // SAFETY: the loader has mapped the dynamic section and what it points at, and relocated both.
+    // SAFETY: the loader has mapped and relocated the dynamic section and everything that it points to.
     unsafe {
-        let entry = |wanted: i64| {
+        let entry = |tag: i64| {
             let mut entry = dynamic as *const Dynamic;
             while (*entry).tag != 0 {
-                if (*entry).tag == wanted {
+                if (*entry).tag == tag {
                     return Some((*entry).value as usize);
                 }
                 entry = entry.add(1);
             }
             None
         };
-        // Some loaders write the address here, and some leave the distance from the base.
+        // Some loaders write the address here, others the offset from the base.
         let place = |tag| entry(tag).map(|value| if value < object.base { object.base + value } else { value });
         let (Some(symbols), Some(names)) = (place(DT_SYMTAB), place(DT_STRTAB)) else { return };
         for (table, size) in [(DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)] {
@@ -66,7 +67,9 @@ pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const 
             for relocation in relocations.iter().filter(|r| ADDRESSES.contains(&(r.r_info & 0xffff_ffff))) {
                 let symbol = (symbols as *const libc::Elf64_Sym).add((relocation.r_info >> 32) as usize);
                 let name = CStr::from_ptr((names + (*symbol).st_name as usize) as *const _);
-                if let Some((_, function)) = functions.iter().find(|(wanted, _)| name.to_bytes() == wanted.as_bytes()) {
+                if let Some((_, function)) =
+                    functions.iter().find(|(imported, _)| name.to_bytes() == imported.as_bytes())
+                {
                     write(&object, object.base + relocation.r_offset as usize, *function);
                 }
             }
@@ -74,26 +77,27 @@ pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const 
     }
 }
 
-/// Writes one address of the table, also where the loader has made the table read-only since.
+/// Writes one address of the table, even if the loader has made the table read-only.
 ///
 /// # Safety
 /// `place` must be an entry of the table of `object`.
 unsafe fn write(object: &Object, place: usize, function: *const c_void) {
-    // SAFETY: sysconf only answers.
+    // SAFETY: sysconf only returns a value.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let protected = object.read_only.is_some_and(|(start, end)| (start..end).contains(&place));
     let protect = |access: c_int| {
-        // SAFETY: the page is the table's, and stays readable.
+        // SAFETY: the page belongs to the table, and stays readable.
         !protected || unsafe { libc::mprotect((place / page * page) as *mut c_void, page, access) } == 0
     };
     if protect(libc::PROT_READ | libc::PROT_WRITE) {
-        // SAFETY: the caller's promise. Other threads may read the entry meanwhile; an address is written at once.
+        // SAFETY: the caller's promise. Other threads may read the entry at the same time; an address is written
+        // atomically.
         unsafe { ptr::write_volatile(place as *mut *const c_void, function) };
         protect(libc::PROT_READ);
     }
 }
 
-/// Takes down the object that holds the address which is looked for.
+/// Records the object that contains the requested address.
 ///
 /// # Safety
 /// As `dl_iterate_phdr` calls it, with an `Object`.

@@ -1,18 +1,18 @@
-//! Large blocks of memory for CPU plugins: reused from step to step, apart from malloc's heap.
+//! Large blocks of memory for CPU plugins, reused from step to step and separate from malloc's heap.
 //!
-//! An XLA CPU plugin takes the temporaries of each step in one block, and each result in another, from `posix_memalign`,
-//! and frees them after the step. glibc has two ways to serve this, and both cost much. A block that is mapped for itself
-//! is faulted in page by page in every step (17 % of a step of a small GPT). A block of the heap leaves a hole when it is
-//! freed; something small goes into the hole, the next step's block no longer fits, and the heap grows (ResNet-18 on eight
-//! devices held 6.4 GB where it needs 2.3).
+//! An XLA CPU plugin allocates the temporaries of each step as one block, and each result as another, with
+//! `posix_memalign`. It frees them after the step. glibc has two ways to do this, and both are expensive. A block with
+//! its own mapping is faulted in page by page in every step (17 % of a step of a small GPT). A block from the heap
+//! leaves a hole when it is freed. A small allocation then takes the hole, the block of the next step no longer fits,
+//! and the heap grows (ResNet-18 on eight devices used 6.4 GB instead of 2.3).
 //!
-//! So the plugin's own calls of `posix_memalign`, `free` and `realloc` are led here, by its table of imported functions
-//! (the GOT, which the dynamic loader fills in just the same way). Blocks of 1 MiB and more are mapped for themselves,
-//! and kept when they are freed, for the next request of the same size. All else goes on to malloc. The rest of the
-//! process, the user's program with it, keeps its allocator untouched.
+//! The plugin's own calls of `posix_memalign`, `free` and `realloc` are therefore redirected here through its table of
+//! imported functions (the GOT, which the dynamic loader fills in). Blocks of 1 MiB and more get their own mappings. A
+//! freed block is kept for the next request of the same size. Smaller requests go to malloc. The rest of the process,
+//! including the user's program, keeps its allocator.
 //!
-//! Not here: plugins for other devices, which manage the devices' memory themselves, and systems other than Linux with
-//! glibc; nothing changes there.
+//! Not here: plugins for other devices, which manage device memory themselves, and systems other than Linux with glibc.
+//! Nothing changes for them.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -24,85 +24,86 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::imports;
 
-/// From here on a block is the pool's, in bytes.
+/// The smallest size of a block of the pool, in bytes.
 const LARGE: usize = 1 << 20;
 
-/// Each block starts at a multiple of this, in bytes, which malloc's own blocks seldom do, and has a multiple of it as its
-/// length. It is a multiple of every system's page.
+/// The alignment of each block in bytes, and the unit of its length. Blocks of malloc seldom have this alignment. It is
+/// a multiple of every system's page size.
 const PAGE: usize = 64 << 10;
 
-/// A freed block is given back to the system when this many requests have not taken it.
-const IDLE: u64 = 1024;
+/// A freed block is returned to the system when it has not been reused for this many requests.
+const MAX_IDLE_REQUESTS: u64 = 1024;
 
-/// A block that is wanted again within this many requests should not have been given back.
-const RECENT: u64 = 256;
+/// If a block is needed again within this many requests, it should not have been returned to the system.
+const RECENT_REQUESTS: u64 = 256;
 
-/// Before a block of this many bytes is mapped, a program that has just ended gets a moment to free its own: a plugin says
-/// that a program has ended before it frees the program's temporaries.
-const WORTH_A_WAIT: usize = 64 << 20;
+/// Before a block of this many bytes is mapped, a program that has just ended gets a moment to free its own. A plugin
+/// reports the end of a program before it frees the program's temporaries.
+const WAIT_THRESHOLD: usize = 64 << 20;
 const WAIT: Duration = Duration::from_millis(2);
 
-/// Redirects the allocations of the plugin that contains `address` to this module. Later calls for the same plugin change nothing.
+/// Redirects the allocations of the plugin that contains `address` to this module. Further calls for the same plugin
+/// have no effect.
 ///
 /// # Safety
-/// `address` must be within a shared object that stays loaded.
+/// `address` must be inside a shared object that stays loaded.
 pub(crate) unsafe fn serve(address: *const c_void) {
     let replacements = [
         ("posix_memalign", posix_memalign as *const c_void),
         ("free", free as *const c_void),
         ("realloc", realloc as *const c_void),
     ];
-    // SAFETY: the replacements do what the functions of these names do, and know each other's blocks. A block that the
-    // plugin has taken from malloc before is told apart by its address.
+    // SAFETY: the replacements behave like the functions with these names, and recognize each other's blocks. A block
+    // that the plugin has allocated with malloc before is recognized by its address.
     unsafe { imports::replace(address, &replacements) }
 }
 
-/// A block that is mapped.
+/// A mapped block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Block {
     address: usize,
     length: usize,
 }
 
-/// A block that was freed and not taken again.
+/// A block that was freed and not reused.
 struct Spare {
     block: Block,
     freed: u64,
 }
 
-/// What is taken and what is spare. It does arithmetic alone: who asks, maps and unmaps.
+/// The used and the spare blocks. It only does the bookkeeping: its callers map and unmap.
 #[derive(Default)]
 struct Pool {
-    /// The lengths of the blocks that are in use, by address.
+    /// The lengths of the used blocks, by address.
     taken: HashMap<usize, usize>,
     spare: Vec<Spare>,
-    /// The lengths of blocks that were given back, and when.
+    /// The lengths of blocks that were returned to the system, and when.
     dropped: Vec<(usize, u64)>,
-    /// Counts requests.
+    /// The number of requests so far.
     clock: u64,
 }
 
-/// The answer to a request.
+/// The result of a request.
 struct Answer {
-    /// The spare block that serves it, or none: one has to be mapped.
+    /// The spare block to use; `None` if one has to be mapped.
     block: Option<Block>,
-    /// To be given back to the system first.
+    /// The blocks to return to the system first.
     dropped: Vec<Block>,
 }
 
 impl Pool {
-    /// A block of `length` bytes: the smallest spare one that is not much larger, or none.
+    /// Finds a block of `length` bytes: the smallest spare block that is not much larger, or none.
     ///
-    /// To map another one, spare blocks of the same size in all are dropped, the oldest first, so that what is held does
-    /// not grow as one program follows another. Where programs take turns this would map in each turn what was dropped
-    /// in the last; so a length that was dropped a short while ago drops nothing.
+    /// If a block has to be mapped, spare blocks of the same total size are dropped, the oldest first. The memory then
+    /// does not grow when one program follows another. If programs alternate, each turn would map the blocks that the
+    /// previous turn dropped. A length that was dropped recently therefore drops nothing.
     fn request(&mut self, length: usize) -> Answer {
         self.clock += 1;
         let clock = self.clock;
         let fits = |spare: &Spare| (length..=length + length / 8).contains(&spare.block.length);
         let best = (0..self.spare.len()).filter(|&i| fits(&self.spare[i])).min_by_key(|&i| self.spare[i].block.length);
         let block = best.map(|i| self.spare.remove(i).block);
-        self.dropped.retain(|(_, dropped)| clock - dropped < RECENT);
+        self.dropped.retain(|(_, dropped)| clock - dropped < RECENT_REQUESTS);
         let mut surplus = match block {
             Some(block) => {
                 self.taken.insert(block.address, block.length);
@@ -114,7 +115,7 @@ impl Pool {
         let mut dropped = vec![];
         // The oldest come first.
         self.spare.retain(|spare| {
-            let drop = surplus > 0 || clock - spare.freed > IDLE;
+            let drop = surplus > 0 || clock - spare.freed > MAX_IDLE_REQUESTS;
             if drop {
                 surplus = surplus.saturating_sub(spare.block.length);
                 dropped.push(spare.block);
@@ -131,11 +132,11 @@ impl Pool {
             && !self.spare.iter().any(|spare| spare.block.length == length)
     }
 
-    /// Takes back the block at `address`, if it is one of the pool's.
+    /// Frees the block at `address`, if it belongs to the pool.
     fn free(&mut self, address: usize) -> bool {
         let Some(length) = self.taken.remove(&address) else { return false };
         self.spare.push(Spare { block: Block { address, length }, freed: self.clock });
-        if length >= WORTH_A_WAIT {
+        if length >= WAIT_THRESHOLD {
             FREED.notify_one();
         }
         true
@@ -144,25 +145,25 @@ impl Pool {
 
 static POOL: LazyLock<Mutex<Pool>> = LazyLock::new(Mutex::default);
 
-/// Told when a block of `WORTH_A_WAIT` or more is freed.
+/// Notified when a block of `WAIT_THRESHOLD` or more is freed.
 static FREED: Condvar = Condvar::new();
 
 fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock()
 }
 
-/// A block of `size` bytes, or none where the system has no memory.
+/// A block of `size` bytes, or `None` if the system has no memory.
 fn take(size: usize) -> Option<*mut c_void> {
     let length = size.checked_next_multiple_of(PAGE)?;
     let mut pool = pool();
-    if length >= WORTH_A_WAIT {
+    if length >= WAIT_THRESHOLD {
         let end = Instant::now() + WAIT;
         while pool.is_about_to_be_freed(length) && !FREED.wait_until(&mut pool, end).timed_out() {}
     }
     let Answer { block, dropped } = pool.request(length);
     drop(pool);
     for block in dropped {
-        // SAFETY: the block was mapped by `map` with this length, was freed, and is the pool's no longer.
+        // SAFETY: `map` mapped the block with this length. It was freed, and the pool no longer has it.
         unsafe { libc::munmap(block.address as *mut c_void, block.length) };
     }
     let address = match block {
@@ -178,16 +179,16 @@ fn take(size: usize) -> Option<*mut c_void> {
 
 /// Maps `length` bytes, a multiple of `PAGE`, at a multiple of `PAGE`.
 fn map(length: usize) -> Option<usize> {
-    let whole = length.checked_add(PAGE)?;
+    let mapped = length.checked_add(PAGE)?;
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh mapping wherever the kernel likes takes nothing that anyone has.
-    let start = unsafe { libc::mmap(ptr::null_mut(), whole, access, flags, -1, 0) };
+    // SAFETY: a new mapping at an address of the kernel's choice replaces no other.
+    let start = unsafe { libc::mmap(ptr::null_mut(), mapped, access, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return None;
     }
     let start = start as usize;
     let aligned = start.next_multiple_of(PAGE);
-    for (from, to) in [(start, aligned), (aligned + length, start + whole)] {
+    for (from, to) in [(start, aligned), (aligned + length, start + mapped)] {
         if from < to {
             // SAFETY: this part of the new mapping is not in use.
             unsafe { libc::munmap(from as *mut c_void, to - from) };
@@ -196,17 +197,17 @@ fn map(length: usize) -> Option<usize> {
     Some(aligned)
 }
 
-/// Whether a block of the pool could start here. malloc's own blocks never do where it maps them, and seldom elsewhere.
+/// Whether a block of the pool could start here. malloc's mapped blocks never do, and its other blocks seldom do.
 fn may_be_large(block: *mut c_void) -> bool {
     !block.is_null() && (block as usize).is_multiple_of(PAGE)
 }
 
 /// # Safety
-/// As C's.
+/// As in C.
 unsafe extern "C" fn posix_memalign(block: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
     let large = size >= LARGE && alignment <= PAGE && alignment.is_power_of_two();
     if let Some(taken) = large.then(|| take(size)).flatten() {
-        // SAFETY: the caller gives a place for the address.
+        // SAFETY: the caller passes a place for the address.
         unsafe { *block = taken };
         return 0;
     }
@@ -215,23 +216,23 @@ unsafe extern "C" fn posix_memalign(block: *mut *mut c_void, alignment: usize, s
 }
 
 /// # Safety
-/// As C's.
+/// As in C.
 unsafe extern "C" fn free(block: *mut c_void) {
     if !(may_be_large(block) && pool().free(block as usize)) {
-        // SAFETY: the caller's promise, as the block is not the pool's.
+        // SAFETY: the caller's promise, because the block does not belong to the pool.
         unsafe { libc::free(block) }
     }
 }
 
 /// # Safety
-/// As C's.
+/// As in C.
 unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     let taken = may_be_large(block).then(|| pool().taken.get(&(block as usize)).copied()).flatten();
     let Some(length) = taken else {
-        // SAFETY: the caller's promise, as the block is not the pool's.
+        // SAFETY: the caller's promise, because the block does not belong to the pool.
         return unsafe { libc::realloc(block, size) };
     };
-    // SAFETY: `malloc` takes any size. Both blocks hold what is copied, and the old one is the pool's.
+    // SAFETY: `malloc` accepts any size. Both blocks hold the copied bytes, and the old one belongs to the pool.
     unsafe {
         let other = libc::malloc(size);
         if !other.is_null() {
@@ -248,7 +249,8 @@ mod tests {
 
     const MB: usize = 1 << 20;
 
-    /// Requests `length` bytes, maps in thought where none is spare, and tells the block and what was dropped.
+    /// Requests `length` bytes, and simulates a mapping if no block is spare. Returns the block and the dropped
+    /// lengths.
     fn request(pool: &mut Pool, length: usize, fresh: usize) -> (usize, Vec<usize>) {
         let answer = pool.request(length);
         let address = answer.block.map_or(fresh, |block| block.address);
@@ -269,14 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn another_program_takes_the_memory_over_and_programs_in_turn_keep_theirs() {
+    fn another_program_reuses_the_memory_and_alternating_programs_keep_theirs() {
         let mut pool = Pool::default();
         for round in 0..4 {
             let (address, dropped) = request(&mut pool, 300 * MB, 1);
             assert_eq!(dropped, [], "{round}");
             pool.free(address);
             let (address, dropped) = request(&mut pool, 200 * MB, 2);
-            // Only before it is known that they take turns.
+            // Only until the pool recognizes that they alternate.
             assert_eq!(dropped, [300 * MB].repeat(usize::from(round == 0)), "{round}");
             pool.free(address);
         }
@@ -284,13 +286,13 @@ mod tests {
     }
 
     #[test]
-    fn unused_blocks_are_given_back() {
+    fn unused_blocks_are_returned_to_the_system() {
         let mut pool = Pool::default();
         request(&mut pool, 300 * MB, 1);
         request(&mut pool, 2 * MB, 2);
         assert!(pool.free(1) && pool.free(2));
         let mut dropped = vec![];
-        for _ in 0..=IDLE {
+        for _ in 0..=MAX_IDLE_REQUESTS {
             let (address, more) = request(&mut pool, 2 * MB, 2);
             pool.free(address);
             dropped.extend(more);
@@ -300,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_mapped_block_is_aligned_writable_and_grows_into_mallocs_memory() {
-        // SAFETY: within each block's length, each block freed once.
+        // SAFETY: all accesses are within the blocks, and each block is freed once.
         unsafe {
             let mut block = ptr::null_mut();
             assert_eq!(posix_memalign(&raw mut block, 64, 3 * MB + 5), 0);
@@ -318,11 +320,11 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_plugins_results_lie_in_the_pool_and_are_taken_again() {
+    fn a_cpu_plugin_reuses_the_pools_blocks_for_results() {
         use crate::locate::{Platform, locate};
         use crate::{CompileOptions, Plugin};
 
-        // A length that no other test asks for.
+        // A length that no other test uses.
         let length = (1_234_567 * 8_usize).next_multiple_of(PAGE);
         let taken = || pool().taken.values().filter(|&&taken| taken == length).count();
         let spare = || pool().spare.iter().filter(|spare| spare.block.length == length).count();

@@ -22,25 +22,25 @@
 //! # Ok::<(), fulmen_pjrt::Error>(())
 //! ```
 //!
-//! A [`Plugin`] is a shared object that knows one kind of device. It opens a [`Client`], whose [`Device`]s hold
-//! [`Buffer`]s and run [`LoadedExecutable`]s. Work is asynchronous: an [`Event`] or a [`PendingRead`] is how one waits.
-//! A plugin can also compile for a [`Topology`] of devices that are elsewhere; [`hlo`] reads what it made of a program,
-//! and [`diagnosis`] says why there is no device.
+//! A [`Plugin`] is a shared object for one kind of device. It opens a [`Client`], whose [`Device`]s hold [`Buffer`]s
+//! and run [`LoadedExecutable`]s. Execution is asynchronous: wait with an [`Event`] or a [`PendingRead`]. A plugin can
+//! also compile for a [`Topology`] of devices that are not present. [`hlo`] reads compiled programs, and [`diagnosis`]
+//! explains why there is no device.
 //!
-//! The C API trusts its caller: it reads past arrays of a wrong shape, and ends the process on a wrong option. This crate
-//! refuses what is known to do harm, with an [`Error`], before the plugin sees it. A plugin that throws a C++ exception instead of giving
-//! an error ends the process, with a message.
+//! The C API trusts its caller: it reads past the end of arrays with a wrong shape, and ends the process on an invalid
+//! option. This crate rejects everything that is known to do harm with an [`Error`], before the plugin sees it. If a
+//! plugin throws a C++ exception instead of returning an error, the process ends with a message.
 //!
-//! Not checked: the targets of `stablehlo.custom_call` (a program can call any function that the plugin has registered, so
-//! compile only programs that you trust as much as code); device ids in other forms than dense numbers, such as raw bytes
-//! or named attributes; garbage in `mhlo.sharding` strings; the bytes of a `pred` array. The first [`Plugin::load`] sets
-//! environment variables and should come before other threads use the environment. A plugin's file that is overwritten
-//! while it is loaded may end the process; one that was replaced is only noticed by [`Plugin::identity`].
+//! Not checked: the targets of `stablehlo.custom_call` (a program can call any function that the plugin has registered,
+//! so compile only programs that you trust like code); device ids other than dense numbers, such as raw bytes or named
+//! attributes; invalid `mhlo.sharding` strings; the bytes of a `pred` array. The first [`Plugin::load`] sets
+//! environment variables, so call it before other threads use the environment. Overwriting a plugin's file while it is
+//! loaded may end the process. Only [`Plugin::identity`] detects that the file was replaced.
 //!
-//! [`compile_cache`] keeps compiled programs on disk from one start to the next.
+//! [`compile_cache`] keeps compiled programs on disk between starts.
 //!
-//! This crate knows nothing of tensors, derivatives or models, and builds no programs.
-#![allow(unsafe_code, reason = "the C API of plugins is called here")]
+//! Not here: tensors, derivatives, models, and building programs.
+#![allow(unsafe_code, reason = "this crate calls the C API of plugins")]
 
 mod abi;
 mod analysis;

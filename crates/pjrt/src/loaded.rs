@@ -1,4 +1,4 @@
-//! A program loaded on devices. How it is run is in `execute`.
+//! A program that is loaded on devices. Execution is in `execute`.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,16 +12,16 @@ use crate::error::{Error, Result};
 use crate::executable::Executable;
 use crate::hlo::proto::HeaderWithConfig;
 
-/// A program loaded on devices, ready to run. What it is, is told by the [`Executable`] that it dereferences to.
+/// A program that is loaded on devices, ready to run. It dereferences to its [`Executable`].
 pub struct LoadedExecutable {
-    // Destroyed before the client, and before the loaded program.
+    // Destroyed before the client and the loaded program.
     executable: Executable,
     raw: Owned,
     devices: Vec<Device>,
     runs_alone: bool,
 }
 
-/// The least temporaries of a program, in bytes, for which a CPU waits until the program before has given back its own.
+/// If a program has at least this many bytes of temporaries, a CPU waits until the previous program has freed its own.
 const LARGE_TEMPORARIES: i64 = 64 << 20;
 
 /// Destroys the loaded program.
@@ -39,13 +39,13 @@ impl Drop for Owned {
     fn drop(&mut self) {
         let mut args = PJRT_LoadedExecutable_Destroy_Args::new();
         args.executable = self.raw.as_ptr();
-        // SAFETY: the program is ours, and this is the end of it. A run under way holds it by itself.
+        // SAFETY: we own the program, and this is its last use. A running execution holds its own reference.
         unsafe { self.client.api().destroy(&mut args) }
     }
 }
 
 impl LoadedExecutable {
-    /// Takes over a program that the plugin loaded.
+    /// Takes ownership of a program that the plugin loaded.
     pub(crate) fn new(
         client: Client,
         raw: NonNull<PJRT_LoadedExecutable>,
@@ -55,13 +55,13 @@ impl LoadedExecutable {
         let client = &owned.client;
         let mut args = PJRT_LoadedExecutable_GetExecutable_Args::new();
         args.loaded_executable = raw.as_ptr();
-        // SAFETY: the program is alive. The executable given is ours to destroy.
+        // SAFETY: the program is alive. The returned executable is ours to destroy.
         unsafe { client.api().call(&mut args) }?;
         let executable = non_null(args.executable, "executable")?;
         let executable = Executable::new(client.plugin().clone(), Some(client.inner().clone()), executable, header)?;
         let mut args = PJRT_LoadedExecutable_AddressableDevices_Args::new();
         args.executable = raw.as_ptr();
-        // SAFETY: the program is alive; the list lives as long as it.
+        // SAFETY: the program is alive; the list lives as long as it does.
         let devices = unsafe {
             client.api().call(&mut args)?;
             list(args.addressable_devices, args.num_addressable_devices)
@@ -77,11 +77,12 @@ impl LoadedExecutable {
         Ok(Self { executable, raw: owned, devices, runs_alone })
     }
 
-    /// Whether a launch waits until the one before has ended.
+    /// Whether a launch waits until the previous one has ended.
     ///
-    /// A CPU plugin takes a launch's temporaries when it is queued, so each launch that waits would hold them a second
-    /// time; a program that needs this much memory runs for so long that the wait costs nothing. And over several devices the
-    /// plugin's threads would each wait in a collective of another launch, and after 40 seconds end the process.
+    /// A CPU plugin allocates the temporaries of a launch when the launch is queued, so each waiting launch would need
+    /// them again. A program that needs this much memory runs long enough to hide the wait. Over several devices, the
+    /// plugin's threads could each wait in a collective of a different launch. The plugin then ends the process after
+    /// 40 seconds.
     pub(crate) fn runs_alone(&self) -> bool {
         self.runs_alone
     }
@@ -90,12 +91,12 @@ impl LoadedExecutable {
         self.raw.raw.as_ptr()
     }
 
-    /// The client that it is loaded in.
+    /// The client that the program is loaded in.
     pub fn client(&self) -> &Client {
         &self.raw.client
     }
 
-    /// The devices of this host that it runs on, in the order in which [`execute`](Self::execute) takes arguments.
+    /// The devices of this host that the program runs on, in the order of the arguments of [`execute`](Self::execute).
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }

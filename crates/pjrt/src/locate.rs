@@ -1,4 +1,4 @@
-//! Finding the plugin for a kind of device on this machine. It opens nothing: [`Plugin::load`](crate::Plugin::load) does.
+//! Finds the plugin for a kind of device on this machine. Not here: loading it ([`Plugin::load`](crate::Plugin::load)).
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::error::{Error, Kind, Result};
 use crate::fetch;
 
-/// The variable that names a plugin, whatever the platform.
+/// The variable with the path of a plugin, for any platform.
 const PLUGIN_VARIABLE: &str = "FULMEN_PJRT_PLUGIN";
 
 /// A kind of device.
@@ -25,7 +25,7 @@ pub enum Platform {
 }
 
 impl Platform {
-    /// The platform's name as its clients tell it: `cpu`, `cuda`, `tpu`.
+    /// The platform's name, as clients report it: `cpu`, `cuda`, `tpu`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -34,7 +34,7 @@ impl Platform {
         }
     }
 
-    /// The platform of this name.
+    /// The platform with this name.
     ///
     /// ```
     /// use fulmen_pjrt::locate::Platform;
@@ -45,7 +45,7 @@ impl Platform {
         [Self::Cpu, Self::Cuda, Self::Tpu].into_iter().find(|platform| platform.name() == name)
     }
 
-    /// The variable that its own vendor uses for the plugin's path.
+    /// The variable with the plugin's path that the vendor defines.
     fn variable(self) -> Option<&'static str> {
         match self {
             Self::Tpu => Some("TPU_LIBRARY_PATH"),
@@ -53,7 +53,7 @@ impl Platform {
         }
     }
 
-    /// Where Python packages keep it.
+    /// The paths of the plugin in Python packages.
     fn in_packages(self) -> &'static [&'static str] {
         match self {
             Self::Cpu => &[],
@@ -62,7 +62,7 @@ impl Platform {
         }
     }
 
-    /// The file that a user may put into the cache folder by hand.
+    /// The name of a file that a user may put into the cache folder.
     fn in_cache(self) -> &'static str {
         match self {
             Self::Cpu => "pjrt_c_api_cpu_plugin.so",
@@ -71,16 +71,16 @@ impl Platform {
         }
     }
 
-    /// What to do when it is nowhere.
+    /// What to do if there is no plugin.
     fn advice(self) -> &'static str {
         match self {
-            Self::Cpu => "it is fetched when it is first used",
+            Self::Cpu => "Fulmen downloads it when it is first used",
             Self::Cuda => {
-                "install one with `pip install jax-cuda13-pjrt`, or fetch it: `fulmen plugin install cuda13` (in a program, \
-                 fulmen_pjrt::fetch::cuda_plugin), or set FULMEN_PJRT_PLUGIN to its path"
+                "install one with `pip install jax-cuda13-pjrt`, or download it: `fulmen plugin install cuda13` (in a \
+                 program, fulmen_pjrt::fetch::cuda_plugin), or set FULMEN_PJRT_PLUGIN to its path"
             }
             Self::Tpu => {
-                "install one with `pip install libtpu`, or fetch it: `--fetch-libtpu` (in a program, \
+                "install one with `pip install libtpu`, or download it: `--fetch-libtpu` (in a program, \
                  fulmen_pjrt::fetch::libtpu), or set TPU_LIBRARY_PATH to its path"
             }
         }
@@ -93,16 +93,16 @@ impl fmt::Display for Platform {
     }
 }
 
-/// The path of the plugin for `platform`. The first of these that there is:
+/// The path of the plugin for `platform`. It is the first of these that exists:
 ///
 /// 1. `explicit`, or else the variable `FULMEN_PJRT_PLUGIN`;
 /// 2. for a TPU the variable `TPU_LIBRARY_PATH`, then the Python package `libtpu`; for a GPU the Python packages
 ///    `jax_plugins.xla_cuda13` and `jax_plugins.xla_cuda12`;
 /// 3. the file in the folder `$XDG_CACHE_HOME/fulmen/pjrt` (or `~/.cache/fulmen/pjrt`);
-/// 4. for a CPU, what [`fetch::cpu_plugin`] fetches; for a TPU, what [`fetch::libtpu`] has fetched before, and for a GPU
-///    [`fetch::cuda_plugin`]. Those are never fetched from here.
+/// 4. for a CPU, the download of [`fetch::cpu_plugin`]; for a TPU, an earlier download of [`fetch::libtpu`], and for a
+///    GPU, one of [`fetch::cuda_plugin`]. This function does not start those two downloads.
 ///
-/// A path that was named but is not there is an error, never passed over. If nothing is found the error lists every place.
+/// A given path that does not exist is an error and is never skipped. If nothing is found, the error lists every place.
 ///
 /// ```
 /// use fulmen_pjrt::locate::{Platform, locate};
@@ -112,29 +112,29 @@ impl fmt::Display for Platform {
 pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
     match search(platform, explicit)? {
         Search::Found(path) => Ok(path),
-        Search::Nowhere(looked) if platform == Platform::Cpu => {
-            fetch::cpu_plugin().map_err(|error| error.followed_by(looked))
+        Search::Nowhere(searched) if platform == Platform::Cpu => {
+            fetch::cpu_plugin().map_err(|error| error.followed_by(searched))
         }
-        Search::Nowhere(looked) => Err(nowhere(platform, &looked)),
+        Search::Nowhere(searched) => Err(nowhere(platform, &searched)),
     }
 }
 
-/// As [`locate`], but nothing is fetched.
+/// Like [`locate`], but downloads nothing.
 pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
     match search(platform, None)? {
         Search::Found(path) => Ok(path),
-        Search::Nowhere(looked) => Err(nowhere(platform, &looked)),
+        Search::Nowhere(searched) => Err(nowhere(platform, &searched)),
     }
 }
 
 enum Search {
     Found(PathBuf),
-    /// Where it was looked for, to be put after a message.
+    /// The searched places, to be appended to a message.
     Nowhere(String),
 }
 
-fn nowhere(platform: Platform, looked: &str) -> Error {
-    Error::new(Kind::NotFound, format!("no PJRT plugin for {platform} was found; {}{looked}", platform.advice()))
+fn nowhere(platform: Platform, searched: &str) -> Error {
+    Error::new(Kind::NotFound, format!("no PJRT plugin for {platform} was found; {}{searched}", platform.advice()))
 }
 
 fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
@@ -146,8 +146,8 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
             return named(Path::new(&path), &format!("named by the environment variable {variable}"));
         }
     }
-    let mut looked = vec![format!("the environment variable {PLUGIN_VARIABLE} (not set)")];
-    looked.extend(platform.variable().map(|name| format!("the environment variable {name} (not set)")));
+    let mut searched = vec![format!("the environment variable {PLUGIN_VARIABLE} (not set)")];
+    searched.extend(platform.variable().map(|name| format!("the environment variable {name} (not set)")));
     if !platform.in_packages().is_empty() {
         match python_folders() {
             Ok(folders) => {
@@ -157,11 +157,11 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
                         if path.is_file() {
                             return Ok(Search::Found(path));
                         }
-                        looked.push(path.display().to_string());
+                        searched.push(path.display().to_string());
                     }
                 }
             }
-            Err(why) => looked.push(format!("Python packages (could not look: {why})")),
+            Err(why) => searched.push(format!("Python packages (cannot search: {why})")),
         }
     }
     match fetch::cache_folder() {
@@ -171,12 +171,12 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
                 if path.is_file() {
                     return Ok(Search::Found(path));
                 }
-                looked.push(path.display().to_string());
+                searched.push(path.display().to_string());
             }
         }
-        Err(error) => looked.push(format!("the cache folder ({error})")),
+        Err(error) => searched.push(format!("the cache folder ({error})")),
     }
-    Ok(Search::Nowhere(format!(". Looked at:\n  {}", looked.join("\n  "))))
+    Ok(Search::Nowhere(format!(". Looked at:\n  {}", searched.join("\n  "))))
 }
 
 fn named(path: &Path, how: &str) -> Result<Search> {
@@ -189,24 +189,24 @@ fn named(path: &Path, how: &str) -> Result<Search> {
     ))
 }
 
-/// The Python interpreter of the virtual environment that is active, or else the first on the path.
+/// The Python interpreter of the active virtual environment, otherwise the first one on the path.
 pub(crate) fn python() -> PathBuf {
     env::var_os("VIRTUAL_ENV")
         .map(|folder| Path::new(&folder).join("bin/python3"))
         .filter(|python| python.is_file())
-        // It may be run in another folder than this.
+        // It may be run from another folder.
         .map(|python| std::path::absolute(&python).unwrap_or(python))
         .unwrap_or_else(|| PathBuf::from("python3"))
 }
 
-/// The folders in which Python looks for packages. The interpreter is asked for them only; no package is imported.
+/// The folders in which Python searches for packages. The interpreter only lists them; no package is imported.
 fn python_folders() -> Result<Vec<PathBuf>, String> {
-    const ASK: &str = "import os, site, sys\n\
+    const LIST_FOLDERS: &str = "import os, site, sys\n\
         for folder in sys.path + [site.getusersitepackages()]:\n    \
         if folder: sys.stdout.buffer.write(os.fsencode(folder) + b'\\n')";
     let python = python();
     let answer = Command::new(&python)
-        .args(["-c", ASK])
+        .args(["-c", LIST_FOLDERS])
         .output()
         .map_err(|error| format!("{} cannot be run: {error}", python.display()))?;
     if !answer.status.success() {

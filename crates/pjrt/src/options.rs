@@ -1,5 +1,5 @@
-//! How to compile: for how many devices, which of them, and with which of XLA's flags. Every value that is known to end
-//! a plugin's process is refused here.
+//! Compile options: the number of devices, which ones, and XLA's flags. Values that are known to end a plugin's process
+//! are rejected here.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::value::Value;
 
-/// More devices than any machine has; a typing error, not a wish.
+/// More devices than any machine has: a larger number is a mistake.
 const MOST_DEVICES: usize = 1 << 20;
 
-/// How much a compiler does, as XLA's levels say: more takes longer to compile.
+/// The effort of the compiler, as XLA's levels. More effort takes longer to compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effort {
-    /// The least.
+    /// The lowest effort.
     O0,
-    /// Little.
+    /// Low effort.
     O1,
-    /// The usual.
+    /// The default effort.
     O2,
-    /// The most.
+    /// The highest effort.
     O3,
 }
 
@@ -36,7 +36,7 @@ impl Effort {
     }
 }
 
-/// How to compile a program. The default is one device, Shardy on.
+/// How to compile a program. The default is one device with Shardy.
 ///
 /// ```
 /// use fulmen_pjrt::CompileOptions;
@@ -62,7 +62,7 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// One replica of one partition.
+    /// One replica with one partition.
     pub fn new() -> Self {
         Self {
             replicas: 1,
@@ -76,62 +76,63 @@ impl CompileOptions {
         }
     }
 
-    /// How many copies of the program run side by side.
+    /// The number of replicas of the program.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// Over how many devices each copy is split, as its shardings say.
+    /// The number of devices that each replica is split over, by its shardings.
     pub fn partitions(mut self, partitions: usize) -> Self {
         self.partitions = partitions;
         self
     }
 
-    /// Whether XLA splits the program by its shardings. Left alone, it does where there is more than one partition.
+    /// Whether XLA splits the program by its shardings. By default, it does if there are several partitions.
     pub fn spmd(mut self, spmd: bool) -> Self {
         self.spmd = Some(spmd);
         self
     }
 
-    /// Whether shardings are read by Shardy (`sdy` operations) rather than by the older GSPMD. On by default.
+    /// Whether Shardy reads the shardings (`sdy` operations), instead of the older GSPMD. On by default.
     pub fn shardy(mut self, shardy: bool) -> Self {
         self.shardy = shardy;
         self
     }
 
-    /// How much the compiler does for a fast program. Left alone, what it thinks best.
+    /// The compiler's effort to make the program fast. By default, the compiler chooses.
     pub fn optimization(mut self, effort: Effort) -> Self {
         self.optimization = Some(effort);
         self
     }
 
-    /// How much the compiler does for a program that fits into memory. Left alone, what it thinks best.
+    /// The compiler's effort to make the program fit into memory. By default, the compiler chooses.
     pub fn memory_fitting(mut self, effort: Effort) -> Self {
         self.memory_fitting = Some(effort);
         self
     }
 
-    /// The ids of the devices to run on: a list for each replica, with a device for each partition.
+    /// The ids of the devices to run on: one list per replica, with one device per partition.
     pub fn device_assignment(mut self, ids: impl Into<Vec<Vec<i32>>>) -> Self {
         self.assignment = Some(ids.into());
         self
     }
 
-    /// Sets one of XLA's flags for this program only, such as `xla_cpu_prefer_vector_width`. The plugin answers a flag
-    /// that it does not know, or a value of a wrong type, with an error.
+    /// Sets one of XLA's flags for this program only, such as `xla_cpu_prefer_vector_width`. The plugin returns an
+    /// error for an unknown flag or a value with a wrong type.
     pub fn override_flag(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.flags.insert(name.trim_start_matches('-').to_owned(), value.into());
         self
     }
 
-    /// Replicas times partitions, unless that is too large to be.
+    /// Replicas times partitions; `None` if the product overflows.
     pub fn device_count(&self) -> Option<usize> {
         self.replicas.checked_mul(self.partitions).filter(|&count| count <= MOST_DEVICES)
     }
 
-    /// The bytes for the plugin, if the options make sense for devices of these ids. `of` is whose devices, for messages.
-    pub(crate) fn encode(&self, ids: &[i64], of: &str) -> Result<Vec<u8>> {
+    /// Encodes the options for the plugin, if they are valid for devices with these ids. `owner` names the owner of the
+    /// devices in messages.
+    pub(crate) fn encode(&self, ids: &[i64], owner: &str) -> Result<Vec<u8>> {
         if self.replicas == 0 || self.partitions == 0 {
             return Err(Error::invalid(format!(
                 "compile options ask for {} replicas and {} partitions; each must be at least 1",
@@ -141,7 +142,7 @@ impl CompileOptions {
         let count = self.device_count().unwrap_or(usize::MAX);
         if count > ids.len() {
             return Err(Error::invalid(format!(
-                "compile options ask for {} replicas times {} partitions, but the {of} has {} devices",
+                "compile options ask for {} replicas times {} partitions, but the {owner} has {} devices",
                 self.replicas,
                 self.partitions,
                 ids.len()
@@ -175,7 +176,7 @@ impl CompileOptions {
         Ok(options.encode_to_vec())
     }
 
-    fn encode_assignment(&self, rows: &[Vec<i32>], ids: &[i64], of: &str) -> Result<DeviceAssignmentProto> {
+    fn encode_assignment(&self, rows: &[Vec<i32>], ids: &[i64], owner: &str) -> Result<DeviceAssignmentProto> {
         if rows.len() != self.replicas || rows.iter().any(|row| row.len() != self.partitions) {
             return Err(Error::invalid(format!(
                 "the device assignment has {} rows of {:?} devices; there must be a row for each of {} replicas, with a \
@@ -186,14 +187,14 @@ impl CompileOptions {
                 self.partitions
             )));
         }
-        let mut seen = std::collections::BTreeSet::new();
+        let mut used = std::collections::BTreeSet::new();
         for &id in rows.iter().flatten() {
             if !ids.contains(&i64::from(id)) {
                 return Err(Error::invalid(format!(
-                    "the device assignment names device {id}; the {of}'s devices are {ids:?}"
+                    "the device assignment names device {id}; the {owner}'s devices are {ids:?}"
                 )));
             }
-            if !seen.insert(id) {
+            if !used.insert(id) {
                 return Err(Error::invalid(format!("the device assignment names device {id} twice")));
             }
         }
@@ -210,7 +211,7 @@ impl CompileOptions {
 }
 
 fn encode_flag(name: &str, value: &Value) -> Result<OptionOverrideProto> {
-    // Plugins divide by these, and a string serves as a number, too.
+    // Plugins divide by these, and they also accept a string as a number.
     let number = match value {
         Value::Int(value) => Some(*value),
         Value::String(value) => value.trim().parse().ok(),
@@ -231,7 +232,7 @@ fn encode_flag(name: &str, value: &Value) -> Result<OptionOverrideProto> {
     Ok(OptionOverrideProto { value: Some(value) })
 }
 
-// XLA's messages, with only the fields that are set here.
+// XLA's messages, with only the fields that this crate sets.
 
 #[derive(Clone, PartialEq, Message)]
 struct CompileOptionsProto {
@@ -300,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_options_are_the_bytes_known_to_work() {
+    fn the_default_options_are_the_bytes_known_to_work() {
         let bytes = CompileOptions::new().shardy(false).encode(&[0], "client").unwrap();
         assert_eq!(bytes, [0x1a, 4, 0x20, 1, 0x28, 1]);
     }
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_assignment_is_turned_on_its_side() {
+    fn the_assignment_is_transposed() {
         let options = CompileOptions::new().replicas(2).partitions(3).device_assignment([vec![0, 1, 2], vec![3, 4, 5]]);
         let bytes = options.encode(&[0, 1, 2, 3, 4, 5], "client").unwrap();
         let build = CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn effort_is_spelled_as_the_compiler_does() {
+    fn effort_has_the_compilers_numbers() {
         let options = CompileOptions::new().optimization(Effort::O1).memory_fitting(Effort::O3);
         let bytes = options.encode(&[0], "client").unwrap();
         let build = CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_cannot_be_are_refused() {
+    fn invalid_options_are_refused() {
         let check = |options: CompileOptions, expected: &str| {
             let error = options.encode(&[0, 1], "client").unwrap_err();
             assert!(error.is_usage());

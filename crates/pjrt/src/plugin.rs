@@ -1,4 +1,4 @@
-//! A loaded PJRT plugin. It opens the shared object and asks it who it is; running programs is the client's matter.
+//! A loaded PJRT plugin: opens the shared object and reads its properties. Not here: running programs (`client`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString};
@@ -17,13 +17,13 @@ use crate::error::{Error, Kind, Result};
 use crate::value::{Value, read_named};
 use crate::{elf, environment, fetch, starting};
 
-/// The oldest minor version whose struct layouts are those written down in `abi`.
+/// The oldest minor version whose struct layouts match those in `abi`.
 pub(crate) const OLDEST_MINOR: i32 = 81;
 
 /// The version of the PJRT C API that a plugin was compiled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApiVersion {
-    /// Changes when old callers break.
+    /// Changes with incompatible changes of the API.
     pub major: i32,
     /// Grows with each addition.
     pub minor: i32,
@@ -35,7 +35,7 @@ impl fmt::Display for ApiVersion {
     }
 }
 
-/// A PJRT plugin: the shared object that knows one kind of device. Clones are the same plugin.
+/// A PJRT plugin: the shared object for one kind of device. Clones are the same plugin.
 ///
 /// ```
 /// use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
@@ -51,14 +51,14 @@ pub struct Plugin(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     api: Api,
-    /// The file as it was when it was loaded.
+    /// The file's stamp when it was loaded.
     stamp: Stamp,
     identity: OnceLock<String>,
     /// Held while the file is hashed.
     hashing: Mutex<()>,
 }
 
-/// What tells a file from one that has taken its place, without reading it: length, time of change, number.
+/// Detects that a file was replaced without reading it: length, time of change, inode number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     len: u64,
@@ -73,20 +73,21 @@ impl Stamp {
 }
 
 impl Plugin {
-    /// Loads a plugin from its shared object. The same file loaded again is the same plugin; it is never unloaded.
+    /// Loads a plugin from its shared object. Loading the same file again returns the same plugin. It is never
+    /// unloaded.
     ///
-    /// The first load of a process also readies the process: it sets `TF_CPP_MIN_LOG_LEVEL` to 3 (plugins print each
-    /// error a second time otherwise) and, where there is no TPU, the variables that keep libtpu from searching for
-    /// one; variables that are set already are left alone. The first load should come before other threads use the
-    /// environment: foreign (C) code that reads a variable while this sets one is a race that cannot be prevented here.
+    /// The first load of a process prepares the environment. It sets `TF_CPP_MIN_LOG_LEVEL` to 3, because plugins
+    /// otherwise print each error a second time. On machines without a TPU, it also sets the variables that keep libtpu
+    /// from searching for one. Existing variables are not changed. Call it before other threads use the environment: it
+    /// cannot prevent a race with foreign (C) code that reads a variable at the same time.
     ///
-    /// A non-empty `XLA_FLAGS` is refused, because an unknown flag in it ends the process; use
+    /// A non-empty `XLA_FLAGS` is rejected, because an unknown flag in it ends the process; use
     /// [`CompileOptions::override_flag`](crate::CompileOptions::override_flag).
     ///
-    /// If an earlier process did not exit but crashed or was killed while it started a plugin that Fulmen had
-    /// [fetched](crate::fetch), the file is verified first; one that turns out to be damaged is fetched again.
+    /// If an earlier process crashed or was killed while it started a plugin that Fulmen had
+    /// [downloaded](crate::fetch), the file is verified first. If it is damaged, it is downloaded again.
     ///
-    /// Loading runs the file's code: load only files that you trust as you would a program.
+    /// Loading runs the file's code: load only files that you trust like a program.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         static LOADED: Mutex<Option<HashMap<(u64, u64), Plugin>>> = Mutex::new(None);
 
@@ -104,7 +105,7 @@ impl Plugin {
         let (key, stamp) = (file_number(&metadata), Stamp::new(&metadata));
         let plugin =
             Self(Arc::new(Inner { api, path: real, stamp, identity: OnceLock::new(), hashing: Mutex::new(()) }));
-        // SAFETY: this function takes nothing.
+        // SAFETY: this function has no arguments.
         unsafe { plugin.api().call(&mut PJRT_Plugin_Initialize_Args::new()) }
             .map_err(|error| error.during(format_args!("starting the plugin {}", plugin.path().display())))?;
         loaded.insert(key, plugin.clone());
@@ -115,39 +116,39 @@ impl Plugin {
         self.0.api
     }
 
-    /// Where the plugin was loaded from, without links.
+    /// The path that the plugin was loaded from, without links.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// The version of the C API that it speaks.
+    /// The version of the C API that the plugin supports.
     pub fn api_version(&self) -> ApiVersion {
         version(self.0.api)
     }
 
-    /// What the plugin tells of itself, such as `stablehlo_current_version`.
+    /// The attributes that the plugin reports, such as `stablehlo_current_version`.
     pub fn attributes(&self) -> Result<BTreeMap<String, Value>> {
         let mut args = PJRT_Plugin_Attributes_Args::new();
-        // SAFETY: this function only answers, and what it answers lives as long as the process.
+        // SAFETY: this function only returns data, which lives as long as the process.
         unsafe {
             self.api().call(&mut args)?;
             read_named(args.attributes, args.num_attributes)
         }
     }
 
-    /// A name for exactly this file, for deciding whether a stored executable is this plugin's: the SHA-256 of the file,
-    /// found out at the first call. That fails if the file has been replaced since it was loaded.
+    /// The SHA-256 of the plugin's file, which identifies the plugin of a stored executable. The first call computes
+    /// it. It fails if the file has been replaced since it was loaded.
     pub fn identity(&self) -> Result<&str> {
         if let Some(identity) = self.0.identity.get() {
             return Ok(identity);
         }
-        // Two threads that ask at once hash the file once.
+        // If two threads call this at once, the file is hashed once.
         let _hashing = self.0.hashing.lock();
         if let Some(identity) = self.0.identity.get() {
             return Ok(identity);
         }
         let digest = crate::hash::of_file(self.path())?;
-        // Looked at after reading, so that it also covers the time of reading.
+        // Checked after reading, to include changes while reading.
         let unchanged = self.path().metadata().is_ok_and(|metadata| Stamp::new(&metadata) == self.0.stamp);
         if !unchanged {
             return Err(Error::new(
@@ -161,19 +162,19 @@ impl Plugin {
         Ok(self.0.identity.get_or_init(|| digest))
     }
 
-    /// The identity and the state that the file has now, to be kept for [`Plugin::recall_identity`].
+    /// The identity and the current state of the file, to be stored for [`Plugin::recall_identity`].
     pub(crate) fn identity_record(&self) -> Result<String> {
         Ok(format!("{}\n{}\n", self.identity()?, file_state(&look_at(self.path())?)))
     }
 
-    /// Takes the identity from a file that has an [`identity_record`](Plugin::identity_record), if the plugin's file has
-    /// not changed since; says whether the file has the record of this plugin.
+    /// Reads the identity from a file with an [`identity_record`](Plugin::identity_record), if the plugin's file has
+    /// not changed since. Returns whether the record is valid for this plugin.
     pub(crate) fn recall_identity(&self, record: &Path) -> bool {
         let state = look_at(self.path()).ok().filter(|metadata| Stamp::new(metadata) == self.0.stamp);
         let (Some(metadata), Ok(text)) = (state, std::fs::read_to_string(record)) else { return false };
         let Some((identity, state)) = text.split_once('\n') else { return false };
-        let whole = identity.len() == 64 && identity.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let unchanged = whole && state.trim_end() == file_state(&metadata);
+        let is_digest = identity.len() == 64 && identity.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let unchanged = is_digest && state.trim_end() == file_state(&metadata);
         unchanged && self.0.identity.get_or_init(|| identity.to_owned()) == identity
     }
 
@@ -193,7 +194,7 @@ fn version(api: Api) -> ApiVersion {
     ApiVersion { major, minor }
 }
 
-/// The version that a plugin speaks, if it is one that can be used. The plugin is opened for this, but not started.
+/// The API version of a plugin file, if it is supported. The plugin is opened for this, but not started.
 pub(crate) fn version_of(path: &Path) -> Result<ApiVersion> {
     let real = path
         .canonicalize()
@@ -202,15 +203,15 @@ pub(crate) fn version_of(path: &Path) -> Result<ApiVersion> {
 }
 
 fn look_at(path: &Path) -> Result<Metadata> {
-    path.metadata().map_err(|error| Error::io(format!("cannot look at {}", path.display()), error))
+    path.metadata().map_err(|error| Error::io(format!("cannot read the metadata of {}", path.display()), error))
 }
 
-/// What makes a file the same file under all its names.
+/// Identifies a file under all its names.
 fn file_number(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// What differs once a file's content has changed, in one line. Programs cannot set the time of change.
+/// One line that changes when a file's content changes. Programs cannot set the time of change.
 fn file_state(metadata: &Metadata) -> String {
     format!(
         "{} bytes, modified {}.{:09}, changed {}.{:09}, file {} of device {}",
@@ -224,8 +225,8 @@ fn file_state(metadata: &Metadata) -> String {
     )
 }
 
-/// Opens a plugin that can be used, and gives what its file was just before. One that was fetched and is found to be
-/// damaged is fetched again.
+/// Opens a usable plugin, and returns the metadata of its file from just before. A damaged file that Fulmen downloaded
+/// is downloaded again.
 fn open_whole(path: &Path) -> Result<(Api, Metadata)> {
     let attempt = || -> Result<(Api, Metadata)> {
         elf::check(path)?;
@@ -257,13 +258,13 @@ fn check_version(path: &Path, api: Api) -> Result<()> {
     ))
 }
 
-/// Opens the shared object and asks for its table of functions.
+/// Opens the shared object, and calls its `GetPjrtApi`.
 fn open(path: &Path) -> Result<Api> {
     let not_a_plugin = |why: String| {
         Error::new(Kind::NotAPlugin, format!("{} cannot be used as a PJRT plugin: {why}", path.display()))
     };
     let c_path = CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| Error::invalid(format!("the path {} has a NUL in it", path.display())))?;
+        .map_err(|_| Error::invalid(format!("the path {} contains a NUL character", path.display())))?;
     // SAFETY: the path is a C string. The file's constructors run here; the caller chose the file.
     let library = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
@@ -272,30 +273,30 @@ fn open(path: &Path) -> Result<Api> {
     // SAFETY: the library is open and is never closed.
     let symbol = unsafe { libc::dlsym(library, c"GetPjrtApi".as_ptr()) };
     if symbol.is_null() {
-        return Err(not_a_plugin("it is a shared object but no PJRT plugin: it has no GetPjrtApi".to_owned()));
+        return Err(not_a_plugin("it is a shared object but not a PJRT plugin: it has no GetPjrtApi".to_owned()));
     }
-    // SAFETY: the header gives a function of this name this type.
+    // SAFETY: the header defines this type for the function with this name.
     let get: unsafe extern "C-unwind" fn() -> *const PJRT_Api = unsafe { std::mem::transmute(symbol) };
-    // SAFETY: it takes nothing.
+    // SAFETY: it has no arguments.
     let table = guarded("GetPjrtApi", || unsafe { get() });
     if table.is_null() {
-        return Err(not_a_plugin("its GetPjrtApi gave nothing".to_owned()));
+        return Err(not_a_plugin("its GetPjrtApi returned null".to_owned()));
     }
     // SAFETY: every version's table starts with its own size.
     let size = unsafe { std::ptr::addr_of!((*table).struct_size).read() };
     if size < size_of::<PJRT_Api>() {
-        return Err(not_a_plugin(format!("its table of functions has {size} bytes, too few to hold a version")));
+        return Err(not_a_plugin(format!("its table of functions has {size} bytes, too few for a version")));
     }
-    // SAFETY: the table came from GetPjrtApi and belongs to a library that stays.
+    // SAFETY: GetPjrtApi returned the table, and its library is never unloaded.
     Ok(unsafe { Api::new(table) })
 }
 
-/// What went wrong in this thread's last call of a dl function.
+/// The error of this thread's last call of a dl function.
 pub(crate) fn loader_error() -> String {
-    // SAFETY: dlerror gives null or a C string that stays until this thread's next call of a dl function.
+    // SAFETY: dlerror returns null, or a C string that lives until this thread's next call of a dl function.
     let message = unsafe { libc::dlerror() };
     if message.is_null() {
-        return "no reason given".to_owned();
+        return "the loader gives no reason".to_owned();
     }
     // SAFETY: as above.
     unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()

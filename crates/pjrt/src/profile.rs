@@ -1,7 +1,6 @@
-//! What a plugin records of its devices, by its profiler extension. Of the plugins that are known here libtpu has it, those for
-//! CPUs have not.
+//! Profiles from a plugin's profiler extension. libtpu has the extension; the known CPU plugins do not.
 //!
-//! Not here: reading what was recorded. TensorBoard's profile plugin (XProf) shows it.
+//! Not here: reading a profile. TensorBoard's profile plugin (XProf) shows it.
 
 use std::fmt;
 use std::ptr::{self, NonNull};
@@ -13,28 +12,28 @@ use crate::api::{guarded, list, non_null, text};
 use crate::error::{Error, Kind, Result};
 use crate::plugin::Plugin;
 
-/// `tensorflow.ProfileOptions`, as far as it is set here.
+/// `tensorflow.ProfileOptions`, with only the fields that this crate sets.
 #[derive(Clone, PartialEq, Message)]
 struct ProfileOptions {
     #[prost(uint32, tag = "2")]
     host_tracer_level: u32,
     #[prost(uint32, tag = "3")]
     device_tracer_level: u32,
-    /// From version 1 on the other fields count as they are.
+    /// From version 1 on, the plugin uses the other fields as they are.
     #[prost(uint32, tag = "5")]
     version: u32,
     #[prost(bool, tag = "7")]
     enable_hlo_proto: bool,
 }
 
-/// `tensorflow.profiler.XSpace`, whose planes are not read here.
+/// `tensorflow.profiler.XSpace`, without decoding its planes.
 #[derive(Clone, PartialEq, Message)]
 struct XSpace {
     #[prost(bytes = "vec", repeated, tag = "1")]
     planes: Vec<Vec<u8>>,
 }
 
-/// A plugin that records what its devices do, until [`Profile::finish`]. Dropping it ends that too.
+/// A running profile of a plugin's devices. [`Profile::finish`] ends it. Dropping it ends it, too.
 ///
 /// ```no_run
 /// use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
@@ -52,15 +51,15 @@ pub struct Profile {
 }
 
 impl Plugin {
-    /// Begins to record what the devices of this process do.
+    /// Starts a profile of this process's devices.
     ///
     /// # Errors
-    /// The plugin has no profiler ([unsupported](Error::is_unsupported)); what the plugin says, when it records already for
-    /// instance.
+    /// The plugin has no profiler ([unsupported](Error::is_unsupported)); the plugin's own errors, for example if a
+    /// profile is already running.
     pub fn start_profile(&self) -> Result<Profile> {
-        // SAFETY: this is what the header lays out for this kind.
+        // SAFETY: this is the header's layout for this kind.
         let extension = unsafe { self.api().extension::<PJRT_Profiler_Extension>(PJRT_EXTENSION_TYPE_PROFILER) };
-        // SAFETY: the plugin's table stays as long as the plugin, which is never unloaded.
+        // SAFETY: the plugin's table lives as long as the plugin, which is never unloaded.
         let table = extension.and_then(|extension| unsafe { extension.profiler_api.as_ref() });
         let table = table.filter(|table| table.struct_size >= size_of::<PLUGIN_Profiler_Api>());
         let table = table.ok_or_else(|| {
@@ -72,7 +71,7 @@ impl Plugin {
 
 impl Profile {
     fn start(table: &'static PLUGIN_Profiler_Api) -> Result<Profile> {
-        // What XLA's own programs ask for.
+        // The options that XLA's own programs use.
         let options =
             ProfileOptions { host_tracer_level: 2, device_tracer_level: 1, version: 1, enable_hlo_proto: true };
         let options = options.encode_to_vec();
@@ -91,7 +90,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Calls a function that takes the profiler alone.
+    /// Calls a function whose only argument is the profiler.
     fn with_profiler(
         &self,
         name: &'static str,
@@ -104,16 +103,16 @@ impl Profile {
     }
 
     fn stop(&mut self) -> Result<()> {
-        match std::mem::take(&mut self.running) {
-            true => self.with_profiler("PLUGIN_Profiler_Stop", self.table.stop),
-            false => Ok(()),
+        if !std::mem::take(&mut self.running) {
+            return Ok(());
         }
+        self.with_profiler("PLUGIN_Profiler_Stop", self.table.stop)
     }
 
-    /// Ends the recording and gives it: a serialized `XSpace`, the content of a file `HOST.xplane.pb`.
+    /// Ends the profile and returns it: a serialized `XSpace`, the content of a file `HOST.xplane.pb`.
     ///
     /// # Errors
-    /// What the plugin says; data that is not an `XSpace`.
+    /// The plugin's own errors; data that is not an `XSpace`.
     pub fn finish(mut self) -> Result<Vec<u8>> {
         self.stop()?;
         let mut args = PLUGIN_Profiler_CollectData_Args {
@@ -127,7 +126,8 @@ impl Profile {
             unsafe { call(self.table, "PLUGIN_Profiler_CollectData", self.table.collect_data, args) }
         };
         collect(&mut args)?;
-        // The header says that a first call tells the size alone. XLA's own profilers, libtpu's too, give a buffer of theirs.
+        // The header says that a first call only returns the size. XLA's own profilers, including libtpu's, return
+        // their own buffer.
         let mut bytes = if args.buffer.is_null() {
             let mut bytes = vec![0; args.buffer_size_in_bytes];
             args.buffer = bytes.as_mut_ptr();
@@ -137,7 +137,7 @@ impl Profile {
             // SAFETY: the plugin owns the buffer until the profiler is destroyed.
             unsafe { list(args.buffer.cast_const(), args.buffer_size_in_bytes) }.to_vec()
         };
-        // Some versions of XLA end their data with a zero, which belongs to no field.
+        // Some versions of XLA append a zero to the data, which belongs to no field.
         if bytes.last() == Some(&0) && XSpace::decode(&bytes[..]).is_err() {
             bytes.pop();
         }
@@ -149,7 +149,7 @@ impl Profile {
 
 impl Drop for Profile {
     fn drop(&mut self) {
-        // There is nothing to be done about a failure here.
+        // A failure cannot be reported here.
         let _ = self.stop();
         let _ = self.with_profiler("PLUGIN_Profiler_Destroy", self.table.destroy);
     }
@@ -164,7 +164,7 @@ impl fmt::Debug for Profile {
 /// Calls a function of the table.
 ///
 /// # Safety
-/// Every pointer in `args` must be what the header asks of it.
+/// Every pointer in `args` must be valid as the header requires.
 unsafe fn call<A>(
     table: &PLUGIN_Profiler_Api,
     name: &'static str,
@@ -191,14 +191,14 @@ unsafe fn call<A>(
         guarded("PLUGIN_Profiler_Error_Message", || unsafe { function(&mut message) });
     }
     // SAFETY: the message lives as long as the error.
-    let said = unsafe { text(message.message, message.message_size) };
+    let description = unsafe { text(message.message, message.message_size) };
     if let Some(function) = table.error_destroy {
         let struct_size = size_of::<PLUGIN_Profiler_Error_Destroy_Args>();
         let mut args = PLUGIN_Profiler_Error_Destroy_Args { struct_size, private: ptr::null_mut(), error };
-        // SAFETY: the error is ours and is not used after this.
+        // SAFETY: we own the error, and do not use it afterwards.
         guarded("PLUGIN_Profiler_Error_Destroy", || unsafe { function(&mut args) });
     }
-    Err(Error::new(Kind::Plugin(PJRT_Error_Code::UNKNOWN), format!("{name}: {}", said.trim_end())))
+    Err(Error::new(Kind::Plugin(PJRT_Error_Code::UNKNOWN), format!("{name}: {}", description.trim_end())))
 }
 
 #[cfg(test)]
@@ -209,9 +209,9 @@ mod tests {
 
     use super::*;
 
-    /// What the profiler below was asked for.
+    /// The calls of the profiler below.
     static CALLS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    /// A plane, and the zero that some versions of XLA put behind.
+    /// A plane, followed by the zero that some versions of XLA append.
     static DATA: [u8; 5] = [0x0a, 0x02, 0x08, 0x07, 0];
     static FAILURE: &[u8] = b"another profile is being recorded";
 
@@ -221,7 +221,7 @@ mod tests {
     }
 
     unsafe extern "C-unwind" fn create(args: *mut PLUGIN_Profiler_Create_Args) -> *mut PLUGIN_Profiler_Error {
-        // SAFETY: the caller's arguments are whole.
+        // SAFETY: the caller's arguments are valid.
         let args = unsafe { &mut *args };
         // SAFETY: as above.
         let options = unsafe { list(args.options.cast::<u8>(), args.options_size) };
@@ -246,14 +246,14 @@ mod tests {
     }
 
     unsafe extern "C-unwind" fn collect(args: *mut PLUGIN_Profiler_CollectData_Args) -> *mut PLUGIN_Profiler_Error {
-        // SAFETY: the caller's arguments are whole.
+        // SAFETY: the caller's arguments are valid.
         let args = unsafe { &mut *args };
         (args.buffer, args.buffer_size_in_bytes) = (DATA.as_ptr().cast_mut(), DATA.len());
         done("collect")
     }
 
     unsafe extern "C-unwind" fn message(args: *mut PLUGIN_Profiler_Error_Message_Args) {
-        // SAFETY: the caller's arguments are whole.
+        // SAFETY: the caller's arguments are valid.
         let args = unsafe { &mut *args };
         (args.message, args.message_size) = (FAILURE.as_ptr().cast::<c_char>(), FAILURE.len());
     }
@@ -277,7 +277,7 @@ mod tests {
         }))
     }
 
-    /// One test, as both halves share the list of calls.
+    /// One test, because both halves share the list of calls.
     #[test]
     fn a_profile_is_created_started_stopped_collected_and_destroyed() {
         let bytes = Profile::start(table(Some(start))).unwrap().finish().unwrap();

@@ -1,15 +1,15 @@
-//! A look at a program's text for what is known to end a plugin's process. It is not a parser and judges nothing else: what
-//! is merely wrong, the plugin answers with an error and the place.
+//! Checks a program's text for constructs that are known to end a plugin's process. It is not a parser and checks
+//! nothing else: for other mistakes, the plugin returns an error with the position.
 
 use crate::abi::PJRT_Program;
 use crate::error::{Error, Result};
 use crate::options::CompileOptions;
 
-/// The program as the plugin takes it. The result points into `mlir`.
+/// The program as a plugin's argument. The result points into `mlir`.
 pub(crate) fn as_mlir(mlir: &str) -> PJRT_Program {
     const FORMAT: &str = "mlir";
     let mut program = PJRT_Program::new();
-    // The plugin only reads it; the header's struct serves for programs that come out, too.
+    // The plugin only reads it; the header uses the same struct for programs that a plugin returns.
     program.code = mlir.as_ptr().cast_mut().cast();
     program.code_size = mlir.len();
     program.format = FORMAT.as_ptr().cast();
@@ -17,20 +17,20 @@ pub(crate) fn as_mlir(mlir: &str) -> PJRT_Program {
     program
 }
 
-/// How deep brackets may nest. Plugins' parsers use the stack for each; programs use a dozen.
+/// The maximum depth of nested brackets. Plugins' parsers use the stack for each level; programs have about a dozen.
 const DEEPEST: usize = 256;
 
-/// Refuses what would end the process of one plugin or another, or stop it for ever: bytecode, NUL bytes, unbounded
-/// dynamic dimensions, brackets nested too deep, infeed and outfeed, and replica groups or source and target pairs of
-/// more devices than the program is compiled for.
+/// Rejects programs that would end or block the process of some plugin: bytecode, NUL bytes, unbounded dynamic
+/// dimensions, deeply nested brackets, infeed and outfeed, and replica groups or source-target pairs with more devices
+/// than the program is compiled for.
 pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
     if mlir.trim().is_empty() {
         return Err(Error::invalid("the program is empty"));
     }
-    if let Some(at) = mlir.find('\0') {
-        return Err(Error::invalid(format!("the program has a NUL byte at {at}; only MLIR text is taken")));
+    if let Some(position) = mlir.find('\0') {
+        return Err(Error::invalid(format!("the program has a NUL byte at {position}; only MLIR text is accepted")));
     }
-    // A `&str` cannot hold the magic number itself, but it may hold what a lossy conversion made of it.
+    // A `&str` cannot hold the magic number itself, but it may hold the result of a lossy conversion.
     if mlir.starts_with("ML\u{fffd}R") || mlir.starts_with("MLïR") {
         return Err(Error::invalid(
             "the program is MLIR bytecode, and damaged bytecode would end the process; pass the program as text",
@@ -50,7 +50,7 @@ pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
                 check_devices(name, word.after, devices)
             }
             Text::Bare(name) if is_feed(name) => Err(feed(name)),
-            // In quotes it is an operation only where one may stand; a location may be called anything.
+            // In quotes, it is an operation only where an operation may appear; a location can have any name.
             Text::Quoted(name) if is_feed(name) && word.after.starts_with('(') && !b"([,".contains(&word.before) => {
                 Err(feed(name))
             }
@@ -70,17 +70,17 @@ fn is_feed(name: &str) -> bool {
 }
 
 fn feed(name: &str) -> String {
-    format!("{name} would wait for ever, as nothing here feeds a running program; use arguments and results instead")
+    format!("{name} would wait forever, because Fulmen does not feed running programs; use arguments and results")
 }
 
-/// `after` is what follows `tensor`: `<?x4xf32, #stablehlo.bounds<8, ?>>`. A `?` among the bounds stands for a dimension
-/// that is a number itself.
+/// `after` is the text after `tensor`: `<?x4xf32, #stablehlo.bounds<8, ?>>`. A `?` in the bounds is for a dimension
+/// that is a number.
 fn check_dims(after: &str) -> Result<(), String> {
     let Some(inside) = after.strip_prefix('<') else { return Ok(()) };
     let inside = &inside[..closing(inside)];
     let (shape, encoding) = inside.split_once(',').unwrap_or((inside, ""));
     let unknown = shape.matches('?').count();
-    // A comment could hide where the shape ends.
+    // A comment could hide the end of the shape.
     let commented = inside.contains("//") && inside.contains('?');
     if unknown == 0 && !commented {
         return Ok(());
@@ -101,26 +101,25 @@ fn check_dims(after: &str) -> Result<(), String> {
     Err(format!("tensor<{shown}> has a dimension of unknown length; every dimension must be a number"))
 }
 
-/// Where the angle bracket that was open before `text` is closed; its end if nowhere.
+/// The position where the angle bracket that was open before `text` is closed, or the end of the text.
 fn closing(text: &str) -> usize {
     let mut depth = 1;
     let mut before = 0;
-    for (at, byte) in text.bytes().enumerate() {
+    for (position, byte) in text.bytes().enumerate() {
         match byte {
             b'<' => depth += 1,
             b'>' if before != b'-' => depth -= 1,
             _ => {}
         }
         if depth == 0 {
-            return at;
+            return position;
         }
         before = byte;
     }
     text.len()
 }
 
-/// `after` is what follows `name`: `= dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`, or another form that is left to the
-/// plugin.
+/// `after` is the text after `name`: `= dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`. Other forms are left to the plugin.
 fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
     let literal = after
         .strip_prefix('=')
@@ -134,10 +133,10 @@ fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
         ))
     };
     let groups = name == "replica_groups";
-    // An id may be raw bytes in quotes; then only its type can be checked.
+    // An id may be raw bytes in quotes. Then only the type can be checked.
     if !values.contains('"') {
         let ids = values.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter_map(number);
-        // -1 fills up groups of unequal size.
+        // -1 pads groups of unequal size.
         let wrong = ids.filter(|&id| id >= i128::from(devices) || (id < 0 && !(groups && id == -1)));
         if let Some(id) = wrong.max() {
             return refuse(format!("name device {id}"));
@@ -160,7 +159,7 @@ fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
     }
 }
 
-/// An integer as MLIR writes it.
+/// An integer in MLIR syntax.
 fn number(text: &str) -> Option<i128> {
     match text.strip_prefix("0x") {
         Some(digits) => i128::from_str_radix(digits, 16).ok(),
@@ -168,7 +167,7 @@ fn number(text: &str) -> Option<i128> {
     }
 }
 
-/// The text after its blanks and comments.
+/// The text without leading blanks and comments.
 fn blanks(mut text: &str) -> &str {
     loop {
         text = text.trim_start();
@@ -179,86 +178,86 @@ fn blanks(mut text: &str) -> &str {
     }
 }
 
-fn line(text: &str, at: usize) -> usize {
-    text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1
+fn line(text: &str, position: usize) -> usize {
+    text.as_bytes()[..position].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 
 enum Text<'a> {
-    /// A name other than a value's, symbol's, type's, attribute's or block's.
+    /// A name that is not a value, symbol, type, attribute or block.
     Bare(&'a str),
     /// The text between quotation marks.
     Quoted(&'a str),
-    /// No word, but a bracket too many.
+    /// Not a word: brackets are nested too deep.
     TooDeep,
 }
 
 struct Word<'a> {
     text: Text<'a>,
     start: usize,
-    /// The last character before it that is not a blank.
+    /// The last character before the word that is not a blank.
     before: u8,
-    /// What follows it after blanks and comments.
+    /// The text after the word, without blanks and comments.
     after: &'a str,
 }
 
-/// Finds words outside of comments, and counts the brackets that are open.
+/// Finds words outside of comments, and counts open brackets.
 struct Scanner<'a> {
     text: &'a str,
-    at: usize,
+    position: usize,
     before: u8,
     depth: usize,
 }
 
 impl<'a> Scanner<'a> {
     fn new(text: &'a str) -> Self {
-        Self { text, at: 0, before: 0, depth: 0 }
+        Self { text, position: 0, before: 0, depth: 0 }
     }
 
     fn next_word(&mut self) -> Option<Word<'a>> {
         let bytes = self.text.as_bytes();
-        let length = |from: usize, of: fn(u8) -> bool| {
-            let rest = &bytes[from..];
-            rest.iter().position(|&byte| !of(byte)).unwrap_or(rest.len())
+        let length = |begin: usize, is_part: fn(u8) -> bool| {
+            let rest = &bytes[begin..];
+            rest.iter().position(|&byte| !is_part(byte)).unwrap_or(rest.len())
         };
-        while let Some(&byte) = bytes.get(self.at) {
-            let (start, before) = (self.at, self.before);
-            let mut found = None;
-            self.at += 1;
+        while let Some(&byte) = bytes.get(self.position) {
+            let (start, before) = (self.position, self.before);
+            let mut text = None;
+            self.position += 1;
             match byte {
                 b'"' => {
-                    while let Some(&byte) = bytes.get(self.at) {
-                        self.at += if byte == b'\\' { 2 } else { 1 };
+                    while let Some(&byte) = bytes.get(self.position) {
+                        self.position += if byte == b'\\' { 2 } else { 1 };
                         if byte == b'"' {
                             break;
                         }
                     }
-                    found = self.text.get(start + 1..self.at.saturating_sub(1)).map(Text::Quoted);
+                    text = self.text.get(start + 1..self.position.saturating_sub(1)).map(Text::Quoted);
                 }
-                b'/' if bytes.get(self.at) == Some(&b'/') => {
-                    self.at += length(self.at, |byte| byte != b'\n');
+                b'/' if bytes.get(self.position) == Some(&b'/') => {
+                    self.position += length(self.position, |byte| byte != b'\n');
                     continue;
                 }
-                b'%' | b'@' | b'#' | b'!' | b'^' => self.at += length(self.at, in_name),
+                b'%' | b'@' | b'#' | b'!' | b'^' => self.position += length(self.position, in_name),
                 b'[' | b'(' | b'{' | b'<' => {
                     self.depth += 1;
                     if self.depth > DEEPEST {
-                        found = Some(Text::TooDeep);
+                        text = Some(Text::TooDeep);
                     }
                 }
                 // The arrow is not a bracket.
                 b'>' if bytes[..start].ends_with(b"-") => {}
                 b']' | b')' | b'}' | b'>' => self.depth = self.depth.saturating_sub(1),
                 b'a'..=b'z' | b'A'..=b'Z' | b'_' => {
-                    self.at += length(self.at, in_name);
-                    found = Some(Text::Bare(&self.text[start..self.at]));
+                    self.position += length(self.position, in_name);
+                    text = Some(Text::Bare(&self.text[start..self.position]));
                 }
                 _ => {}
             }
             if !byte.is_ascii_whitespace() {
                 self.before = byte;
             }
-            if let Some(text) = found {
-                let after = blanks(self.text.get(self.at..).unwrap_or(""));
+            if let Some(text) = text {
+                let after = blanks(self.text.get(self.position..).unwrap_or(""));
                 return Some(Word { text, start, before, after });
             }
         }
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_a_process_is_refused() {
+    fn programs_that_end_a_process_are_refused() {
         refused(" \n", "the program is empty");
         refused("module {\0}", "NUL byte at 8");
         refused(&String::from_utf8_lossy(b"ML\xefR\x01StableHLO"), "bytecode");
@@ -301,12 +300,12 @@ mod tests {
         refused("{\"source_target_pairs\" // x\n = dense <[[0, 0x1]]>}", "name device 1");
         refused("source_target_pairs = dense<[[-1, 0]]> : tensor<1x2xi64>", "name device -1");
         check(pairs, &CompileOptions::new().replicas(8)).unwrap();
-        // More pairs than devices times two is for the plugin to judge.
+        // The plugin checks that there are no more pairs than twice the devices.
         check("source_target_pairs = dense<[[0, 0]]> : tensor<1x2xi64>", &CompileOptions::new()).unwrap();
     }
 
     #[test]
-    fn dimensions_need_bounds_of_their_own() {
+    fn each_dynamic_dimension_needs_a_bound() {
         for dims in
             ["?x?xf32, #stablehlo.bounds<4, ?>", "?xf32, #stablehlo.bounds<?>", "?x4xf32, #stablehlo.bounds<?, 4>"]
         {
@@ -321,8 +320,8 @@ mod tests {
     }
 
     #[test]
-    fn what_would_wait_for_ever_is_refused() {
-        refused("%0 = stablehlo.infeed %t", "stablehlo.infeed would wait for ever");
+    fn infeed_and_outfeed_are_refused() {
+        refused("%0 = stablehlo.infeed %t", "stablehlo.infeed would wait forever");
         refused("{\n \"stablehlo.outfeed\"(%a, %t)", "line 2: stablehlo.outfeed would wait");
         refused("%0 = \"mhlo.infeed\" // x\n (%t)", "mhlo.infeed would wait");
         let one = CompileOptions::new();
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_well_is_let_through() {
+    fn valid_programs_are_accepted() {
         let four = CompileOptions::new().replicas(2).partitions(2);
         check("replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>", &four).unwrap();
         check("replica_groups = dense<[[0, 1, 2], [3, -1, -1]]> : tensor<2x3xi64>", &four).unwrap();

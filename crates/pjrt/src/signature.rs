@@ -1,5 +1,5 @@
-//! What a compiled program takes and gives, as the compiler itself says it. Of XLA's messages only the few fields that
-//! tell this are read.
+//! The arguments and results of a compiled program, as the compiler reports them. Only the required fields of XLA's
+//! messages are decoded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,21 +10,22 @@ use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
 use crate::hlo::proto::{HeaderWithConfig, Shape, TUPLE};
 
-/// What a compiled program takes and gives on each device. A program that is split over devices takes and gives parts.
+/// The arguments and results of a compiled program on each device. Those of a program that is split over devices are
+/// the parts on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// Its arguments.
+    /// The arguments.
     pub parameters: Vec<ArrayType>,
-    /// What it gives.
+    /// The results.
     pub outputs: Vec<ArrayType>,
-    /// For each parameter, whether its memory may be used for an output.
+    /// Whether the memory of each argument may be reused for a result.
     pub donated: Vec<bool>,
-    /// The outputs' types once more, shared by the buffers that hold them.
+    /// The types of the results again, shared by the buffers that hold them.
     shared_outputs: Vec<Arc<ArrayType>>,
 }
 
 impl Signature {
-    /// The part of a `HloModuleProtoWithConfig` that tells what the program takes and gives.
+    /// The part of a `HloModuleProtoWithConfig` with the signature.
     pub(crate) fn header(program: &[u8]) -> Result<HeaderWithConfig> {
         HeaderWithConfig::decode(program)
             .map_err(|error| Error::broken(format!("the plugin's optimized program cannot be read: {error}")))
@@ -34,7 +35,7 @@ impl Signature {
         let module = header.hlo_module.clone().unwrap_or_default();
         let shape = module
             .host_program_shape
-            .ok_or_else(|| Error::broken("the plugin's optimized program does not say what it takes and gives"))?;
+            .ok_or_else(|| Error::broken("the plugin's optimized program has no signature"))?;
         let parameters = arrays(&shape.parameters)?;
         let outputs = match shape.result {
             Some(result) if result.element_type == TUPLE => arrays(&result.tuple_shapes)?,
@@ -47,7 +48,9 @@ impl Signature {
         for number in aliases.chain(donors) {
             match usize::try_from(number).ok().and_then(|number| donated.get_mut(number)) {
                 Some(donated) => *donated = true,
-                None => return Err(Error::broken(format!("the program donates parameter {number}, which it lacks"))),
+                None => {
+                    return Err(Error::broken(format!("the program donates parameter {number}, which does not exist")));
+                }
             }
         }
         let shared_outputs = outputs.iter().cloned().map(Arc::new).collect();
@@ -82,7 +85,9 @@ fn arrays(shapes: &[Shape]) -> Result<Vec<ArrayType>> {
 
 fn array(shape: &Shape) -> Result<ArrayType> {
     if shape.is_dynamic_dimension.contains(&true) {
-        return Err(Error::broken("the program takes or gives an array of dynamic size; only static sizes can be run"));
+        return Err(Error::broken(
+            "an argument or a result of the program has a dynamic size; only static sizes are supported",
+        ));
     }
     let dims = shape
         .dimensions
@@ -138,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_an_error() {
+    fn invalid_signatures_are_errors() {
         let check = |bytes: &[u8], expected: &str| {
             let error = decode(bytes).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
         };
         check(b"\xff\xff", "cannot be read");
-        check(b"", "does not say what it takes and gives");
-        check(&module(&[], None, &[3], &[]), "donates parameter 3, which it lacks");
+        check(b"", "has no signature");
+        check(&module(&[], None, &[3], &[]), "donates parameter 3, which does not exist");
         check(&module(&[shape(17, &[], &[])], None, &[], &[]), "XLA type 17");
         check(&module(&[shape(11, &[-1], &[])], None, &[], &[]), "dimensions [-1]");
         let mut dynamic = shape(11, &[4], &[]);

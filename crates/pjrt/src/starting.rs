@@ -1,9 +1,9 @@
-//! Marks in the cache folder, by which a start sees that an earlier one ended the process: the plugin's file may be
-//! damaged. Whether it is, and what to do then, is `fetch`'s matter.
+//! Marks in the cache folder. They show that an earlier start of a plugin ended its process, so its file may be
+//! damaged. Not here: verifying and replacing the file (`fetch`).
 //!
-//! To hash 200 MB at every start would cost more than loading them does. So a process leaves a mark, a locked empty file,
-//! while it starts a plugin and for the first minute of using it. A mark without a lock is one of a process that ended
-//! in that time without exiting: it crashed, or was killed.
+//! Hashing 200 MB at every start would take longer than loading them. A process therefore leaves a mark, a locked empty
+//! file, while it starts a plugin and for the first minute of using it. A mark without a lock belongs to a process that
+//! ended in that time without exiting: it crashed or was killed.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -19,24 +19,25 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::{fetch, hash};
 
-/// What a damaged file does, it mostly does when it first compiles and runs.
-const FIRST_TIME: Duration = Duration::from_secs(60);
+/// Most effects of a damaged file show when it first compiles and runs a program.
+const TRIAL_PERIOD: Duration = Duration::from_secs(60);
 
-/// This process's marks, one for each plugin that it has started.
+/// The marks of this process, one for each started plugin.
 static MARKS: Mutex<Vec<Mark>> = Mutex::new(Vec::new());
-/// Whether there are any, which each run asks.
-static MARKED: AtomicBool = AtomicBool::new(false);
+/// Whether there are any marks. Each execution checks this.
+static HAS_MARKS: AtomicBool = AtomicBool::new(false);
 
 struct Mark {
     plugin: PathBuf,
     path: PathBuf,
     since: Instant,
-    /// Holds the lock, which goes with the process.
+    /// Holds the lock, which the system releases with the process.
     _file: File,
 }
 
-/// Is called before a plugin's file is opened. If an earlier start ended its process, verifies the file, and fetches a
-/// damaged one again. Only plugins that Fulmen fetched are verified: the right contents of others are not known.
+/// To be called before a plugin's file is opened. If an earlier start ended its process, it verifies the file, and
+/// downloads a damaged file again. Only plugins that Fulmen downloaded are verified: the right content of others is not
+/// known.
 pub(crate) fn begin(plugin: &Path) -> Result<()> {
     if !fetch::is_published(plugin) {
         return Ok(());
@@ -45,30 +46,30 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
     if marks.iter().any(|mark| mark.plugin == plugin) {
         return Ok(());
     }
-    // Where no mark can be made, a damaged file is not found out; the plugin is used all the same.
+    // If no mark can be created, a damaged file is not detected; the plugin is used all the same.
     let Some((place, path, file)) = places(plugin).into_iter().find_map(Place::mark) else { return Ok(()) };
     marks.push(Mark { plugin: plugin.to_owned(), path, since: Instant::now(), _file: file });
-    MARKED.store(true, Ordering::Relaxed);
+    HAS_MARKS.store(true, Ordering::Relaxed);
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the function takes nothing, does not unwind, and stays.
+        // SAFETY: the function has no arguments, does not unwind, and is never unloaded.
         unsafe { libc::atexit(at_exit) };
     });
-    let left = place.left_behind();
-    if !left.is_empty() {
+    let leftovers = place.left_behind();
+    if !leftovers.is_empty() {
         fetch::mend(plugin)?;
-        // Not before: if the file is damaged and stays so, the next start must know, too.
-        for path in left {
+        // Not earlier: if the file stays damaged, the next start must also know.
+        for path in leftovers {
             let _ = fs::remove_file(path);
         }
     }
     Ok(())
 }
 
-/// Is called when a program runs: after the first minute the marks are removed.
+/// To be called when a program runs: after the first minute, the marks are removed.
 pub(crate) fn running() {
-    if MARKED.load(Ordering::Relaxed) {
-        remove_marks(|mark| mark.since.elapsed() >= FIRST_TIME);
+    if HAS_MARKS.load(Ordering::Relaxed) {
+        remove_marks(|mark| mark.since.elapsed() >= TRIAL_PERIOD);
     }
 }
 
@@ -76,26 +77,26 @@ extern "C" fn at_exit() {
     remove_marks(|_| true);
 }
 
-fn remove_marks(which: impl Fn(&Mark) -> bool) {
+fn remove_marks(is_selected: impl Fn(&Mark) -> bool) {
     // A process that exits does not wait for a thread that holds the lock.
     let Some(mut marks) = MARKS.try_lock() else { return };
     marks.retain(|mark| {
-        let remove = which(mark);
+        let remove = is_selected(mark);
         if remove {
             let _ = fs::remove_file(&mark.path);
         }
         !remove
     });
-    MARKED.store(!marks.is_empty(), Ordering::Relaxed);
+    HAS_MARKS.store(!marks.is_empty(), Ordering::Relaxed);
 }
 
-/// A folder that marks of a plugin may be in, and what their names begin with.
+/// A folder for the marks of a plugin, and the prefix of their names.
 struct Place {
     folder: PathBuf,
     prefix: String,
 }
 
-/// The plugin's own folder, and for a cache that is read-only the folder for temporary files.
+/// The plugin's own folder and, for a read-only cache, the folder for temporary files.
 fn places(plugin: &Path) -> Vec<Place> {
     let name = hash::hex(&hash::of_bytes(plugin.as_os_str().as_bytes())[..8]);
     let own = plugin.parent().unwrap_or(Path::new("/")).to_owned();
@@ -106,8 +107,8 @@ fn places(plugin: &Path) -> Vec<Place> {
 }
 
 impl Place {
-    /// Makes a mark and locks it. A process that looks for marks between the two takes it for one left behind, which
-    /// costs that process a verification.
+    /// Creates a mark and locks it. If another process checks for marks between the two steps, it takes this one for a
+    /// leftover and verifies its file needlessly.
     fn mark(self) -> Option<(Self, PathBuf, File)> {
         let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
         let path = self.folder.join(format!("{}{}-{nanos}", self.prefix, process::id()));
@@ -119,7 +120,7 @@ impl Place {
         Some((self, path, file))
     }
 
-    /// Marks whose processes are gone.
+    /// Marks whose processes have ended.
     fn left_behind(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let marks =
@@ -143,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn only_marks_of_processes_that_are_gone_count() {
+    fn only_marks_of_ended_processes_count() {
         let folder = tempfile::tempdir().unwrap();
         let (_, _, mine) = place(folder.path()).mark().unwrap();
         let (_, gone, file) = place(folder.path()).mark().unwrap();
         assert!(place(folder.path()).left_behind().is_empty(), "both are locked");
-        // As when a process ends.
+        // Like the end of a process.
         drop(file);
         assert_eq!(place(folder.path()).left_behind(), [gone]);
         drop(mine);

@@ -1,4 +1,4 @@
-//! A set of devices as the compiler sees it, with or without the devices being there.
+//! A set of devices for the compiler. The devices need not be present.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::plugin::Plugin;
 use crate::program;
 use crate::value::{Value, check_create_options, read_named, write_named};
 
-/// A description of devices to compile for with [`Plugin::compile`]. libtpu makes one by name, with no TPU there:
+/// A description of devices to compile for with [`Plugin::compile`]. libtpu creates one from a name, without a TPU:
 ///
 /// ```no_run
 /// use fulmen_pjrt::{Plugin, CompileOptions, locate::{Platform, locate}};
@@ -37,7 +37,7 @@ pub struct Topology {
     devices: Vec<DeviceDescription>,
 }
 
-/// Who destroys the description.
+/// The owner that destroys the description.
 enum Owner {
     Us(Plugin),
     Client(Plugin, #[allow(dead_code, reason = "keeps the client open")] Arc<ClientInner>),
@@ -51,7 +51,7 @@ unsafe impl Sync for Topology {}
 impl Topology {
     fn by_name(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Self> {
         if name.trim().is_empty() {
-            // libtpu would take it for a v2.
+            // libtpu would interpret it as a v2.
             return Err(Error::invalid("the topology's name is empty; give one such as v5e:2x4"));
         }
         let mut args = PJRT_TopologyDescription_Create_Args::new();
@@ -60,7 +60,7 @@ impl Topology {
         let named = write_named(options);
         args.create_options = named.as_ptr();
         args.num_options = named.len();
-        // SAFETY: name and options live until after the call, and the plugin was initialised.
+        // SAFETY: the name and the options outlive the call, and the plugin is initialized.
         unsafe { plugin.api().call(&mut args) }.map_err(|error| {
             error.during(format_args!("describing the topology {name:?} with {}", plugin.path().display()))
         })?;
@@ -77,7 +77,7 @@ impl Topology {
     }
 
     fn read(raw: NonNull<PJRT_TopologyDescription>, owner: Owner) -> Result<Self> {
-        // Made first, so that an error below destroys what is ours.
+        // Created first, so that an error below destroys the description.
         let mut topology = Self {
             raw,
             owner,
@@ -96,7 +96,7 @@ impl Topology {
         attributes.topology = raw;
         let mut devices = PJRT_TopologyDescription_GetDeviceDescriptions_Args::new();
         devices.topology = raw;
-        // SAFETY: the topology is alive; what it answers lives as long as it and is copied at once.
+        // SAFETY: the topology is alive. Its data lives as long as it does, and is copied at once.
         unsafe {
             api.call(&mut name)?;
             topology.platform_name = text(name.platform_name, name.platform_name_size);
@@ -112,7 +112,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The plugin whose description this is.
+    /// The plugin that created the description.
     pub fn plugin(&self) -> &Plugin {
         match &self.owner {
             Owner::Us(plugin) | Owner::Client(plugin, _) => plugin,
@@ -131,17 +131,17 @@ impl Topology {
         self.plugin().is_same(plugin)
     }
 
-    /// The kind of device: `cpu`, `cuda`, `tpu`.
+    /// The kind of device: `cpu`, `cuda` or `tpu`.
     pub fn platform_name(&self) -> &str {
         &self.platform_name
     }
 
-    /// The version of the runtime under the plugin, in its own words.
+    /// The version of the plugin's runtime, as the plugin reports it.
     pub fn platform_version(&self) -> &str {
         &self.platform_version
     }
 
-    /// What else the plugin tells of it.
+    /// Further attributes that the plugin reports.
     pub fn attributes(&self) -> &BTreeMap<String, Value> {
         &self.attributes
     }
@@ -151,7 +151,7 @@ impl Topology {
         &self.devices
     }
 
-    /// A number for exactly this set of devices, where the plugin can make one.
+    /// The plugin's fingerprint of this set of devices, if it computes one.
     pub fn fingerprint(&self) -> Result<u64> {
         let mut args = PJRT_TopologyDescription_Fingerprint_Args::new();
         args.topology = self.raw.as_ptr();
@@ -160,11 +160,11 @@ impl Topology {
         Ok(args.fingerprint)
     }
 
-    /// The description as bytes of the plugin's own, where it can write them.
+    /// The description in the plugin's own format, if it supports serialization.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         let mut args = PJRT_TopologyDescription_Serialize_Args::new();
         args.topology = self.raw.as_ptr();
-        // SAFETY: the topology is alive. The bytes live until the deleter is called, which is done once.
+        // SAFETY: the topology is alive. The bytes live until the deleter is called, once.
         unsafe {
             self.api().call(&mut args)?;
             let bytes = list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size).to_vec();
@@ -177,22 +177,24 @@ impl Topology {
 }
 
 impl Plugin {
-    /// The description of devices that need not be here, such as `v5e:2x4` for libtpu, to compile for.
+    /// Describes devices to compile for, which need not be present, such as `v5e:2x4` for libtpu.
     pub fn topology(&self, name: &str) -> Result<Topology> {
         Topology::by_name(self, name, &[])
     }
 
-    /// As [`Plugin::topology`], with options of the plugin's own. libtpu takes `chip_config_name`: `megacore` makes one
-    /// device of the two cores of a v4 chip, which is how a v4 presents itself where it is real.
+    /// Like [`Plugin::topology`], with options of the plugin. libtpu has `chip_config_name`: `megacore` combines the
+    /// two cores of a v4 chip into one device, as a real v4 does.
     pub fn topology_with(&self, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
         check_create_options(options)?;
         Topology::by_name(self, name, options)
     }
 
-    /// Compiles a program for devices that need not be here.
+    /// Compiles a program for devices that need not be present.
     pub fn compile(&self, topology: &Topology, mlir: &str, options: &CompileOptions) -> Result<Executable> {
         if !topology.is_of(self) {
-            return Err(Error::invalid("the topology belongs to another plugin than the one asked to compile for it"));
+            return Err(Error::invalid(
+                "the topology belongs to another plugin; compile with the plugin that created it",
+            ));
         }
         program::check(mlir, options)?;
         let ids = topology.devices().iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
@@ -203,14 +205,14 @@ impl Plugin {
         args.program = &program;
         args.compile_options = options.as_ptr().cast();
         args.compile_options_size = options.len();
-        // SAFETY: program and options live until after the call; no client is given, as the header allows.
+        // SAFETY: the program and the options outlive the call. The header allows a call without a client.
         unsafe { self.api().call(&mut args) }.map_err(|error| error.during("compiling for a topology"))?;
         Executable::new(self.clone(), None, non_null(args.executable, "executable")?, None)
     }
 }
 
 impl Client {
-    /// The description of this client's devices, to compile for them without loading the program.
+    /// Describes this client's devices, to compile for them without loading the program.
     pub fn topology(&self) -> Result<Topology> {
         Topology::of_client(self)
     }
@@ -221,7 +223,7 @@ impl Drop for Topology {
         if let Owner::Us(plugin) = &self.owner {
             let mut args = PJRT_TopologyDescription_Destroy_Args::new();
             args.topology = self.raw.as_ptr();
-            // SAFETY: the topology is ours, and this is the end of it.
+            // SAFETY: we own the topology, and this is its last use.
             unsafe { plugin.api().destroy(&mut args) }
         }
     }

@@ -1,4 +1,4 @@
-//! Moving arrays between host and device, without waiting where that can be avoided.
+//! Transfers arrays between the host and devices, asynchronously where possible.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::host_buffer::HostBuffer;
 use crate::raw_event::RawEvent;
 
 impl Client {
-    /// Puts a copy of `bytes` on a device. They are the array's elements in row-major order, as in memory of the host.
-    /// They have been copied when this returns.
+    /// Copies `bytes` to a device. They are the elements of the array in row-major order, in the host's byte order.
+    /// When this returns, the bytes have been copied.
     ///
     /// ```
     /// # use fulmen_pjrt::{Plugin, ElementType, locate::{Platform, locate}};
@@ -40,16 +40,16 @@ impl Client {
         if bytes.len() != size {
             return Err(Error::invalid(format!("{} bytes were given for {array}, which has {size}", bytes.len())));
         }
-        // SAFETY: the bytes are as many as the array has, and the plugin copies them before it returns.
+        // SAFETY: the number of bytes is that of the array, and the plugin copies them before it returns.
         let (buffer, _done) =
             unsafe { self.send(bytes.as_ptr(), array, device, PJRT_HOST_BUFFER_IMMUTABLE_ONLY_DURING_CALL) }?;
         Ok(buffer)
     }
 
-    /// Lets a device read an array in place from `host`, starting at byte `offset`. A CPU takes it without a copy if the
-    /// offset is a multiple of 64; other devices copy it in the background.
+    /// Lets a device read an array in place from `host`, starting at byte `offset`. A CPU does not copy it if the
+    /// offset is a multiple of 64. Other devices copy it in the background.
     ///
-    /// `host` is held until the plugin needs it no more, so it cannot be freed or written to early.
+    /// `host` is held until the plugin no longer needs it, so it cannot be freed or written to early.
     pub fn buffer_from_shared(
         &self,
         host: &Arc<HostBuffer>,
@@ -62,21 +62,21 @@ impl Client {
         let size = array.size_in_bytes()?;
         let Some(bytes) = offset.checked_add(size).and_then(|end| host.get(offset..end)) else {
             return Err(Error::invalid(format!(
-                "{array} has {size} bytes, which at offset {offset} do not fit into a host buffer of {}",
+                "{array} has {size} bytes, which at offset {offset} do not fit into a host buffer of {} bytes",
                 host.len()
             )));
         };
         let kept = KeptAlive(Some(host.clone()));
-        // SAFETY: the bytes are as many as the array has, and `kept` holds them until `done` has happened.
+        // SAFETY: the number of bytes is that of the array, and `kept` holds them until `done` is ready.
         let (buffer, done) = unsafe { self.send(bytes.as_ptr(), array, device, PJRT_HOST_BUFFER_IMMUTABLE_ZERO_COPY) }?;
-        // If this fails, `kept` goes away uncalled, which leaks the memory: the plugin may still read it.
+        // If this fails, `kept` is dropped without a call, which leaks the memory: the plugin may still read it.
         done.on_ready(Box::new(move |_| kept.release()))?;
         Ok(buffer)
     }
 
     /// # Safety
-    /// `data` must point to the array's bytes, which must stay unchanged for as long as `semantics` says: until this
-    /// returns or, for zero copy, until the event has happened.
+    /// `data` must point to the array's bytes, which must stay unchanged for as long as `semantics` requires: until
+    /// this returns or, for zero copy, until the event is ready.
     unsafe fn send(
         &self,
         data: *const u8,
@@ -86,12 +86,12 @@ impl Client {
     ) -> Result<(Buffer, RawEvent)> {
         if !Arc::ptr_eq(device.client(), self.inner()) {
             return Err(Error::invalid(format!(
-                "a buffer cannot be put on {device}: the device belongs to another client; take one of this client's \
+                "a buffer cannot be copied to {device}: the device belongs to another client; use one of this client's \
                  addressable_devices()"
             )));
         }
         if !device.is_addressable() {
-            return Err(Error::invalid(format!("{device} belongs to another host; a buffer cannot be put there")));
+            return Err(Error::invalid(format!("a buffer cannot be copied to {device}: it belongs to another host")));
         }
         let dims = signed(&array.dims);
         let mut args = PJRT_Client_BufferFromHostBuffer_Args::new();
@@ -102,18 +102,18 @@ impl Client {
         args.num_dims = dims.len();
         args.host_buffer_semantics = semantics;
         args.device = device.raw().as_ptr();
-        // SAFETY: client and device are alive and belong together, element type and dimensions are valid, no strides
-        // are given (so row-major), and the caller vouches for the bytes.
+        // SAFETY: the client and the device are alive and belong together. The element type and the dimensions are
+        // valid. Without strides the array is row-major. The caller vouches for the bytes.
         unsafe { self.api().call(&mut args) }
-            .map_err(|error| error.during(format_args!("putting {array} on {device}")))?;
-        // Whichever of the two is missing, the other is taken over and so destroyed.
+            .map_err(|error| error.during(format_args!("copying {array} to {device}")))?;
+        // If one of the two is missing, the other is still taken over, and so destroyed.
         let buffer = non_null(args.buffer, "buffer").map(|raw| Buffer::new(raw, Arc::new(array), device.clone()));
         let event = non_null(args.done_with_host_buffer, "event").map(|raw| RawEvent::new(self.api(), raw));
         Ok((buffer?, event?))
     }
 }
 
-/// Host memory that is leaked, not freed, unless the plugin said that it is done with it.
+/// Host memory that is leaked instead of freed, unless the plugin has finished with it.
 struct KeptAlive(Option<Arc<HostBuffer>>);
 
 impl KeptAlive {
@@ -129,11 +129,11 @@ impl Drop for KeptAlive {
 }
 
 impl Buffer {
-    /// Starts to copy the array to the host, without waiting for it: not even for its being computed.
+    /// Starts to copy the array to the host. It neither waits for the copy nor for the computation of the array.
     pub fn read(&self) -> Result<PendingRead> {
         let client = self.device().client();
         let mut host = HostBuffer::zeroed(self.array_type().size_in_bytes()?)?;
-        // The device's own order of dimensions need not be row-major.
+        // The device's order of dimensions may differ from row-major.
         let minor_to_major = (0..self.dims().len() as i64).rev().collect::<Vec<_>>();
         let mut layout = PJRT_Buffer_MemoryLayout::new();
         layout.kind = PJRT_MEMORY_LAYOUT_TILED;
@@ -145,19 +145,19 @@ impl Buffer {
         args.host_layout = &mut layout;
         args.dst = host.as_mut_ptr().cast();
         args.dst_size = host.len();
-        // SAFETY: the buffer is alive; the layout is read during the call; the destination has the size told and lives
-        // in the `PendingRead`, which gives it up only when the copy has ended.
+        // SAFETY: the buffer is alive, and the layout is only read during the call. The destination has the reported
+        // size and lives in the `PendingRead`, which releases it only when the copy has ended.
         let started = unsafe { client.api().call(&mut args) };
         started.map_err(|error| error.during(format_args!("reading {} from {}", self.array_type(), self.device())))?;
         let Some(event) = NonNull::new(args.event) else {
             std::mem::forget(host);
-            return Err(Error::broken("the plugin started to read a buffer but gave no event"));
+            return Err(Error::broken("the plugin started to read a buffer but returned no event"));
         };
         Ok(PendingRead { host: Some(host), event: Event::new(client.clone(), event) })
     }
 }
 
-/// A copy from the device that is under way. Dropping it waits for the copy, so that nothing is written to freed memory.
+/// A running copy from the device. Dropping it waits for the copy, so that nothing is written to freed memory.
 #[derive(Debug)]
 pub struct PendingRead {
     host: Option<HostBuffer>,
@@ -170,12 +170,12 @@ impl PendingRead {
         self.event.is_ready()
     }
 
-    /// Happens when the bytes have arrived.
+    /// An event that is ready when the bytes have arrived.
     pub fn event(&self) -> &Event {
         &self.event
     }
 
-    /// The bytes, row-major.
+    /// Waits for the bytes, in row-major order.
     pub fn wait(mut self) -> Result<HostBuffer> {
         self.finish()?;
         self.host.take().ok_or_else(|| Error::broken("the bytes of a read were taken twice"))
@@ -184,7 +184,7 @@ impl PendingRead {
     fn finish(&mut self) -> Result<()> {
         let outcome = self.event.wait();
         if outcome.is_err() && !self.event.is_ready().unwrap_or(false) {
-            // The wait itself failed: the plugin may yet write.
+            // The wait failed, so the plugin may still write.
             std::mem::forget(self.host.take());
         }
         outcome
@@ -199,7 +199,7 @@ impl Drop for PendingRead {
     }
 }
 
-/// Dimensions as the API wants them. `ArrayType::size_in_bytes` has made sure that they fit.
+/// The dimensions as the API expects them. `ArrayType::size_in_bytes` has checked that they fit.
 fn signed(dims: &[usize]) -> Vec<i64> {
     dims.iter().map(|&dim| dim as i64).collect()
 }

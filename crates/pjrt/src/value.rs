@@ -1,4 +1,4 @@
-//! Named values: the form in which plugins take options and tell attributes.
+//! Named values, for a plugin's options and attributes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,15 +17,15 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
-    /// A text.
+    /// A string.
     String(String),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A list of whole numbers.
+    /// A list of integers.
     IntList(Vec<i64>),
-    /// A real number.
+    /// A floating-point number.
     Float(f32),
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
 }
 
@@ -72,7 +72,7 @@ pub(crate) unsafe fn read_named(start: *const PJRT_NamedValue, len: usize) -> Re
     if start.is_null() {
         return Ok(values);
     }
-    // The elements are as long as the plugin says, which may be more than we know.
+    // The plugin sets the size of the elements, which may be larger than ours.
     // SAFETY: there is a first element if `len` is not 0.
     let stride = if len == 0 { 0 } else { unsafe { (*start).struct_size } };
     let stride = stride.max(size_of::<PJRT_NamedValue>());
@@ -101,7 +101,7 @@ pub(crate) unsafe fn read_named(start: *const PJRT_NamedValue, len: usize) -> Re
     Ok(values)
 }
 
-/// Lays out options for the plugin. The result borrows from `options`.
+/// The options in the plugin's layout. The result borrows from `options`.
 pub(crate) fn write_named(options: &[(&str, Value)]) -> Vec<PJRT_NamedValue> {
     options
         .iter()
@@ -139,7 +139,7 @@ pub(crate) fn write_named(options: &[(&str, Value)]) -> Vec<PJRT_NamedValue> {
         .collect()
 }
 
-/// The options whose types are known; a plugin may abort the process on a value of another type.
+/// Options with known types. A plugin may abort the process if a value has another type.
 const KNOWN_OPTIONS: &[(&str, &str)] = &[
     ("cpu_device_count", "an integer"),
     ("asynchronous", "a bool"),
@@ -159,7 +159,7 @@ const KNOWN_OPTIONS: &[(&str, &str)] = &[
     ("mock_gpu_topology", "a string"),
 ];
 
-/// Refuses options that are known to abort a plugin.
+/// Rejects options that are known to abort a plugin.
 pub(crate) fn check_create_options(options: &[(&str, Value)]) -> Result<()> {
     for (i, (name, value)) in options.iter().enumerate() {
         if options[..i].iter().any(|(earlier, _)| earlier == name) {

@@ -109,7 +109,7 @@ impl fmt::Display for Signal {
 
 /// A further SIGTERM or SIGHUP within this time counts as the first one: a closing shell, and a supervisor that signals
 /// a whole process group, send them twice.
-const SAME: Duration = Duration::from_secs(1);
+const REPETITION: Duration = Duration::from_secs(1);
 
 /// The hook to run before the program ends.
 static BEFORE_EXIT: Mutex<Option<Arc<dyn Fn() + Send + Sync>>> = Mutex::new(None);
@@ -183,7 +183,7 @@ impl State {
             _ if self.running == 0 => Effect::End,
             None if !self.stepped => Effect::EndUnsaved,
             None => Effect::Request,
-            Some((_, first)) if signal != Signal::Interrupt && now - first < SAME => Effect::Nothing,
+            Some((_, first)) if signal != Signal::Interrupt && now - first < REPETITION => Effect::Nothing,
             Some(_) => Effect::End,
         }
     }
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn within_a_second_a_signal_that_is_no_ctrl_c_is_the_first_one_again() {
+    fn within_a_second_a_repeated_signal_other_than_ctrl_c_counts_once() {
         let (first, soon) = (Instant::now(), Duration::from_millis(999));
         let state = |running, stepped, requested| {
             let (grace, listeners) = (Duration::ZERO, vec![]);
@@ -342,18 +342,21 @@ mod tests {
             [idle, begun, stepped].map(|state| state.effect(Signal::HangUp, first)),
             [Effect::End, Effect::EndUnsaved, Effect::Request]
         );
-        let asked = state(1, true, Some((Signal::HangUp, first)));
+        let state_of_run = state(1, true, Some((Signal::HangUp, first)));
         for (signal, within, after) in [
             (Signal::Terminate, Effect::Nothing, Effect::End),
             (Signal::HangUp, Effect::Nothing, Effect::End),
             (Signal::Interrupt, Effect::End, Effect::End),
         ] {
-            assert_eq!([asked.effect(signal, first + soon), asked.effect(signal, first + SAME)], [within, after]);
+            assert_eq!(
+                [state_of_run.effect(signal, first + soon), state_of_run.effect(signal, first + REPETITION)],
+                [within, after]
+            );
         }
     }
 
     #[test]
-    fn what_is_done_before_the_end_is_what_was_set_last() {
+    fn the_last_hook_runs_before_the_end() {
         let (done, first) = (Arc::new(Mutex::new(vec![])), Arc::new(Mutex::new(0)));
         let (list, number) = (done.clone(), first.clone());
         run_before_exit();
@@ -364,10 +367,10 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_is_ignored_or_caught_is_left_alone_and_the_others_are_not() {
+    fn only_signals_with_the_default_action_get_a_handler() {
         let nohup = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000004400\n";
         assert_eq!([SIGHUP, SIGINT].map(|number| is_default(nohup, number)), [false, true]);
         assert!(!is_default(nohup, SIGTERM), "caught");
-        assert!(is_default("", SIGHUP) && is_default("SigIgn:\tnone", SIGHUP), "where the system does not say it");
+        assert!(is_default("", SIGHUP) && is_default("SigIgn:\tnone", SIGHUP), "if the system does not report it");
     }
 }

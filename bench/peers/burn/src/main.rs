@@ -1,4 +1,4 @@
-//! burn's side of the interleaved benchmark, on its Flex backend.
+//! The burn peer of the interleaved benchmark, on its Flex backend.
 
 #[path = "../../serve.rs"]
 mod serve;
@@ -15,7 +15,7 @@ use burn::optim::{AdamConfig, GradientsParams, SgdConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-/// Convolutions, each with ReLU and pooling, then dense layers.
+/// Convolutions, each with ReLU and pooling, followed by dense layers.
 #[derive(Module, Debug)]
 struct Network {
     convs: Vec<Conv2d>,
@@ -32,7 +32,7 @@ impl Network {
         }
     }
 
-    /// The logits of samples, which come as rows.
+    /// The logits of samples, which are rows.
     fn forward(&self, mut x: Tensor<2>) -> Tensor<2> {
         if !self.convs.is_empty() {
             let [batch, _] = x.dims();
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let loss = CrossEntropyLossConfig::new().init(&device);
     let version = serve::version(include_str!("../Cargo.lock"), "burn");
     let parameters = model.num_params();
-    // A step takes the model and gives another, so that it may write where the old one was.
+    // A step takes the model and returns a new one, so that it can reuse the old one's memory.
     let mut model = Some(model);
     serve::serve(workload, version, parameters, |x, y| {
         let now = model.take().ok_or("there is no model")?;

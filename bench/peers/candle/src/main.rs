@@ -1,4 +1,4 @@
-//! candle's side of the interleaved benchmark, on the CPU.
+//! The candle peer of the interleaved benchmark, on the CPU.
 
 #[path = "../../serve.rs"]
 mod serve;
@@ -11,7 +11,7 @@ use candle_nn::{
     loss,
 };
 
-/// Row by row, the layers of a workload.
+/// The layers of a workload.
 enum Layers {
     Mlp(Vec<Linear>),
     LeNet(Vec<Conv2d>, Vec<Linear>),
@@ -50,7 +50,7 @@ impl Layers {
     }
 }
 
-/// candle's own SGD has no momentum.
+/// candle's SGD has no momentum.
 struct Momentum {
     vars: Vec<Var>,
     velocities: Vec<Option<Tensor>>,
@@ -65,7 +65,7 @@ impl Momentum {
                 Some(velocity) => ((velocity * 0.9)? + gradient)?,
                 None => gradient.clone(),
             };
-            // Without the graph that it came from.
+            // Detached from its graph.
             let new = new.detach();
             var.set(&(var.as_tensor() - (&new * 1e-2)?)?)?;
             *velocity = Some(new);

@@ -107,12 +107,12 @@ fn verify_archive(
     let md5 = md5.to_ascii_lowercase();
     let verified = Verified { name: name.clone(), bytes, changed, md5: md5.clone() };
     if !journal.has_verified(&verified) {
-        let found = md5_of(path, progress)?;
-        if found != md5 {
+        let actual = md5_of(path, progress)?;
+        if actual != md5 {
             return Err(Error::file(
                 path,
                 format!(
-                    "its MD5 checksum is {found}, expected {md5} ({bytes} bytes): it is damaged or another edition; \
+                    "its MD5 checksum is {actual}, expected {md5} ({bytes} bytes): it is damaged or another edition; \
                      download it again, or turn off verification to use it as it is"
                 ),
             ));

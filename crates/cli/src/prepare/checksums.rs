@@ -59,7 +59,7 @@ impl Expected {
     /// ILSVRC 2012: 1,281,167 training images and 50,000 validation images of 1,000 classes. The checksums are those
     /// that torchvision lists.
     pub fn imagenet() -> Expected {
-        Expected::of(
+        Expected::new(
             &[
                 ("ILSVRC2012_img_train.tar", "1d675b47d978889d74fa0da5fadfb00e", IMAGENET_SITE),
                 ("ILSVRC2012_img_val.tar", "29b22e2961454d5413ddabcf34fc5622", IMAGENET_SITE),
@@ -73,7 +73,7 @@ impl Expected {
     /// COCO 2017: 118,287 training images and 5,000 validation images with objects of 80 categories.
     pub fn coco() -> Expected {
         let images = "http://images.cocodataset.org/";
-        Expected::of(
+        Expected::new(
             &[
                 ("train2017.zip", "cced6f7f71b7629ddf16f17bbcfab6b2", &format!("{images}zips/train2017.zip")),
                 ("val2017.zip", "442b8da7639aecaf257c1dceb8ba8c80", &format!("{images}zips/val2017.zip")),
@@ -88,7 +88,7 @@ impl Expected {
         )
     }
 
-    fn of(archives: &[(&str, &str, &str)], samples: &[(&str, u64)], classes: usize) -> Expected {
+    fn new(archives: &[(&str, &str, &str)], samples: &[(&str, u64)], classes: usize) -> Expected {
         let archive = |&(name, md5, from): &(&str, &str, &str)| ExpectedArchive {
             name: name.to_owned(),
             md5: Some(md5.to_owned()),
@@ -123,12 +123,12 @@ impl Expected {
     }
 
     /// Rejects other counts.
-    pub(crate) fn check_samples(&self, split: &str, found: usize, archive: &Path) -> Result<()> {
+    pub(crate) fn check_samples(&self, split: &str, actual: usize, archive: &Path) -> Result<()> {
         match self.samples.get(split) {
-            Some(&expected) if expected != found as u64 => Err(Error::file(
+            Some(&expected) if expected != actual as u64 => Err(Error::file(
                 archive,
                 format!(
-                    "the {split} split has {found} samples, expected {expected}: this is not the official archive; \
+                    "the {split} split has {actual} samples, expected {expected}: this is not the official archive; \
                      for a part of the dataset, set the expected counts"
                 ),
             )),
@@ -137,10 +137,10 @@ impl Expected {
     }
 
     /// Rejects another number of classes.
-    pub(crate) fn check_classes(&self, found: usize, archive: &Path) -> Result<()> {
+    pub(crate) fn check_classes(&self, actual: usize, archive: &Path) -> Result<()> {
         match self.classes {
-            Some(expected) if expected != found => {
-                Err(Error::file(archive, format!("it has {found} classes, expected {expected}")))
+            Some(expected) if expected != actual => {
+                Err(Error::file(archive, format!("it has {actual} classes, expected {expected}")))
             }
             _ => Ok(()),
         }

@@ -80,7 +80,7 @@ impl Coco {
             let zip = ZipIndex::open(FileSlice::open(path)?)?;
             expected.check_samples(split, zip.entries.len(), path)?;
             let read = Annotations::read(&annotations, &format!("{split}2017"))?;
-            splits.push(CocoSplit::of(zip, read)?);
+            splits.push(CocoSplit::new(zip, read)?);
         }
         expected.check_classes(splits[0].annotations.classes.len(), &paths[2])?;
         if splits[0].annotations.classes != splits[1].annotations.classes {
@@ -92,10 +92,10 @@ impl Coco {
 
 impl CocoSplit {
     /// Matches images with annotations.
-    fn of(zip: ZipIndex, annotations: Annotations) -> Result<CocoSplit> {
+    fn new(zip: ZipIndex, annotations: Annotations) -> Result<CocoSplit> {
         let file = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
         let mut entries: HashMap<String, usize> =
-            zip.entries.iter().enumerate().map(|(at, entry)| (file(&entry.name), at)).collect();
+            zip.entries.iter().enumerate().map(|(index, entry)| (file(&entry.name), index)).collect();
         let mut images = Vec::with_capacity(annotations.images.len());
         for image in &annotations.images {
             let entry = entries.remove(&image.file_name).ok_or_else(|| {

@@ -19,7 +19,7 @@ pub(crate) struct FileSlice {
     path: Arc<Path>,
     start: u64,
     len: u64,
-    at: u64,
+    position: u64,
 }
 
 impl FileSlice {
@@ -30,13 +30,13 @@ impl FileSlice {
         if !metadata.is_file() {
             return Err(Error::file(path, "this is not a file; an archive was expected"));
         }
-        Ok(FileSlice { file: Arc::new(file), path: path.into(), start: 0, len: metadata.len(), at: 0 })
+        Ok(FileSlice { file: Arc::new(file), path: path.into(), start: 0, len: metadata.len(), position: 0 })
     }
 
     /// `len` bytes of this slice from `start` on; `None` if they are out of range.
     pub(crate) fn part(&self, start: u64, len: u64) -> Option<FileSlice> {
         let end = start.checked_add(len)?;
-        (end <= self.len).then(|| FileSlice { start: self.start + start, len, at: 0, ..self.clone() })
+        (end <= self.len).then(|| FileSlice { start: self.start + start, len, position: 0, ..self.clone() })
     }
 
     /// The path of the file.
@@ -58,7 +58,7 @@ impl FileSlice {
     /// Reads all bytes; they must fit in memory.
     pub(crate) fn read_all(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(self.len).map_err(|_| io::ErrorKind::OutOfMemory)?];
-        let mut section = FileSlice { at: 0, ..self.clone() };
+        let mut section = FileSlice { position: 0, ..self.clone() };
         section.read_exact(&mut bytes)?;
         Ok(bytes)
     }
@@ -66,10 +66,10 @@ impl FileSlice {
 
 impl Read for FileSlice {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.len.saturating_sub(self.at);
-        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-        let read = self.file.read_at(&mut buffer[..wanted], self.start + self.at)?;
-        self.at += read as u64;
+        let left = self.len.saturating_sub(self.position);
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.file.read_at(&mut buffer[..length], self.start + self.position)?;
+        self.position += read as u64;
         Ok(read)
     }
 }
@@ -79,10 +79,10 @@ impl Seek for FileSlice {
         let place = match to {
             SeekFrom::Start(place) => Some(place),
             SeekFrom::End(by) => self.len.checked_add_signed(by),
-            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
         };
-        self.at = place.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.at)
+        self.position = place.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_ends_where_it_ends() {
+    fn reads_stop_at_the_end_of_a_part() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bytes");
         std::fs::write(&path, b"0123456789").unwrap();
@@ -129,19 +129,19 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_found_where_they_are() {
+    fn entries_have_their_offsets() {
         let long = format!("{}/x.txt", "long".repeat(40));
         let bytes = tar_of(&[("a.txt", b"hello"), (&long, &[7; 1000]), ("empty", b"")]);
         let entries = index(&bytes).unwrap();
         let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, ["a.txt", &long, "empty"]);
-        let of = |entry: &TarEntry| bytes[entry.offset as usize..(entry.offset + entry.size) as usize].to_vec();
-        assert_eq!(of(&entries[0]), b"hello");
-        assert_eq!(of(&entries[1]), [7; 1000]);
+        let content = |entry: &TarEntry| bytes[entry.offset as usize..(entry.offset + entry.size) as usize].to_vec();
+        assert_eq!(content(&entries[0]), b"hello");
+        assert_eq!(content(&entries[1]), [7; 1000]);
     }
 
     #[test]
-    fn a_cut_is_seen_wherever_it_is() {
+    fn a_truncated_tar_is_detected_at_every_length() {
         let bytes = tar_of(&[("a.txt", &[1; 700]), ("b.txt", &[2; 700])]);
         for length in (0..=3 * 1024 + 1024 / 2).step_by(64) {
             let Err(error) = index(&bytes[..length.min(bytes.len())]) else {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tar_file_is_refused() {
+    fn a_file_that_is_not_a_tar_is_refused() {
         assert!(index(&[b'x'; 2048]).unwrap_err().to_string().contains("not a tar file"));
     }
 }

@@ -38,15 +38,15 @@ impl ImagenetDevkit {
         };
         let mut names = BTreeMap::new();
         let mut ids = HashMap::new();
-        for (at, synset) in synsets.iter().enumerate() {
+        for (index, synset) in synsets.iter().enumerate() {
             let field = |name: &str| Value::field(synset, name);
             let number = |name: &str| {
                 let number = field(name).and_then(Value::number).filter(|number| (0.0..1e9).contains(number));
-                number.ok_or_else(|| wrong(META, &format!("synset {at} has no number {name}")))
+                number.ok_or_else(|| wrong(META, &format!("synset {index} has no number {name}")))
             };
             let text = |name: &str| {
                 let text = field(name).and_then(Value::text);
-                text.ok_or_else(|| wrong(META, &format!("synset {at} has no text {name}")))
+                text.ok_or_else(|| wrong(META, &format!("synset {index} has no text {name}")))
             };
             // A synset with children is a superclass without images.
             if number("num_children")? == 0.0 {
@@ -72,16 +72,16 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
     let io = |doing: &str, source| Error::io(path, doing, source);
     let file = File::open(path).map_err(|source| io("opening the archive", source))?;
     let mut tar = tar::Archive::new(GzDecoder::new(BufReader::new(file)));
-    let mut found: [Option<Vec<u8>>; N] = [const { None }; N];
+    let mut contents: [Option<Vec<u8>>; N] = [const { None }; N];
     let mut after = String::new();
     let reading = |after: &str| format!("reading the archive{after} (is it whole?)");
     for entry in tar.entries().map_err(|source| io(&reading(""), source))? {
         let entry = entry.map_err(|source| io(&reading(&after), source))?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         after = format!(" at or after entry {name}");
-        let is =
-            |wanted: &&str| name.strip_suffix(*wanted).is_some_and(|before| before.is_empty() || before.ends_with('/'));
-        if let Some(place) = names.iter().position(is) {
+        let matches =
+            |ending: &&str| name.strip_suffix(*ending).is_some_and(|before| before.is_empty() || before.ends_with('/'));
+        if let Some(place) = names.iter().position(matches) {
             let size = entry.size();
             if size > LIMIT {
                 return Err(Error::file(path, format!("entry {name} has {size} bytes, at most {LIMIT} were expected")));
@@ -91,13 +91,13 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
             if bytes.len() as u64 != size {
                 return Err(Error::file(path, format!("entry {name} is cut short: download the archive again")));
             }
-            found[place] = Some(bytes);
+            contents[place] = Some(bytes);
         }
     }
     let missing: Vec<&str> =
-        names.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(&name, _)| name).collect();
+        names.iter().zip(&contents).filter(|(_, content)| content.is_none()).map(|(&name, _)| name).collect();
     if !missing.is_empty() {
         return Err(Error::file(path, format!("there is no {} in it; is it cut short?", missing.join(" and no "))));
     }
-    Ok(found.map(Option::unwrap_or_default))
+    Ok(contents.map(Option::unwrap_or_default))
 }

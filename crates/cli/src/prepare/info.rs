@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_readers_take_for_no_part_of_a_sample_is_not_counted() {
+    fn files_that_readers_ignore_are_not_counted() {
         let folder = tempfile::tempdir().unwrap();
         let mut tar = tar::Builder::new(std::fs::File::create(folder.path().join("a.tar")).unwrap());
         for name in ["a/b.JPG", "a/b.seg.png", "readme", "__meta__/x.json", "a/._b.jpg", "c.jpg"] {

@@ -78,23 +78,23 @@ impl Job<'_> {
 
     /// The states of the shards that earlier runs recorded.
     pub(crate) fn states_of(&self, records: &[Option<ShardRecord>]) -> Result<Vec<State>> {
-        let here = |record: &ShardRecord| {
+        let is_local = |record: &ShardRecord| {
             let size = self.options.output.join(&record.name).metadata().map(|metadata| metadata.len());
             size.is_ok_and(|size| size == record.bytes)
         };
-        let bytes: u64 = records.iter().flatten().filter(|record| here(record)).map(|record| record.bytes).sum();
+        let bytes: u64 = records.iter().flatten().filter(|record| is_local(record)).map(|record| record.bytes).sum();
         if self.options.verify && bytes > 0 {
             self.progress.begin("verifying the shards that are there", bytes);
         }
         let destination = self.destination();
         in_parallel(records, self.options.threads, |record| {
             let Some(record) = record else { return Ok(State::Missing) };
-            let here = here(record);
-            if here && self.options.verify {
+            let is_local = is_local(record);
+            if is_local && self.options.verify {
                 let path = self.options.output.join(&record.name);
-                let found = sha256_of(&path, |bytes| self.progress.advance(bytes))
+                let actual = sha256_of(&path, |bytes| self.progress.advance(bytes))
                     .map_err(|source| Error::io(&path, "reading the shard", source))?;
-                if found != record.sha256 {
+                if actual != record.sha256 {
                     self.progress.note(&format!("{}: its checksum has changed; writing it again", record.name));
                     return Ok(State::Missing);
                 }
@@ -103,7 +103,7 @@ impl Job<'_> {
                 Some(destination) => destination.has(record)?,
                 None => false,
             };
-            Ok(match (here, uploaded) {
+            Ok(match (is_local, uploaded) {
                 (true, true) => {
                     // A run may have ended between the two steps.
                     self.delete(record)?;
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_without_room_is_refused_with_numbers() {
+    fn a_disk_without_enough_space_is_an_error_with_numbers() {
         let folder = tempfile::tempdir().unwrap();
         check_room(folder.path(), 0).unwrap();
         let error = check_room(folder.path(), 1 << 60).unwrap_err();

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_dropped_and_what_follows_is_whole() {
+    fn a_torn_line_is_dropped_and_later_lines_are_intact() {
         let folder = tempfile::tempdir().unwrap();
         let journal = Journal::open(folder.path()).unwrap();
         journal.begin(plan("1"), &[]).unwrap();

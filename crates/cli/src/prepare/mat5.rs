@@ -238,7 +238,7 @@ mod tests {
     const SCIPY: &[u8] = include_bytes!("../../tests/reference/meta.mat");
 
     #[test]
-    fn what_scipy_wrote_is_read() {
+    fn a_file_written_by_scipy_is_read() {
         let variables = variables(SCIPY).unwrap();
         let find = |name: &str| &variables.iter().find(|(found, _)| found == name).unwrap().1;
         let Value::Structures(synsets) = find("synsets") else { panic!("{variables:?}") };
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn no_damage_makes_it_panic() {
+    fn damaged_files_do_not_panic() {
         for length in 0..SCIPY.len() {
             let _ = variables(&SCIPY[..length]);
         }

@@ -47,8 +47,8 @@ pub(crate) fn prepare<S: SampleSet>(
     let mut sources = Vec::new();
     for (source, changed) in archives {
         let (seconds, rest) = (changed / 1_000_000_000, changed % 1_000_000_000);
-        let what = format!("{} bytes, changed {seconds}.{rest:09} s after 1970", source.bytes);
-        all.insert(format!("the archive {}", source.name), what);
+        let state = format!("{} bytes, changed {seconds}.{rest:09} s after 1970", source.bytes);
+        all.insert(format!("the archive {}", source.name), state);
         sources.push(source);
     }
     journal.begin(all, &names)?;
@@ -140,8 +140,9 @@ fn manifest_of(
     for (number, name) in set.splits().iter().enumerate() {
         let names: Vec<&str> =
             plan.shards.iter().filter(|shard| shard.split == number).map(|shard| shard.name.as_str()).collect();
-        let of = records.iter().filter(|record| names.binary_search(&record.name.as_str()).is_ok()).cloned().collect();
-        let split = SplitManifest::new(name, of);
+        let shards =
+            records.iter().filter(|record| names.binary_search(&record.name.as_str()).is_ok()).cloned().collect();
+        let split = SplitManifest::new(name, shards);
         if split.samples != set.len(number) as u64 {
             return Err(Error::new(format!(
                 "the {name} split's shards have {} samples and not {}; remove the folder and start again",

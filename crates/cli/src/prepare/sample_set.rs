@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jpeg_files_are_known_by_their_ends() {
+    fn jpeg_files_are_recognized_by_their_first_and_last_bytes() {
         let whole = [&[0xff, 0xd8, 0xff, 0xe0][..], &[1; 9000], &[0xff, 0xd9], &[0; 17]].concat();
         assert_eq!(jpeg_warning(&whole), None);
         assert!(jpeg_warning(&whole[..5000]).unwrap().contains("cut short"));

@@ -26,7 +26,7 @@ const SPLITS: [&str; 2] = ["train", "validation"];
 const BATCH: usize = 1 << 20;
 
 /// The memory of a document in addition to its text and its origin.
-const AROUND: usize = 64;
+const DOCUMENT_OVERHEAD: usize = 64;
 
 /// Converts text files to shards: of tokens ([`TokenFile`](fulmen_text::TokenFile)s `train-000000.tokens` ...) if
 /// `text` has a tokenizer, otherwise of documents (tar shards with a `.txt` each).
@@ -63,13 +63,13 @@ pub fn text(
 ) -> Result<Manifest> {
     options.check()?;
     text.check()?;
-    let form = OutputFormat::of(text)?;
+    let form = OutputFormat::new(text)?;
     progress.begin("looking at the files", 0);
     let inputs = TextInput::find(files)?;
     let journal = Journal::open(&options.output)?;
     let facts = facts(&inputs, text, &form, options)?;
-    let there = foreign(options, &form)?;
-    journal.begin(facts.clone(), &there.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let foreign_files = foreign(options, &form)?;
+    journal.begin(facts.clone(), &foreign_files.iter().map(String::as_str).collect::<Vec<_>>())?;
 
     let work = Job { options, journal: &journal, progress };
     work.begin()?;
@@ -101,7 +101,7 @@ pub fn text(
     let mut run = Run { work: &work, form: &form, splits };
     let threshold = text.validation;
     for input in &inputs {
-        let mut told = 0;
+        let mut reported = 0;
         let mut batch = Vec::new();
         let (mut size, mut memory) = (0, 0usize);
         for document in input.documents(text)? {
@@ -112,12 +112,12 @@ pub fn text(
             }
             size += document.item.len();
             // Short documents take more than their text.
-            memory += document.item.len() + document.origin.len() + AROUND;
+            memory += document.item.len() + document.origin.len() + DOCUMENT_OVERHEAD;
             batch.push((usize::from(in_validation(&document.item, options.seed, threshold)), document));
             if memory >= BATCH.saturating_mul(options.threads) {
                 run.take(std::mem::take(&mut batch))?;
-                let by = (size as u64).min(input.bytes - told);
-                told += by;
+                let by = (size as u64).min(input.bytes - reported);
+                reported += by;
                 progress.advance(by);
                 (size, memory) = (0, 0);
             }
@@ -127,11 +127,11 @@ pub fn text(
     }
     let (splits, empty) = run.finish()?;
     journal.add(Line::Complete)?;
-    let left_out = |count: u64, which: &str| {
+    let left_out = |count: u64, description: &str| {
         let what = match count {
             0 => return None,
-            1 => format!("1 document {which} was left out"),
-            _ => format!("{count} documents {which} were left out"),
+            1 => format!("1 document {description} was left out"),
+            _ => format!("{count} documents {description} were left out"),
         };
         Some(Warning { sample: String::new(), what })
     };
@@ -256,10 +256,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn add(&mut self, at: usize, document: Option<Document>) -> Result<()> {
+    fn add(&mut self, index: usize, document: Option<Document>) -> Result<()> {
         let (options, form) = (self.work.options, self.form);
         let bytes = document.as_ref().map_or(0, |document| form.bytes(document));
-        let split = &mut self.splits[at];
+        let split = &mut self.splits[index];
         let known = split.known.get(split.next).map(|(record, _)| record.documents());
         let open = split.open.as_ref();
         let full = match known {
@@ -269,16 +269,16 @@ impl Run<'_> {
             }),
         };
         if full {
-            self.close(at)?;
+            self.close(index)?;
         }
-        let split = &mut self.splits[at];
+        let split = &mut self.splits[index];
         let is_there = split.known.get(split.next).is_some_and(|(_, state)| !matches!(state, State::Missing));
         if let (false, Some(document)) = (is_there, document) {
             let shard = match &mut split.open {
                 Some(shard) => shard,
-                none => {
+                empty => {
                     let name = shard_name(split.name, split.next, form.extension());
-                    none.insert(TextShard::create(&options.output, &name, form)?)
+                    empty.insert(TextShard::create(&options.output, &name, form)?)
                 }
             };
             shard.add(split.documents, document, bytes)?;
@@ -289,8 +289,8 @@ impl Run<'_> {
     }
 
     /// Ends the current shard.
-    fn close(&mut self, at: usize) -> Result<()> {
-        let split = &mut self.splits[at];
+    fn close(&mut self, index: usize) -> Result<()> {
+        let split = &mut self.splits[index];
         let known =
             split.known.get(split.next).map(|(record, state)| (record.clone(), matches!(state, State::Done(_))));
         let (record, done) = match (split.open.take(), known) {
@@ -332,11 +332,11 @@ impl Run<'_> {
     /// Ends the last shards. Also returns how many documents gave no sample.
     fn finish(mut self) -> Result<(Vec<SplitManifest>, u64)> {
         let mut empty = 0;
-        for at in 0..self.splits.len() {
-            if self.splits[at].inside > 0 {
-                self.close(at)?;
+        for index in 0..self.splits.len() {
+            if self.splits[index].inside > 0 {
+                self.close(index)?;
             }
-            let split = &mut self.splits[at];
+            let split = &mut self.splits[index];
             for record in &mut split.records {
                 empty += record.documents().saturating_sub(record.samples);
                 record.documents = None;
@@ -356,7 +356,7 @@ impl Run<'_> {
 impl Split {
     /// How many of the next documents belong to existing shards, up to the first missing one.
     fn documents_there(&self) -> u64 {
-        let there = self.known.iter().skip(self.next).take_while(|(_, state)| !matches!(state, State::Missing));
-        there.map(|(record, _)| record.documents()).sum::<u64>().saturating_sub(self.inside)
+        let existing = self.known.iter().skip(self.next).take_while(|(_, state)| !matches!(state, State::Missing));
+        existing.map(|(record, _)| record.documents()).sum::<u64>().saturating_sub(self.inside)
     }
 }

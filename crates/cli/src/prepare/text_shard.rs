@@ -40,7 +40,7 @@ enum Writer {
 }
 
 impl OutputFormat {
-    pub(crate) fn of(options: &TextOptions) -> Result<OutputFormat> {
+    pub(crate) fn new(options: &TextOptions) -> Result<OutputFormat> {
         if let Some(tokenizer) = &options.tokenizer {
             let separator = match &options.separator {
                 None => None,

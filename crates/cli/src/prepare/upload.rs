@@ -65,11 +65,11 @@ impl Destination<'_> {
             }
             self.journal.add(Line::Uploading { name: line.name.clone(), to: line.to.clone() })?;
         }
-        let told = Cell::new(0);
+        let reported = Cell::new(0);
         to.upload(from, &|arrived| {
-            self.progress.advance(arrived.saturating_sub(told.replace(arrived)));
+            self.progress.advance(arrived.saturating_sub(reported.replace(arrived)));
         })?;
-        self.progress.advance(bytes.saturating_sub(told.get()));
+        self.progress.advance(bytes.saturating_sub(reported.get()));
         let size = to.size()?;
         if size != bytes {
             return Err(Error::runtime(
@@ -84,8 +84,8 @@ impl Destination<'_> {
         Uploaded { name: name.to_owned(), sha256: sha256.to_owned(), to: self.folder.join(name).to_string() }
     }
 
-    fn sha256_of(&self, there: &Location) -> Result<String> {
-        let hash = checksum::<Sha256>(there.open()?, |_| ());
-        hash.map_err(|source| Error::io(Path::new(&there.to_string()), "reading what is there", source))
+    fn sha256_of(&self, file: &Location) -> Result<String> {
+        let hash = checksum::<Sha256>(file.open()?, |_| ());
+        hash.map_err(|source| Error::io(Path::new(&file.to_string()), "reading the uploaded file", source))
     }
 }

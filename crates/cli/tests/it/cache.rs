@@ -109,9 +109,9 @@ fn the_program_caches_a_folder_of_images() {
     let data = ImageFolder::open(&images).unwrap().decode(ImagePipeline::rgb().resize(18).center_crop(16)).unwrap();
     let expected = HostBatch::collate(&data, &[0, 1, 2]).unwrap();
     let cached = data.cache(&out).version("v1").variants(2).on_event(|event| panic!("{event:?}")).open().unwrap();
-    let found = HostBatch::collate(&cached, &[0, 1, 2]).unwrap();
-    assert_eq!(found.field_bytes(0).unwrap(), expected.field_bytes(0).unwrap());
-    assert_eq!(found.values::<i32>(1).unwrap(), [0, 1, 1]);
+    let batch = HostBatch::collate(&cached, &[0, 1, 2]).unwrap();
+    assert_eq!(batch.field_bytes(0).unwrap(), expected.field_bytes(0).unwrap());
+    assert_eq!(batch.values::<i32>(1).unwrap(), [0, 1, 1]);
 
     let (done, text) = fulmen(&[arguments("--max-pixels"), vec!["599", "--output"]].concat(), &out);
     assert!(!done && text.contains("over the limit of 599"), "{text}");

@@ -90,7 +90,7 @@ struct Line {
 }
 
 #[test]
-fn what_the_trainer_wrote_is_shown_verified_merged_and_compared() {
+fn the_trainers_checkpoints_are_shown_verified_merged_and_compared() {
     let folder = tempfile::tempdir().unwrap();
     let x: Vec<f32> = (0..16).map(|i| i as f32 / 16.0).collect();
     let data = TensorDataset::builder().array("x", [16, 1], x.clone()).array("y", [16, 1], x).build().unwrap();

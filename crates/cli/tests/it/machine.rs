@@ -31,7 +31,7 @@ fn plugins_are_listed_and_verified() {
 }
 
 #[test]
-fn the_command_describes_itself() {
+fn completions_and_manual_pages_are_printed() {
     assert!(fulmen(&["completions", "bash"]).contains("complete -F _fulmen"));
     let folder = tempfile::tempdir().unwrap();
     fulmen(&["man", "--output", folder.path().to_str().unwrap()]);

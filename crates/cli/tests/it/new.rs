@@ -19,10 +19,10 @@ fn a_project_is_made_in_an_empty_folder_only() {
     let folder = tempfile::tempdir().unwrap();
     let made = new(folder.path(), &["my-model", "--fulmen-path", repository().to_str().unwrap(), "--json"]);
     assert!(made.status.success(), "{made:?}");
-    let said: Value = serde_json::from_slice(&made.stdout).unwrap();
-    assert_eq!(said["path"], "my-model");
+    let report: Value = serde_json::from_slice(&made.stdout).unwrap();
+    assert_eq!(report["path"], "my-model");
     let read = |file: &str| fs::read_to_string(folder.path().join("my-model").join(file)).unwrap();
-    for file in said["files"].as_array().unwrap() {
+    for file in report["files"].as_array().unwrap() {
         let text = read(file.as_str().unwrap());
         assert!(!text.contains("NAME") && !text.contains("FULMEN"), "{file}: {text}");
     }

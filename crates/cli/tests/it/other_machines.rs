@@ -68,7 +68,7 @@ fn a_program_for_tpu_vms_needs_no_newer_glibc() {
 }
 
 #[test]
-fn the_notebooks_begin_with_the_set_up_that_is_printed() {
+fn the_notebooks_start_with_the_printed_setup() {
     for place in ["colab", "kaggle"] {
         let path = Path::new(WORKSPACE).join(format!("docs/notebooks/{place}.ipynb"));
         let notebook: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();

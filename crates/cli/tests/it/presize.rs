@@ -45,7 +45,7 @@ fn entries(path: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
+fn large_images_are_resized_and_small_ones_are_copied() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     let dataset = folder(&images);
@@ -63,8 +63,8 @@ fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
     assert_eq!(small.1, fs::read(images.join("cat/04.png")).unwrap());
     let mut random = SampleRng::new(0, 0, 0);
     for (name, bytes) in all.iter().filter(|(name, _)| name.ends_with(".jpg")) {
-        let found = ImagePipeline::rgb().decode(bytes, &mut random).unwrap();
-        assert_eq!((found.width(), found.height()), (48, 32));
+        let decoded = ImagePipeline::rgb().decode(bytes, &mut random).unwrap();
+        assert_eq!((decoded.width(), decoded.height()), (48, 32));
         let index: usize = name.trim_end_matches(".jpg").parse().unwrap();
         let about = &all.iter().find(|(other, _)| *other == name.replace(".jpg", ".json")).unwrap().1;
         let about: serde_json::Value = serde_json::from_slice(about).unwrap();
@@ -73,8 +73,8 @@ fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
         let file = fs::read(dataset.path(index)).unwrap();
         let expected = ImagePipeline::rgb().resize(32).decode(&file, &mut random).unwrap();
         let distance: i64 =
-            found.pixels().iter().zip(expected.pixels()).map(|(a, b)| (i64::from(*a) - i64::from(*b)).abs()).sum();
-        assert!(distance < 12 * found.pixels().len() as i64, "{name}: {distance}");
+            decoded.pixels().iter().zip(expected.pixels()).map(|(a, b)| (i64::from(*a) - i64::from(*b)).abs()).sum();
+        assert!(distance < 12 * decoded.pixels().len() as i64, "{name}: {distance}");
     }
 
     // The same for another number of threads, and where a run was ended after its first shard.
@@ -95,7 +95,7 @@ fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
 }
 
 #[test]
-fn what_cannot_be_decoded_is_named_or_left_out() {
+fn unreadable_images_are_errors_or_left_out() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     folder(&images);
@@ -124,7 +124,7 @@ fn what_cannot_be_decoded_is_named_or_left_out() {
 }
 
 #[test]
-fn limits_are_those_of_pictures() {
+fn the_limits_of_images_apply() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     folder(&images);
@@ -194,7 +194,7 @@ fn shards_of_others_and_a_second_run_are_refused() {
 }
 
 #[test]
-fn what_others_write_into_the_folder_stays() {
+fn open_files_of_other_writers_stay() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     let dataset = folder(&images);
@@ -212,7 +212,7 @@ fn what_others_write_into_the_folder_stays() {
 }
 
 #[test]
-fn a_killed_run_goes_on_and_leaves_nothing_half_written() {
+fn a_killed_run_continues_without_unfinished_files() {
     let temporary = tempfile::tempdir().unwrap();
     let images = temporary.path().join("images");
     folder(&images);

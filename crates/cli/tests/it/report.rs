@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn two_runs_make_one_page_and_a_folder_that_is_not_there_is_named() {
+fn two_runs_make_one_page_and_a_missing_folder_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     for (name, rate) in [("version_0", 0.1), ("version_1", 0.2)] {
         let run = folder.path().join(name);
@@ -21,7 +21,7 @@ fn two_runs_make_one_page_and_a_folder_that_is_not_there_is_named() {
     for text in ["<section id=\"differences\">", "learning_rate", "train_loss", "version_1"] {
         assert!(page.contains(text), "{text}\n{page}");
     }
-    let (code, said) = report(&["version_0", "version_7"]);
-    assert!(code == Some(1) && said.contains("version_7: no such folder"), "{said}");
+    let (code, printed) = report(&["version_0", "version_7"]);
+    assert!(code == Some(1) && printed.contains("version_7: no such folder"), "{printed}");
     assert_eq!(report(&[]).0, Some(2));
 }

@@ -42,10 +42,10 @@ fn runs_are_listed_shown_and_compared() {
     write_run(&runs, 10, "0.125", [0.5, 0.625, f64::NAN]);
     fs::create_dir(runs.join("something")).unwrap();
 
-    let (code, said) = fulmen(folder.path(), &["ls"]);
+    let (code, printed) = fulmen(folder.path(), &["ls"]);
     let lines: Vec<Vec<&str>> =
-        said.lines().map(|line| line.split("  ").map(str::trim).filter(|x| !x.is_empty()).collect()).collect();
-    assert_eq!(code, Some(0), "{said}");
+        printed.lines().map(|line| line.split("  ").map(str::trim).filter(|x| !x.is_empty()).collect()).collect();
+    assert_eq!(code, Some(0), "{printed}");
     assert_eq!(lines[0], ["run", "started", "epochs", "steps", "time", "goodput", "cost", "best val_acc"]);
     // Eight chips for half an hour, at 1.20 an hour each.
     assert_eq!(
@@ -54,28 +54,28 @@ fn runs_are_listed_shown_and_compared() {
     );
     assert_eq!((lines[2][0], lines[2][7]), ("version_10", "0.6250"));
 
-    let (_, said) = fulmen(folder.path(), &["show", "runs/version_9", "--json"]);
-    let shown: Value = serde_json::from_str(&said).unwrap();
+    let (_, printed) = fulmen(folder.path(), &["show", "runs/version_9", "--json"]);
+    let shown: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(shown["metrics"]["val_acc"], json!({ "last": 0.5, "best": 0.75, "step": 20 }));
     assert_eq!(shown["metrics"]["train_loss"]["best"], 0.5);
     assert_eq!(shown["config"], json!({ "lr": "0.5", "name": "\"x\"", "trainer.seed": "3" }));
-    let (_, said) = fulmen(folder.path(), &["show", "runs/version_9"]);
-    assert!(said.contains("devices: 8 × TPU v5 lite") && said.contains("time.compile: 2 min 00 s"), "{said}");
+    let (_, printed) = fulmen(folder.path(), &["show", "runs/version_9"]);
+    assert!(printed.contains("devices: 8 × TPU v5 lite") && printed.contains("time.compile: 2 min 00 s"), "{printed}");
 
-    let (_, said) = fulmen(folder.path(), &["compare", "--json"]);
-    let compared: Value = serde_json::from_str(&said).unwrap();
+    let (_, printed) = fulmen(folder.path(), &["compare", "--json"]);
+    let compared: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(compared["differences"], json!({ "lr": ["0.5", "0.125"] }));
     assert_eq!(compared["runs"][1]["metrics"]["val_acc"]["best"], 0.625);
-    let (code, said) = fulmen(folder.path(), &["compare", "runs/version_10", "runs/version_9"]);
+    let (code, printed) = fulmen(folder.path(), &["compare", "runs/version_10", "runs/version_9"]);
     assert_eq!(code, Some(0));
-    assert!(said.lines().nth(1).unwrap().split_whitespace().eq(["lr", "0.125", "0.5"]), "{said}");
+    assert!(printed.lines().nth(1).unwrap().split_whitespace().eq(["lr", "0.125", "0.5"]), "{printed}");
 
     for (arguments, message) in [
         (&["ls", "runs/something"][..], "there is no run in runs/something"),
         (&["show", "runs/something"], "runs/something is not the folder of a run"),
         (&["compare", "runs/version_9"], "there is one run"),
     ] {
-        let (code, said) = fulmen(folder.path(), arguments);
-        assert!(code == Some(2) && said.contains(message), "{code:?} {said}");
+        let (code, printed) = fulmen(folder.path(), arguments);
+        assert!(code == Some(2) && printed.contains(message), "{code:?} {printed}");
     }
 }

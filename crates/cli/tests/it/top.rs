@@ -83,7 +83,7 @@ fn the_screen_is_the_books_image() {
 }
 
 #[test]
-fn more_is_shown_at_level_2_and_the_reason_where_there_is_nothing() {
+fn level_2_shows_more_and_missing_values_have_reasons() {
     let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Detailed);
     assert!(drawn(&screen, 120, 20).backend().to_string().contains("Looking …"));
     screen.update(look(0));
@@ -100,7 +100,7 @@ fn more_is_shown_at_level_2_and_the_reason_where_there_is_nothing() {
 }
 
 #[test]
-fn lines_say_the_same() {
+fn the_lines_match_the_screen() {
     expect![[r#"
         device 0: duty cycle 78.0 %, HBM 11.0 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms
         device 1: duty cycle 82.0 %, HBM 11.4 of 16.0 GiB, bandwidth 48.0 %, idle for 0.0 s, 2 programs queued, programs take 310.2 ms, 90 % under 331.0 ms
@@ -110,17 +110,17 @@ fn lines_say_the_same() {
 }
 
 #[test]
-fn a_training_tells_how_long_it_waits_for_input() {
+fn a_training_reports_its_input_wait() {
     let step_time = Some(Duration::from_micros(310_250));
     let run = RunMetrics { epoch: 1, global_step: 1200, step_time, input_wait: Some(0.042) };
     let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
-    let said = "epoch 1, step 1200, 310.2 ms a step, waits for input 4.2 % of the time";
-    for (run, said) in [(Ok(run), said), (Err("no answer".to_owned()), "no answer")] {
+    let expected_line = "epoch 1, step 1200, 310.2 ms a step, waits for input 4.2 % of the time";
+    for (run, expected_line) in [(Ok(run), expected_line), (Err("no answer".to_owned()), "no answer")] {
         let look = Snapshot { run: Some(run), ..look(0) };
-        assert!(look.lines()[4].ends_with(said), "{:?}", look.lines());
+        assert!(look.lines()[4].ends_with(expected_line), "{:?}", look.lines());
         screen.update(look);
         let text = drawn(&screen, 96, 23).backend().to_string();
-        assert!(text.contains("┌ Training ─") && text.contains(said), "{text}");
+        assert!(text.contains("┌ Training ─") && text.contains(expected_line), "{text}");
     }
 }
 
@@ -131,8 +131,8 @@ fn fulmen(arguments: &[&str]) -> Output {
 #[test]
 fn the_commands_say_who_holds_the_tpu() {
     let output = fulmen(&["ps", "--json", "--watch", "0.01"]);
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(output.status.success() && found["processes"].is_array() && found["unseen"].is_u64(), "{found}");
+    let holders: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success() && holders["processes"].is_array() && holders["unseen"].is_u64(), "{holders}");
     // Nothing is ended: this process does not hold a TPU.
     let this = std::process::id().to_string();
     let output = fulmen(&["kill", "--yes", &this]);

@@ -72,7 +72,7 @@ fn train(folder: &Path, port: u16, stop: &Arc<AtomicBool>) {
 }
 
 #[test]
-fn a_running_training_gives_a_trace_and_tells_how_long_it_waits_for_input() {
+fn a_running_training_writes_a_trace_and_reports_its_input_wait() {
     let folder = tempfile::tempdir().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let (port, unused_port) = (free_port(), free_port());
@@ -91,9 +91,9 @@ fn a_running_training_gives_a_trace_and_tells_how_long_it_waits_for_input() {
             sleep(Duration::from_millis(20));
         }
 
-        let (code, said) = fulmen(folder.path(), &["profile", "--steps", "20", "--timeout", "600s", "--json"]);
-        assert_eq!(code, Some(0), "{said}");
-        let answer: Value = serde_json::from_str(&said).unwrap();
+        let (code, printed) = fulmen(folder.path(), &["profile", "--steps", "20", "--timeout", "600s", "--json"]);
+        assert_eq!(code, Some(0), "{printed}");
+        let answer: Value = serde_json::from_str(&printed).unwrap();
         assert!(answer["steps"].as_u64().unwrap() >= 20 && answer["plugin_error"].is_string(), "{answer}");
         let trace = fs::read_to_string(folder.path().join(answer["files"][0].as_str().unwrap())).unwrap();
         let trace: Value = serde_json::from_str(&trace).unwrap();
@@ -101,17 +101,20 @@ fn a_running_training_gives_a_trace_and_tells_how_long_it_waits_for_input() {
         for name in ["step", "wait for batch", "batch", "transfer"] {
             assert!(events.iter().any(|event| event["name"] == name && event["ph"] == "X"), "no {name}");
         }
-        let (code, said) = fulmen(folder.path(), &["profile", "--run", "runs/version_0", "--duration", "0.05s"]);
-        assert!(code == Some(0) && said.contains("ui.perfetto.dev") && said.contains("has no profiler"), "{said}");
+        let (code, printed) = fulmen(folder.path(), &["profile", "--run", "runs/version_0", "--duration", "0.05s"]);
+        assert!(
+            code == Some(0) && printed.contains("ui.perfetto.dev") && printed.contains("has no profiler"),
+            "{printed}"
+        );
         assert!(!run.join("profile.request").exists());
 
         let (port, unused_port) = (port.to_string(), format!("127.0.0.1:{unused_port}"));
         let top = ["top", "--address", &unused_port, "--run", &port, "--interval", "0.2", "--count", "2", "--json"];
         // On a busy machine, an update may see no step.
         let sees_steps = (0..100).any(|_| {
-            let (code, said) = fulmen(folder.path(), &top);
-            let look: Value = serde_json::from_str(said.lines().nth(1).unwrap()).unwrap();
-            assert!(code == Some(0) && look["run"]["global_step"].as_u64() > Some(20), "{said}");
+            let (code, printed) = fulmen(folder.path(), &top);
+            let look: Value = serde_json::from_str(printed.lines().nth(1).unwrap()).unwrap();
+            assert!(code == Some(0) && look["run"]["global_step"].as_u64() > Some(20), "{printed}");
             look["run"]["step_seconds"].is_number() && look["run"]["input_wait"].as_f64() > Some(0.0)
         });
         assert!(sees_steps);
@@ -126,7 +129,7 @@ fn a_running_training_gives_a_trace_and_tells_how_long_it_waits_for_input() {
         (&["profile", "--duration", "2h"], 2, "such as 2s"),
         (&["top", "--address", "127.0.0.1:1", "--run", &unused_port, "--count", "1"], 1, "no training answers there"),
     ] {
-        let (found, said) = fulmen(folder.path(), arguments);
-        assert!(found == Some(code) && said.contains(message), "{found:?} {said}");
+        let (actual, printed) = fulmen(folder.path(), arguments);
+        assert!(actual == Some(code) && printed.contains(message), "{actual:?} {printed}");
     }
 }

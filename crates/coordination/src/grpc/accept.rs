@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_address_is_reported_once_and_not_all_of_them() {
+    fn each_address_is_reported_once_up_to_a_limit() {
         let (send, reports) = std::sync::mpsc::channel();
         let rejected = RejectedPeers::new(move |refusal, rest| send.send(format!("{refusal}. {rest}")).unwrap());
         for round in 0..3 {

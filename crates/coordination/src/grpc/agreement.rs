@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_odd_one_is_named_with_what_the_majority_has() {
+    fn the_minority_is_named_with_the_majoritys_value() {
         check(
             &[&[("program", "a")], &[("program", "a")], &[("program", "b")], &[("program", "a")]],
             &[2],
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fact_has_its_own_odd_ones() {
+    fn each_fact_names_its_own_minority() {
         check(
             &[
                 &[("mesh", "8"), ("program", "a")],
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_against_two_all_are_named() {
+    fn without_a_majority_all_are_named() {
         check(
             &[&[("data", "60000")], &[("data", "50000")], &[("data", "60000")], &[("data", "50000")]],
             &[0, 1, 2, 3],
@@ -149,12 +149,12 @@ mod tests {
         facts.extend(vec![vec![("program", "y")]; 13]);
         let facts: Vec<&[(&str, &str)]> = facts.iter().map(Vec::as_slice).collect();
         let all = (0..).zip(facts.iter().map(|f| f.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()));
-        let found = compare(&all.collect(), |i| i.to_string()).unwrap_err();
+        let disagreement = compare(&all.collect(), |i| i.to_string()).unwrap_err();
         let cut = "x".repeat(200);
         assert_eq!(
-            found.message,
+            disagreement.message,
             format!("`program`: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more have {cut}…, the other 13 have y")
         );
-        assert_eq!(found.processes, (0..12).collect::<Vec<_>>());
+        assert_eq!(disagreement.processes, (0..12).collect::<Vec<_>>());
     }
 }

@@ -21,9 +21,10 @@ pub(crate) fn listen(address: &str) -> Result<(TcpListener, String)> {
             ))
         })?
         .collect();
-    let candidates = match !is_loopback(host) && resolved.iter().all(|a| a.ip().is_loopback()) {
-        true => vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))],
-        false => resolved,
+    let candidates = if !is_loopback(host) && resolved.iter().all(|a| a.ip().is_loopback()) {
+        vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))]
+    } else {
+        resolved
     };
     let listener = TcpListener::bind(candidates.as_slice()).map_err(|e| {
         let hint = match e.kind() {
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_and_a_foreign_address_are_told() {
+    fn a_port_in_use_and_a_foreign_address_are_errors() {
         let (_listener, address) = listen("127.0.0.1:0").unwrap();
         let error = listen(&address).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("an earlier run"), "{error}");

@@ -85,8 +85,8 @@ impl Builder {
         let mut address = process.coordinator().to_owned();
         let mut listener = None;
         if process.is_coordinator() {
-            let (socket, at) = listen(&address)?;
-            (listener, address) = (Some(socket), at);
+            let (socket, actual_address) = listen(&address)?;
+            (listener, address) = (Some(socket), actual_address);
             on_listening(&address);
         }
         let worker = Worker::start()?;
@@ -110,23 +110,24 @@ impl Builder {
             host: host_name(),
             pid: std::process::id(),
         };
-        let asked = client.clone();
-        let reply = inner.run(async move { asked.ask(method::JOIN, timeouts.join, |_| request.clone()).await })?;
+        let joining_client = client.clone();
+        let reply =
+            inner.run(async move { joining_client.ask(method::JOIN, timeouts.join, |_| request.clone()).await })?;
         client.is_in(&reply.members);
         let heartbeat = std::time::Duration::from_millis(reply.heartbeat_timeout_ms.max(1));
-        let beating = client.clone();
-        inner.spawn(async move { beating.heartbeats(heartbeat).await });
-        let asked = client.clone();
+        let heartbeat_client = client.clone();
+        inner.spawn(async move { heartbeat_client.heartbeats(heartbeat).await });
+        let waiting_client = client.clone();
         let reply = inner.run(async move {
-            let request = |left| wire::WaitAtBarrier {
-                caller: asked.caller(),
+            let request = |remaining| wire::WaitAtBarrier {
+                caller: waiting_client.caller(),
                 purpose: Purpose::Join as i32,
                 name: String::new(),
                 generation: 0,
-                timeout_ms: millis(left),
+                timeout_ms: millis(remaining),
                 facts: Default::default(),
             };
-            asked.ask(method::WAIT_AT_BARRIER, timeouts.join, request).await
+            waiting_client.ask(method::WAIT_AT_BARRIER, timeouts.join, request).await
         })?;
         client.is_in(&reply.members);
         inner.set_processes(reply.members.into_iter().map(ProcessInfo::from).collect());

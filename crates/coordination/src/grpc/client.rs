@@ -26,7 +26,7 @@ use crate::{Error, Result};
 
 /// The coordinator enforces the time limit of a request. Its answer gets this much longer to
 /// arrive.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 pub(crate) struct Client {
     channel: Channel,
@@ -124,7 +124,7 @@ impl Client {
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
         };
-        let answer = timeout(bounded(patience) + ANSWER, ask);
+        let answer = timeout(bounded(patience) + ANSWER_TIME, ask);
         let answer = tokio::select! {
             biased;
             error = self.failed() => return Err(error),
@@ -141,14 +141,14 @@ impl Client {
             }
             Ok(answer) => answer,
             Err(_) => {
-                let (name, at, s) = (self.coordinator_name(), &self.coordinator, bounded(patience).as_secs_f64());
+                let (name, address, s) = (self.coordinator_name(), &self.coordinator, bounded(patience).as_secs_f64());
                 let trouble = if trouble.is_empty() { "no answer".to_owned() } else { trouble };
                 Err(Error::new(
                     Kind::TimedOut,
                     [0],
                     format!(
-                        "process {} could not reach the coordinator, {name} at {at}, within {s} s: {trouble}; is {name} \
-                         running, and its port open?",
+                        "process {} could not reach the coordinator, {name} at {address}, within {s} s: {trouble}; is \
+                         {name} running, and its port open?",
                         self.caller.index
                     ),
                 ))
@@ -158,33 +158,33 @@ impl Client {
 
     /// The error, if a retry is useless.
     fn permanent(&self, status: &Status) -> Option<Error> {
-        let (index, at) = (self.caller.index as usize, &self.coordinator);
+        let (index, address) = (self.caller.index as usize, &self.coordinator);
         let reason = chain(status).find_map(|e| e.downcast_ref::<HandshakeError>());
         match reason {
             Some(HandshakeError::Refused) => Some(Error::new(
                 Kind::Refused,
                 [index],
                 format!(
-                    "process {index} was not let into the run: the coordinator at {at} has another token, or none; give all \
-                     processes of the run the same FULMEN_RUN_TOKEN"
+                    "process {index} was not let into the run: the coordinator at {address} has another token, or none; \
+                     give all processes of the run the same FULMEN_RUN_TOKEN"
                 ),
             )),
             Some(HandshakeError::NoProof) => Some(Error::new(
                 Kind::Refused,
                 [0],
                 format!(
-                    "the server at the coordinator's address {at} does not have the token of this run (FULMEN_RUN_TOKEN); is \
-                     it the address of process 0?"
+                    "the server at the coordinator's address {address} does not have the token of this run \
+                     (FULMEN_RUN_TOKEN); is it the address of process 0?"
                 ),
             )),
             Some(HandshakeError::OtherProtocol) => Some(Error::usage(format!(
-                "the server at the coordinator's address {at} is not a coordinator of this version of Fulmen; give the \
-                 address of process 0, and use one build for all"
+                "the server at the coordinator's address {address} is not a coordinator of this version of Fulmen; give \
+                 the address of process 0, and use one build for all"
             ))),
             Some(HandshakeError::Broken(_) | HandshakeError::Silent) => None,
             None => is_permanent(status).then(|| {
-                let what = describe(status);
-                Error::usage(format!("the server at the coordinator's address {at} answers: {what}"))
+                let description = describe(status);
+                Error::usage(format!("the server at the coordinator's address {address} answers: {description}"))
             }),
         }
     }
@@ -221,10 +221,10 @@ impl Client {
                 Err(_) => {}
             }
             if heard.elapsed() >= limit && !self.has_left() {
-                let (name, at, s) = (self.coordinator_name(), &self.coordinator, limit.as_secs_f64());
+                let (name, address, s) = (self.coordinator_name(), &self.coordinator, limit.as_secs_f64());
                 let message = format!(
-                    "{name}, the coordinator at {at}, has not answered for {s} s ({trouble}): killed, stopped, or on a \
-                     host that is not reachable; see its last output"
+                    "{name}, the coordinator at {address}, has not answered for {s} s ({trouble}): killed, stopped, or on \
+                     a host that is not reachable; see its last output"
                 );
                 self.fail(Error::new(Kind::CoordinatorLost, [0], message));
             }
@@ -234,8 +234,8 @@ impl Client {
     /// Tells the coordinator once that this process leaves. Does nothing before it has joined or
     /// after the run has failed.
     pub(crate) async fn leave(&self, reason: String) {
-        let left = self.left.swap(true, Ordering::Relaxed);
-        if left || !self.joined.load(Ordering::Relaxed) || self.failure.borrow().is_some() {
+        let has_left = self.left.swap(true, Ordering::Relaxed);
+        if has_left || !self.joined.load(Ordering::Relaxed) || self.failure.borrow().is_some() {
             return;
         }
         let request = wire::Leave { caller: self.caller, reason };

@@ -101,7 +101,7 @@ impl Coordination {
             facts,
         };
         self.0.run(async move {
-            let request = |left| wire::WaitAtBarrier { timeout_ms: millis(left), ..request.clone() };
+            let request = |remaining| wire::WaitAtBarrier { timeout_ms: millis(remaining), ..request.clone() };
             client.ask(method::WAIT_AT_BARRIER, timeout, request).await
         })?;
         Ok(())
@@ -152,8 +152,8 @@ impl Coordination {
         let patience = timeout.max(Duration::from_secs(60));
         let reply = self.0.run(async move {
             let spare = patience - timeout.min(patience);
-            let request = |left: Duration| {
-                let timeout_ms = millis(left.saturating_sub(spare));
+            let request = |remaining: Duration| {
+                let timeout_ms = millis(remaining.saturating_sub(spare));
                 wire::Get { caller: client.caller(), key: key.clone(), timeout_ms }
             };
             client.ask(method::GET, patience, request).await
@@ -244,10 +244,7 @@ impl Coordination {
     }
 
     fn check_present(&self) -> Result<()> {
-        match self.0.client.has_left() {
-            true => Err(Error::ended()),
-            false => Ok(()),
-        }
+        if self.0.client.has_left() { Err(Error::ended()) } else { Ok(()) }
     }
 }
 

@@ -211,7 +211,7 @@ impl Coordinator {
                 FailureKind::PeerLost,
                 silent,
                 format!(
-                    "{names} {has} not been heard of for {s} s: killed, stopped, or on a host that is not reachable; \
+                    "{names} {has} not sent a heartbeat for {s} s: killed, stopped, or on a host that is not reachable; \
                      see its last output"
                 ),
             ));

@@ -148,12 +148,12 @@ mod tests {
         let count = random(2 * sound.len());
         let mut bytes: Vec<u8> = (0..count).flat_map(|_| sound[random(sound.len())].clone()).collect();
         for _ in 0..random(8) {
-            let at = random(bytes.len() + 1);
+            let position = random(bytes.len() + 1);
             match random(4) {
-                0 => bytes.truncate(at),
-                1 => bytes.insert(at, random(256) as u8),
+                0 => bytes.truncate(position),
+                1 => bytes.insert(position, random(256) as u8),
                 _ => {
-                    if let Some(byte) = bytes.get_mut(at) {
+                    if let Some(byte) = bytes.get_mut(position) {
                         *byte = random(256) as u8;
                     }
                 }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_do_harm() {
+    fn any_bytes_are_handled() {
         let mut state = 0u64;
         // SplitMix64.
         let mut random = |below: usize| {

@@ -35,11 +35,11 @@ impl Halt {
         let requests = StopRequest { client: coordination.client(), key: format!("halt/{name}") };
         let shared = Arc::new(Shared::default());
         let (index, count) = (process.index(), process.count());
-        let (asking_client, seen) = (requests.clone(), shared.clone());
+        let (asking_client, task_shared) = (requests.clone(), shared.clone());
         coordination.spawn(async move {
-            let end = asking_client.agree(index, count, &seen).await.transpose();
-            seen.lock().end = end;
-            seen.changed.notify_all();
+            let end = asking_client.agree(index, count, &task_shared).await.transpose();
+            task_shared.lock().end = end;
+            task_shared.changed.notify_all();
         });
         Halt { shared, requests, coordination: coordination.clone() }
     }
@@ -64,7 +64,7 @@ impl Halt {
     pub fn turn(&self) -> Result<Option<String>> {
         let mut state = self.shared.lock();
         state.turns += 1;
-        while state.asked && state.end.is_none() {
+        while state.is_requested && state.end.is_none() {
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         match &state.end {
@@ -99,7 +99,7 @@ struct State {
     turns: u64,
     /// The others know how many turns this process has begun, so it begins no further one until all
     /// have answered.
-    asked: bool,
+    is_requested: bool,
     /// The turn after which all stop, and the reason; or the error that prevented an agreement.
     end: Option<Result<(u64, String)>>,
 }
@@ -120,15 +120,15 @@ impl StopRequest {
         }
         let turns = {
             let mut state = shared.lock();
-            state.asked = true;
+            state.is_requested = true;
             state.turns
         };
-        let of = |index: usize| format!("/{index}");
-        self.put(&of(index), &turns.to_string()).await?;
+        let suffix = |index: usize| format!("/{index}");
+        self.put(&suffix(index), &turns.to_string()).await?;
         if index == 0 {
             let mut last = turns;
             for other in 1..count {
-                last = last.max(number(&self.get(&of(other)).await?)?);
+                last = last.max(number(&self.get(&suffix(other)).await?)?);
             }
             self.put("/last", &(last + 1).to_string()).await?;
         }
@@ -138,7 +138,7 @@ impl StopRequest {
     async fn get(&self, suffix: &str) -> Result<String> {
         loop {
             let (caller, key) = (self.client.caller(), format!("{}{suffix}", self.key));
-            let request = |left| wire::Get { caller, key: key.clone(), timeout_ms: millis(left) };
+            let request = |remaining| wire::Get { caller, key: key.clone(), timeout_ms: millis(remaining) };
             if let Some(value) = self.client.ask(method::GET, PATIENCE, request).await?.value {
                 return Ok(String::from_utf8_lossy(&value).into_owned());
             }

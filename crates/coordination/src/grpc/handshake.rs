@@ -89,18 +89,18 @@ pub(crate) async fn admit(
     token: Option<&Token>,
 ) -> Result<(), Refusal> {
     let handshake = async {
-        let ours: Nonce = random().map_err(|_| Refusal::NoNonce)?;
+        let coordinator_nonce: Nonce = random().map_err(|_| Refusal::NoNonce)?;
         let hung_up = |_| Refusal::HungUp;
-        stream.write_all(&[&GREETING[..], &ours].concat()).await.map_err(hung_up)?;
-        let (mut theirs, mut proven) = ([0; LENGTH], [0; LENGTH]);
-        stream.read_exact(&mut theirs).await.map_err(hung_up)?;
-        stream.read_exact(&mut proven).await.map_err(hung_up)?;
+        stream.write_all(&[&GREETING[..], &coordinator_nonce].concat()).await.map_err(hung_up)?;
+        let (mut process_nonce, mut proof_of_process) = ([0; LENGTH], [0; LENGTH]);
+        stream.read_exact(&mut process_nonce).await.map_err(hung_up)?;
+        stream.read_exact(&mut proof_of_process).await.map_err(hung_up)?;
         // In constant time.
-        if proof(token, End::Process, &ours, &theirs).verify_slice(&proven).is_err() {
+        if proof(token, End::Process, &coordinator_nonce, &process_nonce).verify_slice(&proof_of_process).is_err() {
             let _ = stream.write_all(&[0]).await;
             return Err(Refusal::WrongProof);
         }
-        let own = proof(token, End::Coordinator, &ours, &theirs).finalize().into_bytes();
+        let own = proof(token, End::Coordinator, &coordinator_nonce, &process_nonce).finalize().into_bytes();
         stream.write_all(&[&[1], &own[..]].concat()).await.map_err(hung_up)
     };
     tokio::time::timeout(TIME, handshake).await.unwrap_or(Err(Refusal::TooLate))
@@ -151,11 +151,11 @@ pub(crate) async fn present(
         if greeting != GREETING {
             return Err(HandshakeError::OtherProtocol);
         }
-        let mut theirs: Nonce = [0; LENGTH];
-        stream.read_exact(&mut theirs).await?;
-        let ours: Nonce = random().map_err(std::io::Error::other)?;
-        let own = proof(token, End::Process, &theirs, &ours).finalize().into_bytes();
-        stream.write_all(&[&ours[..], &own].concat()).await?;
+        let mut coordinator_nonce: Nonce = [0; LENGTH];
+        stream.read_exact(&mut coordinator_nonce).await?;
+        let process_nonce: Nonce = random().map_err(std::io::Error::other)?;
+        let own = proof(token, End::Process, &coordinator_nonce, &process_nonce).finalize().into_bytes();
+        stream.write_all(&[&process_nonce[..], &own].concat()).await?;
         match stream.read_u8().await? {
             1 => {}
             0 => return Err(HandshakeError::Refused),
@@ -163,7 +163,7 @@ pub(crate) async fn present(
         }
         let mut proven = [0; LENGTH];
         stream.read_exact(&mut proven).await?;
-        let proof = proof(token, End::Coordinator, &theirs, &ours);
+        let proof = proof(token, End::Coordinator, &coordinator_nonce, &process_nonce);
         proof.verify_slice(&proven).map_err(|_| HandshakeError::NoProof)
     };
     tokio::time::timeout(TIME, handshake).await.unwrap_or(Err(HandshakeError::Silent))
@@ -177,56 +177,56 @@ mod tests {
         Some(Token::new(&letter.repeat(32)).unwrap())
     }
 
-    async fn wait_at_barrier(
+    async fn connect(
         coordinator: Option<Token>,
         process: Option<Token>,
     ) -> (Result<(), Refusal>, Result<(), HandshakeError>) {
-        let (mut here, mut there) = tokio::io::duplex(1024);
-        tokio::join!(admit(&mut here, coordinator.as_ref()), present(&mut there, process.as_ref()))
+        let (mut local, mut remote) = tokio::io::duplex(1024);
+        tokio::join!(admit(&mut local, coordinator.as_ref()), present(&mut remote, process.as_ref()))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_same_token_is_let_in() {
-        for (here, there) in [(token("a"), token("a")), (None, None)] {
-            let (admitted, presented) = wait_at_barrier(here, there).await;
+    async fn only_the_same_token_is_admitted() {
+        for (coordinator, process) in [(token("a"), token("a")), (None, None)] {
+            let (admitted, presented) = connect(coordinator, process).await;
             assert!(admitted.is_ok() && presented.is_ok(), "{admitted:?} {presented:?}");
         }
-        for (here, there) in [(token("a"), token("b")), (token("a"), None), (None, token("b"))] {
-            let (admitted, presented) = wait_at_barrier(here, there).await;
+        for (coordinator, process) in [(token("a"), token("b")), (token("a"), None), (None, token("b"))] {
+            let (admitted, presented) = connect(coordinator, process).await;
             assert_eq!(admitted, Err(Refusal::WrongProof));
             assert!(matches!(presented, Err(HandshakeError::Refused)), "{presented:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn half_a_handshake_is_not_waited_for() {
+    async fn an_incomplete_handshake_times_out() {
         for sent in [0, 8, 63] {
-            let (mut here, mut there) = tokio::io::duplex(1024);
-            there.write_all(&vec![7; sent]).await.unwrap();
-            assert_eq!(admit(&mut here, token("a").as_ref()).await, Err(Refusal::TooLate));
-            drop(there);
-            assert_eq!(admit(&mut here, token("a").as_ref()).await, Err(Refusal::HungUp));
+            let (mut local, mut remote) = tokio::io::duplex(1024);
+            remote.write_all(&vec![7; sent]).await.unwrap();
+            assert_eq!(admit(&mut local, token("a").as_ref()).await, Err(Refusal::TooLate));
+            drop(remote);
+            assert_eq!(admit(&mut local, token("a").as_ref()).await, Err(Refusal::HungUp));
         }
-        let (mut here, mut there) = tokio::io::duplex(1024);
-        there.write_all(&GREETING).await.unwrap();
-        assert!(matches!(present(&mut here, token("a").as_ref()).await, Err(HandshakeError::Silent)));
+        let (mut local, mut remote) = tokio::io::duplex(1024);
+        remote.write_all(&GREETING).await.unwrap();
+        assert!(matches!(present(&mut local, token("a").as_ref()).await, Err(HandshakeError::Silent)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_impostor_is_not_talked_to() {
-        let (mut here, mut there) = tokio::io::duplex(1024);
-        there.write_all(b"SSH-2.0-OpenSSH").await.unwrap();
-        assert!(matches!(present(&mut here, token("a").as_ref()).await, Err(HandshakeError::OtherProtocol)));
+    async fn an_impostor_is_rejected() {
+        let (mut local, mut remote) = tokio::io::duplex(1024);
+        remote.write_all(b"SSH-2.0-OpenSSH").await.unwrap();
+        assert!(matches!(present(&mut local, token("a").as_ref()).await, Err(HandshakeError::OtherProtocol)));
         // A server that accepts every proof and returns the process's own proof.
-        let (mut here, mut there) = tokio::io::duplex(1024);
+        let (mut local, mut remote) = tokio::io::duplex(1024);
         let impostor = async {
-            there.write_all(&[&GREETING[..], &[0; LENGTH]].concat()).await.unwrap();
+            remote.write_all(&[&GREETING[..], &[0; LENGTH]].concat()).await.unwrap();
             let mut answer = [0; 2 * LENGTH];
-            there.read_exact(&mut answer).await.unwrap();
-            there.write_all(&[&[1], &answer[LENGTH..]].concat()).await.unwrap();
+            remote.read_exact(&mut answer).await.unwrap();
+            remote.write_all(&[&[1], &answer[LENGTH..]].concat()).await.unwrap();
         };
         let token = token("a");
-        let (presented, ()) = tokio::join!(present(&mut here, token.as_ref()), impostor);
+        let (presented, ()) = tokio::join!(present(&mut local, token.as_ref()), impostor);
         assert!(matches!(presented, Err(HandshakeError::NoProof)), "{presented:?}");
     }
 }

@@ -25,7 +25,7 @@ const TIME: Duration = Duration::from_secs(1);
 const LARGEST_ANSWER: usize = 1 << 20;
 
 /// If one of these is set, the environment already says which devices and processes there are.
-const SAY_IT: [&str; 9] = [
+const DECIDING_VARIABLES: [&str; 9] = [
     "FULMEN_NUM_PROCESSES",
     "TPU_WORKER_ID",
     "TPU_WORKER_HOSTNAMES",
@@ -57,16 +57,16 @@ impl Process {
     /// Those of [`Process::from_env`], or invalid values from the server.
     pub fn detect(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
         let process = Process::from_env(&env)?;
-        if SAY_IT.iter().any(|name| env(name).is_some_and(|value| !value.is_empty())) {
+        if DECIDING_VARIABLES.iter().any(|name| env(name).is_some_and(|value| !value.is_empty())) {
             return Ok(process);
         }
         let Some(MetadataServer(server)) = MetadataServer::find(&env, "/".as_ref()) else { return Ok(process) };
         let variables = ask(&server)?;
-        let told = |name: &str| env(name).or_else(|| variables.get(name).map(OsString::from));
-        Process::from_env(told).map_err(|error| {
+        let variable = |name: &str| env(name).or_else(|| variables.get(name).map(OsString::from));
+        Process::from_env(variable).map_err(|error| {
             Error::usage(format!(
-                "the metadata server {server}, which was asked because no variable says who this process is, says what \
-                 cannot be: {error}"
+                "the metadata server {server}, queried because no variable says which process this is, returned invalid \
+                 values: {error}"
             ))
         })
     }
@@ -155,12 +155,12 @@ impl MetadataServer {
         Worker::start()?.run(async move {
             let client = client();
             // All requests are sent before the first answer is awaited.
-            let asked = names.into_iter().map(|name| {
+            let requests = names.into_iter().map(|name| {
                 let (client, server) = (client.clone(), server.clone());
                 tokio::spawn(async move { get(&client, &server, &name, time).await })
             });
             let mut answers = vec![];
-            for answer in asked.collect::<Vec<_>>() {
+            for answer in requests.collect::<Vec<_>>() {
                 answers.push(answer.await.ok().flatten());
             }
             answers
@@ -176,8 +176,8 @@ fn ask(server: &str) -> Result<Variables> {
         return Ok(variables.clone());
     }
     let names = ["attributes/worker-network-endpoints", "attributes/agent-worker-number", "attributes/tpu-env"];
-    let mut said = MetadataServer(server.to_owned()).ask(&names, TIME)?.into_iter().map(|answer| Some(answer?.text));
-    let [hosts, index, tpu] = std::array::from_fn(|_| said.next().flatten());
+    let mut texts = MetadataServer(server.to_owned()).ask(&names, TIME)?.into_iter().map(|answer| Some(answer?.text));
+    let [hosts, index, tpu] = std::array::from_fn(|_| texts.next().flatten());
     let variables = variables(hosts, index, tpu);
     answers.insert(server.to_owned(), variables.clone());
     Ok(variables)
@@ -194,7 +194,7 @@ async fn get(client: &HttpClient, server: &str, name: &str, time: Duration) -> O
     const FLAVOR: (&str, &str) = ("Metadata-Flavor", "Google");
     let address = format!("http://{server}/computeMetadata/v1/instance/{name}");
     let request = Request::get(address).header(FLAVOR.0, FLAVOR.1).body(Empty::new()).ok()?;
-    let asked = async {
+    let response = async {
         let answer = client.request(request).await.ok()?;
         // Other servers do not send this header.
         if !answer.status().is_success() || answer.headers().get(FLAVOR.0)? != FLAVOR.1 {
@@ -204,7 +204,7 @@ async fn get(client: &HttpClient, server: &str, name: &str, time: Duration) -> O
         let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await.ok()?;
         Some(MetadataAnswer { text: String::from_utf8(body.to_bytes().to_vec()).ok()?, date })
     };
-    tokio::time::timeout(time, asked).await.ok().flatten()
+    tokio::time::timeout(time, response).await.ok().flatten()
 }
 
 /// The hosts are `unknown:unknown:10.0.0.2,...`; `tpu-env` has lines such as `MEGASCALE_NUM_SLICES: '2'`.
@@ -234,8 +234,8 @@ mod tests {
     fn metadata(attributes: &'static [(&'static str, &'static str)]) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let asked: Arc<AtomicUsize> = Arc::default();
-        let count = asked.clone();
+        let requests: Arc<AtomicUsize> = Arc::default();
+        let count = requests.clone();
         std::thread::spawn(move || {
             for mut stream in listener.incoming().map_while(std::result::Result::ok) {
                 let lines: Vec<String> = BufReader::new(&stream)
@@ -257,11 +257,11 @@ mod tests {
                 );
             }
         });
-        (address, asked)
+        (address, requests)
     }
 
-    fn detect(server: &str, others: &[(&str, &str)]) -> Result<Process> {
-        Process::detect(|name| match others.iter().find(|other| other.0 == name) {
+    fn detect(server: &str, variables: &[(&str, &str)]) -> Result<Process> {
+        Process::detect(|name| match variables.iter().find(|variable| variable.0 == name) {
             Some((_, value)) => Some(value.into()),
             None => (name == "GCE_METADATA_HOST").then(|| server.into()),
         })
@@ -271,17 +271,17 @@ mod tests {
     const TPU: (&str, &str) = ("tpu-env", "ACCELERATOR_TYPE: 'v5litepod-16'\nWORKER_ID: '1'\n");
 
     #[test]
-    fn a_worker_of_a_slice_learns_who_it_is_once() {
-        let (server, asked) = metadata(&[HOSTS, ("agent-worker-number", "1"), TPU]);
+    fn a_worker_of_a_slice_queries_its_index_once() {
+        let (server, requests) = metadata(&[HOSTS, ("agent-worker-number", "1"), TPU]);
         for _ in 0..3 {
             let process = detect(&server, &[]).unwrap();
             assert_eq!((process.index(), process.count(), process.coordinator()), (1, 2, "10.0.0.2:8482"));
         }
-        assert_eq!(asked.load(Ordering::SeqCst), 3, "an attribute each");
+        assert_eq!(requests.load(Ordering::SeqCst), 3, "an attribute each");
     }
 
     #[test]
-    fn a_preemption_is_told() {
+    fn a_preemption_is_reported() {
         let notices: [(&[_], _); 2] = [
             (&[("preempted", "TRUE")], "this machine is preempted"),
             (
@@ -289,19 +289,19 @@ mod tests {
                 "this machine goes down for maintenance",
             ),
         ];
-        for (attributes, told) in notices {
+        for (attributes, expected) in notices {
             let (server, _) = metadata(attributes);
             let (send, notices) = std::sync::mpsc::channel();
             on_preemption(
                 move |name| (name == "GCE_METADATA_HOST").then(|| server.clone().into()),
                 move |why| send.send(why.to_owned()).unwrap(),
             );
-            assert_eq!(notices.recv().unwrap(), told);
+            assert_eq!(notices.recv().unwrap(), expected);
         }
     }
 
     #[test]
-    fn a_machine_with_one_host_is_alone() {
+    fn a_machine_with_one_host_is_a_single_process() {
         let (server, _) =
             metadata(&[("worker-network-endpoints", "unknown:unknown:10.0.0.2"), ("agent-worker-number", "0")]);
         assert_eq!(detect(&server, &[]).unwrap(), Process::single());
@@ -311,24 +311,24 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_or_offline_does_not_ask() {
-        let (server, asked) = metadata(&[HOSTS, ("agent-worker-number", "1")]);
+    fn known_or_offline_processes_send_no_queries() {
+        let (server, requests) = metadata(&[HOSTS, ("agent-worker-number", "1")]);
         for variable in [("TPU_WORKER_HOSTNAMES", "localhost"), ("TPU_VISIBLE_CHIPS", "0"), ("FULMEN_OFFLINE", "1")] {
             assert_eq!(detect(&server, &[variable]).unwrap(), Process::single());
         }
-        assert_eq!(asked.load(Ordering::SeqCst), 0);
+        assert_eq!(requests.load(Ordering::SeqCst), 0);
         assert_eq!(detect(&server, &[("FULMEN_OFFLINE", "0")]).unwrap().count(), 2);
     }
 
     #[test]
-    fn a_server_that_does_not_answer_is_not_waited_for() {
+    fn a_silent_metadata_server_is_given_up() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         assert_eq!(detect(&silent.local_addr().unwrap().to_string(), &[]).unwrap(), Process::single());
         assert_eq!(detect("no such host", &[]).unwrap(), Process::single());
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_source() {
+    fn impossible_values_are_errors_with_their_source() {
         let (server, _) = metadata(&[HOSTS, ("agent-worker-number", "2"), TPU]);
         let error = detect(&server, &[]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("the metadata server {server}, ")), "{error}");

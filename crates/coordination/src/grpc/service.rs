@@ -64,8 +64,8 @@ impl Service {
         let search = async {
             loop {
                 changes.borrow_and_update();
-                if let Some(found) = poll(&mut self.coordinator()) {
-                    return Some(found);
+                if let Some(value) = poll(&mut self.coordinator()) {
+                    return Some(value);
                 }
                 if changes.changed().await.is_err() {
                     return None;
@@ -143,11 +143,11 @@ impl Service {
             return heard.into();
         }
         let timeout = Duration::from_millis(request.timeout_ms);
-        let found = self.wait(timeout, |coordinator| match coordinator.get(&request.key) {
+        let outcome = self.wait(timeout, |coordinator| match coordinator.get(&request.key) {
             Some(value) => Some(Ok(value)),
             None => coordinator.failure().cloned().map(Err),
         });
-        match found.await {
+        match outcome.await {
             Some(Ok(value)) => Reply { value: Some(value), ..Reply::default() },
             Some(Err(failure)) => {
                 self.notify(request.caller.index);

@@ -1,4 +1,4 @@
-//! One process, or two as threads of one: what the handle promises, and what it refuses.
+//! One process, or two as threads of one: the guarantees and the errors of the handle.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -14,16 +14,18 @@ fn builder(process: Process) -> Builder {
     Coordination::builder(process).timeouts(Timeouts { join: SOON, heartbeat: SOON })
 }
 
-/// Process 0 and whatever joins at its address on other threads.
+/// Process 0, and a function that joins at its address on other threads.
 fn with_others<T: Send + 'static>(
     count: usize,
     others: Vec<Box<dyn FnOnce(String) -> T + Send>>,
 ) -> (Result<Coordination>, Vec<T>) {
-    let (tell, told) = channel();
+    let (send_address, addresses) = channel();
     let zero = thread::spawn(move || {
-        builder(Process::new(0, count, "127.0.0.1:0")?).on_listening(move |a| tell.send(a.to_owned()).unwrap()).join()
+        builder(Process::new(0, count, "127.0.0.1:0")?)
+            .on_listening(move |a| send_address.send(a.to_owned()).unwrap())
+            .join()
     });
-    let address = told.recv().unwrap();
+    let address = addresses.recv().unwrap();
     let others: Vec<_> = others
         .into_iter()
         .map(|other| {
@@ -35,12 +37,12 @@ fn with_others<T: Send + 'static>(
     (zero.join().unwrap(), others)
 }
 
-/// What is there after a while.
+/// The value of `look` once it exists.
 fn soon<T>(look: impl Fn() -> Option<T>) -> T {
     let begun = std::time::Instant::now();
     loop {
-        if let Some(found) = look() {
-            return found;
+        if let Some(value) = look() {
+            return value;
         }
         assert!(begun.elapsed() < SOON, "it never comes");
         thread::sleep(Duration::from_millis(5));
@@ -48,12 +50,12 @@ fn soon<T>(look: impl Fn() -> Option<T>) -> T {
 }
 
 fn pair() -> (Coordination, Coordination) {
-    let (zero, mut one) = with_others(2, vec![Box::new(|at| builder(Process::new(1, 2, at)?).join())]);
+    let (zero, mut one) = with_others(2, vec![Box::new(|address| builder(Process::new(1, 2, address)?).join())]);
     (zero.unwrap(), one.remove(0).unwrap())
 }
 
 #[test]
-fn a_handle_may_go_anywhere() {
+fn a_handle_is_send_and_sync() {
     fn check<T: Clone + Send + Sync + 'static>() {}
     check::<Coordination>();
 }
@@ -83,7 +85,7 @@ fn a_value_is_waited_for_and_cannot_change() {
     assert!(changed.is_conflict() && changed.to_string().contains("has another value, from process 0"), "{changed}");
     let none = zero.get("never", Duration::from_millis(50)).unwrap_err();
     assert!(none.is_timeout() && none.to_string().contains("`never` within 0.05 s"), "{none}");
-    // Nothing of this was a failure of the run.
+    // None of this was a failure of the run.
     zero.health().unwrap();
     assert_eq!(zero.processes(), one.processes());
 }
@@ -106,7 +108,7 @@ fn a_barrier_names_who_is_missing() {
     let error = zero.barrier("b", Duration::from_millis(100)).unwrap_err();
     assert!(error.is_timeout() && error.processes() == [1], "{error:?}");
     assert!(error.to_string().contains("process 1 (") && error.to_string().contains("barrier `b`"), "{error}");
-    // No process passes a barrier on which the others gave up.
+    // No process passes a barrier that the others have given up.
     assert_eq!(one.barrier("b", SOON).unwrap_err(), error);
     let other = one.clone();
     let passes = thread::spawn(move || other.barrier("b", SOON));
@@ -115,7 +117,7 @@ fn a_barrier_names_who_is_missing() {
 }
 
 #[test]
-fn of_two_that_disagree_both_are_named() {
+fn a_disagreement_of_two_names_both() {
     let (zero, one) = pair();
     let facts = |length: &str| BTreeMap::from([("batches".to_owned(), length.to_owned())]);
     let other = one.clone();
@@ -123,13 +125,13 @@ fn of_two_that_disagree_both_are_named() {
     let error = zero.agree("fit", &facts("10"), SOON).unwrap_err();
     assert!(error.is_disagreement() && error.processes() == [0, 1], "{error:?}");
     assert_eq!(disagrees.join().unwrap().unwrap_err(), error);
-    // The run is over, and the handle says why.
+    // The run is over, and the handle has the error.
     assert_eq!(one.barrier("b", SOON).unwrap_err(), error);
     assert_eq!(one.health().unwrap_err(), error);
 }
 
 #[test]
-fn who_fails_or_leaves_tells_the_others() {
+fn the_others_learn_about_a_failure_or_an_early_end() {
     let (zero, one) = pair();
     let waiting = zero.clone();
     let waits = thread::spawn(move || waiting.barrier("b", SOON));
@@ -149,7 +151,7 @@ fn who_fails_or_leaves_tells_the_others() {
 }
 
 #[test]
-fn all_stop_after_the_same_turn_though_one_is_ahead() {
+fn all_stop_after_the_same_turn_although_one_is_ahead() {
     let (zero, one) = pair();
     let (fast, slow) = (one.halt("a"), zero.halt("a"));
     for _ in 0..100 {
@@ -173,10 +175,12 @@ fn a_process_without_further_turns_delays_no_other() {
     other.request("SIGTERM");
     assert_eq!(zero.get("halt/a", SOON).unwrap(), b"SIGTERM");
     drop(over);
-    // It learns, without the process that has gone, that the turn after the latest is the last.
+    // Even without the process that has ended, it learns that the turn after the latest is the
+    // last.
     assert_eq!(soon(|| other.turn().unwrap()), "SIGTERM");
 
-    // All turns of one are over, and then the other is asked to stop: it takes its last ones.
+    // One process has ended its last turn when the other is asked to stop: the other continues to
+    // its last turn.
     let (over, other) = (zero.halt("b"), one.halt("b"));
     drop(over);
     assert_eq!(one.get("halt/b", SOON).unwrap(), b"");
@@ -195,7 +199,7 @@ fn a_run_that_fails_ends_the_turns() {
 
 #[test]
 fn a_second_process_with_an_index_is_refused() {
-    let join = |at: String| builder(Process::new(1, 2, at)?).join();
+    let join = |address: String| builder(Process::new(1, 2, address)?).join();
     let (zero, ones) = with_others(2, vec![Box::new(join), Box::new(join)]);
     let zero = zero.unwrap();
     let (joined, refused): (Vec<_>, Vec<_>) = ones.into_iter().partition(Result::is_ok);
@@ -212,35 +216,35 @@ fn a_second_process_with_an_index_is_refused() {
 fn a_process_of_another_run_is_refused() {
     let (zero, others) = with_others::<Result<Coordination>>(
         2,
-        vec![Box::new(|at| {
-            let stranger = builder(Process::new(1, 3, at.clone())?).join().unwrap_err();
+        vec![Box::new(|address| {
+            let stranger = builder(Process::new(1, 3, address.clone())?).join().unwrap_err();
             assert!(stranger.is_refused() && stranger.to_string().contains("expects 3 processes"), "{stranger}");
-            let stranger = builder(Process::new(1, 2, at.clone())?.with_run_id("old")).join().unwrap_err();
+            let stranger = builder(Process::new(1, 2, address.clone())?.with_run_id("old")).join().unwrap_err();
             assert!(stranger.is_refused() && stranger.to_string().contains("the run `old`"), "{stranger}");
-            builder(Process::new(1, 2, at)?).join()
+            builder(Process::new(1, 2, address)?).join()
         })],
     );
     let _pair = (zero.unwrap(), others.into_iter().next().unwrap().unwrap());
 }
 
 #[test]
-fn a_coordinator_that_is_not_there_is_told() {
+fn a_missing_coordinator_is_an_error() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let join = |at: String| {
+    let join = |address: String| {
         let timeouts = Timeouts { join: Duration::from_secs(2), ..Timeouts::default() };
-        Coordination::builder(Process::new(1, 2, at).unwrap()).timeouts(timeouts).join().unwrap_err()
+        Coordination::builder(Process::new(1, 2, address).unwrap()).timeouts(timeouts).join().unwrap_err()
     };
     let error = join(free.to_string());
     assert!(error.is_timeout() && error.processes() == [0], "{error:?}");
     assert!(error.to_string().contains("within 2 s: Connection refused"), "{error}");
-    // Somebody who takes connections and says nothing.
+    // A server that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let error = join(silent.local_addr().unwrap().to_string());
     assert!(error.is_timeout() && error.to_string().contains("could not reach the coordinator"), "{error}");
 }
 
 #[test]
-fn a_taken_address_is_told() {
+fn an_address_in_use_is_an_error() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let process = Process::new(0, 1, taken.local_addr().unwrap().to_string()).unwrap();
     let error = builder(process).join().unwrap_err();
@@ -250,7 +254,7 @@ fn a_taken_address_is_told() {
 #[test]
 fn the_coordinator_may_have_a_name_or_a_long_address() {
     let mut hosts = vec!["localhost"];
-    // Not every machine speaks version 6.
+    // Not every machine supports IPv6.
     hosts.extend(TcpListener::bind("[::1]:0").is_ok().then_some("[::1]"));
     for host in hosts {
         let alone = builder(Process::new(0, 1, format!("{host}:0")).unwrap()).join().unwrap();
@@ -264,7 +268,7 @@ fn time_outs_are_checked() {
     let join = |timeouts| Coordination::builder(Process::single()).timeouts(timeouts).join().unwrap_err();
     assert!(join(Timeouts { heartbeat: Duration::ZERO, ..Timeouts::default() }).is_usage());
     assert!(join(Timeouts { join: Duration::ZERO, ..Timeouts::default() }).is_usage());
-    // As long as one likes is not too long for the clock.
+    // Any duration is valid; the clock limits it.
     let longest = Timeouts { join: Duration::MAX, heartbeat: Duration::MAX };
     let alone = Coordination::builder(Process::single()).timeouts(longest).join().unwrap();
     alone.barrier("b", Duration::MAX).unwrap();

@@ -1,5 +1,5 @@
-//! Eight real processes on this machine: all well, one with another program, one late, one killed, the coordinator
-//! killed.
+//! Eight real processes on this machine: a good run, one with another program, one late, one
+//! killed, the coordinator killed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,15 +10,15 @@ use fulmen_coordination::{Coordination, Process, Result, Timeouts};
 
 const COUNT: usize = 8;
 const LONG: Duration = Duration::from_secs(60);
-/// Above what a busy machine lets a process wait for its turn.
+/// Longer than a process waits for a processor on a busy machine.
 const HEARTBEAT: (&str, &str) = ("FULMEN_HEARTBEAT_TIMEOUT", "8");
 
 /// The process that the other tests start.
 #[test]
-#[ignore = "a part in the other tests"]
+#[ignore = "a task in the other tests"]
 fn member() {
-    let Some(part) = std::env::var_os(PART) else { return };
-    match play(&part.to_string_lossy()) {
+    let Some(task) = std::env::var_os(PART) else { return };
+    match run_task(&task.to_string_lossy()) {
         Ok(()) => say("ended well"),
         Err(error) => {
             let kind = match &error {
@@ -33,7 +33,7 @@ fn member() {
     }
 }
 
-fn play(part: &str) -> Result<()> {
+fn run_task(task: &str) -> Result<()> {
     let env = |name: &str| std::env::var_os(name);
     let process = Process::from_env(env)?;
     let index = process.index();
@@ -44,8 +44,8 @@ fn play(part: &str) -> Result<()> {
         .join()?;
     assert_eq!(coordination.processes().len(), COUNT);
     say("joined");
-    match part {
-        // What a training run does.
+    match task {
+        // The calls of a training run.
         "train" => {
             if index == 0 {
                 coordination.put("run_dir", "version_3")?;
@@ -67,14 +67,14 @@ fn play(part: &str) -> Result<()> {
             coordination.health()?;
             coordination.shutdown(LONG)
         }
-        // Steps that need all processes; the fifth of them is asked to stop after some.
+        // Steps that need all processes. Process 5 is asked to stop after some of them.
         "stop together" => {
             let halt = coordination.halt("fit");
             let stopped = loop {
                 coordination.barrier("step", LONG)?;
                 std::thread::sleep(STEP);
                 STEPS.fetch_add(1, Ordering::Relaxed);
-                if index == 5 && STEPS.load(Ordering::Relaxed) == ASKED {
+                if index == 5 && STEPS.load(Ordering::Relaxed) == STOP_STEP {
                     halt.request("SIGTERM");
                 }
                 if let Some(why) = halt.turn()? {
@@ -95,7 +95,7 @@ fn play(part: &str) -> Result<()> {
             coordination.on_failure(move |error| send.send(error.clone()).unwrap());
             Err(receive.recv_timeout(LONG).unwrap())
         }
-        part => panic!("there is no part `{part}`"),
+        task => panic!("there is no task `{task}`"),
     }
 }
 
@@ -107,14 +107,14 @@ fn all_are(endings: &[String], kind_and_processes: &str, says: &[&str]) {
 }
 
 #[test]
-fn eight_processes_share_values_meet_and_agree() {
+fn eight_processes_share_values_synchronize_and_agree() {
     let mut troupe = Troupe::new("processes::member", COUNT);
     (0..COUNT).for_each(|index| troupe.start(index, "train", &[]));
     all_are(&troupe.endings(0..COUNT), "well", &[]);
 }
 
 #[test]
-fn one_with_another_program_ends_all_with_its_name() {
+fn a_process_with_another_program_ends_all_and_is_named() {
     let mut troupe = Troupe::new("processes::member", COUNT);
     for index in 0..COUNT {
         let program: &[(&str, &str)] = if index == 5 { &[("PROGRAM", "77c0")] } else { &[] };
@@ -126,7 +126,7 @@ fn one_with_another_program_ends_all_with_its_name() {
 }
 
 #[test]
-fn one_that_is_late_is_waited_for() {
+fn all_wait_for_a_late_process() {
     let mut troupe = Troupe::new("processes::member", COUNT);
     (0..COUNT - 1).for_each(|index| troupe.start(index, "train", &[]));
     std::thread::sleep(Duration::from_secs(1));
@@ -135,10 +135,11 @@ fn one_that_is_late_is_waited_for() {
 }
 
 #[test]
-fn one_that_is_too_late_ends_all_with_its_name() {
+fn a_process_that_is_too_late_ends_all_and_is_named() {
     let mut troupe = Troupe::new("processes::member", COUNT);
     let short: &[(&str, &str)] = &[("FULMEN_JOIN_TIMEOUT", "4")];
-    // The last of those that are in time is the impatient one, and all end with it.
+    // Process 0 is the last one that joins in time. Its limit is short, and all processes end with
+    // it.
     (0..COUNT - 2).for_each(|index| troupe.start(index, "train", &[]));
     (0..COUNT - 2).for_each(|index| drop(troupe.wait_for(index, "joins")));
     troupe.start(COUNT - 2, "train", short);
@@ -147,24 +148,25 @@ fn one_that_is_too_late_ends_all_with_its_name() {
     troupe.start(COUNT - 1, "train", short);
     let late = &troupe.endings([COUNT - 1])[0];
     all_are(&troupe.endings([0]), "timeout [7]", &["process 7 has not joined within 4 s"]);
-    // The coordinator has gone, or is about to.
+    // The coordinator has ended, or is about to.
     assert!(late.starts_with("timeout ") && late.contains("process 7"), "{late}");
 }
 
-/// All eight have joined, and each waits in its own way.
-fn waiting(parts: [&str; COUNT]) -> Troupe {
+/// All eight have joined, and each waits in a different way.
+fn waiting(tasks: [&str; COUNT]) -> Troupe {
     let mut troupe = Troupe::new("processes::member", COUNT);
-    parts.iter().enumerate().for_each(|(index, part)| troupe.start(index, part, &[HEARTBEAT]));
+    tasks.iter().enumerate().for_each(|(index, task)| troupe.start(index, task, &[HEARTBEAT]));
     (0..COUNT).for_each(|index| {
         troupe.wait_for(index, "joined");
     });
     troupe
 }
 
-/// What a step of `stop together` takes at least, how many there have been, and when the end is asked for.
+/// The minimum time of a step of `stop together`, the number of steps so far, and the time of the
+/// request to stop.
 const STEP: Duration = Duration::from_millis(20);
 static STEPS: AtomicU64 = AtomicU64::new(0);
-const ASKED: u64 = 10;
+const STOP_STEP: u64 = 10;
 
 #[test]
 fn eight_processes_stop_after_the_same_step_within_a_second() {
@@ -173,25 +175,25 @@ fn eight_processes_stop_after_the_same_step_within_a_second() {
     let stops: Vec<String> = (0..COUNT).map(|index| troupe.wait_for(index, "stopped ")).collect();
     assert!(stops.iter().all(|stop| *stop == stops[0]), "{stops:?}");
     let steps: u64 = stops[0].strip_prefix("SIGTERM after ").unwrap().parse().unwrap();
-    // Fifty steps take a second at least, on a busy machine more.
-    assert!((ASKED..ASKED + 50).contains(&steps), "{steps}");
+    // Fifty steps take at least a second, and longer on a busy machine.
+    assert!((STOP_STEP..STOP_STEP + 50).contains(&steps), "{steps}");
     all_are(&troupe.endings(0..COUNT), "well", &[]);
 }
 
 const BARRIER: &str = "wait at a barrier";
 
 #[test]
-fn one_that_is_killed_ends_all_with_its_name() {
+fn a_killed_process_ends_all_and_is_named() {
     let mut troupe =
         waiting([BARRIER, BARRIER, "wait for a value", BARRIER, BARRIER, "watch the health", BARRIER, "be called"]);
     let pid = format!("pid {}", troupe.pid(4));
     troupe.kill(4);
     let others = (0..COUNT).filter(|&index| index != 4);
-    all_are(&troupe.endings(others), "peer lost [4]", &["process 4 (", &pid, "has not been heard of for 8 s"]);
+    all_are(&troupe.endings(others), "peer lost [4]", &["process 4 (", &pid, "has not sent a heartbeat for 8 s"]);
 }
 
 #[test]
-fn a_coordinator_that_is_killed_is_missed_by_all() {
+fn a_killed_coordinator_ends_all_processes() {
     let mut troupe =
         waiting([BARRIER, BARRIER, "wait for a value", BARRIER, BARRIER, "watch the health", BARRIER, "be called"]);
     let pid = format!("pid {}", troupe.pid(0));

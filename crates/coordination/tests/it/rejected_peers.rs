@@ -14,7 +14,7 @@ use crate::common::TOKEN;
 
 const LONG: Duration = Duration::from_secs(120);
 
-/// What the coordinator sends first: a greeting and a nonce.
+/// The coordinator's first bytes: a greeting and a nonce.
 const HELLO: usize = 40;
 
 fn builder(index: usize, address: &str, token: Option<&str>) -> Builder {
@@ -25,19 +25,20 @@ fn builder(index: usize, address: &str, token: Option<&str>) -> Builder {
     Coordination::builder(process).timeouts(Timeouts { join: LONG, heartbeat: LONG })
 }
 
-/// A run of two that has the token, and what it reports of others. `meanwhile` is given the coordinator's address before the
-/// second process joins, and says where that one is to join.
+/// A run of two processes with the token, and its reports about others. `meanwhile` gets the
+/// coordinator's address before the second process joins, and returns the address at which that
+/// process joins.
 fn run(host: &str, meanwhile: impl FnOnce(&str) -> String) -> (Coordination, Coordination, Receiver<String>) {
-    let ((tell, told), (report, reports)) = (channel(), channel());
+    let ((send_address, addresses), (report, reports)) = (channel(), channel());
     let zero = builder(0, &format!("{host}:0"), Some(TOKEN))
-        .on_listening(move |address| tell.send(address.to_owned()).unwrap())
+        .on_listening(move |address| send_address.send(address.to_owned()).unwrap())
         .on_refused(move |refusal| report.send(refusal.to_owned()).unwrap());
     let zero = thread::spawn(move || zero.join().unwrap());
-    let one = builder(1, &meanwhile(&told.recv().unwrap()), Some(TOKEN)).join().unwrap();
+    let one = builder(1, &meanwhile(&addresses.recv().unwrap()), Some(TOKEN)).join().unwrap();
     (zero.join().unwrap(), one, reports)
 }
 
-/// The run still does what runs do, to its end. The one report is returned.
+/// Uses the run until its end, and returns the only report.
 fn goes_on(zero: Coordination, one: Coordination, reports: Receiver<String>) -> String {
     let other = thread::spawn(move || {
         one.put("key", "value").unwrap();
@@ -53,12 +54,12 @@ fn goes_on(zero: Coordination, one: Coordination, reports: Receiver<String>) -> 
     reports[0].clone()
 }
 
-/// Sends bytes after the greeting, and gives what comes back until the coordinator hangs up.
+/// Sends bytes after the greeting, and returns the answer until the coordinator hangs up.
 fn answer_to(coordinator: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(coordinator).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream.read_exact(&mut [0; HELLO]).unwrap();
-    // It may hang up in the middle of them, and what it said last is then lost.
+    // It may hang up before all bytes are sent; its last answer is then lost.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
@@ -86,13 +87,14 @@ fn a_process_with_another_token_or_none_is_refused() {
 
 #[test]
 fn a_process_with_a_token_does_not_join_a_coordinator_without_one() {
-    let (tell, told) = channel();
-    let zero = builder(0, "127.0.0.1:0", None).on_listening(move |address| tell.send(address.to_owned()).unwrap());
+    let (send_address, addresses) = channel();
+    let zero =
+        builder(0, "127.0.0.1:0", None).on_listening(move |address| send_address.send(address.to_owned()).unwrap());
     let zero = thread::spawn(move || zero.join().map(drop));
-    let address = told.recv().unwrap();
+    let address = addresses.recv().unwrap();
     let error = builder(1, &address, Some(TOKEN)).join().unwrap_err();
     assert!(error.is_refused() && error.to_string().contains("has another token, or none"), "{error}");
-    // On loopback, those that have none are together.
+    // On loopback, processes without a token can join each other.
     let _one = builder(1, &address, None).join().unwrap();
     zero.join().unwrap().unwrap();
 }
@@ -108,14 +110,15 @@ fn garbage_is_refused() {
         let answer = answer_to(zero.coordinator(), bytes);
         assert!(answer.is_empty() || answer == [0], "{answer:?}");
     }
-    // One that hangs up at once, and one that stops halfway and stays.
+    // One that hangs up at once, and one that stops halfway and stays connected.
     drop(TcpStream::connect(zero.coordinator()).unwrap());
     let mut halfway = TcpStream::connect(zero.coordinator()).unwrap();
     halfway.write_all(&[7; 63]).unwrap();
     goes_on(zero, one, reports);
 }
 
-/// Passes connections on to the coordinator. Gives its own address, and what each connection sent.
+/// Forwards connections to the coordinator. Returns its own address, and the bytes that each
+/// connection sent.
 fn recorder(coordinator: &str) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, coordinator) = (listener.local_addr().unwrap().to_string(), coordinator.to_owned());
@@ -177,7 +180,7 @@ fn is_open(mut stream: &TcpStream) -> bool {
 #[test]
 fn ten_thousand_connections_do_not_stop_the_run() {
     const COUNT: usize = 10_000;
-    // As many at once as this process may have open, with room for the other tests in it.
+    // As many at once as this process can have open, with room for the other tests in it.
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let limit =
         limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok());
@@ -187,7 +190,7 @@ fn ten_thousand_connections_do_not_stop_the_run() {
         for n in 1..=COUNT / 2 {
             let mut stream = TcpStream::connect(coordinator).unwrap();
             if n % 100 == 0 {
-                // The coordinator keeps up: the system's queue of new connections has 128 places.
+                // The coordinator keeps up: the system's queue of new connections has 128 entries.
                 stream.set_read_timeout(Some(LONG)).unwrap();
                 stream.read_exact(&mut [0; HELLO]).unwrap();
             }
@@ -197,13 +200,13 @@ fn ten_thousand_connections_do_not_stop_the_run() {
             }
         }
     };
-    // A process joins among them.
+    // A process joins at the same time.
     let (zero, one, reports) = run("127.0.0.1", |coordinator| {
         flood(coordinator);
         coordinator.to_owned()
     });
     flood(zero.coordinator());
-    // The last one has been greeted, so the oldest ones have been closed before.
+    // The last connection has been greeted, so the oldest ones have already been closed.
     let waiting = held.iter().filter(|stream| is_open(stream)).count();
     assert!(waiting <= 128, "{waiting} connections wait for their handshake");
     goes_on(zero, one, reports);

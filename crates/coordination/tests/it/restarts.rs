@@ -1,5 +1,5 @@
-//! Three real processes that run one run after another at the same address, as a cross-validation does, while one of them
-//! is slow to leave.
+//! Three real processes with several runs at the same address, one after the other, as in a
+//! cross-validation. One process is slow to leave.
 #![cfg(unix)]
 
 use std::path::Path;
@@ -14,16 +14,16 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// The process that the test starts.
 #[test]
-#[ignore = "a part in the other test"]
+#[ignore = "a task in the other test"]
 fn member() {
     let Some(go) = std::env::var_os(PART) else { return };
-    match play(Path::new(&go)) {
+    match run_task(Path::new(&go)) {
         Ok(()) => say("ended well"),
         Err(error) => say(format!("ended {error}")),
     }
 }
 
-fn play(go: &Path) -> Result<()> {
+fn run_task(go: &Path) -> Result<()> {
     let env = |name: &str| std::env::var_os(name);
     let mut process = Process::from_env(env)?;
     let index = process.index();
@@ -52,7 +52,7 @@ fn play(go: &Path) -> Result<()> {
 }
 
 #[test]
-fn who_is_early_for_the_next_run_is_not_taken_for_one_of_the_last() {
+fn a_process_that_is_early_for_the_next_run_waits() {
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
     let mut troupe = Troupe::new("restarts::member", COUNT);
@@ -60,8 +60,8 @@ fn who_is_early_for_the_next_run_is_not_taken_for_one_of_the_last() {
         troupe.start(index, go.to_str().unwrap(), &[("FULMEN_HEARTBEAT_TIMEOUT", "60")]);
     }
     (0..COUNT).for_each(|index| drop(troupe.wait_for(index, "waits for the end")));
-    // The slow one has asked for the end, and does not see the answer: process 0 waits for it, while process 1 is off to
-    // the next run.
+    // The slow process has requested the end, and does not see the answer. Process 0 waits for it,
+    // while process 1 continues with the next run.
     let pid = troupe.pid(2).to_string();
     let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     let pause = || std::thread::sleep(Duration::from_millis(300));
@@ -69,7 +69,7 @@ fn who_is_early_for_the_next_run_is_not_taken_for_one_of_the_last() {
         pause();
         signal("-STOP");
         std::fs::write(&go, "").unwrap();
-        // Unless it was stopped before it had asked.
+        // Unless it was stopped before its request.
         if troupe.says_within(Duration::from_secs(5), 1, "joins round 1").is_some() {
             break;
         }

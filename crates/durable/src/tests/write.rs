@@ -42,15 +42,15 @@ fn a_file_larger_than_the_disk_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn what_is_missing_is_counted() {
+fn the_error_says_how_much_space_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
-    let said = |kind: io::ErrorKind, bytes| explain(kind.into(), &path, bytes).to_string();
-    let full = said(io::ErrorKind::StorageFull, Some(1 << 60));
+    let message = |kind: io::ErrorKind, bytes| explain(kind.into(), &path, bytes).to_string();
+    let full = message(io::ErrorKind::StorageFull, Some(1 << 60));
     assert!(full.contains("the file needs 1152921.5 TB and the disk has") && full.ends_with("are missing"), "{full}");
-    assert!(said(io::ErrorKind::StorageFull, None).ends_with("that the disk has free"));
-    assert!(said(io::ErrorKind::QuotaExceeded, Some(1500)).ends_with("; the file needs 1.5 kB"));
-    assert_eq!(said(io::ErrorKind::PermissionDenied, Some(1)), "permission denied");
+    assert!(message(io::ErrorKind::StorageFull, None).ends_with("that the disk has free"));
+    assert!(message(io::ErrorKind::QuotaExceeded, Some(1500)).ends_with("; the file needs 1.5 kB"));
+    assert_eq!(message(io::ErrorKind::PermissionDenied, Some(1)), "permission denied");
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn no_error_names_a_temporary_file() {
 }
 
 #[test]
-fn what_is_being_written_or_has_another_name_is_left_alone() {
+fn open_files_and_other_names_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let mut file = NewFile::create(&folder.path().join("file")).unwrap();
     let shards = NewFolder::create(&folder.path().join("shards")).unwrap();
@@ -93,7 +93,7 @@ fn what_is_being_written_or_has_another_name_is_left_alone() {
 }
 
 #[test]
-fn a_new_file_is_readable_as_any_other() {
+fn a_new_file_has_the_usual_permissions() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode();

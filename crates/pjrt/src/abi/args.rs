@@ -1,4 +1,4 @@
-//! The argument struct of each function that is called here. The fields that the plugin fills in come last.
+//! The argument struct of each plugin function that this crate calls. The fields that the plugin fills in come last.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -24,7 +24,7 @@ macro_rules! functions {
     };
 }
 
-// These two answer nothing, so they are no `Args`.
+// These two functions return nothing, so they do not implement `Args`.
 sized_struct! {
     /// The arguments of `PJRT_Error_Destroy`.
     PJRT_Error_Destroy_Args { error: *mut PJRT_Error }
@@ -34,7 +34,7 @@ sized_struct! {
     PJRT_Error_Message_Args { error: *const PJRT_Error, message: *const c_char, message_size: usize }
 }
 
-/// Called by the plugin when an event is ready; it owns the error.
+/// The plugin calls this when an event is ready. The callback owns the error.
 pub(crate) type PJRT_Event_OnReadyCallback = unsafe extern "C" fn(error: *mut PJRT_Error, user_arg: *mut c_void);
 
 functions! {

@@ -1,21 +1,21 @@
-//! The calls that a plugin makes to a key-value store of ours: here it is the plugin that makes the structs.
-#![cfg_attr(not(test), allow(dead_code, reason = "only tests, in a plugin's place, make these"))]
+//! The calls that a plugin makes to our key-value store. Here the plugin creates the structs.
+#![cfg_attr(not(test), allow(dead_code, reason = "only tests, which act as the plugin, create these"))]
 
 use std::ffi::{c_char, c_int, c_void};
 
 use super::*;
 
-/// Makes an error of the plugin's from a code and a text, which it copies.
+/// Creates a plugin error from a code and a text, and copies the text.
 pub(crate) type PJRT_CallbackError =
     unsafe extern "C-unwind" fn(code: PJRT_Error_Code, message: *const c_char, message_size: usize) -> *mut PJRT_Error;
 
-/// Frees a value that a callback gave.
+/// Frees a value that a callback returned.
 pub(crate) type PJRT_KeyValueGetCallback_ValueDeleter = unsafe extern "C" fn(value: *mut c_char);
 
-/// Waits for a key's value.
+/// Waits for the value of a key.
 pub(crate) type PJRT_KeyValueGetCallback =
     unsafe extern "C" fn(args: *mut PJRT_KeyValueGetCallback_Args) -> *mut PJRT_Error;
-/// Gives a key's value if it is set.
+/// Returns the value of a key if it is set.
 pub(crate) type PJRT_KeyValueTryGetCallback =
     unsafe extern "C" fn(args: *mut PJRT_KeyValueTryGetCallback_Args) -> *mut PJRT_Error;
 /// Sets a key.
@@ -23,7 +23,7 @@ pub(crate) type PJRT_KeyValuePutCallback =
     unsafe extern "C" fn(args: *mut PJRT_KeyValuePutCallback_Args) -> *mut PJRT_Error;
 
 sized_struct! {
-    /// The arguments of `PJRT_KeyValueGetCallback`. The last three are for the answer.
+    /// The arguments of `PJRT_KeyValueGetCallback`. The last three are outputs.
     PJRT_KeyValueGetCallback_Args {
         key: *const c_char,
         key_size: usize,
@@ -37,7 +37,7 @@ sized_struct! {
 }
 
 sized_struct! {
-    /// The arguments of `PJRT_KeyValueTryGetCallback`. The last three are for the answer.
+    /// The arguments of `PJRT_KeyValueTryGetCallback`. The last three are outputs.
     PJRT_KeyValueTryGetCallback_Args {
         key: *const c_char,
         key_size: usize,

@@ -1,8 +1,8 @@
-//! The C interface of a plugin, written down in Rust with the header's own names. It checks nothing and calls nothing.
+//! The C interface of a plugin in Rust, with the header's own names. This module checks and calls nothing.
 //!
-//! Layouts are those of API version 0.81. Later versions append fields, and `struct_size` tells the plugin how many of
-//! them we know, so these serve every version from 0.81 on.
-#![allow(non_camel_case_types, reason = "the names are the header's, so that the two can be compared")]
+//! Layouts are those of API version 0.81. Later versions only append fields, and `struct_size` tells the plugin how
+//! many of them we know. The layouts therefore work with every version from 0.81 on.
+#![allow(non_camel_case_types, reason = "the names are those of the header, for comparison")]
 
 mod args;
 mod key_value;
@@ -20,7 +20,7 @@ pub(crate) use slots::Slot;
 
 macro_rules! opaque {
     ($($name:ident)*) => {$(
-        /// Known to the plugin only.
+        /// An opaque type of the plugin.
         #[repr(C)]
         pub(crate) struct $name { _private: [u8; 0] }
     )*};
@@ -32,7 +32,8 @@ opaque! {
     PJRT_SerializedTopology PLUGIN_Profiler PLUGIN_Profiler_Error
 }
 
-/// Defines a `#[repr(C)]` struct that starts with `struct_size` and `extension_start`, and its all-zero value.
+/// Defines a `#[repr(C)]` struct that starts with `struct_size` and `extension_start`, and a constructor that zeroes
+/// it.
 macro_rules! sized_struct {
     ($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? }) => {
         $(#[$meta])*
@@ -44,7 +45,7 @@ macro_rules! sized_struct {
         }
 
         impl $name {
-            /// The header's `_STRUCT_SIZE`: up to the end of the last field, without the padding after it.
+            /// The header's `_STRUCT_SIZE`: it ends with the last field and excludes the padding.
             pub(crate) const STRUCT_SIZE: usize = {
                 let end = std::mem::offset_of!(Self, extension_start) + size_of::<usize>();
                 $(let end = {
@@ -56,8 +57,8 @@ macro_rules! sized_struct {
 
             /// All zero except `struct_size`.
             pub(crate) fn new() -> Self {
-                // SAFETY: every field is an integer, a bool, a raw pointer, an optional function or a union or struct
-                // of those, for all of which zero bytes are a value.
+                // SAFETY: every field is an integer, a bool, a raw pointer, an optional function, or a union or struct
+                // of those. Zero bytes are a valid value of each.
                 let mut value: Self = unsafe { std::mem::zeroed() };
                 value.struct_size = Self::STRUCT_SIZE;
                 value
@@ -75,7 +76,7 @@ pub(crate) struct PJRT_Extension_Base {
     pub(crate) next: *mut PJRT_Extension_Base,
 }
 
-/// Which version of the header the plugin was compiled with.
+/// The version of the header that the plugin was compiled with.
 #[repr(C)]
 pub(crate) struct PJRT_Api_Version {
     pub(crate) struct_size: usize,
@@ -84,7 +85,7 @@ pub(crate) struct PJRT_Api_Version {
     pub(crate) minor_version: c_int,
 }
 
-/// The head of the table that `GetPjrtApi` answers with. The functions follow it, as many as `struct_size` says.
+/// The head of the table that `GetPjrtApi` returns. The functions follow it; `struct_size` gives their number.
 #[repr(C)]
 pub(crate) struct PJRT_Api {
     pub(crate) struct_size: usize,
@@ -92,7 +93,7 @@ pub(crate) struct PJRT_Api {
     pub(crate) pjrt_api_version: PJRT_Api_Version,
 }
 
-/// A status code, numbered as in Abseil.
+/// A status code, with Abseil's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct PJRT_Error_Code(pub(crate) c_int);
@@ -138,7 +139,7 @@ pub(crate) const PJRT_NAMED_VALUE_INT64_LIST: c_int = 2;
 pub(crate) const PJRT_NAMED_VALUE_FLOAT: c_int = 3;
 pub(crate) const PJRT_NAMED_VALUE_BOOL: c_int = 4;
 
-/// The value of a `PJRT_NamedValue`; its `kind` says which.
+/// The value of a `PJRT_NamedValue`; its `kind` selects the member.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union PJRT_NamedValue_Union {
@@ -161,7 +162,7 @@ sized_struct! {
 }
 
 sized_struct! {
-    /// A program in some format; in or out.
+    /// A program in some format, as an input or an output.
     PJRT_Program {
         code: *mut c_char,
         code_size: usize,
@@ -176,7 +177,7 @@ pub(crate) const PJRT_HOST_BUFFER_IMMUTABLE_ZERO_COPY: c_int = 2;
 pub(crate) const PJRT_MEMORY_LAYOUT_TILED: c_int = 0;
 
 sized_struct! {
-    /// A layout as an order of dimensions and tiles.
+    /// A layout as an order of dimensions, and tiles.
     PJRT_Buffer_MemoryLayout_Tiled {
         minor_to_major: *const i64,
         minor_to_major_size: usize,
@@ -187,12 +188,12 @@ sized_struct! {
 }
 
 sized_struct! {
-    /// A layout. The header has a union here; the tiled form is the larger member and the only one used.
+    /// A layout. The header has a union here. The tiled form is its larger member, and the only one that we use.
     PJRT_Buffer_MemoryLayout { tiled: PJRT_Buffer_MemoryLayout_Tiled, kind: c_int }
 }
 
 sized_struct! {
-    /// How a program is to be run this time.
+    /// The options of one execution.
     PJRT_ExecuteOptions {
         send_callbacks: *mut c_void,
         recv_callbacks: *mut c_void,
@@ -209,11 +210,11 @@ sized_struct! {
     }
 }
 
-/// The arguments of one of the table's functions, tied to the function's place so that the two cannot be mixed up.
+/// The arguments of one function of the table. The type names the function, so that the two cannot be mixed up.
 ///
 /// # Safety
 /// `SLOT` must be the function whose arguments the type lays out, and that function must return a `PJRT_Error *`.
 pub(crate) unsafe trait Args {
-    /// Which function takes these arguments.
+    /// The function that takes these arguments.
     const SLOT: Slot;
 }

@@ -1,5 +1,5 @@
-//! The extension of plugins that record what their devices do (`profiler_c_api.h`, `pjrt_c_api_profiler_extension.h`). Its
-//! functions have a table and errors of their own.
+//! The extension of plugins that can profile their devices (`profiler_c_api.h`, `pjrt_c_api_profiler_extension.h`). Its
+//! functions have their own table and error type.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -7,14 +7,14 @@ use super::{PJRT_Extension_Base, PLUGIN_Profiler, PLUGIN_Profiler_Error};
 
 pub(crate) const PJRT_EXTENSION_TYPE_PROFILER: c_int = 1;
 
-/// The extension, as far as it is read here.
+/// The fields of the extension that we read.
 #[repr(C)]
 pub(crate) struct PJRT_Profiler_Extension {
     pub(crate) base: PJRT_Extension_Base,
     pub(crate) profiler_api: *const PLUGIN_Profiler_Api,
 }
 
-/// A function that takes one struct and gives an error or null.
+/// A function that takes one struct, and returns an error or null.
 pub(crate) type PLUGIN_Profiler_Function<A> =
     Option<unsafe extern "C-unwind" fn(args: *mut A) -> *mut PLUGIN_Profiler_Error>;
 
@@ -40,7 +40,7 @@ pub(crate) struct PLUGIN_Profiler_Error_Destroy_Args {
     pub(crate) error: *mut PLUGIN_Profiler_Error,
 }
 
-/// The last two are for the answer, which lives as long as the error.
+/// The last two are outputs, which live as long as the error.
 #[repr(C)]
 pub(crate) struct PLUGIN_Profiler_Error_Message_Args {
     pub(crate) struct_size: usize,
@@ -50,7 +50,7 @@ pub(crate) struct PLUGIN_Profiler_Error_Message_Args {
     pub(crate) message_size: usize,
 }
 
-/// The options are a serialized `tensorflow.ProfileOptions`; the last is for the answer.
+/// The options are a serialized `tensorflow.ProfileOptions`; the last field is the output.
 #[repr(C)]
 pub(crate) struct PLUGIN_Profiler_Create_Args {
     pub(crate) struct_size: usize,
@@ -59,14 +59,15 @@ pub(crate) struct PLUGIN_Profiler_Create_Args {
     pub(crate) profiler: *mut PLUGIN_Profiler,
 }
 
-/// The header's `PLUGIN_Profiler_Destroy_Args`, `PLUGIN_Profiler_Start_Args` and `PLUGIN_Profiler_Stop_Args`, which are alike.
+/// The header's `PLUGIN_Profiler_Destroy_Args`, `PLUGIN_Profiler_Start_Args` and `PLUGIN_Profiler_Stop_Args`, which
+/// have the same layout.
 #[repr(C)]
 pub(crate) struct PLUGIN_Profiler_Profiler_Args {
     pub(crate) struct_size: usize,
     pub(crate) profiler: *mut PLUGIN_Profiler,
 }
 
-/// With a null buffer the plugin answers with the size, and it may give a buffer that it owns.
+/// If the buffer is null, the plugin returns the size, and may return a buffer that it owns.
 #[repr(C)]
 pub(crate) struct PLUGIN_Profiler_CollectData_Args {
     pub(crate) struct_size: usize,

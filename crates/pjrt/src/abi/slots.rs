@@ -1,13 +1,13 @@
-//! The order of the functions in `PJRT_Api`, which is the whole contract with a plugin. It calls none of them.
+//! The order of the functions in `PJRT_Api`, which is the whole contract with a plugin. This module calls none of them.
 //!
-//! The API only ever appends, so a function's number is the same in every version that has it.
+//! New API versions only append functions, so a function has the same index in every version.
 
-/// A function of `PJRT_Api`, by its place in the table.
-#[allow(dead_code, reason = "the places that are not called give the others their numbers")]
+/// A function of `PJRT_Api`, as an index into the table.
+#[allow(dead_code, reason = "functions that are not called number the others")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Slot {
-    // As of 0.81, the oldest version that is spoken here.
+    // From 0.81, the oldest supported version.
     PJRT_Error_Destroy,
     PJRT_Error_Message,
     PJRT_Error_GetCode,
@@ -150,7 +150,7 @@ pub(crate) enum Slot {
 }
 
 impl Slot {
-    /// How many there are as of 0.115.
+    /// The number of functions in 0.115.
     #[cfg(test)]
     pub(crate) const COUNT: usize = Slot::PJRT_TopologyDescription_GetMemorySpaceKindIds as usize + 1;
 }

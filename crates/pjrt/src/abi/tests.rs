@@ -1,4 +1,4 @@
-//! Our layouts against the header's own `_STRUCT_SIZE`s, as a C compiler computed them from the header of 0.81.
+//! Compares our layouts with the header's own `_STRUCT_SIZE`s, as a C compiler computed them from the header of 0.81.
 
 use std::mem::offset_of;
 
@@ -63,7 +63,7 @@ const HEADER: &[(&str, usize)] = &[
     ("PJRT_TopologyDescription_Serialize_Args", 56),
     ("PJRT_TopologyDescription_Attributes_Args", 40),
     ("PJRT_Compile_Args", 64),
-    // From 0.115, which appended it.
+    // 0.115 appended it.
     ("PJRT_TopologyDescription_Fingerprint_Args", 32),
 ];
 
@@ -97,10 +97,10 @@ fn the_table_has_the_slots_and_size_of_its_version() {
     const POINTER: usize = size_of::<usize>();
     assert_eq!(offset_of!(PJRT_Api, pjrt_api_version), 16);
     assert_eq!(Slot::COUNT, 138);
-    assert_eq!(size_of::<PJRT_Api>() + Slot::COUNT * POINTER, 1144, "as plugins of 0.115 say");
+    assert_eq!(size_of::<PJRT_Api>() + Slot::COUNT * POINTER, 1144, "the size that plugins of 0.115 report");
     let last_of_81 = Slot::PJRT_LoadedExecutable_GetDeviceAssignment as usize;
-    assert_eq!(size_of::<PJRT_Api>() + (last_of_81 + 1) * POINTER, 984, "as plugins of 0.81 say");
-    // Offsets that a C compiler gave for functions in the middle of the header's table.
+    assert_eq!(size_of::<PJRT_Api>() + (last_of_81 + 1) * POINTER, 984, "the size that plugins of 0.81 report");
+    // Offsets from a C compiler, for functions in the middle of the header's table.
     let offset = |slot: Slot| size_of::<PJRT_Api>() + slot as usize * POINTER;
     assert_eq!(offset(Slot::PJRT_Error_Destroy), 40);
     assert_eq!(offset(Slot::PJRT_Client_BufferFromHostBuffer), 216);
@@ -111,7 +111,7 @@ fn the_table_has_the_slots_and_size_of_its_version() {
 }
 
 #[test]
-fn a_new_struct_is_zero_but_for_its_size() {
+fn a_new_struct_is_zero_except_its_size() {
     let args = PJRT_Client_BufferFromHostBuffer_Args::new();
     assert_eq!(args.struct_size, 120);
     assert!(args.client.is_null() && args.data.is_null() && args.done_with_host_buffer.is_null());

@@ -11,13 +11,13 @@ use super::key::{Fact, ProgramKey};
 use crate::error::{Error, Kind, Result};
 use crate::hash;
 
-/// Changes when the form of the file does.
+/// Changes with the file format.
 const MAGIC: &[u8; 8] = b"FULMENP1";
 const DIGEST: usize = 32;
-/// The header's length, in little-endian bytes.
+/// The size of the header's length, in bytes (little-endian).
 const LENGTH: usize = 4;
 
-/// What is known of an entry without loading it.
+/// The properties of an entry that are known without loading it.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Header {
     #[prost(string, tag = "1")]
@@ -55,7 +55,7 @@ pub(super) fn encode(header: &Header, executable: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The header and the stored executable, if the bytes are whole.
+/// The header and the stored executable, if the bytes are intact.
 pub(super) fn decode(bytes: &[u8]) -> Result<(Header, &[u8])> {
     let split = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(DIGEST));
     let (digest, body) = split.ok_or_else(|| damaged("it is not an entry of the compile cache"))?;
@@ -68,7 +68,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Header, &[u8])> {
     Ok((Header::decode(header).map_err(|_| damaged("its header cannot be read"))?, executable))
 }
 
-/// The header alone, unverified.
+/// The header, without verification.
 pub(super) fn read_header(path: &Path) -> Result<Header> {
     let unreadable = |error| Error::io(format!("cannot read {}", path.display()), error);
     let mut file = File::open(path).map_err(unreadable)?;
@@ -105,7 +105,7 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[i / 8] ^= 1 << (i % 8);
             assert!(decode(&flipped).unwrap_err().is_corrupt(), "bit {i}");
-            // It may be read without being verified, but must not panic.
+            // It may be read without verification, but must not panic.
             std::fs::write(file.path(), &flipped).unwrap();
             let _ = read_header(file.path());
         }

@@ -1,4 +1,4 @@
-//! [`ProgramKey`]: all that decides what the compiler makes of a program, as named facts.
+//! [`ProgramKey`]: everything that determines the compiled program, as named facts.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -14,29 +14,29 @@ use crate::hash;
 use crate::options::CompileOptions;
 use crate::topology::Topology;
 
-/// How many differences are told.
+/// The maximum number of differences to report.
 const MOST_DIFFERENCES: usize = 3;
 
-/// The most characters of a value in a difference.
+/// The maximum number of characters of a value in a difference.
 const MOST_CHARACTERS: usize = 60;
 
-/// The fact that covers the whole text; it differs whenever another fact of the program does.
+/// The fact that covers the whole text. It differs whenever another fact about the program differs.
 const TEXT: &str = "text";
 
-/// Something that decides what the compiler makes of a program.
+/// Something that determines the compiled program.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Fact {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(string, tag = "2")]
     value: String,
-    /// Whether it is one of the machine, and not of the program.
+    /// Whether it describes the machine instead of the program.
     #[prost(bool, tag = "3")]
     machine: bool,
 }
 
-/// What tells compiled programs apart: the program's text, the compile options with their flags, the plugin's file, the
-/// devices, for a CPU its features and how many threads it runs, and libtpu's flags in `LIBTPU_INIT_ARGS`.
+/// Identifies a compiled program: the program's text, the compile options with their flags, the plugin's file, the
+/// devices, libtpu's flags in `LIBTPU_INIT_ARGS` and, for a CPU, its features and its number of threads.
 #[derive(Clone, Debug)]
 pub struct ProgramKey {
     program: String,
@@ -45,11 +45,11 @@ pub struct ProgramKey {
 }
 
 impl ProgramKey {
-    /// The key of a program for devices, which need not be here. The first key of a process may have to wait until the plugin's file is hashed;
-    /// see [`CompileCache::prepare`](super::CompileCache::prepare).
+    /// The key of a program for devices, which need not be present. The first key of a process may wait until the
+    /// plugin's file is hashed; see [`CompileCache::prepare`](super::CompileCache::prepare).
     ///
-    /// `inputs` are names and types of the program's inputs, for messages. If `text` differs only in what does not change
-    /// the compiled program, such as locations, strip that first.
+    /// `inputs` are the names and types of the program's inputs, for messages. If `text` has parts that do not affect
+    /// the compiled program, such as locations, strip them first.
     ///
     /// # Errors
     /// The plugin's file cannot be read, or was replaced after it was loaded.
@@ -76,7 +76,7 @@ impl ProgramKey {
         &self.program
     }
 
-    /// A SHA-256 over all that the key depends on, in hexadecimal.
+    /// A SHA-256 over everything that the key depends on, in hexadecimal.
     pub fn digest(&self) -> &str {
         &self.digest
     }
@@ -85,22 +85,22 @@ impl ProgramKey {
         &self.facts
     }
 
-    /// How the most similar of the stored programs differs, where it has the same name and is similar.
+    /// The differences from the most similar stored program with the same name. `None` if no stored program is similar.
     pub(super) fn nearest<H: Borrow<Header>>(&self, stored: impl Iterator<Item = H>) -> Option<Vec<String>> {
         let named = stored.filter(|header| header.borrow().program == self.program);
         let near = named.filter(|header| self.is_near(&header.borrow().facts));
         near.map(|header| differences(&self.facts, &header.borrow().facts)).min_by_key(Vec::len).map(shorten)
     }
 
-    /// Whether another program is similar enough to be compared with: that of another project is not, though it was compiled on
-    /// this machine.
+    /// Whether another program is similar enough for a comparison. A program of another project is not, even if it has
+    /// the same name.
     fn is_near(&self, stored: &[Fact]) -> bool {
         let (now, then) = (part(&self.facts, false), part(stored, false));
         self.facts != stored && differences(&now, &then).len() <= now.len() * 2 / 3
     }
 }
 
-/// The facts of the devices, the plugin and this machine that change what the compiler makes of a program.
+/// The facts about the devices, the plugin and this machine that affect the compiled program.
 pub(super) fn of_machine(topology: &Topology) -> Result<Vec<Fact>> {
     let mut facts = vec![];
     let mut fact = |name: &str, value: String| facts.push(Fact { name: name.to_owned(), value, machine: true });
@@ -120,12 +120,12 @@ pub(super) fn of_machine(topology: &Topology) -> Result<Vec<Fact>> {
     Ok(facts)
 }
 
-/// The facts of the machine alone, or those of the program.
+/// The facts about the machine, or those about the program.
 pub(super) fn part(facts: &[Fact], machine: bool) -> Vec<Fact> {
     facts.iter().filter(|fact| fact.machine == machine).cloned().collect()
 }
 
-/// How a stored program differs, one difference a line.
+/// The differences from a stored program, one per line.
 pub(super) fn differences(now: &[Fact], stored: &[Fact]) -> Vec<String> {
     let find = |facts: &[Fact], name: &str| facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.clone());
     let gone = stored.iter().filter(|fact| find(now, &fact.name).is_none());
@@ -138,12 +138,12 @@ pub(super) fn differences(now: &[Fact], stored: &[Fact]) -> Vec<String> {
         }
     }
     if lines.is_empty() && find(stored, TEXT) != find(now, TEXT) {
-        lines.push("the same operations have other numbers, axes, shapes or order".to_owned());
+        lines.push("the operations are the same, but their constants, axes, shapes or order differ".to_owned());
     }
     lines
 }
 
-/// What the digest is made of.
+/// The input of the digest.
 #[derive(Clone, PartialEq, Message)]
 struct Facts {
     #[prost(string, tag = "1")]
@@ -152,7 +152,7 @@ struct Facts {
     facts: Vec<Fact>,
 }
 
-/// The first differences, and how many more there are.
+/// The first differences, and the number of the others.
 pub(super) fn shorten(mut lines: Vec<String>) -> Vec<String> {
     let more = lines.len().saturating_sub(MOST_DIFFERENCES);
     if more > 0 {
@@ -172,7 +172,7 @@ fn shown(value: Option<String>) -> String {
     }
 }
 
-/// What the name of an entry's file begins with.
+/// The prefix of an entry's file name.
 pub(super) fn file_start(program: &str) -> String {
     let clean = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     format!("{}-", program.chars().take(40).map(clean).collect::<String>())
@@ -226,7 +226,7 @@ mod tests {
         );
         assert_eq!(differences(&new.facts, &new.facts), Vec::<String>::new());
         let other = differences(&key(&[("a", "1"), (TEXT, "2")]).facts, &key(&[("a", "1"), (TEXT, "1")]).facts);
-        assert_eq!(other, ["the same operations have other numbers, axes, shapes or order"]);
+        assert_eq!(other, ["the operations are the same, but their constants, axes, shapes or order differ"]);
         let many: Vec<(String, String)> = (0..9).map(|i| (i.to_string(), "x".repeat(100))).collect();
         let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let (many, all) = (key(&many), differences(&key(&many).facts, &[]));

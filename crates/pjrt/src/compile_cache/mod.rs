@@ -1,4 +1,4 @@
-//! Compiled programs kept on disk, so that the next start of a program does not compile them again.
+//! Compiled programs on disk, so that the next start of a program does not compile them again.
 //!
 //! ```
 //! # use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
@@ -18,15 +18,15 @@
 //! # Ok::<(), fulmen_pjrt::Error>(())
 //! ```
 //!
-//! An entry is a file, named by the [`ProgramKey`]. It appears whole or not at all, so several processes may write and read
-//! one folder. It is verified before the plugin sees it; a damaged one is removed. When the entries are larger than the
-//! limit, those that were used least recently are removed.
+//! An entry is a file, named by its [`ProgramKey`]. It is written atomically, so several processes may share a folder.
+//! It is verified before the plugin sees it, and removed if it is damaged. If the entries exceed the size limit, the
+//! least recently used ones are removed.
 //!
-//! Entries hold machine code, so the folder must be writable only by users that you trust.
+//! Entries contain machine code, so only trusted users may have write access to the folder.
 //!
-//! [`SavedPrograms`] are a file of programs that goes to another machine.
+//! [`SavedPrograms`] is a file of programs for another machine.
 //!
-//! Not here: which programs are kept, and telling the user; that is the caller's.
+//! Not here: choosing programs to keep, and reporting to the user. The caller does both.
 
 mod entry;
 mod key;
@@ -50,16 +50,16 @@ use entry::Header;
 pub use key::ProgramKey;
 pub use saved::SavedPrograms;
 
-/// The variable that names the folder, or turns the cache off.
+/// The variable with the folder, or `off`.
 const FOLDER: &str = "FULMEN_COMPILE_CACHE";
 
-/// The variable that limits the size.
+/// The variable with the size limit.
 const LIMIT: &str = "FULMEN_COMPILE_CACHE_MB";
 
-/// The size of a cache that the environment does not limit, in MB.
+/// The default size limit, in MB.
 const DEFAULT_LIMIT: u64 = 4096;
 
-/// What the name of an entry's file ends with.
+/// The suffix of an entry's file name.
 const ENDING: &str = "xla";
 
 /// A folder of compiled programs.
@@ -73,33 +73,34 @@ pub struct CompileCache {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CacheEntry {
-    /// Its file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The program's name; `None` where the file is damaged.
+    /// The name of the program; `None` if the file is damaged.
     pub program: Option<String>,
-    /// How long the compiler took.
+    /// The compile time.
     pub compile_time: Duration,
-    /// The size of its file in bytes.
+    /// The size of the file in bytes.
     pub bytes: u64,
-    /// When it was last loaded, or else written.
+    /// When it was last loaded; if never, when it was written.
     pub used: SystemTime,
 }
 
 impl CompileCache {
-    /// The cache in a folder, which is made when the first program is stored. `max_bytes` limits the size of its files.
+    /// A cache in this folder, which is created with the first stored program. `max_bytes` limits the size of its
+    /// files.
     pub fn new(folder: impl Into<PathBuf>, max_bytes: u64) -> Self {
         Self { folder: folder.into(), max_bytes }
     }
 
-    /// The cache that the environment asks for: in the folder of the variable `FULMEN_COMPILE_CACHE` (`off` for none), or
-    /// else in `$XDG_CACHE_HOME/fulmen/compile` (or `~/.cache/fulmen/compile`), with at most `FULMEN_COMPILE_CACHE_MB`
-    /// megabytes (4096).
+    /// The cache that the environment selects. Its folder is that of the variable `FULMEN_COMPILE_CACHE` (`off` for no
+    /// cache); by default `$XDG_CACHE_HOME/fulmen/compile` or `~/.cache/fulmen/compile`. It has at most
+    /// `FULMEN_COMPILE_CACHE_MB` megabytes (4096).
     ///
-    /// A test or a benchmark that cargo runs, a doc test too, has none unless the variable names a folder: a test must not
-    /// depend on what was compiled before.
+    /// Tests, doc tests and benchmarks that cargo runs have no cache unless the variable names a folder: a test must
+    /// not depend on programs that were compiled before.
     ///
     /// # Errors
-    /// A limit that is not a number; no folder for caches.
+    /// The limit is not a number; there is no folder for caches.
     pub fn from_env() -> Result<Option<Self>> {
         let variable = |name: &str| env::var_os(name);
         let is_test = || env::current_exe().is_ok_and(|program| is_test(&program));
@@ -109,7 +110,7 @@ impl CompileCache {
         Self::from_variables(&variable)
     }
 
-    /// As [`CompileCache::from_env`], by the variables of another environment, in a test too.
+    /// Like [`CompileCache::from_env`], but with the given variables, and also in tests.
     ///
     /// ```
     /// use fulmen_pjrt::compile_cache::CompileCache;
@@ -119,7 +120,7 @@ impl CompileCache {
     /// ```
     ///
     /// # Errors
-    /// As [`CompileCache::from_env`].
+    /// Those of [`CompileCache::from_env`].
     pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
         let set = |name| variable(name).filter(|value| !value.is_empty());
         let folder = match set(FOLDER) {
@@ -136,57 +137,60 @@ impl CompileCache {
         Ok(Some(Self::new(folder, megabytes.saturating_mul(1_000_000))))
     }
 
-    /// How large its files may be together, in bytes.
+    /// The limit on the total size of its files, in bytes.
     pub fn max_bytes(&self) -> u64 {
         self.max_bytes
     }
 
-    /// Where the entries are.
+    /// The folder with the entries.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Starts a thread that hashes the plugin's file, if no earlier process has done it: a [`ProgramKey`] needs the hash.
+    /// Starts a thread that hashes the plugin's file, unless an earlier process has done so: a [`ProgramKey`] needs the
+    /// hash.
     pub fn prepare(&self, client: &Client) {
         let plugin = client.plugin().clone();
         if plugin.recall_identity(&self.identity_file(&plugin)) {
             return;
         }
         let hash = move || drop(plugin.identity());
-        // Without the thread, the key waits for the hash.
+        // Without the thread, the key computes the hash itself.
         let _ = std::thread::Builder::new().name("fulmen-plugin-hash".to_owned()).spawn(hash);
     }
 
-    /// The file that keeps the hash of the plugin's file.
+    /// The file with the hash of the plugin's file.
     fn identity_file(&self, plugin: &Plugin) -> PathBuf {
         let path = plugin.path().as_os_str().as_encoded_bytes();
         self.folder.join(format!("plugin-{}", &crate::hash::hex(&crate::hash::of_bytes(path))[..16]))
     }
 
-    /// Whether there may be an entry of a program of this name. This is quick: no file is read.
+    /// Whether an entry with this program name may exist. This is quick: it reads no file.
     pub fn has_program(&self, program: &str) -> bool {
         let start = key::file_start(program);
         self.files().is_ok_and(|files| files.iter().any(|file| file.starts_with(&start)))
     }
 
-    /// The stored program, ready to run; `None` where there is none.
+    /// Loads the stored program, ready to run; `None` if there is none.
     ///
     /// # Errors
-    /// The entry cannot be read; it is damaged, or the plugin does not load it ([corrupt](Error::is_corrupt)): then it has
-    /// been removed.
+    /// The entry cannot be read; it is damaged, or the plugin does not load it ([corrupt](Error::is_corrupt)). A
+    /// corrupt entry has been removed.
     pub fn load(&self, client: &Client, key: &ProgramKey) -> Result<Option<LoadedExecutable>> {
         let path = self.path_of(key);
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?,
         };
-        let loaded = entry::decode(&bytes).and_then(|(header, executable)| match header.key == key.digest() {
-            true => client.load(executable),
-            false => Err(Error::new(Kind::Corrupt, "the stored program is another one than its name says")),
+        let loaded = entry::decode(&bytes).and_then(|(header, executable)| {
+            if header.key != key.digest() {
+                return Err(Error::new(Kind::Corrupt, "the stored program does not match its file name"));
+            }
+            client.load(executable)
         });
         match loaded {
             Ok(program) => {
-                // It is the most recently used now. A folder that cannot be changed can still be read.
+                // Marks it as most recently used. A read-only folder can still be read.
                 let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
                 Ok(Some(program))
             }
@@ -197,18 +201,19 @@ impl CompileCache {
         }
     }
 
-    /// Keeps a program, and removes others if all are larger than the limit. One that alone is larger is not kept.
+    /// Stores a program, and removes others if the total exceeds the limit. A program that exceeds the limit alone is
+    /// not stored.
     ///
     /// # Errors
-    /// A plugin that cannot store programs ([unsupported](Error::is_unsupported)); a folder that cannot be written to; a
-    /// full disk.
+    /// The plugin cannot serialize programs ([unsupported](Error::is_unsupported)); the folder cannot be written to;
+    /// the disk is full.
     pub fn store(&self, key: &ProgramKey, program: &LoadedExecutable, compile_time: Duration) -> Result<()> {
         let entry = entry::encode(&Header::new(key, compile_time), &program.serialize()?);
         if entry.len() as u64 > self.max_bytes {
             return Ok(());
         }
         let folder = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
-        folder.map_err(|error| Error::io(format!("cannot make the folder {}", self.folder.display()), error))?;
+        folder.map_err(|error| Error::io(format!("cannot create the folder {}", self.folder.display()), error))?;
         self.write(&self.path_of(key), &entry)?;
         let plugin = program.client().plugin();
         let identity = self.identity_file(plugin);
@@ -218,24 +223,24 @@ impl CompileCache {
         self.limit()
     }
 
-    /// Does not wait for the disk: what a power cut damages is found out when it is read.
+    /// Does not sync the disk: damage from a power cut is detected when the file is read.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         fulmen_durable::write_unsynced(path, Some(bytes.len() as u64), |file| file.write_all(bytes))
             .map_err(|error| Error::io(format!("cannot write {}", path.display()), error))
     }
 
-    /// How the most similar stored program of the same name differs, a line a difference; `None` where there is none that is
-    /// similar.
+    /// The differences from the most similar stored program with the same name, one per line; `None` if no stored
+    /// program is similar.
     pub fn nearest(&self, key: &ProgramKey) -> Option<Vec<String>> {
         let start = key::file_start(key.program());
         let files = self.files().ok()?.into_iter().filter(|file| file.starts_with(&start));
         key.nearest(files.filter_map(|file| entry::read_header(&self.folder.join(file)).ok()))
     }
 
-    /// All entries, those used last first.
+    /// All entries, the most recently used first.
     ///
     /// # Errors
-    /// The folder cannot be read. One that is not there has no entries.
+    /// The folder cannot be read. If it does not exist, there are no entries.
     pub fn entries(&self) -> Result<Vec<CacheEntry>> {
         let mut entries = vec![];
         for file in self.files()? {
@@ -255,8 +260,8 @@ impl CompileCache {
         Ok(entries)
     }
 
-    /// Compares each entry with its checksum, and gives the errors of those that are damaged. They stay; the program that
-    /// needs one removes it and compiles again.
+    /// Verifies the checksum of each entry, and returns the errors of the damaged ones. They stay in the folder; a
+    /// program that needs one removes it and compiles again.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -264,13 +269,13 @@ impl CompileCache {
         let verify = |file: String| {
             let path = self.folder.join(file);
             let read = fs::read(&path).map_err(|error| Error::io("cannot read the entry", error));
-            let whole = read.and_then(|bytes| envelope::verify(entry::decode(&bytes)?.1));
-            whole.err().filter(|error| !error.is_not_found()).map(|error| error.during(path.display()))
+            let verified = read.and_then(|bytes| envelope::verify(entry::decode(&bytes)?.1));
+            verified.err().filter(|error| !error.is_not_found()).map(|error| error.during(path.display()))
         };
         Ok(self.files()?.into_iter().filter_map(verify).collect())
     }
 
-    /// Removes all entries, and gives the size of what was removed in bytes. Programs that run go on.
+    /// Removes all entries, and returns their total size in bytes. Running programs are not affected.
     ///
     /// # Errors
     /// The folder cannot be read, or a file in it cannot be removed.
@@ -279,12 +284,12 @@ impl CompileCache {
         for file in self.files()? {
             bytes += remove(&self.folder.join(file))?;
         }
-        // What killed processes left. Where it stays, the next process that writes here removes it.
+        // Also removes the leftovers of killed processes. If this fails, the next process that writes here tries again.
         let _ = fulmen_durable::remove_leftovers(&self.folder);
         Ok(bytes)
     }
 
-    /// Removes the entries that were used least recently until the rest fits the limit.
+    /// Removes the least recently used entries until the others fit the limit.
     fn limit(&self) -> Result<()> {
         let mut files = vec![];
         for file in self.files()? {
@@ -308,7 +313,7 @@ impl CompileCache {
         self.folder.join(format!("{}{}.{ENDING}", key::file_start(key.program()), key.digest()))
     }
 
-    /// The names of the entries' files; none where there is no folder.
+    /// The names of the entries' files; none if there is no folder.
     fn files(&self) -> Result<Vec<String>> {
         let list = || -> io::Result<Vec<String>> {
             let names =
@@ -326,7 +331,7 @@ impl CompileCache {
     }
 }
 
-/// Removes a file and gives its size; 0 where another process was first.
+/// Removes a file and returns its size; 0 if another process has already removed it.
 fn remove(path: &Path) -> Result<u64> {
     let removed = path.metadata().and_then(|metadata| fs::remove_file(path).map(|()| metadata.len()));
     match removed {
@@ -335,7 +340,7 @@ fn remove(path: &Path) -> Result<u64> {
     }
 }
 
-/// Whether cargo built this program as a test or a benchmark, or rustdoc built it of an example in the documentation.
+/// Whether cargo built this program as a test or a benchmark, or rustdoc built it from an example in the documentation.
 fn is_test(program: &Path) -> bool {
     let folder = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     program
@@ -352,26 +357,26 @@ mod tests {
 
     #[test]
     fn the_environment_chooses_the_folder_and_the_limit() {
-        let by = |folder: &str, limit: &str| {
+        let cache_for = |folder: &str, limit: &str| {
             CompileCache::from_variables(&|name| match name {
                 FOLDER => Some(folder.into()),
                 LIMIT => Some(limit.into()),
                 _ => Some("/home/me".into()),
             })
         };
-        assert!(by("off", "").unwrap().is_none());
-        assert_eq!(by("", "").unwrap().unwrap().folder(), Path::new("/home/me/fulmen/compile"));
-        let cache = by("/data/programs", "").unwrap().unwrap();
+        assert!(cache_for("off", "").unwrap().is_none());
+        assert_eq!(cache_for("", "").unwrap().unwrap().folder(), Path::new("/home/me/fulmen/compile"));
+        let cache = cache_for("/data/programs", "").unwrap().unwrap();
         assert_eq!((cache.folder(), cache.max_bytes()), (Path::new("/data/programs"), 4_096_000_000));
-        assert_eq!(by("here", " 20").unwrap().unwrap().max_bytes(), 20_000_000);
+        assert_eq!(cache_for("here", " 20").unwrap().unwrap().max_bytes(), 20_000_000);
         for wrong in ["20 MB", "-1", "1.5"] {
-            let error = by("here", wrong).unwrap_err();
+            let error = cache_for("here", wrong).unwrap_err();
             assert!(error.is_usage() && error.to_string().contains("FULMEN_COMPILE_CACHE_MB"), "{error}");
         }
     }
 
     #[test]
-    fn tests_are_known_by_where_cargo_puts_them() {
+    fn tests_are_recognized_by_their_paths() {
         assert!(is_test(&env::current_exe().unwrap()));
         assert!(is_test(Path::new("/tmp/rustdoctestx1Y2/merged_doctest_2024/rust_out")));
         assert!(!is_test(Path::new("/home/me/net/target/release/net")));

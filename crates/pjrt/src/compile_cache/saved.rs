@@ -1,4 +1,4 @@
-//! [`SavedPrograms`]: compiled programs in one file, which another process loads on the devices that they are for.
+//! [`SavedPrograms`]: compiled programs in one file, for another process that has the right devices.
 
 use std::fs;
 use std::io::Write;
@@ -16,11 +16,11 @@ use crate::executable::Executable;
 use crate::hash;
 use crate::loaded::LoadedExecutable;
 
-/// Changes when the form of the file does.
+/// Changes with the file format.
 const MAGIC: &[u8; 8] = b"FULMENS1";
 const DIGEST: usize = 32;
 
-/// Compiled programs in one file. They may be compiled where the devices are not, and are loaded where they are.
+/// Compiled programs in one file. They can be compiled without the devices, and are loaded on a machine that has them.
 ///
 /// ```
 /// # use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
@@ -42,7 +42,7 @@ const DIGEST: usize = 32;
 /// # Ok::<(), fulmen_pjrt::Error>(())
 /// ```
 ///
-/// They are machine code: load only files of people that you trust.
+/// The file contains machine code: load only files from people that you trust.
 #[derive(Clone, Debug, Default)]
 pub struct SavedPrograms {
     path: PathBuf,
@@ -68,17 +68,17 @@ impl SavedPrograms {
     /// Adds a program that took this long to compile.
     ///
     /// # Errors
-    /// A plugin that cannot store programs ([unsupported](Error::is_unsupported)).
+    /// The plugin cannot serialize programs ([unsupported](Error::is_unsupported)).
     pub fn add(&mut self, key: &ProgramKey, program: &Executable, compile_time: Duration) -> Result<()> {
         let program = Program { header: Header::new(key, compile_time), executable: program.serialize()? };
         self.programs.all.push(program);
         Ok(())
     }
 
-    /// Writes the file, whole or not at all.
+    /// Writes the file atomically.
     ///
     /// # Errors
-    /// A folder that is not there or cannot be written to; a full disk.
+    /// The folder does not exist or cannot be written to; the disk is full.
     pub fn write(&self, path: &Path) -> Result<()> {
         let body = self.programs.encode_to_vec();
         let bytes = [&MAGIC[..], &hash::of_bytes(&body), &body].concat();
@@ -89,25 +89,26 @@ impl SavedPrograms {
     /// Reads the programs of a file for a client.
     ///
     /// # Errors
-    /// The file cannot be read. It is damaged, no file of programs, or its programs are for other devices, another plugin or
-    /// another CPU than the client's ([corrupt](Error::is_corrupt)).
+    /// The file cannot be read. It is damaged or is not a file of programs, or its programs are for other devices,
+    /// another plugin or another CPU than the client's ([corrupt](Error::is_corrupt)).
     pub fn read(path: &Path, client: &Client) -> Result<Self> {
         let bytes = fs::read(path).map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
         let refuse = |why: String| Err(Error::new(Kind::Corrupt, format!("{}: {why}", path.display())));
         let split = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(DIGEST));
         let Some((digest, body)) = split else {
-            return refuse("it is not a file of compiled programs, or cut off; save the programs again".to_owned());
+            return refuse("not a file of compiled programs, or it is cut off; save the programs again".to_owned());
         };
         if hash::of_bytes(body) != digest {
             return refuse(
-                "it is damaged: its checksum does not match; copy it again, or save the programs again".to_owned(),
+                "the file is damaged: its checksum does not match; copy it again or save the programs again".to_owned(),
             );
         }
         let Ok(programs) = Programs::decode(body) else {
             return refuse("another version of Fulmen wrote it; save the programs again".to_owned());
         };
-        let now = key::of_machine(&client.topology()?)?;
-        let differ = programs.all.iter().map(|program| key::differences(&now, &key::part(&program.header.facts, true)));
+        let machine = key::of_machine(&client.topology()?)?;
+        let differ =
+            programs.all.iter().map(|program| key::differences(&machine, &key::part(&program.header.facts, true)));
         if let Some(lines) = differ.into_iter().find(|lines| !lines.is_empty()) {
             return refuse(format!(
                 "its programs were compiled for another machine: {}; save them again for this one",
@@ -117,7 +118,7 @@ impl SavedPrograms {
         Ok(Self { path: path.to_owned(), digest: hash::hex(digest), programs })
     }
 
-    /// The file that they were read from.
+    /// The file that the programs were read from.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -127,18 +128,17 @@ impl SavedPrograms {
         &self.digest
     }
 
-    /// The program with this key, ready to run; `None` where there is none.
+    /// Loads the program with this key, ready to run; `None` if there is none.
     ///
     /// # Errors
     /// The plugin does not load it.
     pub fn load(&self, client: &Client, key: &ProgramKey) -> Result<Option<LoadedExecutable>> {
-        let found = self.programs.all.iter().find(|program| program.header.key == key.digest());
-        let loaded = found.map(|program| client.load(&program.executable)).transpose();
+        let program = self.programs.all.iter().find(|program| program.header.key == key.digest());
+        let loaded = program.map(|program| client.load(&program.executable)).transpose();
         loaded.map_err(|error| error.during(self.path.display()))
     }
 
-    /// How the most similar program of the same name differs, a line a difference; `None` where there is none that is
-    /// similar.
+    /// The differences from the most similar program with the same name, one per line; `None` if no program is similar.
     pub fn nearest(&self, key: &ProgramKey) -> Option<Vec<String>> {
         key.nearest(self.programs.all.iter().map(|program| &program.header))
     }

@@ -1,5 +1,5 @@
-//! Which processes have a device's file open or a library mapped, as far as this user may see. It ends and signals none
-//! of them.
+//! Finds the processes that have a device file open or a library mapped, as far as this user may see. It sends no
+//! signals.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The process's number.
+    /// The process id.
     pub pid: u32,
-    /// The name of its program.
+    /// The name of the program.
     pub name: String,
 }
 
@@ -22,47 +22,51 @@ pub struct Holder {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holders {
-    /// Those that could be seen.
+    /// The processes that this user may inspect.
     pub processes: Vec<Holder>,
-    /// How many processes could not be looked into: those of other users.
+    /// The number of processes that could not be inspected: those of other users.
     pub unseen: usize,
 }
 
 impl fmt::Display for Holders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let this = std::process::id();
-        let name = |holder: &Holder| match holder.pid == this {
-            true => format!("this process ({this})"),
-            false => format!("process {} ({})", holder.pid, holder.name),
+        let name = |holder: &Holder| {
+            if holder.pid == this {
+                format!("this process ({this})")
+            } else {
+                format!("process {} ({})", holder.pid, holder.name)
+            }
         };
         match &self.processes[..] {
-            [] => f.write_str("open in no process that can be seen")?,
+            [] => f.write_str("open in no visible process")?,
             holders => write!(f, "open in {}", holders.iter().map(name).collect::<Vec<_>>().join(", "))?,
         }
         match self.unseen {
             0 => Ok(()),
-            1 => f.write_str(" (one process of another user could not be looked into)"),
-            unseen => write!(f, " ({unseen} processes of other users could not be looked into)"),
+            1 => f.write_str(" (one process of another user could not be inspected)"),
+            unseen => write!(f, " ({unseen} processes of other users could not be inspected)"),
         }
     }
 }
 
-/// What a process uses of some files.
+/// The files that a process uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FilesInUse {
-    /// The process's number.
+    /// The process id.
     pub pid: u32,
-    /// The name of its program.
+    /// The name of the program.
     pub name: String,
-    /// Those of the files that it has open.
+    /// The files that it has open.
     pub open: Vec<PathBuf>,
-    /// The files with the library's name that it has mapped into its memory, where the process sees them.
+    /// The mapped files with the library's name, with their paths as the process sees them.
     pub mapped: Vec<PathBuf>,
 }
 
-/// The processes that have one of `files` open or a file named `library` mapped, in order of their numbers, and how many
-/// processes could not be looked into. A device may have several names, so devices are compared, not paths.
+/// The processes that have one of `files` open or a file named `library` mapped, ordered by process id. The second
+/// value is the number of processes that could not be inspected. Devices are compared instead of paths, because a
+/// device may have several names.
 ///
 /// ```
 /// use fulmen_pjrt::diagnosis::files_in_use;
@@ -75,8 +79,8 @@ pub fn files_in_use(files: &[PathBuf], library: &str) -> (Vec<FilesInUse>, usize
     in_use(files, Some(library), Path::new("/proc"))
 }
 
-/// The holders of each of the files.
-pub(super) fn of(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
+/// The holders of each file.
+pub(super) fn holders(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
     let (processes, unseen) = if files.is_empty() { Default::default() } else { in_use(files, None, proc) };
     let holder = |process: &FilesInUse| Holder { pid: process.pid, name: process.name.clone() };
     let with = |file: &PathBuf| processes.iter().filter(|process| process.open.contains(file)).map(holder).collect();
@@ -84,34 +88,35 @@ pub(super) fn of(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
 }
 
 fn in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<FilesInUse>, usize) {
-    let wanted = files.iter().map(|file| fs::metadata(file).ok().map(|found| identity(&found))).collect::<Vec<_>>();
-    let (mut found, mut unseen) = (Vec::new(), 0);
+    let expected =
+        files.iter().map(|file| fs::metadata(file).ok().map(|metadata| identity(&metadata))).collect::<Vec<_>>();
+    let (mut processes, mut unseen) = (Vec::new(), 0);
     for pid in numbers(proc) {
         let Some(folder) = living_thread(&proc.join(pid.to_string())) else { continue };
-        let looked = open_files(&folder.join("fd"), files)
+        let inspected = open_files(&folder.join("fd"), files)
             .and_then(|open| Ok((open, library.map_or(Ok(Vec::new()), |library| mapped_files(&folder, library))?)));
-        let (identities, mapped) = match looked {
-            Ok(looked) => looked,
+        let (identities, mapped) = match inspected {
+            Ok(inspected) => inspected,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 unseen += 1;
                 continue;
             }
-            // It has ended meanwhile.
+            // The process has ended.
             Err(_) => continue,
         };
-        let is_open = |wanted: &Option<_>| wanted.is_some_and(|wanted| identities.contains(&wanted));
-        let open = files.iter().zip(&wanted).filter(|(_, wanted)| is_open(wanted)).map(|(file, _)| file.clone());
-        let open = open.collect::<Vec<_>>();
+        let is_open = |expected: &Option<_>| expected.is_some_and(|expected| identities.contains(&expected));
+        let open = files.iter().zip(&expected).filter(|(_, expected)| is_open(expected));
+        let open = open.map(|(file, _)| file.clone()).collect::<Vec<_>>();
         if !open.is_empty() || !mapped.is_empty() {
             let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
             let name = if name.trim().is_empty() { "unknown" } else { name.trim() };
-            found.push(FilesInUse { pid, name: name.to_owned(), open, mapped });
+            processes.push(FilesInUse { pid, name: name.to_owned(), open, mapped });
         }
     }
-    (found, unseen)
+    (processes, unseen)
 }
 
-/// The numbers that a folder's entries have for names, in order.
+/// The entries of a folder whose names are numbers, in order.
 fn numbers(folder: &Path) -> Vec<u32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect::<Vec<u32>>();
@@ -119,8 +124,8 @@ fn numbers(folder: &Path) -> Vec<u32> {
     numbers
 }
 
-/// The folder of the process, or if its first thread has ended, of another. None if all have ended: a zombie holds
-/// nothing.
+/// The folder of the process or, if its first thread has ended, of another thread. `None` if all threads have ended: a
+/// zombie holds nothing.
 fn living_thread(process: &Path) -> Option<PathBuf> {
     let is_zombie = |folder: &Path| {
         let stat = fs::read_to_string(folder.join("stat")).unwrap_or_default();
@@ -133,20 +138,20 @@ fn living_thread(process: &Path) -> Option<PathBuf> {
     numbers(&threads).iter().map(|thread| threads.join(thread.to_string())).find(|thread| !is_zombie(thread))
 }
 
-/// What a process has open of files that have the name of one of `files`. Others are not touched: to ask after a file on
-/// a network that is gone could take for ever.
+/// The identities of the open files that have the name of one of `files`. Other files are not queried: a query about a
+/// file on an unreachable network file system could block forever.
 fn open_files(fd: &Path, files: &[PathBuf]) -> io::Result<BTreeSet<(u64, u64)>> {
     let mut open = BTreeSet::new();
     for entry in fs::read_dir(fd)?.flatten() {
         let Ok(target) = fs::read_link(entry.path()) else { continue };
         if files.iter().any(|file| file.file_name() == target.file_name()) {
-            open.extend(fs::metadata(entry.path()).ok().map(|found| identity(&found)));
+            open.extend(fs::metadata(entry.path()).ok().map(|metadata| identity(&metadata)));
         }
     }
     Ok(open)
 }
 
-/// The files of this name that are mapped, also those that have been deleted since.
+/// The mapped files with this name, including deleted ones.
 fn mapped_files(process: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
     // A line has five fields and then the path.
     let maps = fs::read(process.join("maps"))?;
@@ -157,11 +162,12 @@ fn mapped_files(process: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
     Ok(named.collect::<BTreeSet<_>>().into_iter().collect())
 }
 
-/// The device that a device's file is for; for another file, the file itself.
+/// The identity of a device file is its device; that of another file is the file itself.
 fn identity(metadata: &Metadata) -> (u64, u64) {
-    match metadata.file_type().is_char_device() {
+    if metadata.file_type().is_char_device() {
         // No file system has this number.
-        true => (u64::MAX, metadata.rdev()),
-        false => (metadata.dev(), metadata.ino()),
+        (u64::MAX, metadata.rdev())
+    } else {
+        (metadata.dev(), metadata.ino())
     }
 }

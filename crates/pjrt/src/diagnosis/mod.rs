@@ -1,5 +1,5 @@
-//! Which devices of a kind this machine has, and why not more: what a user must know when none can be opened. It looks
-//! at files and variables and opens no device.
+//! Finds the devices of a kind on this machine, and explains why devices are missing. It reads files and variables, and
+//! opens no device.
 
 mod files;
 mod holders;
@@ -20,7 +20,7 @@ pub use variables::ObsoleteVariable;
 use crate::error::Error;
 use crate::locate::Platform;
 
-/// What was looked at for one kind of device on this machine, and what was found. To be shown to a user.
+/// The result of [`diagnose`] for one kind of device, to be shown to a user.
 ///
 /// ```
 /// use fulmen_pjrt::diagnosis::diagnose;
@@ -37,38 +37,38 @@ use crate::locate::Platform;
 pub struct Diagnosis {
     /// The kind of device.
     pub platform: Platform,
-    /// The devices' files: `/dev/accel0` or `/dev/vfio/0` of a TPU, `/dev/nvidia0` of a GPU. A CPU has none.
+    /// The device files: `/dev/accel0` or `/dev/vfio/0` for a TPU, `/dev/nvidia0` for a GPU. A CPU has none.
     pub device_files: Vec<DeviceFile>,
-    /// The plugin that would be used.
+    /// The plugin that Fulmen would use.
     pub plugin: PluginState,
-    /// Variables of this process's environment that nothing reads any more, though their names are the TPU's.
+    /// Obsolete TPU variables in this process's environment, which no program reads any more.
     pub obsolete_variables: Vec<ObsoleteVariable>,
-    /// What else was looked at: a line each.
+    /// Further remarks, one per line.
     notes: Vec<String>,
 }
 
-/// The file by which a device is opened.
+/// A device file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceFile {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
     /// Whether this process may read and write it.
     pub allowed: bool,
-    /// Which processes have it open. A TPU can be open in one process at a time; of GPUs this is not looked at.
+    /// The processes that have it open. Only one process can have a TPU open at a time. For GPUs this is `None`.
     pub holders: Option<Holders>,
 }
 
-/// Looks at everything that devices of this kind depend on. It runs `python3` to ask where packages are, and loads the
-/// plugin's file to see its version.
+/// Examines everything that devices of this kind depend on. It runs `python3` to find packages, and loads the plugin's
+/// file to read its version.
 pub fn diagnose(platform: Platform) -> Diagnosis {
     let variable = |name: &str| env::var_os(name);
     Diagnosis::gather(platform, &Roots::default(), &variable, plugin::state_of(platform))
 }
 
-/// Puts what [`diagnose`] finds before an error of looking for a plugin or opening its devices, and keeps its kind. Errors
-/// that have nothing to do with devices stay as they are; so do those of a CPU. `plugin` is the plugin's path, if it is
-/// not the one that [`locate`](crate::locate::locate) finds.
+/// Prepends the result of [`diagnose`] to an error from finding a plugin or opening its devices, and keeps the error's
+/// kind. Errors that are not about devices are returned unchanged, as are errors about CPUs. `plugin` is the plugin's
+/// path, unless it is the one that [`locate`](crate::locate::locate) finds.
 ///
 /// ```
 /// use fulmen_pjrt::{Plugin, diagnosis::explain, locate::{Platform, locate}};
@@ -91,12 +91,12 @@ pub fn explain(error: Error, platform: Platform, plugin: Option<&Path>) -> Error
     Diagnosis::gather(platform, &Roots::default(), &variable, state).before(error)
 }
 
-/// The files of the devices of this kind, where they are: a quick look, which asks nothing else. A CPU has none.
+/// The existing device files of this kind. This is quick: nothing else is examined. A CPU has none.
 pub fn device_files(platform: Platform) -> Vec<PathBuf> {
-    files::of(platform, &Roots::default())
+    files::device_files(platform, &Roots::default())
 }
 
-/// The files of the devices of this kind on a machine whose files are under `root`, and who has them open. A CPU has none.
+/// The device files on a machine whose files are under `root`, and the processes that have them open. A CPU has none.
 ///
 /// ```
 /// use fulmen_pjrt::diagnosis::device_files_under;
@@ -108,16 +108,16 @@ pub fn device_files_under(root: &Path, platform: Platform) -> Vec<DeviceFile> {
 }
 
 fn device_files_of(platform: Platform, roots: &Roots) -> Vec<DeviceFile> {
-    let paths = files::of(platform, roots);
+    let paths = files::device_files(platform, roots);
     let holders: Vec<_> = match platform {
-        Platform::Tpu => holders::of(&paths, &roots.proc).into_iter().map(Some).collect(),
+        Platform::Tpu => holders::holders(&paths, &roots.proc).into_iter().map(Some).collect(),
         Platform::Cpu | Platform::Cuda => vec![None; paths.len()],
     };
     let of_path = |(path, holders): (PathBuf, _)| DeviceFile { allowed: files::is_allowed(&path), path, holders };
     paths.into_iter().zip(holders).map(of_path).collect()
 }
 
-/// The variables of this environment whose names are the TPU's, though nothing reads them any more.
+/// The obsolete TPU variables in this environment, which no program reads any more.
 ///
 /// ```
 /// use fulmen_pjrt::diagnosis::obsolete_variables;
@@ -128,7 +128,7 @@ pub fn obsolete_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Ob
     variables::obsolete(Platform::Tpu, variable)
 }
 
-/// Where the system's own file trees are. Tests have others.
+/// The roots of the system's file trees. Tests use others.
 #[derive(Clone, Debug)]
 struct Roots {
     dev: PathBuf,
@@ -165,14 +165,14 @@ impl Diagnosis {
         Self { platform, device_files, plugin, obsolete_variables, notes }
     }
 
-    /// Put before the error, unless it says the same.
+    /// Prepends the diagnosis to an error. If the error repeats a part of the diagnosis, it is left out.
     fn before(&self, error: Error) -> Error {
-        let said = match &self.plugin {
+        let is_repeated = match &self.plugin {
             PluginState::Missing(why) | PluginState::Unusable { why, .. } => *why == error.to_string(),
             PluginState::Usable { .. } => false,
         };
-        let what = if said { String::new() } else { format!("\n  and then: {}", indented(&error)) };
-        error.said_as(format!("{self}{what}"))
+        let suffix = if is_repeated { String::new() } else { format!("\n  then: {}", indented(&error)) };
+        error.with_message(format!("{self}{suffix}"))
     }
 
     fn headline(&self) -> String {
@@ -183,7 +183,7 @@ impl Diagnosis {
         };
         let in_use = self.device_files.iter().filter(|file| file.is_held_by_others()).count();
         match (self.platform, self.device_files.len(), in_use) {
-            (Platform::Cpu, ..) => "The CPU is always there".to_owned(),
+            (Platform::Cpu, ..) => "The CPU is always available".to_owned(),
             (_, 0, _) => format!("No {name} devices were found"),
             (_, 1, 0) => format!("One {name} device file was found"),
             (_, count, 0) => format!("{count} {name} device files were found"),
@@ -204,7 +204,7 @@ impl DeviceFile {
 
 impl fmt::Display for DeviceFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: there", self.path.display())?;
+        write!(f, "{}: found", self.path.display())?;
         if !self.allowed {
             f.write_str(", but this user may not read and write it")?;
         }
@@ -215,12 +215,12 @@ impl fmt::Display for DeviceFile {
     }
 }
 
-/// A text may have lines of its own.
+/// The text may have several lines.
 fn indented(text: &impl fmt::Display) -> String {
     text.to_string().replace('\n', "\n  ")
 }
 
-/// A headline, and a line for each thing that was looked at.
+/// A headline, and one line for each result.
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}. Looked at:", self.headline())?;

@@ -1,4 +1,4 @@
-//! Whether there is a plugin that could be used. It is opened to see its version, not started.
+//! Whether a usable plugin exists. It is opened to read its version, but not started.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,25 +6,25 @@ use std::path::PathBuf;
 use crate::locate::{self, Platform};
 use crate::plugin::{ApiVersion, OLDEST_MINOR, loader_error, version_of};
 
-/// What there is of a plugin.
+/// The state of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PluginState {
     /// It can be used.
     Usable {
-        /// Where it is.
+        /// The path.
         path: PathBuf,
-        /// What it speaks.
+        /// The version of its API.
         version: ApiVersion,
     },
-    /// There is a file, but it is too old, damaged, or no plugin; the message says which.
+    /// The file is too old or damaged, or is not a plugin; the message says which.
     Unusable {
-        /// Where it is.
+        /// The path.
         path: PathBuf,
-        /// Why it cannot be used.
+        /// The reason.
         why: String,
     },
-    /// There is none; the message says where it was looked for, and how to get one.
+    /// There is none. The message lists where it was searched for, and how to get one.
     Missing(String),
 }
 
@@ -37,7 +37,7 @@ impl PluginState {
     }
 }
 
-/// Looks for the plugin, without fetching one.
+/// Finds the plugin without downloading one.
 pub(super) fn state_of(platform: Platform) -> PluginState {
     match locate::locate_installed(platform) {
         Ok(path) => PluginState::of_file(path),
@@ -45,16 +45,16 @@ pub(super) fn state_of(platform: Platform) -> PluginState {
     }
 }
 
-/// Whether the NVIDIA driver's library is there, which the CUDA plugin looks for when it opens the devices.
+/// Whether the NVIDIA driver's library exists. The CUDA plugin loads it when it opens the devices.
 pub(super) fn cuda_library() -> String {
     // SAFETY: the name is a C string. The library is the driver's own; loading it starts nothing.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
     if library.is_null() {
         return format!("libcuda.so.1, the NVIDIA driver's library: cannot be loaded ({})", loader_error());
     }
-    // SAFETY: it was opened above, and nothing of it is kept.
+    // SAFETY: it was opened above, and nothing from it is kept.
     unsafe { libc::dlclose(library) };
-    "libcuda.so.1, the NVIDIA driver's library: there".to_owned()
+    "libcuda.so.1, the NVIDIA driver's library: found".to_owned()
 }
 
 impl fmt::Display for PluginState {

@@ -1,4 +1,4 @@
-//! Diagnoses of made-up file trees.
+//! Diagnoses of artificial file trees.
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::*;
 use crate::error::Kind;
 use crate::plugin::ApiVersion;
 
-/// A machine of files.
+/// A machine as a file tree.
 struct Machine {
     folder: TempDir,
     variables: Vec<(&'static str, &'static str)>,
@@ -36,7 +36,7 @@ impl Machine {
         path
     }
 
-    /// A PCI device, in a group of its own if it has one.
+    /// A PCI device, optionally with its own group.
     fn pci(&self, address: &str, vendor: &str, class: &str, group: Option<u32>) {
         let folder = self.path("sys/bus/pci/devices").join(address);
         fs::create_dir_all(&folder).unwrap();
@@ -51,7 +51,7 @@ impl Machine {
         Roots { dev: self.path("dev"), proc: proc.to_owned(), sys: self.path("sys") }
     }
 
-    /// With the system's own processes.
+    /// Uses the processes of this system.
     fn diagnose(&self, platform: Platform) -> Diagnosis {
         let variable = |name: &str| {
             let set = self.variables.iter().find(|(known, _)| *known == name);
@@ -62,17 +62,17 @@ impl Machine {
         Diagnosis::gather(platform, &self.roots("/proc".as_ref()), &variable, plugin)
     }
 
-    fn found(&self, platform: Platform) -> Vec<String> {
-        let found = files::of(platform, &self.roots("/proc".as_ref())).into_iter();
-        found.map(|path| path.strip_prefix(self.folder.path()).unwrap().display().to_string()).collect()
+    fn paths(&self, platform: Platform) -> Vec<String> {
+        let paths = files::device_files(platform, &self.roots("/proc".as_ref())).into_iter();
+        paths.map(|path| path.strip_prefix(self.folder.path()).unwrap().display().to_string()).collect()
     }
 }
 
-/// A process that has a file open, until this is dropped.
+/// A process that has a file open until this is dropped.
 struct HolderProcess(Child);
 
 impl HolderProcess {
-    fn of(path: &Path) -> Self {
+    fn new(path: &Path) -> Self {
         let file = File::open(path).unwrap();
         Self(Command::new("sleep").arg("600").stdin(Stdio::from(file)).spawn().unwrap())
     }
@@ -86,56 +86,56 @@ impl Drop for HolderProcess {
 }
 
 #[test]
-fn a_machine_without_a_tpu_is_told_all_that_was_looked_at() {
+fn without_a_tpu_the_diagnosis_lists_every_place() {
     let machine = Machine::new();
     let text = machine.diagnose(Platform::Tpu).to_string();
     let root = machine.folder.path().display();
     let expected = format!(
         "No TPU devices were found. Looked at:\n  \
-         {root}/dev/accel*: not there\n  \
-         {root}/dev/vfio/*: not there\n  \
-         {root}/sys/bus/pci/devices: no accelerator of Google's (vendor 0x1ae0)\n  \
+         {root}/dev/accel*: not found\n  \
+         {root}/dev/vfio/*: not found\n  \
+         {root}/sys/bus/pci/devices: no Google accelerator (vendor 0x1ae0)\n  \
          the plugin /opt/libtpu.so: speaks PJRT API 0.116 (0.81 or later 0.x is needed)"
     );
     assert_eq!(text, expected);
 }
 
 #[test]
-fn a_tpu_is_known_by_its_driver_or_by_its_group() {
+fn a_tpu_is_recognized_by_its_driver_or_its_group() {
     let machine = Machine::new();
-    // 10 comes after 2; the folder `accel` is of other vendors' devices.
+    // 10 comes after 2; the folder `accel` belongs to other vendors' devices.
     for name in ["dev/accel10", "dev/accel2", "dev/accel", "dev/accel+1", "dev/vfio/vfio", "dev/vfio/7", "dev/vfio/3"] {
         machine.file(name);
     }
-    assert_eq!(machine.found(Platform::Tpu), ["dev/accel2", "dev/accel10"], "the groups are of other devices");
+    assert_eq!(machine.paths(Platform::Tpu), ["dev/accel2", "dev/accel10"], "the groups are of other devices");
     let text = machine.diagnose(Platform::Tpu).to_string();
     assert!(text.starts_with("2 TPU device files were found. Looked at:\n"), "{text}");
-    assert!(text.contains("/dev/vfio/*: 2 files, none of a device of Google's"), "{text}");
+    assert!(text.contains("/dev/vfio/*: 2 files, but none for a Google device"), "{text}");
 
-    // A network card of Google's and another vendor's accelerator are no TPUs.
+    // A Google network card and another vendor's accelerator are not TPUs.
     machine.pci("0000:00:03.0", "0x1ae0", "0x020000", Some(7));
     machine.pci("0000:00:05.0", "0x10de", "0x120000", Some(7));
-    assert_eq!(machine.found(Platform::Tpu).len(), 2);
+    assert_eq!(machine.paths(Platform::Tpu).len(), 2);
     machine.pci("0000:00:04.0", "0x1ae0", "0x120000", Some(3));
-    assert_eq!(machine.found(Platform::Tpu), ["dev/accel2", "dev/accel10", "dev/vfio/3"]);
+    assert_eq!(machine.paths(Platform::Tpu), ["dev/accel2", "dev/accel10", "dev/vfio/3"]);
     let text = machine.diagnose(Platform::Tpu).to_string();
-    assert!(text.contains("sys/bus/pci/devices: accelerators of Google's at 0000:00:04.0\n"), "{text}");
+    assert!(text.contains("sys/bus/pci/devices: Google accelerators at 0000:00:04.0\n"), "{text}");
 }
 
-/// In some containers the kernel's groups cannot be seen.
+/// In some containers the kernel's groups are not visible.
 #[test]
 fn without_groups_a_device_of_googles_is_enough() {
     let machine = Machine::new();
     machine.file("dev/vfio/0");
     machine.pci("0000:00:04.0", "0x1ae0", "0x120000", None);
-    assert_eq!(machine.found(Platform::Tpu), ["dev/vfio/0"]);
+    assert_eq!(machine.paths(Platform::Tpu), ["dev/vfio/0"]);
 }
 
 #[test]
-fn the_process_that_has_a_tpu_open_is_named() {
+fn the_process_with_an_open_tpu_is_named() {
     let machine = Machine::new();
     let (busy, free) = (machine.file("dev/accel0"), machine.file("dev/accel1"));
-    let holder = HolderProcess::of(&busy);
+    let holder = HolderProcess::new(&busy);
     let diagnosis = machine.diagnose(Platform::Tpu);
     let pid = holder.0.id();
     let holders = diagnosis.device_files[0].holders.as_ref().unwrap();
@@ -144,14 +144,14 @@ fn the_process_that_has_a_tpu_open_is_named() {
     let text = diagnosis.to_string();
     let headline = "2 TPU device files were found, and other processes have 1 of them open. Looked at:\n";
     assert!(text.starts_with(headline), "{text}");
-    assert!(text.contains(&format!("{}: there, open in process {pid} (sleep)", busy.display())), "{text}");
-    assert!(text.contains(&format!("{}: there, open in no process that can be seen", free.display())), "{text}");
+    assert!(text.contains(&format!("{}: found, open in process {pid} (sleep)", busy.display())), "{text}");
+    assert!(text.contains(&format!("{}: found, open in no visible process", free.display())), "{text}");
     drop(holder);
     assert_eq!(machine.diagnose(Platform::Tpu).device_files[0].holders.as_ref().unwrap().processes, []);
 }
 
 #[test]
-fn this_process_is_told_apart_and_a_file_of_the_same_name_is_another() {
+fn this_process_is_recognized_and_another_file_of_the_same_name_is_ignored() {
     let machine = Machine::new();
     let device = machine.file("dev/accel0");
     let other = File::open(machine.file("elsewhere/accel0")).unwrap();
@@ -164,16 +164,16 @@ fn this_process_is_told_apart_and_a_file_of_the_same_name_is_another() {
     drop(open);
 }
 
-/// A device may have a second name, as in a container; the real `/dev/null` plays the device.
+/// A device may have a second name, as in a container. The real `/dev/null` plays the device.
 #[test]
 fn devices_are_compared_by_number() {
-    let holder = HolderProcess::of("/dev/null".as_ref());
-    let found = holders::of(&["/dev/null".into()], "/proc".as_ref());
-    assert!(found[0].processes.iter().any(|found| found.pid == holder.0.id()));
+    let holder = HolderProcess::new("/dev/null".as_ref());
+    let holders = holders::holders(&["/dev/null".into()], "/proc".as_ref());
+    assert!(holders[0].processes.iter().any(|process| process.pid == holder.0.id()));
 }
 
 #[test]
-fn processes_that_cannot_be_looked_into_are_counted() {
+fn processes_that_cannot_be_inspected_are_counted() {
     let machine = Machine::new();
     let device = machine.file("dev/accel0");
     for pid in ["11", "12"] {
@@ -181,20 +181,20 @@ fn processes_that_cannot_be_looked_into_are_counted() {
         fs::write(machine.path("proc").join(pid).join("comm"), "train\n").unwrap();
     }
     symlink(&device, machine.path("proc/11/fd/5")).unwrap();
-    let found = holders::of(std::slice::from_ref(&device), &machine.path("proc"));
-    assert_eq!(found[0].to_string(), "open in process 11 (train)");
+    let holders = holders::holders(std::slice::from_ref(&device), &machine.path("proc"));
+    assert_eq!(holders[0].to_string(), "open in process 11 (train)");
 
     let closed = machine.path("proc/11/fd");
     fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
-    // An administrator may look into everything.
+    // Root may inspect every process.
     if fs::read_dir(&closed).is_err() {
-        let found = holders::of(&[device], &machine.path("proc"));
-        let expected = "open in no process that can be seen (one process of another user could not be looked into)";
-        assert_eq!(found[0].to_string(), expected);
+        let holders = holders::holders(&[device], &machine.path("proc"));
+        let expected = "open in no visible process (one process of another user could not be inspected)";
+        assert_eq!(holders[0].to_string(), expected);
     }
     fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let several = Holders { processes: Vec::new(), unseen: 3 };
-    assert!(several.to_string().ends_with("(3 processes of other users could not be looked into)"));
+    assert!(several.to_string().ends_with("(3 processes of other users could not be inspected)"));
 }
 
 #[test]
@@ -213,10 +213,10 @@ fn obsolete_variables_are_named_with_what_replaced_them() {
     assert_eq!(names, ["XRT_TPU_CONFIG", "TPU_IP_ADDRESS", "XRT_MESH_SERVICE_ADDRESS"]);
     let text = diagnosis.to_string();
     for part in [
-        "the environment variable TPU_IP_ADDRESS is set, and is obsolete: it gave the address of a TPU to XRT, which \
+        "the environment variable TPU_IP_ADDRESS is set but obsolete: it gave the address of a TPU to XRT, which \
          PJRT has replaced; run this program on the TPU VM itself",
-        "XRT_MESH_SERVICE_ADDRESS is set, and is obsolete: XRT is gone; FULMEN_COORDINATOR gives",
-        "the environment variable TPU_VISIBLE_CHIPS is \"0,1\": the plugin sees no others",
+        "XRT_MESH_SERVICE_ADDRESS is set but obsolete: XRT no longer exists; FULMEN_COORDINATOR is",
+        "the environment variable TPU_VISIBLE_CHIPS is \"0,1\": the plugin sees no other devices",
     ] {
         assert!(text.contains(part), "{text}");
     }
@@ -233,7 +233,7 @@ fn a_gpu_has_a_file_and_a_driver() {
         |machine: &Machine| Diagnosis::gather(Platform::Cuda, &machine.roots(&proc), &|_| None, plugin()).to_string();
     let without = text(&machine);
     for part in
-        ["No CUDA devices were found", "/dev/nvidia*: not there", "the NVIDIA driver is not loaded", "\n  libcuda.so.1"]
+        ["No CUDA devices were found", "/dev/nvidia*: not found", "the NVIDIA driver is not loaded", "\n  libcuda.so.1"]
     {
         assert!(without.contains(part), "{without}");
     }
@@ -242,15 +242,15 @@ fn a_gpu_has_a_file_and_a_driver() {
     }
     machine.file("proc/driver/nvidia/version");
     fs::write(proc.join("driver/nvidia/version"), "NVRM version: 580.1\nGCC version: 12\n").unwrap();
-    assert_eq!(machine.found(Platform::Cuda), ["dev/nvidia0"]);
+    assert_eq!(machine.paths(Platform::Cuda), ["dev/nvidia0"]);
     let with = text(&machine);
-    for part in ["One CUDA device file was found", "/dev/nvidia0: there\n", "version: NVRM version: 580.1\n"] {
+    for part in ["One CUDA device file was found", "/dev/nvidia0: found\n", "version: NVRM version: 580.1\n"] {
         assert!(with.contains(part), "{with}");
     }
 }
 
 #[test]
-fn a_plugin_that_is_too_old_or_damaged_is_told_of() {
+fn a_plugin_that_is_too_old_or_damaged_is_reported() {
     let machine = Machine::new();
     let source = machine.path("old.c");
     fs::write(
@@ -269,16 +269,16 @@ fn a_plugin_that_is_too_old_or_damaged_is_told_of() {
 }
 
 #[test]
-fn an_error_of_opening_is_explained_once() {
+fn an_error_from_opening_is_explained_once() {
     let machine = Machine::new();
     let diagnosis = machine.diagnose(Platform::Tpu);
     let failed = Error::new(Kind::Plugin(crate::abi::PJRT_Error_Code::NOT_FOUND), "No jellyfish device found");
     let error = diagnosis.before(failed);
     assert!(error.is_not_found() && error.is_from_plugin());
-    assert_eq!(error.to_string(), format!("{diagnosis}\n  and then: No jellyfish device found"));
+    assert_eq!(error.to_string(), format!("{diagnosis}\n  then: No jellyfish device found"));
     assert!(error.to_string().starts_with("No TPU devices were found. Looked at:\n"));
 
-    // An error of the search says what the diagnosis says of the plugin.
+    // An error from the search repeats what the diagnosis says about the plugin.
     let plugin = PluginState::Missing("no PJRT plugin for tpu was found".to_owned());
     let diagnosis = Diagnosis { plugin, ..diagnosis };
     let error = diagnosis.before(Error::new(Kind::NotFound, "no PJRT plugin for tpu was found"));
@@ -287,7 +287,7 @@ fn an_error_of_opening_is_explained_once() {
 }
 
 #[test]
-fn errors_that_are_not_of_devices_stay() {
+fn errors_that_are_not_about_devices_stay_unchanged() {
     for (kind, platform) in [(Kind::InvalidArgument, Platform::Tpu), (Kind::NotFound, Platform::Cpu)] {
         assert_eq!(explain(Error::new(kind, "as it was"), platform, None).to_string(), "as it was");
     }

@@ -1,9 +1,10 @@
-//! Fetching plugins once: the CPU's by itself, so that a first run needs nothing but Python's pip, and those for TPUs and
-//! GPUs when they are asked for. It fetches nothing else, and loads nothing.
+//! Downloads plugins once. The CPU plugin is downloaded when it is first used, so that a first run only needs Python's
+//! pip. Plugins for TPUs and GPUs are downloaded on request. This module loads no plugin.
 //!
-//! Each package's version and SHA-256 are pinned. The file appears in the cache folder whole or not at all: it is
-//! downloaded and unpacked next to its final path, under a lock, and then renamed ([`fulmen_durable`]). A file that was damaged
-//! later is fetched again, once something makes it suspect: it cannot be loaded, or it ended a process (`starting` notices).
+//! The version and the SHA-256 of each package are pinned. The file is written to the cache folder atomically: it is
+//! downloaded and unpacked next to its final path, under a lock, and then renamed ([`fulmen_durable`]). A file that is
+//! damaged later is downloaded again when it cannot be loaded, or when it has ended a process (`starting` detects
+//! this).
 
 mod package;
 mod wheel;
@@ -21,17 +22,17 @@ use crate::error::{Error, Kind, Result};
 use crate::hash;
 use crate::locate::{self, Platform};
 
-/// The variable that forbids fetching.
+/// The variable that forbids downloads.
 const OFFLINE_VARIABLE: &str = "FULMEN_OFFLINE";
 
-/// The folder that Fulmen keeps what it fetched in: `$XDG_CACHE_HOME/fulmen` or `~/.cache/fulmen`.
+/// The folder for everything that Fulmen downloads: `$XDG_CACHE_HOME/fulmen` or `~/.cache/fulmen`.
 pub fn cache_folder() -> Result<PathBuf> {
     cache_folder_by(&|name| env::var_os(name))
 }
 
-/// The same by the variables of another environment.
+/// Like [`cache_folder`], with the given variables.
 pub(crate) fn cache_folder_by(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf> {
-    // A relative path is to be ignored, says the XDG specification.
+    // The XDG specification says that a relative path is ignored.
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
@@ -45,11 +46,11 @@ pub(crate) fn cache_folder_by(variable: &dyn Fn(&str) -> Option<OsString>) -> Re
         })
 }
 
-/// The path of the CPU plugin in the cache folder, where it is put first if need be.
+/// The path of the CPU plugin in the cache folder. It is downloaded if it is missing.
 ///
-/// It is fetched with `pip download`, after one line on standard error that says what and how large. With
-/// `FULMEN_OFFLINE=1` nothing is fetched, and the error says what to do by hand. Processes that call this at the same
-/// time wait for the first, whose file serves them all.
+/// The download runs `pip download`, after one line on standard error with the name and the size. With
+/// `FULMEN_OFFLINE=1` nothing is downloaded, and the error says what to do by hand. If several processes call this at
+/// once, one downloads and the others wait for its file.
 pub fn cpu_plugin() -> Result<PathBuf> {
     let Some(package) = CPU else {
         return Err(unpublished(env::consts::OS, env::consts::ARCH));
@@ -57,7 +58,7 @@ pub fn cpu_plugin() -> Result<PathBuf> {
     Fetcher::new(package)?.get()
 }
 
-/// What to do where no CPU plugin is published.
+/// The error on systems without a published CPU plugin.
 fn unpublished(os: &str, arch: &str) -> Error {
     Error::new(
         Kind::Unsupported,
@@ -69,11 +70,11 @@ fn unpublished(os: &str, arch: &str) -> Error {
     )
 }
 
-/// The path of libtpu in the cache folder, where it is put first if need be: 205 MB, 575 MB unpacked.
+/// The path of libtpu in the cache folder. It is downloaded if it is missing: 205 MB, 575 MB unpacked.
 ///
-/// libtpu compiles for TPUs on any machine and runs on theirs. It is Google's, under the Google Cloud Platform Terms of
-/// Service, so Fulmen cannot contain it; this takes it from PyPI, with pip, and only when it is called. The rules are
-/// those of [`cpu_plugin`]. [`locate`](locate::locate) finds it afterwards.
+/// libtpu compiles for TPUs on any machine, and runs programs on TPU machines. It is Google's, under the Google Cloud
+/// Platform Terms of Service, so Fulmen cannot include it. This function downloads it from PyPI with pip, by the rules
+/// of [`cpu_plugin`]. [`locate`](locate::locate) finds it afterwards.
 pub fn libtpu() -> Result<PathBuf> {
     let Some(package) = LIBTPU else {
         return Err(Error::new(
@@ -84,7 +85,7 @@ pub fn libtpu() -> Result<PathBuf> {
     Fetcher::new(package)?.get()
 }
 
-/// The version of libtpu that [`libtpu`](libtpu()) fetches, and that this version of Fulmen was tested with.
+/// The version of libtpu that [`libtpu`](libtpu()) downloads. This version of Fulmen was tested with it.
 ///
 /// ```
 /// assert!(fulmen_pjrt::fetch::libtpu_version().is_none_or(|version| version.starts_with("0.")));
@@ -93,13 +94,13 @@ pub fn libtpu_version() -> Option<&'static str> {
     LIBTPU.map(|package| package.version)
 }
 
-/// The path of XLA's plugin for NVIDIA GPUs with CUDA 12 or 13 in the cache folder, where it is put first if need be.
+/// The path of XLA's plugin for NVIDIA GPUs with CUDA 12 or 13 in the cache folder. It is downloaded if it is missing.
 ///
-/// It is fetched only when this is called, by the rules of [`cpu_plugin`]. It loads NVIDIA's libraries (CUDA, cuDNN, NCCL
-/// and others), which are not fetched. [`locate`](locate::locate) finds it afterwards.
+/// The download follows the rules of [`cpu_plugin`]. The plugin loads NVIDIA's libraries (CUDA, cuDNN, NCCL and
+/// others), which are not downloaded. [`locate`](locate::locate) finds the plugin afterwards.
 ///
 /// # Errors
-/// Another version of CUDA than these two; another processor than x86-64; what [`cpu_plugin`] gives.
+/// The version of CUDA is not 12 or 13; the processor is not x86-64; those of [`cpu_plugin`].
 pub fn cuda_plugin(version: u32) -> Result<PathBuf> {
     let name = format!("jax-cuda{version}-pjrt");
     let package = CUDA.iter().find(|package| package.name == name).ok_or_else(|| {
@@ -114,9 +115,9 @@ pub fn cuda_plugin(version: u32) -> Result<PathBuf> {
     Fetcher::new(*package)?.get()
 }
 
-/// The paths of fetched plugins in this cache folder, the preferred first.
+/// The paths of downloaded plugins in this cache folder, the preferred one first.
 pub(crate) fn fetched_in(cache: &Path, platform: Platform) -> Vec<PathBuf> {
-    package::of(platform).iter().map(|package| target(cache, package)).collect()
+    package::packages(platform).iter().map(|package| target(cache, package)).collect()
 }
 
 fn target(cache: &Path, package: &Package<'_>) -> PathBuf {
@@ -124,16 +125,16 @@ fn target(cache: &Path, package: &Package<'_>) -> PathBuf {
     cache.join("pjrt").join(format!("{}-{}", package.name, package.version)).join(file)
 }
 
-/// Whether this file, whose path has no links, is a plugin that was fetched, so that its SHA-256 is known.
+/// Whether this file, whose path has no links, is a downloaded plugin, so that its SHA-256 is known.
 pub(crate) fn is_published(plugin: &Path) -> bool {
     fetcher_of(plugin).is_some()
 }
 
-/// Fetches a fetched plugin again if its file is damaged, and says so. Gives whether it did. A file that was not fetched is
-/// left alone.
+/// Downloads a downloaded plugin again if its file is damaged, and reports this. Returns whether it did. Other files
+/// are left alone.
 ///
 /// # Errors
-/// The file is damaged and cannot be fetched, or is fetched on request only.
+/// The file is damaged and cannot be downloaded, or is only downloaded on request.
 pub fn mend(plugin: &Path) -> Result<bool> {
     fetcher_of(plugin).map_or(Ok(false), |fetcher| fetcher.mend())
 }
@@ -142,7 +143,7 @@ fn fetcher_of(plugin: &Path) -> Option<Fetcher<'static>> {
     let packages = [Platform::Cpu, Platform::Cuda, Platform::Tpu].into_iter().flat_map(package::of);
     packages.filter_map(|package| Fetcher::new(package).ok()).find(|fetcher| {
         let target = fetcher.target();
-        // A link in the file's place is a user's own plugin.
+        // A link instead of the file is a user's own plugin.
         let folder = target.parent().and_then(|folder| folder.canonicalize().ok());
         folder.zip(target.file_name()).is_some_and(|(folder, name)| folder.join(name) == plugin)
     })
@@ -150,14 +151,14 @@ fn fetcher_of(plugin: &Path) -> Option<Fetcher<'static>> {
 
 struct Fetcher<'a> {
     cache: PathBuf,
-    /// The program to run, and its first arguments.
+    /// The program to run, with its first arguments.
     pip: Vec<OsString>,
     offline: bool,
     package: Package<'a>,
 }
 
 impl<'a> Fetcher<'a> {
-    /// With what the environment says.
+    /// Uses the environment's settings.
     fn new(package: Package<'a>) -> Result<Self> {
         let offline = env::var_os(OFFLINE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
         let pip = vec![locate::python().into_os_string(), "-m".into(), "pip".into()];
@@ -181,7 +182,7 @@ impl<'a> Fetcher<'a> {
             let what = self.package.what;
             return Err(Error::new(
                 Kind::Fetch,
-                format!("{what} is not there and {OFFLINE_VARIABLE} forbids to fetch it; {}", self.by_hand()),
+                format!("{what} is missing, and {OFFLINE_VARIABLE} forbids fetching it; {}", self.by_hand()),
             ));
         }
         self.fetch_unless(|| Ok(target.is_file()))?;
@@ -191,12 +192,12 @@ impl<'a> Fetcher<'a> {
     fn mend(&self) -> Result<bool> {
         let Package { what, member_sha256, .. } = self.package;
         let target = self.target();
-        let found = hash::of_file(&target)?;
-        if found == member_sha256 {
+        let actual = hash::of_file(&target)?;
+        if actual == member_sha256 {
             return Ok(false);
         }
         let damaged = format!(
-            "{what} in the cache folder is damaged: the SHA-256 of {} is {found}, expected {member_sha256}",
+            "{what} in the cache folder is damaged: the SHA-256 of {} is {actual}, expected {member_sha256}",
             target.display()
         );
         let refuse = |next: String| Error::new(Kind::Corrupt, format!("{damaged}; {next}"));
@@ -211,45 +212,45 @@ impl<'a> Fetcher<'a> {
         Ok(true)
     }
 
-    /// Fetches the package, unless it is there once the lock is taken: another process may be first.
-    fn fetch_unless(&self, there: impl Fn() -> Result<bool>) -> Result<()> {
+    /// Downloads the package, unless `is_present` holds once the lock is taken: another process may have been faster.
+    fn fetch_unless(&self, is_present: impl Fn() -> Result<bool>) -> Result<()> {
         let Package { what, name, version, megabytes, note, .. } = self.package;
         let target = self.target();
         let folder = self.folder();
         let cannot = |what: &str| format!("cannot {what} in the cache folder {}", folder.display());
         fs::create_dir_all(&folder).map_err(|error| {
             Error::io(
-                format!("cannot make the cache folder {} (set XDG_CACHE_HOME to another)", folder.display()),
+                format!("cannot create the cache folder {} (set XDG_CACHE_HOME to another folder)", folder.display()),
                 error,
             )
         })?;
         let _lock = lock(&folder.join(".lock")).map_err(|error| Error::io(cannot("take a lock"), error))?;
-        if there()? {
+        if is_present()? {
             return Ok(());
         }
         remove_leftovers(&folder);
         eprintln!("Fetching {what} ({name} {version}, {megabytes} MB, once) into {}{note}", folder.display());
-        let scratch = Scratch::new(&folder).map_err(|error| Error::io(cannot("make a folder"), error))?;
+        let scratch = Scratch::new(&folder).map_err(|error| Error::io(cannot("create a folder"), error))?;
         self.download(&scratch.0)?;
         let wheel = self.verified_wheel(&scratch.0)?;
         let parent = target.parent().unwrap_or(&folder);
-        fs::create_dir_all(parent).map_err(|error| Error::io(cannot("make a folder"), error))?;
+        fs::create_dir_all(parent).map_err(|error| Error::io(cannot("create a folder"), error))?;
         wheel::unpack(&wheel, self.package.member, &target).inspect_err(|_| {
             // This removes it only if it is empty.
             let _ = fs::remove_dir(parent);
         })
     }
 
-    /// What a user can do without us.
+    /// How a user can install the plugin by hand.
     fn by_hand(&self) -> String {
         let Package { name, version, member, wheel, variable, .. } = self.package;
-        let which = match wheel {
+        let selection = match wheel {
             [] => String::new(),
             flags => format!("--only-binary=:all: {} ", flags.join(" ")),
         };
         format!(
-            "run `python3 -m pip download --no-deps {which}{name}=={version}` where there is a network, unpack {member} \
-             from the wheel (it is a zip file) and put it at {}, or set {variable} to its path",
+            "run `python3 -m pip download --no-deps {selection}{name}=={version}` on a machine with a network, unpack \
+             {member} from the wheel (it is a zip file) and copy it to {}, or set {variable} to its path",
             self.target().display()
         )
     }
@@ -265,35 +266,35 @@ impl<'a> Fetcher<'a> {
                 ),
             )
         };
-        let (program, first) =
+        let (program, arguments) =
             self.pip.split_first().ok_or_else(|| failed("there is no pip program to run".to_owned()))?;
         let output = Command::new(program)
-            .args(first)
+            .args(arguments)
             .args(["download", "--no-deps", "--no-input", "--disable-pip-version-check", "--quiet"])
             .args(["--only-binary=:all:", "--ignore-requires-python"])
             .args(self.package.wheel)
             .arg("--dest")
             .arg(into)
             .arg(format!("{name}=={version}"))
-            // `-m` would take a pip.py from the user's current folder.
+            // With `-m`, Python would run a pip.py in the user's current folder.
             .current_dir(into)
             .output();
         match output {
             Ok(output) if output.status.success() => Ok(()),
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let said = said.trim();
-                if said.contains("No module named pip") {
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                let stderr = stderr.trim();
+                if stderr.contains("No module named pip") {
                     return Err(failed(
                         "Python has no pip; install it (`python3 -m ensurepip`, or the package python3-pip)".to_owned(),
                     ));
                 }
-                // The last lines say the most.
-                let tail = said.lines().rev().take(4).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();
+                // The last lines are the most informative.
+                let tail = stderr.lines().rev().take(4).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();
                 Err(failed(format!("pip failed ({}): {}", output.status, tail.join(" / "))))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(failed(format!(
-                "there is no {} to run pip with; install Python 3 with pip",
+                "cannot run pip, because {} does not exist; install Python 3 with pip",
                 Path::new(program).display()
             ))),
             Err(error) => Err(failed(format!("{} cannot be run: {error}", Path::new(program).display()))),
@@ -311,14 +312,14 @@ impl<'a> Fetcher<'a> {
                 format!("pip reported success but left no wheel of {name} {version}. {}", capital(&self.by_hand())),
             ));
         };
-        let found = hash::of_file(&wheel)?;
-        if found != sha256 {
+        let actual = hash::of_file(&wheel)?;
+        if actual != sha256 {
             return Err(Error::new(
                 Kind::Fetch,
                 format!(
-                    "the download of {name} {version} was cut off or is not what was published: its SHA-256 is {found}, \
-                     expected {sha256}. Nothing was left behind. Try again; if it happens again, look at which package \
-                     index pip uses"
+                    "the download of {name} {version} was cut off, or is not the published file: its SHA-256 is \
+                     {actual}, expected {sha256}. Nothing was left behind. Try again; if it happens again, check which \
+                     package index pip uses"
                 ),
             ));
         }
@@ -331,7 +332,7 @@ fn capital(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Holds the lock as long as the file is open. It goes with the process, however that ends.
+/// Holds the lock while the file is open. The system releases the lock when the process ends.
 fn lock(path: &Path) -> io::Result<File> {
     let file = File::options().create(true).truncate(false).write(true).open(path)?;
     loop {
@@ -348,19 +349,19 @@ fn lock(path: &Path) -> io::Result<File> {
 
 const SCRATCH: &str = ".fetching-";
 
-/// Removes what a process that was killed left. The lock must be held: then no such folder is in use.
+/// Removes the leftovers of killed processes. The caller must hold the lock: then no such folder is in use.
 fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(|name| name.starts_with(SCRATCH)) {
             let _ = fs::remove_dir_all(entry.path());
         } else if entry.path().is_dir() {
-            // The folder of a version, this or an earlier one.
+            // The folder of this version or an earlier one.
             let _ = fulmen_durable::remove_leftovers(&entry.path());
         }
     }
 }
 
-/// A folder that goes away with this.
+/// A folder that is removed when this is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {

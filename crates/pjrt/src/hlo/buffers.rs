@@ -1,4 +1,4 @@
-//! The largest arrays that a compiled program keeps in a device's main memory, with the lines that they are from.
+//! The largest arrays of a compiled program in a device's main memory, with the source lines that they come from.
 
 use super::loops::Times;
 use super::module::{Module, Source};
@@ -7,25 +7,25 @@ use crate::element_type::ArrayType;
 /// An array of a compiled program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LargeArray {
-    /// Element type and dimensions, on one device.
+    /// The element type and the dimensions, on one device.
     pub ty: ArrayType,
-    /// Its bytes with the padding to whole tiles.
+    /// The size in bytes, with padding to whole tiles.
     pub bytes: u64,
-    /// The instruction that makes it.
+    /// The name of the instruction that computes it.
     pub name: String,
-    /// What that instruction does.
+    /// The opcode of that instruction.
     pub opcode: String,
-    /// The operation's name as the program's text had it.
+    /// The operation's name in the program's text.
     pub op_name: String,
-    /// The line of the user's code, where it is known.
+    /// The line of the user's code, if known.
     pub source: Option<Source>,
 }
 
 impl Module {
     /// The `count` largest arrays, largest first. They need not be alive at the same time.
     pub fn largest_arrays(&self, count: usize) -> Vec<LargeArray> {
-        let times = Times::of(self);
-        let mut found = vec![];
+        let times = Times::new(self);
+        let mut arrays = vec![];
         for (i, computation) in self.computations.iter().enumerate() {
             if !times.is_scheduled(i) {
                 continue;
@@ -41,7 +41,7 @@ impl Module {
                 }
                 for array in instruction.shape.arrays() {
                     if array.memory_space == 0 {
-                        found.push(LargeArray {
+                        arrays.push(LargeArray {
                             ty: array.ty.clone(),
                             bytes: array.padded_bytes(),
                             name: instruction.name.clone(),
@@ -53,8 +53,8 @@ impl Module {
                 }
             }
         }
-        found.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-        found.truncate(count);
-        found
+        arrays.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        arrays.truncate(count);
+        arrays
     }
 }

@@ -1,21 +1,21 @@
-//! What devices send each other: the collectives of a compiled program, with their bytes.
+//! The collectives of a compiled program, with the bytes that devices exchange.
 
 use std::fmt;
 
 use super::loops::Times;
 use super::module::{Instruction, Module, Source};
 
-/// Which collective.
+/// The kind of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum CollectiveKind {
-    /// Each device ends with the sum (or the like) of all.
+    /// Each device gets the sum (or another reduction) over all devices.
     AllReduce,
-    /// Each device ends with the parts of all.
+    /// Each device gets the parts of all devices.
     AllGather,
-    /// Each device ends with its part of the sum of all.
+    /// Each device gets its part of the sum over all devices.
     ReduceScatter,
-    /// Each device ends with a part of each.
+    /// Each device gets one part from each device.
     AllToAll,
     /// Some devices send to others, one to one.
     CollectivePermute,
@@ -24,7 +24,7 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    /// From HLO's name of an instruction. The second half of one in two halves (`all-reduce-done`) is none.
+    /// From an HLO opcode. The second half of an asynchronous pair (`all-reduce-done`) is not a collective.
     pub(super) fn from_opcode(opcode: &str) -> Option<Self> {
         Some(match opcode.strip_suffix("-start").unwrap_or(opcode) {
             "all-reduce" => Self::AllReduce,
@@ -59,28 +59,28 @@ impl fmt::Display for CollectiveKind {
 /// One collective of a compiled program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
-    /// Which.
+    /// The kind.
     pub kind: CollectiveKind,
     /// The instruction's name.
     pub name: String,
-    /// How much it is about, once, on one device: what is reduced, gathered or sent, at its full size.
+    /// The size of the data that is reduced, gathered or sent, once, on one device, in bytes.
     pub bytes: u64,
-    /// How many devices take part in one group.
+    /// The number of devices in one group.
     pub group_size: usize,
-    /// How often a run of the program executes it.
+    /// How often one execution of the program runs it.
     pub times: u64,
-    /// The line of the user's code, where it is known.
+    /// The line of the user's code, if known.
     pub source: Option<Source>,
 }
 
 impl Collective {
-    /// What a run of the program puts through it on one device.
+    /// The data of one execution of the program on one device, in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.bytes.saturating_mul(self.times)
     }
 
-    /// What one device sends in a run of the program, if devices pass the data around in a ring: twice
-    /// `(n - 1) / n` of it for an all-reduce, once that for the others, all of it for a permute.
+    /// The bytes that one device sends in one execution of the program, if devices pass the data around in a ring:
+    /// twice `(n - 1) / n` of the data for an all-reduce, once that for the others, and all data for a permute.
     pub fn sent_bytes(&self) -> f64 {
         let n = self.group_size.max(1) as f64;
         let share = match self.kind {
@@ -93,10 +93,10 @@ impl Collective {
 }
 
 impl Module {
-    /// The collectives, in the order of the program.
+    /// The collectives in program order.
     pub fn collectives(&self) -> Vec<Collective> {
-        let times = Times::of(self);
-        let mut found = vec![];
+        let times = Times::new(self);
+        let mut collectives = vec![];
         for (i, computation) in self.computations.iter().enumerate() {
             let runs = times.runs(i);
             if runs == 0 {
@@ -104,7 +104,7 @@ impl Module {
             }
             for instruction in &computation.instructions {
                 let Some(mut kind) = CollectiveKind::from_opcode(&instruction.opcode) else { continue };
-                // libtpu writes a reduce-scatter as an all-reduce in a fusion that keeps a part of it.
+                // libtpu writes a reduce-scatter as an all-reduce in a fusion that keeps a part of the result.
                 if kind == CollectiveKind::AllReduce && computation.name.contains("all-reduce-scatter") {
                     kind = CollectiveKind::ReduceScatter;
                 }
@@ -117,10 +117,10 @@ impl Module {
                 }
                 let bytes = payload(kind, instruction, computation.operands(instruction), group_size);
                 let (name, source) = (instruction.name.clone(), instruction.source.clone());
-                found.push(Collective { kind, name, bytes, group_size, times: runs, source });
+                collectives.push(Collective { kind, name, bytes, group_size, times: runs, source });
             }
         }
-        found
+        collectives
     }
 }
 
@@ -132,7 +132,7 @@ fn payload<'a>(
 ) -> u64 {
     let operands: Vec<&Instruction> = operands.collect();
     let non_null = match kind {
-        // Its first half also has numbers among its operands.
+        // The first half of the pair also has numbers among its operands.
         CollectiveKind::CollectivePermute => operands.first().map_or(0, |operand| operand.shape.bytes()),
         _ => operands.iter().map(|operand| operand.shape.bytes()).sum(),
     };

@@ -1,6 +1,5 @@
-//! What the compiler's own cost analysis leaves out: the further runs of loops, whose bodies it counts once, and which of
-//! the bytes move between the chip and its main memory. Not a second cost analysis: a count of operations and of operands
-//! and results, no more.
+//! What the compiler's cost analysis lacks: further iterations of loops, whose bodies it counts once, and the bytes
+//! that move between the chip and its main memory. This module only counts operations, operands and results.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +12,15 @@ use super::shape::Shape;
 pub struct Cost {
     /// Arithmetic operations.
     pub flops: f64,
-    /// Bytes read and written by instructions.
+    /// Bytes that instructions read and write.
     pub bytes: f64,
 }
 
 impl Module {
-    /// What loops cost beyond the one run of each body that the compiler counts. Zero where there are no loops or none
-    /// runs more than once; a loop of unknown length is taken as one run.
+    /// The cost of loops beyond the one iteration that the compiler counts. Zero if there are no loops, or if none has
+    /// several iterations. A loop of unknown length counts as one iteration.
     pub fn cost_of_further_runs(&self) -> Cost {
-        let times = Times::of(self);
+        let times = Times::new(self);
         let mut total = Cost::default();
         for (i, computation) in self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i)) {
             let further = times.runs(i).saturating_sub(1) as f64;
@@ -35,11 +34,11 @@ impl Module {
         total
     }
 
-    /// Bytes that a run of the program moves between a device and its main memory (HBM on a TPU), with the padding to
-    /// tiles: what each instruction must read and write there at least. Arrays that the compiler keeps on the chip do not
-    /// count. An instruction that reads something several times counts once.
+    /// The bytes that one execution moves between a device and its main memory (HBM on a TPU), with padding to tiles.
+    /// It is the minimum that each instruction must read and write there. Arrays that the compiler keeps on the chip
+    /// are excluded. An instruction that reads an array several times counts once.
     pub fn main_memory_traffic(&self) -> f64 {
-        let times = Times::of(self);
+        let times = Times::new(self);
         let scheduled = (0..self.computations.len()).filter(|&i| times.is_scheduled(i));
         scheduled.fold(0.0, |total, i| {
             let computation = &self.computations[i];
@@ -48,11 +47,11 @@ impl Module {
         })
     }
 
-    /// What a run of the program costs by the lines of the user's code: operations, and the bytes of
-    /// [`main_memory_traffic`](Module::main_memory_traffic), whose parts these are. A fusion is of the line that its result is
-    /// from. What the compiler has added, or put in place of an instruction, is of the line that first uses it; else of none.
+    /// The cost of one execution by line of the user's code: operations, and the bytes of
+    /// [`main_memory_traffic`](Module::main_memory_traffic). A fusion belongs to the line of its result. Instructions
+    /// that the compiler has added or replaced belong to the line that first uses them, if there is one.
     pub fn cost_by_line(&self) -> BTreeMap<Option<Source>, Cost> {
-        let times = Times::of(self);
+        let times = Times::new(self);
         let mut lines: BTreeMap<Option<Source>, Cost> = BTreeMap::new();
         for (i, computation) in self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i)) {
             let runs = times.runs(i) as f64;
@@ -86,10 +85,10 @@ impl Module {
         }
     }
 
-    /// What an instruction reads and writes.
+    /// The bytes that an instruction reads and writes.
     fn moved(&self, computation: &Computation, instruction: &Instruction) -> Moved {
         let operand = |n: usize| computation.operands(instruction).nth(n);
-        let read = || computation.operands(instruction).map(|operand| Moved::of(&operand.shape)).sum::<Moved>();
+        let read = || computation.operands(instruction).map(|operand| Moved::from_shape(&operand.shape)).sum::<Moved>();
         match instruction.opcode.as_str() {
             "parameter"
             | "constant"
@@ -106,17 +105,20 @@ impl Module {
             | "optimization-barrier" => Moved::default(),
             "custom-call" if instruction.target == "AllocateBuffer" => Moved::default(),
             opcode if opcode.ends_with("-done") || opcode.ends_with("-update") => Moved::default(),
-            // Its first result is the copy; the others are what it was copied from, and a mark.
+            // Its first result is the copy; the others are the source and a context.
             "copy-start" => match &instruction.shape {
-                Shape::Tuple(parts) => read() + parts.first().map(Moved::of).unwrap_or_default(),
-                shape => read() + Moved::of(shape),
+                Shape::Tuple(parts) => read() + parts.first().map(Moved::from_shape).unwrap_or_default(),
+                shape => read() + Moved::from_shape(shape),
             },
             "dynamic-slice" | "slice" | "gather" => {
-                let from = operand(0).map(|from| Moved::like(&instruction.shape, &from.shape)).unwrap_or_default();
-                from + Moved::of(&instruction.shape)
+                let source =
+                    operand(0).map(|source| Moved::in_memory_of(&instruction.shape, &source.shape)).unwrap_or_default();
+                source + Moved::from_shape(&instruction.shape)
             }
             "dynamic-update-slice" => match operand(1) {
-                Some(update) => Moved::of(&update.shape) + Moved::like(&update.shape, &instruction.shape),
+                Some(update) => {
+                    Moved::from_shape(&update.shape) + Moved::in_memory_of(&update.shape, &instruction.shape)
+                }
                 None => Moved::default(),
             },
             "fusion" => instruction
@@ -124,31 +126,33 @@ impl Module {
                 .first()
                 .map(|&inner| self.moved_by_fusion(&self.computations[inner], &instruction.shape))
                 .unwrap_or_default(),
-            // The first half of a collective returns its operands in addition to the result.
+            // The first half of an asynchronous collective returns its operands in addition to the result.
             opcode if opcode.ends_with("-start") => {
                 let non_null = read();
                 non_null + non_null
             }
-            _ => read() + Moved::of(&instruction.shape),
+            _ => read() + Moved::from_shape(&instruction.shape),
         }
     }
 
-    /// A fusion reads of a parameter only what it slices out of it, and writes of an array that it updates only the
+    /// A fusion only reads the slices of a parameter that it uses. Of an array that it updates, it only writes the
     /// update.
     fn moved_by_fusion(&self, fused: &Computation, result: &Shape) -> Moved {
         let mut total = Moved::default();
         for (i, parameter) in fused.instructions.iter().enumerate().filter(|(_, p)| p.opcode == "parameter") {
-            let whole = Moved::of(&parameter.shape);
+            let whole = Moved::from_shape(&parameter.shape);
             let users = fused.instructions.iter().filter(|user| user.operands.contains(&i));
             let read: Moved = users
                 .map(|user| match user.opcode.as_str() {
                     "dynamic-slice" | "slice" | "gather" if user.operands.first() == Some(&i) => {
-                        Moved::like(&user.shape, &parameter.shape)
+                        Moved::in_memory_of(&user.shape, &parameter.shape)
                     }
                     "dynamic-update-slice" if user.operands.first() == Some(&i) => Moved::default(),
-                    // A fusion inside of a fusion may do the slicing.
+                    // A nested fusion may do the slicing.
                     "fusion" => match user.called.first().map(|&inner| &self.computations[inner]) {
-                        Some(inner) if slices_its_parameter(inner) => Moved::like(&user.shape, &parameter.shape),
+                        Some(inner) if slices_its_parameter(inner) => {
+                            Moved::in_memory_of(&user.shape, &parameter.shape)
+                        }
                         _ => whole,
                     },
                     _ => whole,
@@ -156,12 +160,12 @@ impl Module {
                 .sum();
             total = total + Moved { all: read.all.min(whole.all), main: read.main.min(whole.main) };
         }
-        // The fusion's own shape says which memory holds a result.
+        // The shape of the fusion itself has the memory of each result.
         let written = |i: &Instruction, shape: &Shape| match i.opcode.as_str() {
             "dynamic-update-slice" => {
-                fused.operands(i).nth(1).map(|update| Moved::like(&update.shape, shape)).unwrap_or_default()
+                fused.operands(i).nth(1).map(|update| Moved::in_memory_of(&update.shape, shape)).unwrap_or_default()
             }
-            _ => Moved::of(shape),
+            _ => Moved::from_shape(shape),
         };
         let root = fused.root();
         match (root.opcode.as_str(), result) {
@@ -173,7 +177,7 @@ impl Module {
     }
 }
 
-/// Whether a fused computation takes a slice out of its first parameter and no more.
+/// Whether a fused computation only takes a slice of its first parameter.
 fn slices_its_parameter(fused: &Computation) -> bool {
     let past_bitcasts = |mut i: usize| {
         while let ("bitcast", Some(&operand)) =
@@ -196,7 +200,7 @@ struct Moved {
 }
 
 impl Moved {
-    fn of(shape: &Shape) -> Self {
+    fn from_shape(shape: &Shape) -> Self {
         shape.arrays().into_iter().fold(Self::default(), |moved, array| {
             let main = if array.memory_space == 0 { array.padded_bytes() as f64 } else { 0.0 };
             moved + Self { all: array.bytes() as f64, main }
@@ -204,7 +208,7 @@ impl Moved {
     }
 
     /// The bytes of `shape`, read from or written to the memory of `place`.
-    fn like(shape: &Shape, place: &Shape) -> Self {
+    fn in_memory_of(shape: &Shape, place: &Shape) -> Self {
         let all = shape.bytes() as f64;
         let is_main = place.arrays().first().is_some_and(|array| array.memory_space == 0);
         Self { all, main: if is_main { all } else { 0.0 } }

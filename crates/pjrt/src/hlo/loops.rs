@@ -1,5 +1,5 @@
-//! Loops and how often they run: written down by the compiler, or worked out from a counter that starts at a constant,
-//! grows by a constant and is compared with a constant. Nothing is simulated.
+//! Loops and their trip counts. The compiler records the trip count, or it follows from a counter that starts at a
+//! constant, grows by a constant, and is compared with a constant. This module simulates nothing.
 
 use std::cell::Cell;
 
@@ -10,20 +10,20 @@ use super::module::{Module, Source};
 pub struct Loop {
     /// The instruction's name.
     pub name: String,
-    /// How often its body runs each time the loop is reached, where that is known.
+    /// The iterations each time the loop is reached, if known.
     pub trip_count: Option<u64>,
-    /// How often a run of the program reaches it.
+    /// How often one execution of the program reaches it.
     pub times: u64,
-    /// The computation that is its body, as an index into the module's.
+    /// Its body, as an index into the module's computations.
     pub body: usize,
-    /// The line of the user's code, where it is known.
+    /// The line of the user's code, if known.
     pub source: Option<Source>,
 }
 
 impl Module {
     /// The loops, inner ones before outer ones.
     pub fn loops(&self) -> Vec<Loop> {
-        let times = Times::of(self);
+        let times = Times::new(self);
         let mut loops = vec![];
         for (i, computation) in self.computations.iter().enumerate() {
             for (j, instruction) in computation.instructions.iter().enumerate() {
@@ -41,10 +41,9 @@ impl Module {
         loops
     }
 
-    /// How often the loop at an instruction of a computation runs.
+    /// The trip count of the loop at an instruction of a computation.
     fn trip_count(&self, computation: usize, instruction: usize) -> Option<u64> {
-        let at = &self.computations[computation];
-        let instruction = &at.instructions[instruction];
+        let instruction = &self.computations[computation].instructions[instruction];
         if let Some(count) = instruction.known_trip_count {
             return Some(count);
         }
@@ -52,7 +51,7 @@ impl Module {
         let (left, right, direction) = self.comparison(condition)?;
         let body_root = self.computations[body].root;
         let steps = Steps::default();
-        // What a slot of the loop's state holds before the first run and grows by in each.
+        // The initial value of a slot of the loop's state, and its increment per iteration.
         let slot = |i: usize| -> Option<(i64, i64)> {
             let next = self.value(&Frame { computation: body, caller: None }, body_root, Some(i), &steps)?;
             let step = (next.slot == Some(i)).then_some(next.plus)?;
@@ -97,12 +96,11 @@ impl Module {
         }
     }
 
-    /// What an instruction's value (or one element of its tuple) is, if it is a constant or a slot of the state that the
-    /// outermost computation was given, plus a constant.
+    /// The value of an instruction, or of one element of its tuple: a constant, or a slot of the outermost
+    /// computation's state plus a constant.
     fn value(&self, frame: &Frame<'_>, instruction: usize, element: Option<usize>, steps: &Steps) -> Option<Value> {
         steps.take()?;
-        let at = &self.computations[frame.computation];
-        let i = &at.instructions[instruction];
+        let i = &self.computations[frame.computation].instructions[instruction];
         let operand = |n: usize| i.operands.get(n).copied();
         let follow = |n: usize, element| self.value(frame, operand(n)?, element, steps);
         match i.opcode.as_str() {
@@ -138,7 +136,7 @@ impl Module {
     }
 }
 
-/// How many instructions may still be looked at: a counter is a few, and no more than that is worth it.
+/// The number of instructions that may still be visited. A counter needs only a few; a longer search is not worth it.
 struct Steps(Cell<u32>);
 
 impl Default for Steps {
@@ -154,20 +152,20 @@ impl Steps {
     }
 }
 
-/// A computation, and who called it with which operands.
+/// A computation, its caller, and the operands of the call.
 struct Frame<'a> {
     computation: usize,
     caller: Option<(&'a Frame<'a>, usize)>,
 }
 
-/// A slot of a loop's state, or nothing, plus a constant.
+/// A constant, or a slot of a loop's state plus a constant.
 #[derive(Clone, Copy)]
 struct Value {
     slot: Option<usize>,
     plus: i64,
 }
 
-/// How often a loop runs whose counter starts at `start`, grows by `step` and goes on while `direction` holds.
+/// The trip count of a loop whose counter starts at `start`, grows by `step`, and continues while `direction` holds.
 fn count(start: i64, step: i64, bound: i64, direction: &str) -> Option<u64> {
     let distance = bound.checked_sub(start)?;
     let runs = |distance: i64, step: i64| {
@@ -193,21 +191,21 @@ fn mirrored(direction: &str) -> &str {
     }
 }
 
-/// How often each computation runs in one run of the program.
+/// How often each computation runs in one execution of the program.
 pub(super) struct Times {
     runs: Vec<u64>,
-    /// Whether its instructions run one by one, so that what they give is in memory. Inside of a fusion they do not.
+    /// Whether its instructions run one by one, so that their results are in memory. Those of a fusion do not.
     scheduled: Vec<bool>,
 }
 
 impl Times {
-    /// A loop of unknown length counts as one run. Of a conditional, each branch counts. What a reduction or a sort
-    /// calls for each element is part of that instruction and counts as none.
-    pub(super) fn of(module: &Module) -> Self {
+    /// A loop of unknown length counts as one iteration. Each branch of a conditional counts. The computation that a
+    /// reduction or a sort applies to each element is part of that instruction and does not count.
+    pub(super) fn new(module: &Module) -> Self {
         let mut runs = vec![0_u64; module.computations.len()];
         let mut scheduled = vec![false; module.computations.len()];
         (runs[module.entry], scheduled[module.entry]) = (1, true);
-        // Callers come after what they call.
+        // Callers come after the computations that they call.
         for (i, computation) in module.computations.iter().enumerate().rev() {
             if runs[i] == 0 {
                 continue;
@@ -215,7 +213,7 @@ impl Times {
             for (j, instruction) in computation.instructions.iter().enumerate() {
                 let factor = match instruction.opcode.as_str() {
                     "while" => module.trip_count(i, j).unwrap_or(1),
-                    // libtpu puts what other cores than the main one do into custom calls.
+                    // libtpu puts the work of cores other than the main one into custom calls.
                     "fusion" | "call" | "conditional" | "async-start" | "custom-call" => 1,
                     _ => continue,
                 };
@@ -234,7 +232,7 @@ impl Times {
         self.runs[computation]
     }
 
-    /// Whether it runs, and its instructions one by one.
+    /// Whether it runs, and its instructions run one by one.
     pub(super) fn is_scheduled(&self, computation: usize) -> bool {
         self.scheduled[computation] && self.runs[computation] > 0
     }
@@ -260,11 +258,12 @@ mod tests {
         proto::Instruction { literal: Some(literal), ..instruction(id, "constant", &[]) }
     }
 
-    /// A loop over one counter, which is 0 at first and compared with 7; `next` makes its next value of instruction 11.
+    /// The trip count of a loop whose counter starts at 0 and is compared with 7. `next` computes the next value from
+    /// instruction 11.
     fn counted(next: Vec<proto::Instruction>, root: i64) -> Option<u64> {
         let computation =
             |id, root_id, instructions| proto::Computation { name: format!("c{id}"), id, root_id, instructions };
-        let state = |at: i64| [instruction(at, "parameter", &[]), instruction(at + 1, "get-tuple-element", &[at])];
+        let state = |id: i64| [instruction(id, "parameter", &[]), instruction(id + 1, "get-tuple-element", &[id])];
         let mut body = state(10).to_vec();
         body.extend(next);
         body.push(instruction(99, "tuple", &[root]));
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_followed_through_what_hands_it_on() {
+    fn a_counter_is_followed_through_copies() {
         let by_two = vec![constant(12, 2), instruction(13, "copy", &[11]), instruction(14, "add", &[12, 13])];
         assert_eq!(counted(by_two, 14), Some(4));
         assert_eq!(counted(vec![instruction(12, "negate", &[11])], 12), None);
@@ -288,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_sum_is_given_up_on() {
-        // Each doubles the one before: looking at both operands each time would take 2^60 steps.
+    fn the_search_for_a_counter_is_limited() {
+        // Each instruction doubles the one before: visiting both operands each time would take 2^60 steps.
         let doubled = (12..72).map(|id| instruction(id, "add", &[id - 1, id - 1])).collect();
         assert_eq!(counted(doubled, 71), None);
     }
 
     #[test]
-    fn counters_are_counted() {
+    fn trip_counts_follow_from_counters() {
         assert_eq!(count(0, 1, 12, "LT"), Some(12));
         assert_eq!(count(0, 5, 12, "LT"), Some(3));
         assert_eq!(count(0, 1, 12, "LE"), Some(13));
@@ -303,7 +302,7 @@ mod tests {
         assert_eq!(count(11, -2, 0, "GT"), Some(6));
         assert_eq!(count(0, 3, 12, "NE"), Some(4));
         assert_eq!(count(12, 1, 0, "LT"), Some(0));
-        // It never ends, or nothing is known of it.
+        // It never ends, or its step is unknown.
         assert_eq!((count(0, 5, 12, "NE"), count(0, -1, 12, "LT"), count(0, 0, 12, "LT")), (None, None, None));
         assert_eq!((count(0, 1, 5, "EQ"), count(i64::MIN, 1, i64::MAX, "LT")), (None, None));
         assert_eq!((mirrored("LT"), mirrored("GE"), mirrored("NE")), ("GT", "LE", "NE"));

@@ -1,5 +1,5 @@
-//! The matrix products of a compiled program: `dot` and `convolution`, also those inside of fusions, as rows, inner
-//! length and columns, which is how a matrix unit sees them.
+//! The matrix products of a compiled program: `dot` and `convolution`, including those in fusions. They are described
+//! by rows, inner length and columns, as a matrix unit sees them.
 
 use super::loops::Times;
 use super::module::{Module, Source};
@@ -7,44 +7,44 @@ use super::proto;
 use super::shape::{Array, Shape};
 use crate::element_type::ElementType;
 
-/// Positions of a window that are counted one by one; above it the padding is not looked at.
+/// The maximum number of window positions that are counted one by one; above it, padding is ignored.
 const MOST_POSITIONS: u64 = 1 << 22;
 
 /// A matrix product: `batch` products of `rows × inner` by `inner × columns`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Product {
-    /// How many products of this size.
+    /// The number of products of this size.
     pub batch: u64,
-    /// The rows of the result. For a convolution: the batch times the positions of the window.
+    /// The rows of the result. For a convolution: the batch size times the output positions.
     pub rows: u64,
-    /// What is summed over. For a convolution: input features times the positions within the window.
+    /// The length of the sum. For a convolution: the input features times the positions in the window.
     pub inner: u64,
     /// The columns of the result. For a convolution: the output features.
     pub columns: u64,
-    /// The part of `inner` that runs along the features; the rest are positions within a window.
+    /// The part of `inner` that runs over the features; the rest are positions in a window.
     pub features: u64,
-    /// The element type of the operands, the wider one.
+    /// The wider element type of the two operands.
     pub operands: ElementType,
-    /// How exactly operands in `f32` are multiplied.
+    /// The precision of products of `f32` operands.
     pub precision: Precision,
-    /// Multiplications and additions, those with padding left out.
+    /// Floating-point operations (multiplications and additions), without those on padding.
     pub flops: f64,
 }
 
-/// How exactly operands in `f32` are multiplied by a matrix unit that takes `bf16`.
+/// The precision of products of `f32` operands on a matrix unit for `bf16`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precision {
     /// Rounded to `bf16`: one pass.
     #[default]
     Default,
-    /// In three passes.
+    /// Three passes.
     High,
-    /// In six passes, which is nearly `f32`.
+    /// Six passes, nearly the precision of `f32`.
     Highest,
 }
 
 impl Product {
-    /// How often the matrix unit must go over it: once, or more for `f32` in higher precision.
+    /// The number of passes of the matrix unit: one, or more for `f32` at a higher precision.
     pub fn passes(&self) -> u32 {
         match (self.operands, self.precision) {
             (ElementType::F32, Precision::High) => 3,
@@ -104,7 +104,7 @@ fn convolution(instruction: &proto::Instruction, left: &Array, right: &Array, re
     let columns = size(right, numbers.kernel_output_feature_dimension)?;
     let window = instruction.window.as_ref().map_or(&[][..], |window| &window.dimensions);
     let mut window_size = 1_u64;
-    // Products of one input and one weight for each pair of features and each sample.
+    // One product of one input and one weight for each pair of features and each sample.
     let mut pairs = 1.0;
     let mut batch = 1_u64;
     for (i, dim) in window.iter().enumerate() {
@@ -113,7 +113,7 @@ fn convolution(instruction: &proto::Instruction, left: &Array, right: &Array, re
         let kernel = u64::try_from(dim.size).ok()?;
         let met = positions(dim, input, output, kernel);
         pairs *= met as f64;
-        // libtpu spells the batch of a matrix product as a window as long as it that meets each input once.
+        // libtpu represents the batch of a matrix product as a window of the same length that meets each input once.
         if met == output && kernel == output && output > 1 && dim.stride != 1 {
             batch = batch.saturating_mul(output);
         } else {
@@ -140,8 +140,8 @@ fn convolution(instruction: &proto::Instruction, left: &Array, right: &Array, re
     })
 }
 
-/// How often a window's positions meet an input that is there, neither padding nor a hole of a dilation, along one
-/// dimension.
+/// How often the positions of a window meet a real input along one dimension, instead of padding or a hole of a
+/// dilation.
 fn positions(dim: &proto::WindowDimension, input: u64, output: u64, kernel: u64) -> u64 {
     let all = output.saturating_mul(kernel);
     if all > MOST_POSITIONS {
@@ -152,14 +152,15 @@ fn positions(dim: &proto::WindowDimension, input: u64, output: u64, kernel: u64)
     else {
         return all;
     };
-    let mut met = 0;
+    let mut hits = 0;
     for o in 0..output {
         for k in 0..kernel {
-            let at = o.saturating_mul(stride).saturating_add(k.saturating_mul(spread)).saturating_sub(dim.padding_low);
-            met += u64::from(at >= 0 && at % hole == 0 && at / hole < input);
+            let position =
+                o.saturating_mul(stride).saturating_add(k.saturating_mul(spread)).saturating_sub(dim.padding_low);
+            hits += u64::from(position >= 0 && position % hole == 0 && position / hole < input);
         }
     }
-    met
+    hits
 }
 
 /// A matrix product and its place in the program.
@@ -169,26 +170,26 @@ pub struct PlacedProduct {
     pub product: Product,
     /// The instruction's name.
     pub name: String,
-    /// How often a run of the program executes it.
+    /// How often one execution of the program runs it.
     pub times: u64,
-    /// The operation's name as the program's text had it.
+    /// The operation's name in the program's text.
     pub op_name: String,
-    /// The line of the user's code, where it is known.
+    /// The line of the user's code, if known.
     pub source: Option<Source>,
 }
 
 impl Module {
-    /// The matrix products, also those inside of fusions.
+    /// The matrix products, including those in fusions.
     pub fn products(&self) -> Vec<PlacedProduct> {
-        let times = Times::of(self);
-        let mut found = vec![];
+        let times = Times::new(self);
+        let mut products = vec![];
         for (i, computation) in self.computations.iter().enumerate() {
             if times.runs(i) == 0 {
                 continue;
             }
             for instruction in &computation.instructions {
                 if let Some(product) = &instruction.product {
-                    found.push(PlacedProduct {
+                    products.push(PlacedProduct {
                         product: product.clone(),
                         name: instruction.name.clone(),
                         times: times.runs(i),
@@ -198,7 +199,7 @@ impl Module {
                 }
             }
         }
-        found
+        products
     }
 }
 
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_holes_are_no_work() {
+    fn padding_and_holes_do_not_count() {
         // 5 inputs, 3 wide, padded by 1: the ends meet 2 inputs each, the others 3.
         assert_eq!(positions(&dim(3, 1, 1, 1, 1), 5, 5, 3), 13);
         assert_eq!(positions(&dim(3, 2, 0, 1, 1), 5, 2, 3), 6);

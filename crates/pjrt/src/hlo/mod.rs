@@ -1,5 +1,5 @@
-//! A readable view of what a compiler made of a program: its instructions, loops, collectives, matrix products and
-//! largest arrays. It only reads; it changes no program and runs none.
+//! A readable view of a compiled program: its instructions, loops, collectives, matrix products and largest arrays. Not
+//! here: changing or running programs.
 //!
 //! ```
 //! use fulmen_pjrt::{CompileOptions, Plugin, locate::{Platform, locate}};

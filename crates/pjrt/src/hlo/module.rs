@@ -1,4 +1,4 @@
-//! A compiled program as computations of instructions, each with its operands by index and the line that it is from.
+//! A compiled program as computations of instructions, each with the indices of its operands and its source line.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,17 +10,16 @@ use super::proto;
 use super::shape::Shape;
 use crate::error::{Error, Result};
 
-/// A compiled program: what the compiler made of it, instruction by instruction. From
-/// [`Executable::hlo`](crate::Executable::hlo).
+/// A compiled program, instruction by instruction. Created by [`Executable::hlo`](crate::Executable::hlo).
 #[derive(Clone, Debug)]
 pub struct Module {
     /// The program's name.
     pub name: String,
-    /// The computations. A computation comes before those that call it.
+    /// The computations. A computation comes before its callers.
     pub computations: Vec<Computation>,
-    /// Which computation is the program.
+    /// The index of the entry computation.
     pub entry: usize,
-    /// On how many devices the program runs.
+    /// The number of devices that the program runs on.
     pub(super) num_devices: usize,
 }
 
@@ -31,7 +30,7 @@ pub struct Computation {
     pub name: String,
     /// The instructions. An operand comes before its users.
     pub instructions: Vec<Instruction>,
-    /// Which instruction is the result.
+    /// The index of the root instruction, which is the result.
     pub root: usize,
 }
 
@@ -40,40 +39,40 @@ pub struct Computation {
 pub struct Instruction {
     /// Its name, unique in the program.
     pub name: String,
-    /// What it does, in HLO's words: `fusion`, `convolution`, `all-reduce-start`.
+    /// The opcode, as HLO names it: `fusion`, `convolution`, `all-reduce-start`.
     pub opcode: String,
-    /// What it gives.
+    /// The type of the result.
     pub shape: Shape,
-    /// Its operands, as indices into the computation's instructions.
+    /// The operands, as indices into the computation's instructions.
     pub operands: Vec<usize>,
-    /// The computations that it calls, as indices into the module's.
+    /// The computations that it calls, as indices into the module's computations.
     pub called: Vec<usize>,
-    /// The operation's name as the program's text had it, where it is known.
+    /// The operation's name in the program's text, if known.
     pub op_name: String,
-    /// Where in the user's code it comes from, where that is known.
+    /// The line of the user's code, if known.
     pub source: Option<Source>,
-    /// The matrix product that it is, for `dot` and `convolution`.
+    /// The matrix product that it computes, for `dot` and `convolution`.
     pub product: Option<Product>,
     /// The number of a `parameter`, the index of a `get-tuple-element`.
     pub(super) index: usize,
-    /// The value of a `constant` that is one whole number.
+    /// The value of a `constant` that is a single integer.
     pub(super) integer: Option<i64>,
-    /// How a `compare` compares.
+    /// The comparison of a `compare`.
     pub(super) direction: String,
-    /// How often the loop runs, where the compiler wrote it down.
+    /// The trip count of a loop, if the compiler recorded it.
     pub(super) known_trip_count: Option<u64>,
-    /// How many devices take part in one group of a collective; 0 says all.
+    /// The number of devices in one group of a collective; 0 means all.
     pub(super) group_size: Option<usize>,
-    /// For a `collective-permute`, how many devices send.
+    /// The number of sending devices of a `collective-permute`.
     pub(super) senders: usize,
-    /// What a `custom-call` calls.
+    /// The target of a `custom-call`.
     pub(super) target: String,
 }
 
 /// A line of the user's code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source {
-    /// The file, as the compiler of the user's code names it.
+    /// The file, as the user's compiler names it.
     pub file: String,
     /// The line, counted from 1.
     pub line: u32,
@@ -86,7 +85,7 @@ impl fmt::Display for Source {
 }
 
 impl Module {
-    /// From a `HloModuleProtoWithConfig` of a program for this number of devices.
+    /// Decodes a `HloModuleProtoWithConfig` of a program for this number of devices.
     pub(crate) fn decode(bytes: &[u8], num_devices: usize) -> Result<Self> {
         let module = proto::ModuleWithConfig::decode(bytes)
             .map_err(|error| Error::broken(format!("the plugin's optimized program cannot be read: {error}")))?
@@ -100,29 +99,29 @@ impl Module {
         let mut places = HashMap::new();
         let mut computations = Vec::with_capacity(module.computations.len());
         for computation in &module.computations {
-            // A computation can only call those before it, so nothing calls itself.
+            // A computation can only call earlier ones, so there is no recursion.
             computations.push(Computation::read(computation, &places, &sources)?);
             places.insert(computation.id, computations.len() - 1);
         }
-        let entry = *places.get(&module.entry_computation_id).ok_or_else(|| {
-            Error::broken(format!("the compiled program {:?} does not say where it starts", module.name))
-        })?;
+        let entry = *places
+            .get(&module.entry_computation_id)
+            .ok_or_else(|| Error::broken(format!("the compiled program {:?} has no entry computation", module.name)))?;
         Ok(Self { name: module.name.clone(), computations, entry, num_devices })
     }
 
-    /// The computation that is the program.
+    /// The entry computation.
     pub fn entry(&self) -> &Computation {
         &self.computations[self.entry]
     }
 
-    /// On how many devices the program runs.
+    /// The number of devices that the program runs on.
     pub fn num_devices(&self) -> usize {
         self.num_devices
     }
 }
 
 impl Computation {
-    /// The line of each instruction, and of one without a line that of the first instruction that uses it.
+    /// The line of each instruction. An instruction without a line has that of the first instruction that uses it.
     pub(super) fn sources(&self) -> Vec<Option<&Source>> {
         let mut sources: Vec<_> = self.instructions.iter().map(|instruction| instruction.source.as_ref()).collect();
         let mut users = vec![None; sources.len()];
@@ -139,8 +138,10 @@ impl Computation {
         let mut instructions: Vec<Instruction> = Vec::with_capacity(computation.instructions.len());
         for instruction in &computation.instructions {
             let missing = |what: &str, id: i64| {
-                let by = &instruction.name;
-                Error::broken(format!("in the compiled program, {by} of {name} names {what} {id}, which is not there"))
+                let user = &instruction.name;
+                Error::broken(format!(
+                    "in the compiled program, {user} of {name} names {what} {id}, which does not exist"
+                ))
             };
             let operands = instruction
                 .operand_ids
@@ -163,12 +164,12 @@ impl Computation {
         Ok(Self { name: name.clone(), instructions, root })
     }
 
-    /// The instruction that is the result.
+    /// The root instruction, which is the result.
     pub fn root(&self) -> &Instruction {
         &self.instructions[self.root]
     }
 
-    /// The operands of one of its instructions.
+    /// The operands of one instruction.
     pub fn operands<'a>(&'a self, instruction: &'a Instruction) -> impl Iterator<Item = &'a Instruction> {
         instruction.operands.iter().map(|&i| &self.instructions[i])
     }
@@ -208,7 +209,7 @@ impl Instruction {
     }
 }
 
-/// The lines that the program names, by number.
+/// The source lines of the program, by number.
 struct Sources<'a>(Option<&'a proto::StackFrameIndex>);
 
 impl Sources<'_> {
@@ -217,17 +218,17 @@ impl Sources<'_> {
             let line = u32::try_from(metadata.source_line).unwrap_or(0);
             return Some(Source { file: metadata.source_file.clone(), line });
         }
-        // Numbers count from 1; 0 is none.
-        let at = |number: i32| usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
+        // Numbers start at 1; 0 means none.
+        let position = |number: i32| usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
         let index = self.0?;
-        let frame = index.stack_frames.get(at(metadata.stack_frame_id)?)?;
-        let location = index.file_locations.get(at(frame.file_location_id)?)?;
-        let file = index.file_names.get(at(location.file_name_id)?)?;
+        let frame = index.stack_frames.get(position(metadata.stack_frame_id)?)?;
+        let location = index.file_locations.get(position(frame.file_location_id)?)?;
+        let file = index.file_names.get(position(location.file_name_id)?)?;
         Some(Source { file: file.clone(), line: u32::try_from(location.line).unwrap_or(0) })
     }
 }
 
-/// A constant that is one whole number.
+/// The value of a constant that is a single integer.
 fn integer(literal: &proto::Literal) -> Option<i64> {
     match (&literal.s32s[..], &literal.s64s[..], &literal.u32s[..], &literal.u64s[..]) {
         (&[value], [], [], []) => Some(value.into()),
@@ -238,7 +239,7 @@ fn integer(literal: &proto::Literal) -> Option<i64> {
     }
 }
 
-/// The compilers for CPUs and GPUs write `{"known_trip_count":{"n":"12"}}` next to a loop; libtpu does not.
+/// The compilers for CPUs and GPUs add `{"known_trip_count":{"n":"12"}}` to a loop; libtpu does not.
 fn known_trip_count(backend_config: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(backend_config).ok()?;
     let (_, rest) = text.split_once("\"known_trip_count\"")?;
@@ -248,7 +249,8 @@ fn known_trip_count(backend_config: &[u8]) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// How many devices one group of a collective has; `Some(0)` where the program names no groups, which means all.
+/// The number of devices in one group of a collective. `Some(0)` if the program lists no groups, which means all
+/// devices.
 fn group_size(instruction: &proto::Instruction) -> Option<usize> {
     if !is_collective(&instruction.opcode) {
         return None;
@@ -268,10 +270,12 @@ fn group_size(instruction: &proto::Instruction) -> Option<usize> {
     let listed = |list: &proto::DeviceList| {
         largest(&list.replica_groups).or_else(|| list.iota_replica_group_list.as_ref().and_then(iota))
     };
-    let mut found = instruction.mesh_axes_device_list.as_ref().and_then(mesh);
-    found = found.or_else(|| instruction.iota_device_list.as_ref().and_then(iota));
-    found = found.or_else(|| instruction.collective_device_list.as_ref().and_then(listed));
-    found.or_else(|| largest(&instruction.replica_groups)).or(Some(0))
+    let mesh_size = instruction.mesh_axes_device_list.as_ref().and_then(mesh);
+    mesh_size
+        .or_else(|| instruction.iota_device_list.as_ref().and_then(iota))
+        .or_else(|| instruction.collective_device_list.as_ref().and_then(listed))
+        .or_else(|| largest(&instruction.replica_groups))
+        .or(Some(0))
 }
 
 fn is_collective(opcode: &str) -> bool {
@@ -283,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_names_what_is_not_there_is_refused() {
+    fn references_to_missing_instructions_are_errors() {
         let instruction = |id, operand_ids: &[i64], called: &[i64]| proto::Instruction {
             name: format!("i{id}"),
             opcode: "call".into(),
@@ -305,14 +309,14 @@ mod tests {
         check(&module(vec![instruction(1, &[2], &[])], 1, 7), "i1 of c names operand 2");
         check(&module(vec![instruction(1, &[], &[7])], 1, 7), "i1 of c names computation 7");
         check(&module(vec![instruction(1, &[], &[])], 5, 7), "computation c of the compiled program has no result");
-        check(&module(vec![instruction(1, &[], &[])], 1, 8), "does not say where it starts");
+        check(&module(vec![instruction(1, &[], &[])], 1, 8), "has no entry computation");
         assert!(Module::decode(b"\xff\xff", 1).is_err() && Module::decode(b"", 1).is_err());
         let good = Module::read(&module(vec![instruction(1, &[], &[])], 1, 7), 1).unwrap();
         assert_eq!(good.entry().root().name, "i1");
     }
 
     #[test]
-    fn what_the_compiler_has_added_is_of_the_line_that_uses_it() {
+    fn added_instructions_have_the_line_of_their_first_user() {
         let instruction = |id: i64, line, operand_ids: &[i64]| proto::Instruction {
             name: format!("i{id}"),
             opcode: "negate".into(),
@@ -324,7 +328,7 @@ mod tests {
         let mut added = [instruction(1, 0, &[]), instruction(2, 0, &[1]), instruction(5, 0, &[4])];
         added.iter_mut().for_each(|instruction| instruction.metadata = None);
         let [first, second, last] = added;
-        // The second is used by lines 3 and 4; nothing uses the last.
+        // Lines 3 and 4 use the second instruction; nothing uses the last one.
         let instructions = vec![first, second, instruction(3, 3, &[2]), instruction(4, 4, &[2, 3]), last];
         let module = proto::Module {
             computations: vec![proto::Computation { name: "c".into(), id: 7, root_id: 5, instructions }],
@@ -332,12 +336,13 @@ mod tests {
             ..Default::default()
         };
         let module = Module::read(&module, 1).unwrap();
-        let lines: Vec<_> = module.entry().sources().into_iter().map(|source| source.map(|at| at.line)).collect();
+        let lines: Vec<_> =
+            module.entry().sources().into_iter().map(|source| source.map(|source| source.line)).collect();
         assert_eq!(lines, [Some(3), Some(3), Some(3), Some(4), None]);
     }
 
     #[test]
-    fn a_line_is_found_both_ways() {
+    fn a_source_line_is_found_in_metadata_and_in_stack_frames() {
         let index = proto::StackFrameIndex {
             file_names: vec!["a.rs".into(), "b.rs".into()],
             file_locations: vec![proto::FileLocation { file_name_id: 2, line: 31 }],

@@ -1,11 +1,11 @@
-//! XLA's messages for a program (`hlo.proto`, `xla_data.proto`), with only the fields that are read here. Not public:
-//! the readable form is [`super::Module`].
+//! XLA's messages for a program (`hlo.proto`, `xla_data.proto`), with only the fields that this crate reads. The
+//! public, readable form is [`super::Module`].
 
 use prost::Message;
 
-/// XLA's number for a tuple among its element types.
+/// XLA's number for a tuple among the element types.
 pub(crate) const TUPLE: i32 = 13;
-/// XLA's number for a buffer, whose contents are its one inner shape.
+/// XLA's number for a buffer, whose content is its only inner shape.
 pub(crate) const BUFFER: i32 = 34;
 
 /// A program with its compile settings, which are skipped.
@@ -15,7 +15,7 @@ pub(crate) struct ModuleWithConfig {
     pub(crate) hlo_module: Option<Module>,
 }
 
-/// The same bytes. Only the program's signature is read; the instructions are skipped.
+/// The same bytes. Only the program's signature is decoded; the instructions are skipped.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HeaderWithConfig {
     #[prost(message, optional, tag = "1")]
@@ -120,7 +120,7 @@ pub(crate) struct OpMetadata {
     pub(crate) stack_frame_id: i32,
 }
 
-/// Files and lines, each once; all numbers count from 1.
+/// Files and lines, each listed once. All numbers start at 1.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct StackFrameIndex {
     #[prost(string, repeated, tag = "1")]
@@ -209,7 +209,7 @@ pub(crate) struct Donor {
     pub(crate) parameter_number: i64,
 }
 
-/// A constant, read only where it is a whole number.
+/// A constant; only decoded if it is an integer.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Literal {
     #[prost(int32, repeated, tag = "4")]
@@ -297,7 +297,7 @@ pub(crate) struct DeviceList {
     pub(crate) iota_replica_group_list: Option<IotaDeviceList>,
 }
 
-/// The devices of a collective as the numbers 0, 1, 2 … in groups of one size.
+/// The devices of a collective as the numbers 0, 1, 2 … in groups of equal size.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct IotaDeviceList {
     #[prost(int64, tag = "1")]
@@ -306,7 +306,7 @@ pub(crate) struct IotaDeviceList {
     pub(crate) num_devices_per_group: i64,
 }
 
-/// The devices of a collective as axes of a mesh, which is what Shardy's programs have.
+/// The devices of a collective as axes of a mesh, as in Shardy's programs.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct MeshAxesDeviceList {
     #[prost(message, optional, tag = "1")]

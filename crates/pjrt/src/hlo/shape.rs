@@ -1,4 +1,4 @@
-//! Shapes as a compiled program has them: element type, dimensions, and the layout and memory of an array.
+//! Shapes in a compiled program: element type, dimensions, and the layout and memory of an array.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::proto;
 use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
 
-/// What an instruction gives.
+/// The type of an instruction's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One array.
@@ -20,23 +20,23 @@ pub enum Shape {
 /// An array in a device's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// Element type and dimensions.
+    /// The element type and the dimensions.
     pub ty: ArrayType,
     /// 0 is the main memory (HBM on a TPU). TPU programs keep some arrays in 1, the memory on the chip.
     pub memory_space: i64,
-    /// The dimensions from the fastest varying to the slowest; empty where the program does not say.
+    /// The dimensions from the fastest to the slowest varying; empty if the program does not specify them.
     minor_to_major: Vec<usize>,
-    /// The tile that the fastest varying dimensions are padded to, slowest first; empty where there is none.
+    /// The tile that the fastest varying dimensions are padded to, slowest first; empty if there is none.
     tile: Vec<usize>,
 }
 
 impl Array {
-    /// The bytes of the elements, without padding.
+    /// The size of the elements in bytes, without padding.
     pub fn bytes(&self) -> u64 {
         bytes(self.ty.dims.iter().copied(), self.ty.element_type)
     }
 
-    /// The bytes in memory: the fastest varying dimensions are padded to whole tiles, 8 × 128 on a TPU.
+    /// The size in memory in bytes. The fastest varying dimensions are padded to whole tiles, 8 × 128 on a TPU.
     pub fn padded_bytes(&self) -> u64 {
         if self.tile.is_empty() || self.minor_to_major.len() != self.ty.dims.len() {
             return self.bytes();
@@ -50,7 +50,7 @@ impl Array {
         bytes(dims.into_iter(), self.ty.element_type)
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn num_elements(&self) -> u64 {
         self.ty.dims.iter().fold(1, |n, &dim| n.saturating_mul(dim as u64))
     }
@@ -73,7 +73,7 @@ impl Shape {
         }
     }
 
-    /// The array, if it is one.
+    /// The array, if the shape is a single array.
     pub fn as_array(&self) -> Option<&Array> {
         match self {
             Self::Array(array) => Some(array),
@@ -81,7 +81,7 @@ impl Shape {
         }
     }
 
-    /// Every array in it.
+    /// All arrays in the shape.
     pub fn arrays(&self) -> Vec<&Array> {
         match self {
             Self::Array(array) => vec![array],
@@ -90,7 +90,7 @@ impl Shape {
         }
     }
 
-    /// The bytes of all arrays in it, without padding.
+    /// The size of all arrays in bytes, without padding.
     pub fn bytes(&self) -> u64 {
         self.arrays().iter().map(|array| array.bytes()).sum()
     }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_has_no_bytes() {
+    fn shapes_without_arrays_have_no_bytes() {
         let token = proto::Shape { element_type: 17, ..Default::default() };
         let inner = proto::Shape { element_type: 11, dimensions: vec![2, 3], ..Default::default() };
         let buffer =

@@ -1,5 +1,5 @@
-//! The key-value store by which the processes of one run find each other while their clients are made. Here is its face
-//! and the way it is handed to a plugin; a store itself, and the network under it, is the caller's.
+//! The key-value store through which the processes of a run find each other while they create clients. This module has
+//! the interface and passes a store to a plugin. The caller provides the store and its network.
 
 use std::ffi::{c_char, c_void};
 use std::fmt;
@@ -10,11 +10,11 @@ use crate::abi::*;
 use crate::api::{guarded, list};
 use crate::callback;
 
-/// A store that all processes of a run share. Plugins whose clients span processes, such as CUDA's, keep there who has
-/// which devices and how to reach them.
+/// A store that all processes of a run share. Plugins whose clients span processes, such as CUDA's, use it to exchange
+/// their devices and addresses.
 ///
-/// A plugin calls it from its own threads, several at a time, and waits for the answer. It is called while the client is
-/// made, and as long as it lives.
+/// A plugin calls it from its own threads, several at a time, and waits for the result. It calls it while the client is
+/// created, and as long as the client lives.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -44,24 +44,24 @@ use crate::callback;
 /// }
 ///
 /// let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
-/// // A CPU plugin takes a store and never asks it.
+/// // A CPU plugin accepts a store and ignores it.
 /// let client = plugin.create_client_with(&[("cpu_device_count", 1.into())], Arc::new(Local::default()))?;
 /// # Ok::<(), fulmen_pjrt::Error>(())
 /// ```
 pub trait KeyValueStore: Send + Sync {
-    /// The value of a key, which may be set only later: waits for it up to `timeout`, then
+    /// The value of a key, which may not be set yet: waits for it up to `timeout`, then returns
     /// [`KeyValueError::timed_out`].
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, KeyValueError>;
 
-    /// The value of a key, if it is set now. It does not wait.
+    /// The value of a key, if it is set. Does not wait.
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, KeyValueError>;
 
-    /// Sets a key. If it is set already, a store may replace the value or answer [`KeyValueError::already_exists`].
+    /// Sets a key. If it is already set, a store may replace the value or return [`KeyValueError::already_exists`].
     fn put(&self, key: &str, value: &[u8]) -> Result<(), KeyValueError>;
 }
 
-/// Why a store has no answer. The message goes to the plugin, which puts it into its own error; so it should name the
-/// process or host that is missing. A text is such an error, for whatever is not one of the cases below.
+/// Why a store has no result. The plugin includes the message in its own error, so the message should name the missing
+/// process or host. Errors other than those below can be created from a text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValueError {
     code: PJRT_Error_Code,
@@ -69,12 +69,12 @@ pub struct KeyValueError {
 }
 
 impl KeyValueError {
-    /// The key was not set within the time.
+    /// The key was not set in time.
     pub fn timed_out(message: impl Into<String>) -> Self {
         Self { code: PJRT_Error_Code::DEADLINE_EXCEEDED, message: message.into() }
     }
 
-    /// The key is set already, and stays as it is.
+    /// The key is already set, and keeps its value.
     pub fn already_exists(message: impl Into<String>) -> Self {
         Self { code: PJRT_Error_Code::ALREADY_EXISTS, message: message.into() }
     }
@@ -101,7 +101,7 @@ impl fmt::Display for KeyValueError {
     }
 }
 
-/// As the message.
+/// Prints the message.
 impl fmt::Debug for KeyValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -110,7 +110,7 @@ impl fmt::Debug for KeyValueError {
 
 impl std::error::Error for KeyValueError {}
 
-/// A store at an address that stays, which the plugin is given. It must live until the plugin's client is gone.
+/// A store at a fixed address, for a plugin. It must outlive the plugin's client.
 pub(crate) struct SharedStore(Box<Arc<dyn KeyValueStore>>);
 
 impl SharedStore {
@@ -118,8 +118,8 @@ impl SharedStore {
         Self(Box::new(store))
     }
 
-    /// Names the store to the plugin that is to make a client.
-    pub(crate) fn give(&self, args: &mut PJRT_Client_Create_Args) {
+    /// Sets the arguments of the plugin function that creates a client.
+    pub(crate) fn set_callbacks(&self, args: &mut PJRT_Client_Create_Args) {
         let store = std::ptr::from_ref(&*self.0).cast_mut().cast::<c_void>();
         args.kv_get_callback = Some(get);
         args.kv_get_user_arg = store;
@@ -130,8 +130,8 @@ impl SharedStore {
     }
 }
 
-/// A call that a plugin makes: its fields are read and written through the pointer, because plugins leave those that they
-/// do not use, `struct_size` among them, without a value.
+/// A call from a plugin. Its fields are read and written through the pointer, because plugins leave unused fields
+/// uninitialized, `struct_size` among them.
 macro_rules! field {
     ($args:expr, $field:ident) => {
         (&raw mut (*$args).$field)
@@ -139,58 +139,66 @@ macro_rules! field {
 }
 
 /// # Safety
-/// As the header says of `PJRT_KeyValueGetCallback`.
+/// As the header requires for `PJRT_KeyValueGetCallback`.
 unsafe extern "C" fn get(args: *mut PJRT_KeyValueGetCallback_Args) -> *mut PJRT_Error {
-    // SAFETY: the plugin gives arguments that are alive until the return, with a key, a place for the value and what
-    // `SharedStore::give` named. The value and its deleter go together.
+    // SAFETY: the plugin passes arguments that live until the return: a key, a place for the value, and the pointers
+    // from `SharedStore::set_callbacks`. The value and its deleter are set together.
     unsafe {
         let timeout = milliseconds(field!(args, timeout_in_ms).read());
         let key = list(field!(args, key).read().cast::<u8>(), field!(args, key_size).read());
-        let answer = ask(field!(args, user_arg).read(), key, |store, key| store.get(key, timeout));
-        let out = (field!(args, value), field!(args, value_size), field!(args, value_deleter_callback));
-        finish(answer.and_then(|value| hand_over(&value, out)), field!(args, callback_error).read())
+        let answer = call_store(field!(args, user_arg).read(), key, |store, key| store.get(key, timeout));
+        let output = ValueOutput {
+            start: field!(args, value),
+            len: field!(args, value_size),
+            deleter: field!(args, value_deleter_callback),
+        };
+        finish(answer.and_then(|value| write_value(&value, output)), field!(args, callback_error).read())
     }
 }
 
 /// # Safety
-/// As the header says of `PJRT_KeyValueTryGetCallback`.
+/// As the header requires for `PJRT_KeyValueTryGetCallback`.
 unsafe extern "C" fn try_get(args: *mut PJRT_KeyValueTryGetCallback_Args) -> *mut PJRT_Error {
     // SAFETY: as in `get`.
     unsafe {
         let key = list(field!(args, key).read().cast::<u8>(), field!(args, key_size).read());
-        let answer = ask(field!(args, user_arg).read(), key, |store, key| {
+        let answer = call_store(field!(args, user_arg).read(), key, |store, key| {
             store.try_get(key)?.ok_or_else(|| KeyValueError::not_found(key))
         });
-        let out = (field!(args, value), field!(args, value_size), field!(args, value_deleter_callback));
-        finish(answer.and_then(|value| hand_over(&value, out)), field!(args, callback_error).read())
+        let output = ValueOutput {
+            start: field!(args, value),
+            len: field!(args, value_size),
+            deleter: field!(args, value_deleter_callback),
+        };
+        finish(answer.and_then(|value| write_value(&value, output)), field!(args, callback_error).read())
     }
 }
 
 /// # Safety
-/// As the header says of `PJRT_KeyValuePutCallback`.
+/// As the header requires for `PJRT_KeyValuePutCallback`.
 unsafe extern "C" fn put(args: *mut PJRT_KeyValuePutCallback_Args) -> *mut PJRT_Error {
     // SAFETY: as in `get`; the value is readable until the return.
     unsafe {
         let key = list(field!(args, key).read().cast::<u8>(), field!(args, key_size).read());
         let value = list(field!(args, value).read().cast::<u8>(), field!(args, value_size).read());
-        let answer = ask(field!(args, user_arg).read(), key, |store, key| store.put(key, value));
+        let answer = call_store(field!(args, user_arg).read(), key, |store, key| store.put(key, value));
         finish(answer, field!(args, callback_error).read())
     }
 }
 
-/// A negative time means no limit, which here is 24 days: a sum of it and the present must not overflow.
+/// A negative time means no limit. It becomes 24 days, because a sum with the current time must not overflow.
 fn milliseconds(timeout: i32) -> Duration {
     Duration::from_millis(u64::try_from(timeout).unwrap_or(i32::MAX as u64))
 }
 
-/// Asks the store, whatever happens in it.
+/// Calls the store, and converts a panic to an error.
 ///
 /// # Safety
-/// `store` must be what `SharedStore::give` named, and alive.
-unsafe fn ask<T>(
+/// `store` must be a live pointer from `SharedStore::set_callbacks`.
+unsafe fn call_store<T>(
     store: *mut c_void,
     key: &[u8],
-    question: impl FnOnce(&dyn KeyValueStore, &str) -> Result<T, KeyValueError>,
+    request: impl FnOnce(&dyn KeyValueStore, &str) -> Result<T, KeyValueError>,
 ) -> Result<T, KeyValueError> {
     let Ok(key) = std::str::from_utf8(key) else {
         return Err(KeyValueError {
@@ -200,18 +208,22 @@ unsafe fn ask<T>(
     };
     // SAFETY: the caller's promise.
     let store = unsafe { &*store.cast::<Arc<dyn KeyValueStore>>() };
-    callback::run(|| question(&**store, key)).unwrap_or_else(|| Err("the key-value store panicked".into()))
+    callback::run(|| request(&**store, key)).unwrap_or_else(|| Err("the key-value store panicked".into()))
 }
 
-/// Where the plugin wants a value: its start, its length and what frees it.
-type Out = (*mut *mut c_char, *mut usize, *mut Option<PJRT_KeyValueGetCallback_ValueDeleter>);
+/// The places where the plugin expects a value.
+struct ValueOutput {
+    start: *mut *mut c_char,
+    len: *mut usize,
+    deleter: *mut Option<PJRT_KeyValueGetCallback_ValueDeleter>,
+}
 
-/// Gives the plugin a copy, which it frees by calling `delete`, whose only argument is the start.
+/// Gives the plugin a copy. The plugin frees it with `delete`, whose only argument is the start.
 ///
 /// # Safety
 /// The places must be writable.
-unsafe fn hand_over(value: &[u8], out: Out) -> Result<(), KeyValueError> {
-    // SAFETY: malloc takes any size. Not zero, for which it may give null.
+unsafe fn write_value(value: &[u8], output: ValueOutput) -> Result<(), KeyValueError> {
+    // SAFETY: malloc accepts any size. The size is not zero, because malloc may return null for zero.
     let copy = unsafe { libc::malloc(value.len().max(1)) }.cast::<u8>();
     if copy.is_null() {
         return Err(KeyValueError {
@@ -219,25 +231,26 @@ unsafe fn hand_over(value: &[u8], out: Out) -> Result<(), KeyValueError> {
             message: format!("no memory for a value of {} bytes", value.len()),
         });
     }
-    // SAFETY: the new memory is large enough and apart from the value; the caller promises the places.
+    // SAFETY: the new memory is large enough and does not overlap the value. The caller promises that the places are
+    // writable.
     unsafe {
         std::ptr::copy_nonoverlapping(value.as_ptr(), copy, value.len());
-        out.0.write(copy.cast());
-        out.1.write(value.len());
-        out.2.write(Some(delete));
+        output.start.write(copy.cast());
+        output.len.write(value.len());
+        output.deleter.write(Some(delete));
     }
     Ok(())
 }
 
 unsafe extern "C" fn delete(value: *mut c_char) {
-    // SAFETY: it came from malloc, and the plugin calls this once for it.
+    // SAFETY: the memory came from malloc, and the plugin calls this once for it.
     unsafe { libc::free(value.cast()) }
 }
 
-/// What the plugin is told: nothing, or an error that it makes of code and text and then owns.
+/// The result for the plugin: null, or an error that the plugin creates from the code and the text, and then owns.
 ///
 /// # Safety
-/// `callback_error` must point to the plugin's function that makes errors.
+/// `callback_error` must point to the plugin's function that creates errors.
 unsafe fn finish(answer: Result<(), KeyValueError>, callback_error: *const PJRT_CallbackError) -> *mut PJRT_Error {
     let Err(KeyValueError { code, message }) = answer else { return std::ptr::null_mut() };
     // SAFETY: the caller's promise; the plugin copies the text.

@@ -1,10 +1,10 @@
-//! The callbacks, called as a plugin calls them.
+//! The callbacks, called in the way of a plugin.
 use std::collections::HashMap;
 use std::sync::{Mutex, Weak};
 
 use super::*;
 
-/// A store that notes what it is asked.
+/// A store that records its calls.
 #[derive(Default)]
 struct Store {
     values: Mutex<HashMap<String, Vec<u8>>>,
@@ -36,7 +36,7 @@ impl KeyValueStore for Store {
     }
 }
 
-/// The plugin's own errors.
+/// The errors of the simulated plugin.
 struct MadeError {
     code: PJRT_Error_Code,
     message: String,
@@ -50,7 +50,7 @@ unsafe extern "C-unwind" fn make_error(code: PJRT_Error_Code, message: *const c_
 
 const MAKE_ERROR: PJRT_CallbackError = make_error;
 
-/// A plugin's side of a store.
+/// The plugin's side of a store.
 struct Caller {
     args: PJRT_Client_Create_Args,
     store: SharedStore,
@@ -59,10 +59,10 @@ struct Caller {
 type Outcome<T> = std::result::Result<T, (PJRT_Error_Code, String)>;
 
 impl Caller {
-    fn of(store: Arc<dyn KeyValueStore>) -> Self {
+    fn new(store: Arc<dyn KeyValueStore>) -> Self {
         let store = SharedStore::new(store);
         let mut args = PJRT_Client_Create_Args::new();
-        store.give(&mut args);
+        store.set_callbacks(&mut args);
         Self { args, store }
     }
 
@@ -70,14 +70,14 @@ impl Caller {
         if error.is_null() {
             return Ok(());
         }
-        // SAFETY: `make_error` made it, and it is taken once.
+        // SAFETY: `make_error` created it, and it is taken once.
         let MadeError { code, message } = *unsafe { Box::from_raw(error.cast::<MadeError>()) };
         Err((code, message))
     }
 
     fn taken(start: *mut c_char, size: usize, deleter: Option<PJRT_KeyValueGetCallback_ValueDeleter>) -> Vec<u8> {
         assert!(!start.is_null());
-        // SAFETY: the callback gave as many bytes, which the deleter takes back once.
+        // SAFETY: the callback returned this many bytes; the deleter frees them once.
         unsafe {
             let value = list(start.cast::<u8>(), size).to_vec();
             deleter.unwrap()(start);
@@ -87,11 +87,11 @@ impl Caller {
 
     fn get(&self, key: &[u8], timeout_in_ms: i32) -> Outcome<Vec<u8>> {
         let mut args = PJRT_KeyValueGetCallback_Args::new();
-        // Plugins leave it without a value.
+        // Plugins leave it uninitialized.
         args.struct_size = usize::MAX;
         (args.key, args.key_size, args.timeout_in_ms) = (key.as_ptr().cast(), key.len(), timeout_in_ms);
         (args.callback_error, args.user_arg) = (&MAKE_ERROR, self.args.kv_get_user_arg);
-        // SAFETY: the arguments are what the header asks for.
+        // SAFETY: the arguments are those that the header requires.
         Self::outcome(unsafe { self.args.kv_get_callback.unwrap()(&mut args) })?;
         Ok(Self::taken(args.value, args.value_size, args.value_deleter_callback))
     }
@@ -115,12 +115,12 @@ impl Caller {
     }
 }
 
-// SAFETY: the callbacks and the store may be used from any thread; the tests use no other field from several.
+// SAFETY: the callbacks and the store may be used from any thread. The tests use no other field from several threads.
 unsafe impl Sync for Caller {}
 
 #[test]
-fn values_come_back_as_they_were_put() {
-    let caller = Caller::of(Arc::new(Store::default()));
+fn values_survive_a_round_trip() {
+    let caller = Caller::new(Arc::new(Store::default()));
     let large = (0..100_000).map(|i| i as u8).collect::<Vec<_>>();
     for (key, value) in [("text", &b"value"[..]), ("empty", b""), ("nul", b"\0a\0"), ("large", &large), ("", b"x")] {
         caller.put(key.as_bytes(), value).unwrap();
@@ -130,8 +130,8 @@ fn values_come_back_as_they_were_put() {
 }
 
 #[test]
-fn each_failure_has_its_code_and_its_words() {
-    let caller = Caller::of(Arc::new(Store::default()));
+fn each_failure_has_its_code_and_message() {
+    let caller = Caller::new(Arc::new(Store::default()));
     let error = |code, message: &str| Some((code, message.to_owned()));
     caller.put(b"key", b"1").unwrap();
     assert_eq!(caller.put(b"key", b"2").err(), error(PJRT_Error_Code::ALREADY_EXISTS, "there before"));
@@ -147,7 +147,7 @@ fn each_failure_has_its_code_and_its_words() {
 
 #[test]
 fn a_panic_becomes_an_error() {
-    let caller = Caller::of(Arc::new(Store::default()));
+    let caller = Caller::new(Arc::new(Store::default()));
     let expected = (PJRT_Error_Code::INTERNAL, "the key-value store panicked".to_owned());
     assert_eq!(caller.get(b"panic", 1).unwrap_err(), expected);
     assert!(!callback::is_inside());
@@ -155,9 +155,9 @@ fn a_panic_becomes_an_error() {
 }
 
 #[test]
-fn a_negative_time_is_a_long_one() {
+fn a_negative_timeout_means_no_limit() {
     let store = Arc::new(Store::default());
-    let caller = Caller::of(store.clone());
+    let caller = Caller::new(store.clone());
     for timeout in [0, 1500, -1, i32::MIN] {
         caller.get(b"missing", timeout).unwrap_err();
     }
@@ -169,7 +169,7 @@ fn a_negative_time_is_a_long_one() {
 
 #[test]
 fn threads_ask_at_once() {
-    let caller = Caller::of(Arc::new(Store::default()));
+    let caller = Caller::new(Arc::new(Store::default()));
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let caller = &caller;
@@ -185,10 +185,10 @@ fn threads_ask_at_once() {
 }
 
 #[test]
-fn the_store_ends_with_its_share() {
+fn the_store_is_released_with_its_client() {
     let store = Arc::new(Store::default());
     let watch: Weak<Store> = Arc::downgrade(&store);
-    let caller = Caller::of(store);
+    let caller = Caller::new(store);
     caller.put(b"key", b"value").unwrap();
     assert!(watch.upgrade().is_some());
     drop(caller.store);

@@ -1,4 +1,4 @@
-//! Arrays to the device and back, zero-copy lifetimes, reads that are under way.
+//! Transfers to the device and back, zero-copy lifetimes, running reads.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use crate::common::*;
 use fulmen_pjrt::{Buffer, ElementType, HostBuffer};
 
 #[test]
-fn every_element_type_goes_there_and_back() {
+fn every_element_type_survives_a_round_trip() {
     let client = client(1);
     for &element in ElementType::ALL {
         let count = 6 * element.host_bytes();
-        // Bits that every type can hold, in as many elements as there are.
+        // Bits that are valid for every type, in as many elements as fit.
         let bytes = (0..count).map(|i| (i % 2) as u8).collect::<Vec<_>>();
         let buffer = client.buffer_from_host(&bytes, element, &[2, 3], &client.devices()[0]).unwrap();
         assert_eq!((buffer.element_type(), buffer.dims(), buffer.size_in_bytes()), (element, &[2, 3][..], count));
@@ -20,7 +20,7 @@ fn every_element_type_goes_there_and_back() {
 }
 
 #[test]
-fn scalars_and_empty_arrays_go_there_and_back() {
+fn scalars_and_empty_arrays_survive_a_round_trip() {
     let client = client(1);
     let device = &client.devices()[0];
     let scalar = client.buffer_from_host(&[7], ElementType::U8, &[], device).unwrap();
@@ -87,7 +87,7 @@ fn a_buffer_is_copied_to_another_device() {
 }
 
 #[test]
-fn the_bytes_may_go_when_the_call_returns() {
+fn the_bytes_can_be_freed_when_the_call_returns() {
     let client = client(1);
     let mut bytes = vec![1_u8; 1 << 22];
     let buffer = client.buffer_from_host(&bytes, ElementType::U8, &[1 << 22], &client.devices()[0]).unwrap();
@@ -102,11 +102,11 @@ fn shared(len: usize, value: u8) -> Arc<HostBuffer> {
     Arc::new(host)
 }
 
-/// The plugin says that it is done on a thread of its own, soon.
+/// The plugin reports soon, on a thread of its own, that it has finished.
 fn wait_until_freed(host: &Weak<HostBuffer>) {
     let start = Instant::now();
     while host.strong_count() > 0 {
-        assert!(start.elapsed() < Duration::from_secs(20), "the host memory is never given back");
+        assert!(start.elapsed() < Duration::from_secs(20), "the host memory is never released");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -193,7 +193,7 @@ fn slow(client: &fulmen_pjrt::Client) -> Buffer {
 }
 
 #[test]
-fn reading_does_not_wait_and_dropping_a_read_does() {
+fn starting_a_read_does_not_wait_but_dropping_it_does() {
     let client = client(1);
     let result = slow(&client);
     let start = Instant::now();
@@ -204,7 +204,7 @@ fn reading_does_not_wait_and_dropping_a_read_does() {
     assert!(result.ready().unwrap().is_ready().unwrap(), "the drop waited for the copy, and so for the program");
     assert!(ready_at_once || start.elapsed() > started, "the read had to wait");
 
-    // Program, input and client may go; the read holds what it needs.
+    // The program, the input and the client may be dropped; the read holds what it needs.
     let read = slow(&client).read().unwrap();
     drop(client);
     let identity = floats(&read.wait().unwrap());

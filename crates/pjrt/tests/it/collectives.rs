@@ -17,7 +17,7 @@ fn borrow(inputs: &[Buffer]) -> Vec<Vec<Argument<'_>>> {
     inputs.iter().map(|buffer| vec![Argument::Borrow(buffer)]).collect()
 }
 
-/// Without the limit, the plugin would hang after about a hundred, and end the process after 40 seconds.
+/// Without the limit, the plugin would block after about a hundred, and end the process after 40 seconds.
 #[test]
 fn ten_thousand_launches_without_a_wait() {
     let client = client(DEVICES as i64);
@@ -41,7 +41,7 @@ fn chained_launches_without_a_wait() {
         let arguments = state.into_iter().map(|buffer| vec![Argument::Donate(buffer)]).collect();
         state = program.execute(arguments).unwrap().outputs.into_iter().flatten().collect();
     }
-    // Each step multiplies by eight, and 28 * 8^299 is more than a float holds.
+    // Each step multiplies by eight, and 28 * 8^299 exceeds a float.
     assert_eq!(get(&state[3]), [f32::INFINITY; 4]);
 }
 
@@ -92,7 +92,7 @@ fn a_program_assigned_to_one_device_runs_there_and_nowhere_else() {
     let elsewhere = on(0);
     let error = program.execute(vec![vec![Argument::Borrow(&elsewhere)]]).unwrap_err();
     says(&error, &["must be on", "5", "use Buffer::copy_to_device"]);
-    // A device once, and only one that is there.
+    // Each device only once, and only existing ones.
     for (ids, part) in [(vec![8], "names device 8"), (vec![-1], "names device -1")] {
         let options = CompileOptions::new().device_assignment([ids]);
         says(&client.compile(&increment(""), &options).unwrap_err(), &[part]);
@@ -101,7 +101,7 @@ fn a_program_assigned_to_one_device_runs_there_and_nowhere_else() {
     says(&client.compile(&all_reduce(2), &twice).unwrap_err(), &["names device 5 twice"]);
 }
 
-/// Two devices of eight, and not in their order.
+/// Two devices of eight, in another order.
 #[test]
 fn a_program_over_some_devices_takes_its_arguments_in_their_order() {
     let client = client(DEVICES as i64);
@@ -116,7 +116,7 @@ fn a_program_over_some_devices_takes_its_arguments_in_their_order() {
 }
 
 #[test]
-fn a_split_program_gives_what_the_whole_would() {
+fn a_split_program_has_the_results_of_the_whole_one() {
     let client = client(4);
     let mlir = "module {
         sdy.mesh @mesh = <[\"data\"=4]>
@@ -140,9 +140,9 @@ fn a_split_program_gives_what_the_whole_would() {
     }
 }
 
-/// One device's borrow keeps the argument on all of them.
+/// A borrow on one device keeps the argument on all of them.
 #[test]
-fn donating_on_some_devices_only_is_safe() {
+fn donating_on_only_some_devices_is_safe() {
     let client = client(2);
     let mlir = all_reduce(2).replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}");
     let program = client.compile(&mlir, &CompileOptions::new().replicas(2)).unwrap();

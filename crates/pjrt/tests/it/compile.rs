@@ -1,4 +1,4 @@
-//! Compiling: what is refused, what the compiler tells of the program.
+//! Compiling: rejected programs and options, and the compiler's reports.
 
 use crate::common::*;
 use fulmen_pjrt::{Client, CompileOptions, Error, LoadedExecutable};
@@ -28,7 +28,7 @@ fn programs_that_would_end_a_process_are_refused() {
         %x:2 = \"stablehlo.infeed\"(%token) : (!stablehlo.token) -> (tensor<4xf32>, !stablehlo.token)
         return %x#0 : tensor<4xf32>
       }";
-    check(infeed, &["line 3: stablehlo.infeed would wait for ever"]);
+    check(infeed, &["line 3: stablehlo.infeed would wait forever"]);
     check(&increment(&format!("{{a = {}{}}}", "[".repeat(9999), "]".repeat(9999))), &["line 1: brackets are nested"]);
     let permute = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
         %y = \"stablehlo.collective_permute\"(%x) <{
@@ -68,7 +68,7 @@ fn flags_are_checked_by_the_plugin() {
 }
 
 #[test]
-fn a_wrong_program_is_told_with_its_place() {
+fn a_wrong_program_is_an_error_with_its_position() {
     let client = client(1);
     let error =
         refused(&client, "func.func @main() {\n  oops\n}", &CompileOptions::new(), &["compiling for cpu", "2:"]);
@@ -81,7 +81,7 @@ fn signature(program: &LoadedExecutable) -> String {
 }
 
 #[test]
-fn the_signature_is_the_compilers() {
+fn the_signature_comes_from_the_compiler() {
     let client = client(1);
     let mlir = "func.func @main(%a: tensor<2x3xbf16>, %unused: tensor<i1>, %c: tensor<4xui32>)
           -> (tensor<4xui32>, tensor<2x3xbf16>, tensor<0xf64>) {
@@ -97,7 +97,7 @@ fn the_signature_is_the_compilers() {
 }
 
 #[test]
-fn the_signature_knows_what_is_donated() {
+fn the_signature_marks_donated_arguments() {
     let client = client(1);
     for attribute in ["{tf.aliasing_output = 0 : i32}", "{jax.buffer_donor = true}"] {
         let program = compile(&client, &increment(attribute));

@@ -1,4 +1,4 @@
-//! The compile cache: what is loaded, what is a miss, and what damage, kills and full disks leave.
+//! The compile cache: hits, misses, and the effects of damage, kills and full disks.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use crate::common::*;
 use fulmen_pjrt::compile_cache::{CompileCache, ProgramKey};
 use fulmen_pjrt::{Client, CompileOptions, LoadedExecutable};
 
-/// The folder that a child process works in.
+/// The variable with the folder of a child process.
 const FOLDER: &str = "FULMEN_TEST_FOLDER";
-/// What a child process is to do there.
+/// The variable with the task of a child process.
 const TASK: &str = "FULMEN_TEST_TASK";
 
 const TIME: Duration = Duration::from_millis(1500);
@@ -69,7 +69,7 @@ fn a_stored_program_is_the_one_that_was_compiled() {
 }
 
 #[test]
-fn the_memory_that_a_program_needs_is_known_after_it_was_stored() {
+fn a_stored_program_knows_its_memory() {
     let text = "func.func public @main(%x: tensor<512x512xf32>) -> tensor<512x512xf32> {
         %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
         %z = stablehlo.tanh %y : tensor<512x512xf32>
@@ -84,7 +84,7 @@ fn the_memory_that_a_program_needs_is_known_after_it_was_stored() {
 }
 
 #[test]
-fn keys_differ_where_programs_may() {
+fn keys_differ_if_programs_may_differ() {
     let (one, two) = (client(1), client(2));
     let text = increment("");
     let key = key_of(&one, "step", &text);
@@ -134,12 +134,12 @@ fn a_miss_names_what_differs_from_the_most_similar_program() {
     );
     assert_eq!(
         cache.nearest(&key("step", &text.replace("1.0", "2.0"), "u8[32, 1, 28, 28]")).unwrap(),
-        ["the same operations have other numbers, axes, shapes or order"]
+        ["the operations are the same, but their constants, axes, shapes or order differ"]
     );
 }
 
 #[test]
-fn damage_is_a_miss_that_is_told_and_removed() {
+fn a_damaged_entry_is_reported_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, client) = (large(folder.path()), client(1));
     let key = store(&cache, &client, "step");
@@ -161,11 +161,11 @@ fn damage_is_a_miss_that_is_told_and_removed() {
     for length in [0, 1, 43, whole.len() / 2, whole.len() - 1] {
         refused(&whole[..length]);
     }
-    // A whole entry under the name of another program.
+    // An intact entry under the name of another program.
     let other = store(&cache, &client, "other");
     let of_other = files(folder.path(), &format!("{}.xla", other.digest())).remove(0);
     fs::rename(&of_other, &path).unwrap();
-    says(&cache.load(&client, &key).unwrap_err(), &["another one than its name says"]);
+    says(&cache.load(&client, &key).unwrap_err(), &["does not match its file name"]);
     // It is compiled and stored again.
     store(&cache, &client, "step");
     increments(&client, &cache.load(&client, &key).unwrap().unwrap());
@@ -187,11 +187,11 @@ fn the_programs_used_least_recently_are_removed_first() {
     }
     assert!(cache.load(&client, &keys[0]).unwrap().is_some());
     let bytes = cache.entries().unwrap()[0].bytes;
-    // Room for three, and a fourth comes.
+    // There is space for three, and a fourth is stored.
     store(&CompileCache::new(folder.path(), 3 * bytes + bytes / 2), &client, "d");
     let programs: Vec<String> = cache.entries().unwrap().into_iter().filter_map(|entry| entry.program).collect();
     assert_eq!(programs, ["d", "a", "c"]);
-    // One that is larger than the limit is not kept, and the others stay.
+    // A program that exceeds the limit is not stored, and the others stay.
     store(&CompileCache::new(folder.path(), bytes / 2), &client, "e");
     assert_eq!(cache.entries().unwrap().len(), 3);
 }
@@ -203,11 +203,14 @@ fn a_folder_that_cannot_be_used_is_an_error_that_names_it() {
     let key = key_of(&client, "step", &increment(""));
     let place = file.path().display().to_string();
     says(&cache.load(&client, &key).unwrap_err(), &["cannot read", &place]);
-    says(&cache.store(&key, &compile(&client, &increment("")), TIME).unwrap_err(), &["cannot make the folder", &place]);
+    says(
+        &cache.store(&key, &compile(&client, &increment("")), TIME).unwrap_err(),
+        &["cannot create the folder", &place],
+    );
     says(&cache.clear().unwrap_err(), &["cannot read the folder", &place]);
 }
 
-/// What child processes do.
+/// The tasks of child processes.
 #[test]
 fn child() {
     let (Some(folder), Ok(task)) = (std::env::var_os(FOLDER), std::env::var(TASK)) else { return };
@@ -242,7 +245,7 @@ fn a_writer_that_is_killed_at_any_moment_leaves_only_whole_programs() {
             .spawn()
             .unwrap();
         let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
-        // Until the first write is done, and then some part of another.
+        // Until the first write has ended, and then during another one.
         let mut line = String::new();
         while !line.contains("stored") {
             line.clear();
@@ -257,7 +260,7 @@ fn a_writer_that_is_killed_at_any_moment_leaves_only_whole_programs() {
         let program = cache.load(&client, &key_of(&client, "step", &increment(""))).unwrap().unwrap();
         increments(&client, &program);
     }
-    // The next writer removes what the others left.
+    // The next writer removes the leftovers of the others.
     in_child("compile_cache::child", &[(FOLDER, folder.path().to_str().unwrap()), (TASK, "store")]);
     assert_eq!((files(folder.path(), ".xla").len(), files(folder.path(), "").len()), (1, 2), "a program and a hash");
 }
@@ -265,7 +268,7 @@ fn a_writer_that_is_killed_at_any_moment_leaves_only_whole_programs() {
 #[test]
 fn on_a_full_disk_nothing_is_kept() {
     let folder = tempfile::tempdir().unwrap();
-    // A file may have one block of 512 bytes.
+    // A file can have one block of 512 bytes.
     let script = "trap '' XFSZ && ulimit -f 1 && exec \"$@\"";
     let output = Command::new("sh")
         .args(["-c", script, "sh"])
@@ -288,10 +291,10 @@ fn the_hash_of_the_plugin_is_kept_until_its_file_changes() {
     let written = fs::read_to_string(&record).unwrap();
     assert!(written.starts_with(plugin().identity().unwrap()));
     assert!(task("load").contains("found: true"));
-    // The record is believed: with another hash the program is another plugin's.
+    // The record is trusted: with another hash, the program belongs to another plugin.
     fs::write(&record, written.replacen(&written[..8], "00000000", 1)).unwrap();
     assert!(task("load").contains("found: false"));
-    // A record of another state of the file is not, and neither is half a record.
+    // A record of another state of the file is not trusted, nor is a truncated one.
     for outdated in [written.replace("bytes, modified", "bytes, modified 1"), written[..60].to_owned()] {
         fs::write(&record, outdated).unwrap();
         assert!(task("load").contains("found: true"));

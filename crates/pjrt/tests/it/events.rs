@@ -1,4 +1,4 @@
-//! Events: callbacks, panics in them, and who may go first.
+//! Events: callbacks, panics in them, and the order of dropping.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -23,10 +23,10 @@ fn a_callback_is_called_once_with_the_outcome() {
 }
 
 #[test]
-fn the_outcome_is_not_asked_for_too_early() {
+fn the_outcome_is_not_queried_too_early() {
     let client = client(1);
     let event = put(&client, &[1.0], 0).ready().unwrap();
-    // Before it is ready this must be `None`, where the plugin would end the process.
+    // Before it is ready this must be `None`; the plugin itself would end the process.
     while event.outcome().unwrap().is_none() {
         std::thread::yield_now();
     }
@@ -37,10 +37,10 @@ fn the_outcome_is_not_asked_for_too_early() {
 }
 
 #[test]
-fn a_panic_in_a_callback_goes_no_further() {
+fn a_panic_in_a_callback_is_caught() {
     if !is_child() {
-        // In a process of its own, because the panic is told on standard error.
-        in_child("events::a_panic_in_a_callback_goes_no_further", &[]);
+        // In a separate process, because the panic is printed on standard error.
+        in_child("events::a_panic_in_a_callback_is_caught", &[]);
         return;
     }
     let client = client(1);
@@ -56,7 +56,7 @@ fn a_panic_in_a_callback_goes_no_further() {
     assert_eq!(get(&put(&client, &[2.0], 0)), [2.0], "the client still works");
 }
 
-/// What is thrown panics once more when it is dropped.
+/// The panic's payload panics again when it is dropped.
 struct Twice;
 
 impl Drop for Twice {
@@ -66,9 +66,9 @@ impl Drop for Twice {
 }
 
 #[test]
-fn a_panic_with_a_payload_that_panics_goes_no_further() {
+fn a_panic_with_a_payload_that_panics_is_caught() {
     if !is_child() {
-        let text = in_child("events::a_panic_with_a_payload_that_panics_goes_no_further", &[]);
+        let text = in_child("events::a_panic_with_a_payload_that_panics_is_caught", &[]);
         assert!(!text.contains("in a payload"), "{text}");
         return;
     }
@@ -86,7 +86,7 @@ fn a_panic_with_a_payload_that_panics_goes_no_further() {
 }
 
 #[test]
-fn the_last_of_a_client_may_go_in_a_callback() {
+fn the_last_reference_to_a_client_can_be_dropped_in_a_callback() {
     let (send, receive) = mpsc::channel();
     for _ in 0..20 {
         let client = client(2);
@@ -95,7 +95,7 @@ fn the_last_of_a_client_may_go_in_a_callback() {
         let execution = run(&program, vec![(&x).into()]);
         let done = execution.done[0].clone();
         let send = send.clone();
-        // The callback holds the last of everything, and so closes the client, from the client's own thread.
+        // The callback holds the last references, so it closes the client on the client's own thread.
         let everything = (client, program, x, execution);
         done.on_ready(move |outcome| {
             drop(everything);
@@ -109,7 +109,7 @@ fn the_last_of_a_client_may_go_in_a_callback() {
 }
 
 #[test]
-fn everything_may_go_in_any_order() {
+fn objects_can_be_dropped_in_any_order() {
     let client = client(1);
     let program = compile(&client, &increment(""));
     let x = put(&client, &[1.0; 4], 0);

@@ -1,4 +1,4 @@
-//! Running: what is refused before the plugin sees it, and donation.
+//! Executing: rejected arguments, and donation.
 
 use crate::common::*;
 use fulmen_pjrt::{Argument, ElementType};
@@ -53,7 +53,7 @@ fn donated_memory_becomes_the_output() {
 }
 
 #[test]
-fn a_borrowed_buffer_is_never_given_away() {
+fn a_borrowed_buffer_is_never_donated() {
     let client = client(1);
     for attribute in [ALIAS, "{jax.buffer_donor = true}", ""] {
         let program = compile(&client, &increment(attribute));
@@ -67,7 +67,7 @@ fn a_borrowed_buffer_is_never_given_away() {
 }
 
 #[test]
-fn what_the_program_does_not_want_may_be_donated_too() {
+fn arguments_that_are_not_reused_can_be_donated() {
     let client = client(1);
     let program = compile(&client, &increment(""));
     assert_eq!(get(&run(&program, vec![put(&client, &[1.0; 4], 0).into()]).outputs[0][0]), [2.0; 4]);

@@ -1,4 +1,4 @@
-//! What compilers make of programs, read back: loops, collectives, matrix products, the user's lines.
+//! Compiled programs, decoded: loops, collectives, matrix products, source lines.
 
 use crate::common::*;
 use fulmen_pjrt::hlo::{CollectiveKind, Module};
@@ -38,20 +38,20 @@ fn check_loop(module: &Module, source: bool) {
     if source {
         assert_eq!(product.source.as_ref().map(ToString::to_string).as_deref(), Some("model.rs:31"));
     }
-    // The weights at least come from the main memory. Whether the state stays on the chip, and whether it is copied in
-    // each run, is the compiler's choice.
+    // At least the weights come from the main memory. The compiler chooses whether the state stays on the chip, and
+    // whether each iteration copies it.
     let (weights, state) = (12.0 * 256.0 * 256.0 * 2.0, 1024.0 * 256.0 * 2.0);
     let traffic = module.main_memory_traffic();
     assert!((weights + 2.0 * state..=2.0 * weights + 50.0 * state).contains(&traffic), "{traffic}");
     let further = module.cost_of_further_runs();
     assert!((11.0 * flops..11.1 * flops).contains(&further.flops), "{further:?}");
-    // Each run reads and writes the state, and reads one slice of the weights.
+    // Each iteration reads and writes the state, and reads one slice of the weights.
     let once = 2.0 * (2.0 * 1024.0 * 256.0 + 256.0 * 256.0);
     assert!((0.9 * 11.0 * once..4.0 * 11.0 * once).contains(&further.bytes), "{further:?}, {}", 11.0 * once);
 }
 
 #[test]
-fn a_cpu_program_tells_its_loops_and_products() {
+fn a_cpu_program_has_its_loops_and_products() {
     let program = client(1).compile(LOOP, &CompileOptions::new()).unwrap();
     let module = program.hlo().unwrap();
     let loops = module.loops();
@@ -63,7 +63,7 @@ fn a_cpu_program_tells_its_loops_and_products() {
 }
 
 #[test]
-fn a_tpu_program_tells_its_loops_though_libtpu_writes_no_trip_counts() {
+fn a_tpu_program_has_its_loops_although_libtpu_records_no_trip_counts() {
     let Some(plugin) = libtpu() else { return };
     for name in ["v5e:1x1", "v3:1x1"] {
         let topology = plugin.topology(name).unwrap();
@@ -74,7 +74,8 @@ fn a_tpu_program_tells_its_loops_though_libtpu_writes_no_trip_counts() {
     }
 }
 
-/// The gradient of a sum of `x · w` for `w`: a product over the split batch, so a sum over devices.
+/// The gradient of a sum of `x · w` with respect to `w`: a product over the split batch, and therefore a sum over
+/// devices.
 const GRADIENT: &str = r#"module @step {
   sdy.mesh @mesh = <["data"=8]>
   func.func @main(%x: tensor<1024x256xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>},
@@ -108,7 +109,7 @@ fn the_bytes_of_an_all_reduce_are_those_of_the_gradient() {
         let products = module.products();
         let [product] = &products[..] else { panic!("{products:?}") };
         let product = &product.product;
-        // On each device an eighth of the batch.
+        // Each device has an eighth of the batch.
         assert_eq!(product.flops, 2.0 * 256.0 * 128.0 * 128.0, "{product:?}");
         assert_eq!((product.inner, product.passes()), (128, 1), "{product:?}");
         assert_eq!((products[0].op_name.as_str(), products[0].source.as_ref().unwrap().line), ("product", 7));
@@ -130,7 +131,7 @@ fn a_convolution_is_counted_as_the_compiler_counts_it() {
     let program = plugin.compile(&topology, forward, &CompileOptions::new()).unwrap();
     let products = program.hlo().unwrap().products();
     let ours: f64 = products.iter().map(|p| p.product.flops).sum();
-    // Along each axis 8 positions of 3, less the one that hangs over at either end.
+    // Along each axis 8 positions of 3, minus the ones that exceed the input at either end.
     assert_eq!(ours, 2.0 * 8.0 * (8.0 * 3.0 - 2.0_f64).powi(2) * 64.0 * 96.0, "{products:?}");
     let theirs = program.cost_analysis().unwrap().flops().unwrap();
     assert!((0.999..1.02).contains(&(theirs / ours)), "{theirs} / {ours}");

@@ -1,5 +1,5 @@
-// A plugin without devices whose clients do nothing but use their key-value store, as the header of the PJRT C API says.
-// What a client saw is its platform's name.
+// A plugin without devices. Its clients only use their key-value store, as the header of the PJRT C API specifies.
+// The platform name of a client contains the values that it read.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -122,7 +122,7 @@ static MakeError *maker = make_error;
 
 static Error *put(const Create *store, const char *key, const char *value) {
   Put args;
-  memset(&args, 0xAA, sizeof args);  // What is not used has no value.
+  memset(&args, 0xAA, sizeof args);  // Unused fields are uninitialized.
   args.key = key;
   args.key_size = strlen(key);
   args.value = value;

@@ -1,5 +1,4 @@
-//! Clients that are given a key-value store: by a plugin that uses it, which is written in C after the header, and by the
-//! CPU's, which does not.
+//! Clients with a key-value store: of a plugin in C that uses it, and of the CPU plugin, which does not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -39,7 +38,7 @@ fn c_plugin(folder: &tempfile::TempDir) -> Plugin {
 fn a_plugin_reaches_the_store_and_its_options_as_long_as_its_client_lives() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::default());
-    // What JAX gives the CUDA plugin.
+    // The options that JAX passes to the CUDA plugin.
     let options = [
         ("visible_devices", Value::IntList(vec![1, 3])),
         ("node_id", 1.into()),
@@ -61,7 +60,7 @@ fn a_plugin_reaches_the_store_and_its_options_as_long_as_its_client_lives() {
 }
 
 #[test]
-fn what_the_store_says_is_in_the_error() {
+fn the_stores_message_is_in_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::default());
     let error = c_plugin(&folder).create_client_with(&[("platform_name", "late".into())], store.clone()).unwrap_err();
@@ -71,7 +70,7 @@ fn what_the_store_says_is_in_the_error() {
 }
 
 #[test]
-fn a_cpu_plugin_takes_a_store_and_leaves_it_alone() {
+fn a_cpu_plugin_ignores_a_store() {
     let store = Arc::new(Store::default());
     let client = plugin().create_client_with(&[("cpu_device_count", 2.into())], store.clone()).unwrap();
     assert_eq!(get(&put(&client, &[1.0, 2.0], 1)), [1.0, 2.0]);

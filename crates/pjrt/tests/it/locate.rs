@@ -1,4 +1,4 @@
-//! Where plugins are looked for. Each case runs in a process of its own, with its own variables.
+//! The search for plugins. Each case runs in a new process with its own variables.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn touch(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// `in_child` without the variables that a user may have set: empty ones count as not set.
+/// `in_child` without the user's variables: empty ones count as unset.
 fn in_clean_child(name: &str, variables: &[(&str, &str)]) -> String {
     let mut all =
         ["FULMEN_PJRT_PLUGIN", "TPU_LIBRARY_PATH", "FULMEN_OFFLINE", "VIRTUAL_ENV"].map(|name| (name, "")).to_vec();
@@ -24,7 +24,7 @@ fn in_clean_child(name: &str, variables: &[(&str, &str)]) -> String {
     in_child(name, &all)
 }
 
-/// A Python that knows one folder of packages.
+/// A Python with one folder of packages.
 fn python(environment: &Path, packages: &Path) {
     let program = environment.join("bin/python3");
     touch(&program);
@@ -51,13 +51,13 @@ fn an_explicit_path_comes_first() {
 }
 
 #[test]
-fn a_variable_that_names_nothing_is_an_error() {
+fn a_variable_with_a_missing_path_is_an_error() {
     if is_child() {
         let error = locate(Platform::Tpu, None).unwrap_err();
         says(&error, &["/no/such.so", "named by the environment variable TPU_LIBRARY_PATH", "correct the path"]);
         return;
     }
-    in_clean_child("locate::a_variable_that_names_nothing_is_an_error", &[("TPU_LIBRARY_PATH", "/no/such.so")]);
+    in_clean_child("locate::a_variable_with_a_missing_path_is_an_error", &[("TPU_LIBRARY_PATH", "/no/such.so")]);
 }
 
 #[test]
@@ -92,11 +92,11 @@ fn the_cache_folder_comes_last_and_nothing_lists_every_place() {
         let parts = ["no PJRT plugin for tpu was found", "pip install libtpu", "FULMEN_PJRT_PLUGIN (not set)"];
         says(&error, &parts);
         says(&error, &["TPU_LIBRARY_PATH (not set)", &tpu, &cache]);
-        // What was fetched earlier is found, and nothing is fetched.
+        // An earlier download is found, and nothing is downloaded.
         #[cfg(target_arch = "x86_64")]
         {
             let fetched = variable("XDG_CACHE_HOME").join("fulmen/pjrt/libtpu-0.0.51/libtpu.so");
-            says(&error, &["fetch it: `--fetch-libtpu`", &fetched.display().to_string()]);
+            says(&error, &["download it: `--fetch-libtpu`", &fetched.display().to_string()]);
             touch(&fetched);
             assert_eq!(locate(Platform::Tpu, None).unwrap(), fetched);
             assert_eq!(fulmen_pjrt::fetch::libtpu().unwrap(), fetched);
@@ -120,7 +120,7 @@ fn offline_nothing_is_fetched() {
     if is_child() {
         let error = locate(Platform::Cpu, None).unwrap_err();
         assert!(error.is_fetch());
-        says(&error, &["FULMEN_OFFLINE forbids to fetch it", "pip download --no-deps", "set FULMEN_PJRT_PLUGIN"]);
+        says(&error, &["FULMEN_OFFLINE forbids fetching it", "pip download --no-deps", "set FULMEN_PJRT_PLUGIN"]);
         let cache = variable("XDG_CACHE_HOME").join("fulmen/pjrt/pjrt_c_api_cpu_plugin.so");
         says(&error, &["Looked at:\n", "FULMEN_PJRT_PLUGIN (not set)", &cache.display().to_string()]);
         return;
@@ -139,7 +139,7 @@ fn libtpu_is_fetched_on_request_only() {
         let error = fulmen_pjrt::fetch::libtpu().unwrap_err();
         assert!(error.is_fetch());
         let download = "pip download --no-deps --only-binary=:all: --python-version 3.13 --implementation cp";
-        says(&error, &["libtpu is not there and FULMEN_OFFLINE forbids to fetch it", download, "set TPU_LIBRARY_PATH"]);
+        says(&error, &["libtpu is missing, and FULMEN_OFFLINE forbids fetching it", download, "set TPU_LIBRARY_PATH"]);
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The integration tests of the crate, in one binary: linking is most of what a test costs to build.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! The integration tests of the crate in one binary, because linking is most of the cost of building a test.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod buffers;
 mod collectives;

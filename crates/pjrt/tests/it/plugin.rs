@@ -1,4 +1,4 @@
-//! Loading plugins, and files that are none.
+//! Loading plugins, and files that are not plugins.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn the_same_file_is_the_same_plugin() {
 }
 
 #[test]
-fn the_plugin_tells_of_itself() {
+fn the_plugin_reports_its_attributes() {
     let attributes = plugin().attributes().unwrap();
     let version = attributes.get("stablehlo_current_version").unwrap();
     assert!(matches!(version, Value::IntList(version) if version.len() == 3), "{version}");
@@ -40,7 +40,7 @@ fn a_plugin_without_a_profiler_says_so() {
     says(&error, &["has no profiler", &plugin().path().display().to_string()]);
 }
 
-/// Without a TPU, libtpu's profiler is created, cannot be started, and says why.
+/// Without a TPU, libtpu's profiler can be created, but not started, and the error says why.
 #[test]
 fn libtpu_has_a_profiler() {
     let Some(plugin) = libtpu() else { return };
@@ -58,7 +58,7 @@ fn refused(path: &Path, parts: &[&str]) {
 }
 
 #[test]
-fn a_path_that_is_no_plugin_is_refused() {
+fn a_path_that_is_not_a_plugin_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let error = Plugin::load(folder.path().join("missing.so")).unwrap_err();
     assert!(error.is_not_found());
@@ -85,7 +85,7 @@ fn a_plugin_that_was_cut_off_is_refused() {
     refused(&cut, &["it is cut off: it has 1048576 bytes"]);
 }
 
-/// Without a section table only the program headers tell how long the file should be.
+/// Without a section table, only the program headers show how long the file should be.
 #[test]
 fn a_cut_off_file_without_sections_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn a_cut_off_file_without_sections_is_refused() {
     refused(&cut, &["it has no program headers"]);
 }
 
-/// Opening one would wait for somebody to write to it.
+/// Opening one would wait for a writer.
 #[test]
 fn a_named_pipe_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -113,14 +113,14 @@ fn a_named_pipe_is_refused_at_once() {
     refused(&pipe, &["it is not a regular file"]);
 }
 
-/// The dynamic loader says of such a file that it does not exist.
+/// For such a file, the dynamic loader reports that it does not exist.
 #[test]
 fn a_plugin_for_another_architecture_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
     let mut bytes = fs::read(shared_object(&folder, "plugin", &plugin_of("0"))).unwrap();
     let here = std::env::consts::ARCH;
-    // The class (32 or 64 bits), the order of bytes and the machine of the ELF header.
+    // The class (32 or 64 bits), the byte order and the machine of the ELF header.
     let others =
         [("aarch64", 2, 1, [183, 0]), ("x86_64", 2, 1, [62, 0]), ("s390x", 2, 2, [0, 22]), ("arm", 1, 1, [40, 0])];
     for (name, class, order, machine) in others.into_iter().filter(|(name, ..)| *name != here) {
@@ -134,13 +134,13 @@ fn a_plugin_for_another_architecture_is_refused() {
 }
 
 #[test]
-fn a_shared_object_that_is_no_plugin_is_refused() {
+fn a_shared_object_that_is_not_a_plugin_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
     let library = shared_object(&folder, "library", "int answer(void) { return 42; }");
-    refused(&library, &["it is a shared object but no PJRT plugin: it has no GetPjrtApi"]);
+    refused(&library, &["it is a shared object but not a PJRT plugin: it has no GetPjrtApi"]);
     let nothing = shared_object(&folder, "nothing", "void *GetPjrtApi(void) { return 0; }");
-    refused(&nothing, &["its GetPjrtApi gave nothing"]);
+    refused(&nothing, &["its GetPjrtApi returned null"]);
     let small = shared_object(&folder, "small", "long table[9] = {8}; void *GetPjrtApi(void) { return table; }");
     refused(&small, &["its table of functions has 8 bytes"]);
     let broken =
@@ -148,7 +148,7 @@ fn a_shared_object_that_is_no_plugin_is_refused() {
     refused(&broken, &["the dynamic loader says", "missing"]);
 }
 
-/// The source of a plugin with every function the one of this name.
+/// The source of a plugin whose functions are all the one with this name.
 fn plugin_of(function: &str) -> String {
     format!(
         "struct {{ long size; void *start; long version_size; void *version_start; int major, minor; void *f[138]; }}
@@ -156,7 +156,7 @@ fn plugin_of(function: &str) -> String {
     )
 }
 
-/// An exception must not run through Rust frames; it ends at the door, with a message.
+/// An exception must not unwind Rust frames; it ends the process at the call, with a message.
 #[test]
 fn a_plugin_that_throws_ends_the_process_with_a_message() {
     const NAME: &str = "plugin::a_plugin_that_throws_ends_the_process_with_a_message";
@@ -166,7 +166,7 @@ fn a_plugin_that_throws_ends_the_process_with_a_message() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // What C++ does for `throw`, without a C++ compiler.
+    // The C equivalent of C++'s `throw`, without a C++ compiler.
     let source = format!(
         "#include <unwind.h>
          static struct _Unwind_Exception exception;
@@ -222,13 +222,13 @@ fn another_version_and_a_missing_function_are_refused() {
     }
 }
 
-/// A cache folder with a copy of the plugin that is fetched on this machine, or nothing where the plugin is another.
+/// A cache folder with a copy of the downloaded plugin; `None` if this machine uses another plugin.
 fn cache_with_plugin(folder: &Path) -> Option<PathBuf> {
     let plugin = locate(Platform::Cpu, None).unwrap();
     let package = plugin.parent().unwrap();
     let fetched = fulmen_pjrt::fetch::cache_folder().is_ok_and(|cache| package.parent() == Some(&cache.join("pjrt")));
     if !fetched {
-        eprintln!("skipped: the plugin here is not the one that is fetched");
+        eprintln!("skipped: this machine does not use the downloaded plugin");
         return None;
     }
     let copy = folder.join("fulmen/pjrt").join(package.file_name().unwrap()).join(plugin.file_name().unwrap());
@@ -237,7 +237,7 @@ fn cache_with_plugin(folder: &Path) -> Option<PathBuf> {
     Some(copy)
 }
 
-/// Runs a test again in a process that has its plugin from this cache folder and may not fetch another.
+/// Runs a test again in a process whose plugin comes from this cache folder, and that may not download another.
 fn with_cache(name: &str, cache: &Path, variables: &[(&str, &str)]) -> std::process::Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]).envs([("FULMEN_TEST_CHILD", "1"), ("FULMEN_OFFLINE", "1")]);
@@ -256,20 +256,20 @@ fn damage(plugin: &Path) {
     let number = |at: usize, size: usize| {
         bytes[at..at + size].iter().rev().fold(0_usize, |value, &byte| value << 8 | usize::from(byte))
     };
-    // The first of the program headers that are loaded (1) and executable (flag 1).
+    // The first program header of type load (1) that is executable (flag 1).
     let (start, each, count) = (number(32, 8), number(54, 2), number(56, 2));
     let header = (0..count).map(|i| start + i * each).find(|&at| number(at, 4) == 1 && number(at + 4, 4) & 1 == 1);
     let header = header.unwrap();
     let (offset, size) = (number(header + 8, 8), number(header + 32, 8));
-    // `hlt` on x86, which only the kernel may; elsewhere, an illegal instruction.
+    // `hlt` on x86, which only the kernel may execute; elsewhere, an illegal instruction.
     bytes[offset..offset + size].fill(if cfg!(target_arch = "x86_64") { 0xf4 } else { 0 });
     fs::write(plugin, bytes).unwrap();
 }
 
-/// A damaged file ends the process at its first start, which cannot be prevented, but the next start knows.
+/// A damaged file ends the process at its first start, which cannot be prevented. The next start detects it.
 #[test]
-fn a_damaged_plugin_is_found_out_after_it_ended_a_process() {
-    const NAME: &str = "plugin::a_damaged_plugin_is_found_out_after_it_ended_a_process";
+fn a_damaged_plugin_is_detected_after_it_ended_a_process() {
+    const NAME: &str = "plugin::a_damaged_plugin_is_detected_after_it_ended_a_process";
     if is_child() {
         match Plugin::load(locate(Platform::Cpu, None).unwrap()) {
             Ok(_) => println!("it was loaded"),
@@ -295,10 +295,10 @@ fn a_damaged_plugin_is_found_out_after_it_ended_a_process() {
     assert_eq!(marks(&plugin), 0, "what crashed left a mark, which the good start removed, as its own");
 }
 
-/// What the dynamic loader refuses is damaged, too: one byte of a name that it looks up.
+/// A file that the dynamic loader rejects is damaged too: one byte of a name that it looks up.
 #[test]
-fn a_damaged_plugin_that_cannot_be_loaded_is_found_out_at_once() {
-    const NAME: &str = "plugin::a_damaged_plugin_that_cannot_be_loaded_is_found_out_at_once";
+fn a_damaged_plugin_that_cannot_be_loaded_is_detected_at_once() {
+    const NAME: &str = "plugin::a_damaged_plugin_that_cannot_be_loaded_is_detected_at_once";
     if is_child() {
         let error = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap_err();
         assert!(error.is_corrupt(), "{error:?}");
@@ -315,7 +315,7 @@ fn a_damaged_plugin_that_cannot_be_loaded_is_found_out_at_once() {
     assert!(child.status.success(), "{child:?}");
 }
 
-/// A user who kills a program that has just begun is told nothing, and the next start removes the mark.
+/// If a user kills a program that has just started, nothing is reported, and the next start removes the mark.
 #[test]
 fn a_killed_process_costs_no_more_than_a_verification() {
     const NAME: &str = "plugin::a_killed_process_costs_no_more_than_a_verification";
@@ -347,7 +347,7 @@ fn options_that_would_end_the_process_are_refused() {
     check("cpu_device_count", "eight".into(), "the option cpu_device_count must be an integer, not a string (eight)");
     check("cpu_device_count", 0.into(), "cpu_device_count must be from 1 to 1024, not 0");
     check("asynchronous", 1.into(), "the option asynchronous must be a bool");
-    // Older plugins pass over what they do not know.
+    // Older plugins ignore unknown options.
     if plugin().api_version().minor >= 115 {
         check("no_such_option", true.into(), "no_such_option");
     }
@@ -362,7 +362,7 @@ fn xla_flags_are_refused() {
         says(&error, &[&format!("XLA_FLAGS is set (to {flags})"), "unset it", "CompileOptions::override_flag"]);
         return;
     }
-    // An unknown flag, the name of a file that is not there, and another such name.
+    // An unknown flag, the name of a missing file, and a blank name.
     for flags in ["--xla_no_such_flag=1", "xla_flag", " "] {
         in_child("plugin::xla_flags_are_refused", &[("XLA_FLAGS", flags)]);
     }
@@ -382,14 +382,14 @@ fn empty_xla_flags_do_no_harm() {
 }
 
 #[test]
-fn variables_that_are_set_are_left_alone_and_others_are_set() {
+fn only_unset_variables_are_set() {
     if is_child() {
         plugin();
         assert_eq!(std::env::var("TPU_LOG_DIR").unwrap(), "/mine");
         assert_eq!(std::env::var("TF_CPP_MIN_LOG_LEVEL").unwrap(), "3");
         return;
     }
-    in_child("plugin::variables_that_are_set_are_left_alone_and_others_are_set", &[("TPU_LOG_DIR", "/mine")]);
+    in_child("plugin::only_unset_variables_are_set", &[("TPU_LOG_DIR", "/mine")]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Stored executables: loaded without compiling, refused when damaged or of another origin.
+//! Stored executables: loaded without compiling, and rejected if they are damaged or have another origin.
 
 use crate::common::*;
 use fulmen_pjrt::CompileOptions;
@@ -7,7 +7,7 @@ use fulmen_pjrt::CompileOptions;
 fn a_stored_program_runs_again() {
     let one = client(1);
     let stored = compile(&one, &increment("{tf.aliasing_output = 0 : i32}")).serialize().unwrap();
-    // In another client, after the first has gone.
+    // In another client, after the first has been dropped.
     drop(one);
     let client = client(1);
     let program = client.load(&stored).unwrap();
@@ -15,7 +15,7 @@ fn a_stored_program_runs_again() {
     let x = put(&client, &[1.0; 4], 0);
     assert_eq!(get(&run(&program, vec![(&x).into()]).outputs[0][0]), [2.0; 4]);
     assert_eq!(get(&run(&program, vec![x.into()]).outputs[0][0]), [2.0; 4]);
-    // What was loaded can be stored again.
+    // A loaded program can be stored again.
     client.load(&program.serialize().unwrap()).unwrap();
 }
 
@@ -31,7 +31,7 @@ fn a_stored_program_over_devices_runs_again() {
 
     let error = crate::common::client(1).load(&stored).unwrap_err();
     assert!(error.is_usage());
-    says(&error, &["the stored executable runs on 2 devices, and this client has 1"]);
+    says(&error, &["the stored executable needs 2 devices, but this client has 1"]);
 }
 
 /// The plugin itself would run most of these bytes, or crash on them.
@@ -56,7 +56,7 @@ fn damaged_bytes_never_reach_the_plugin() {
     }
 }
 
-/// The plugin's file is copied, with a byte more at its end, so that it is another file of the same content.
+/// A copy of the plugin's file with one more byte at its end, which is another file with the same code.
 #[test]
 fn bytes_of_another_plugin_file_are_refused() {
     let stored = compile(&client(1), &increment("")).serialize().unwrap();
@@ -70,5 +70,5 @@ fn bytes_of_another_plugin_file_are_refused() {
     let client = other.create_client(&[("cpu_device_count", 1.into())]).unwrap();
     let error = client.load(&stored).unwrap_err();
     assert!(error.is_corrupt());
-    says(&error, &["was written by another plugin file than", "copy.so"]);
+    says(&error, &["was written by a plugin file other than", "copy.so"]);
 }

@@ -1,4 +1,4 @@
-//! Topologies and compiling ahead of time.
+//! Topologies and ahead-of-time compilation.
 
 use crate::common::*;
 use fulmen_pjrt::CompileOptions;
@@ -33,7 +33,7 @@ fn the_cpu_plugin_compiles_for_its_own_topology() {
             assert_eq!(program.signature().to_string(), "(f32[4]) -> (f32[4])");
             assert_eq!(program.memory_analysis().unwrap().argument_bytes, 16);
         }
-        // Older plugins have no compiler for it.
+        // Older plugins have no compiler for topologies.
         Err(error) => assert!(error.is_not_found() && client.plugin().api_version().minor < 115, "{error:?}"),
     }
     let error = client.plugin().compile(&topology, &increment(""), &CompileOptions::new().replicas(2)).unwrap_err();
@@ -60,14 +60,14 @@ fn libtpu_compiles_without_a_tpu() {
 }
 
 #[test]
-fn libtpu_describes_devices_that_are_elsewhere() {
+fn libtpu_describes_devices_that_are_not_present() {
     let Some(plugin) = libtpu() else { return };
     let topology = plugin.topology("v5e:2x4").unwrap();
     let last = &topology.devices()[7];
     assert_eq!((last.id(), last.process_index(), last.kind()), (7, 1, "TPU v5 lite"));
     assert_eq!((last.coordinates(), last.core_on_chip(), last.num_cores()), (Some(vec![1, 3, 0]), Some(0), Some(1)));
     assert_eq!(last.memory_bytes(), Some(16_909_332_480));
-    // Of this generation each core is a device.
+    // In this generation, each core is a device.
     let older = plugin.topology("v3:2x2").unwrap();
     let cores = older.devices().iter().map(|device| device.core_on_chip().unwrap()).collect::<Vec<_>>();
     assert_eq!(cores, [0, 1, 0, 1, 0, 1, 0, 1]);
@@ -98,7 +98,7 @@ fn libtpu_splits_a_program_by_its_shardings() {
       }";
     let program = plugin.compile(&topology, mlir, &CompileOptions::new().partitions(8)).unwrap();
     assert_eq!((program.num_replicas(), program.num_partitions()), (1, 8));
-    // Shapes are those of one device's part.
+    // The shapes are those of one device's part.
     let signature = program.signature().to_string();
     assert_eq!(signature, "(f32[32,512], f32[512,128] donated) -> (f32[32,128], f32[512,128])");
     let memory = program.memory_analysis().unwrap();
@@ -107,16 +107,16 @@ fn libtpu_splits_a_program_by_its_shardings() {
     // Two products of 2 * 32 * 512 * 128 on each device.
     let flops = program.cost_analysis().unwrap().flops().unwrap();
     assert!((8.0e6..12.0e6).contains(&flops), "{flops}");
-    // On part of the topology, too.
+    // Also on a part of the topology.
     let half = mlir.replace("\"data\"=8", "\"data\"=4");
     let half = plugin.compile(&topology, &half, &CompileOptions::new().partitions(4)).unwrap();
     assert!(half.signature().to_string().starts_with("(f32[64,512], "));
-    // A mesh of another size than the options is an error.
+    // A mesh whose size differs from the options is an error.
     assert!(plugin.compile(&topology, mlir, &CompileOptions::new().partitions(4)).unwrap_err().is_from_plugin());
 }
 
 #[test]
-fn what_would_end_libtpu_is_refused() {
+fn programs_that_would_end_libtpu_are_refused() {
     let Some(plugin) = libtpu() else { return };
     let topology = plugin.topology("v5e:2x4").unwrap();
     let check = |mlir: &str, options: CompileOptions, part: &str| {

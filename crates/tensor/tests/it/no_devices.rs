@@ -49,9 +49,9 @@ fn without_a_plugin_all_that_was_looked_at_is_told() {
         &text,
         &[
             "looking for a PJRT plugin for `tpu`: No TPU devices were found. Looked at:\n",
-            "\n  /dev/accel*: not there\n",
+            "\n  /dev/accel*: not found\n",
             "\n  there is no PJRT plugin at /no/such/libtpu.so, the path named by the environment variable",
-            "\n  the environment variable XRT_TPU_CONFIG is set, and is obsolete",
+            "\n  the environment variable XRT_TPU_CONFIG is set but obsolete",
         ],
     );
     assert_eq!(text.matches("/no/such/libtpu.so").count(), 1, "it is said once: {text}");
@@ -70,7 +70,7 @@ fn with_a_plugin_but_no_tpu_its_own_words_come_last() {
         &[
             "starting the device runtime: No TPU devices were found. Looked at:\n",
             &format!("\n  the plugin {path}: speaks PJRT API 0."),
-            "\n  and then: opening the devices of",
+            "\n  then: opening the devices of",
         ],
     );
 }

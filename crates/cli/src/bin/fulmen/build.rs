@@ -135,15 +135,15 @@ fn build(mut command: Command) -> Result<Vec<PathBuf>> {
 /// Rejects a program that needs a newer glibc than the machine has.
 fn check(program: &Path, machine: Machine) -> Result<()> {
     let path = program.display();
-    let there = machine.glibc();
+    let available = machine.glibc();
     let needs = glibc_of(program).map_err(|e| Error::new(e.to_string()))?;
     match needs {
-        Some((needed, symbol)) if Some(needed) > Glibc::parse(there) => Err(Error::new(format!(
-            "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {there}; it links a library that was \
+        Some((needed, symbol)) if Some(needed) > Glibc::parse(available) => Err(Error::new(format!(
+            "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {available}; it links a library that was \
              built for this machine: build that library from source"
         ))),
         Some((needed, symbol)) => {
-            say!("{path}: needs glibc {needed} ({symbol}); TPU VMs have {there} or newer");
+            say!("{path}: needs glibc {needed} ({symbol}); TPU VMs have {available} or newer");
             Ok(())
         }
         None => {

@@ -118,9 +118,10 @@ impl Warm {
             return Ok(());
         }
         let reporter = Arc::new(Reporter::new());
-        let teller = Mutex::new(EventPrinter { reporter: Arc::clone(&reporter), done: 0, waiting: false });
-        let cached =
-            builder.on_event(move |event| teller.lock().unwrap_or_else(PoisonError::into_inner).tell(event)).open()?;
+        let printer = Mutex::new(EventPrinter { reporter: Arc::clone(&reporter), done: 0, waiting: false });
+        let cached = builder
+            .on_event(move |event| printer.lock().unwrap_or_else(PoisonError::into_inner).print(event))
+            .open()?;
         drop(reporter);
         say!("{} samples in {}", cached.len(), cached.path().display());
         for message in cached.bad_samples().take(20) {
@@ -138,7 +139,7 @@ struct EventPrinter {
     waiting: bool,
 }
 impl EventPrinter {
-    fn tell(&mut self, event: CacheEvent) {
+    fn print(&mut self, event: CacheEvent) {
         match event {
             CacheEvent::Differs { differences } => {
                 self.reporter.note("there is a cache of something else; a new one is made next to it:");

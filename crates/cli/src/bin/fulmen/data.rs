@@ -200,7 +200,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
                 }
             };
             drop(reporter);
-            tell(&manifest);
+            print_manifest(&manifest);
             Ok(())
         }
         Command::Presize(arguments) => crate::presize::run(arguments),
@@ -208,7 +208,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
     }
 }
 
-fn tell(manifest: &Manifest) {
+fn print_manifest(manifest: &Manifest) {
     for split in &manifest.splits {
         let tokens = split.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
         say!(
@@ -223,8 +223,8 @@ fn tell(manifest: &Manifest) {
         say!("{} classes", manifest.classes.len());
     }
     for warning in manifest.warnings.iter().take(20) {
-        let of = if warning.sample.is_empty() { String::new() } else { format!("{}: ", warning.sample) };
-        say!("warning: {of}{}", warning.what);
+        let prefix = if warning.sample.is_empty() { String::new() } else { format!("{}: ", warning.sample) };
+        say!("warning: {prefix}{}", warning.what);
     }
     if manifest.warnings.len() > 20 {
         say!("{} more warnings are in manifest.json", manifest.warnings.len() - 20);

@@ -27,9 +27,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         machine = machine.bucket(bucket);
     }
     let report = machine.examine();
-    match arguments.json {
-        true => say!("{}", serde_json::to_string(&report).map_err(Error::new)?),
-        false => say!("{report}"),
+    if arguments.json {
+        say!("{}", serde_json::to_string(&report).map_err(Error::new)?);
+    } else {
+        say!("{report}");
     }
     match report.count(Severity::Error) {
         0 => Ok(()),

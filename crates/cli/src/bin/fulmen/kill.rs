@@ -69,14 +69,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if *json {
         say!("{}", report_json(&plan, &report));
     } else {
-        tell(&report);
+        print_report(&report);
     }
     let gone = |outcome: &Outcome| matches!(outcome, Outcome::Ended | Outcome::Killed | Outcome::Gone);
     let ended = report.outcomes.iter().all(|(_, outcome)| gone(outcome)) && plan.spared.is_empty();
-    match ended && (report.is_free() || !pids.is_empty()) {
-        true => Ok(()),
-        false => Err(Error::new("the TPU is not free")),
-    }
+    if ended && (report.is_free() || !pids.is_empty()) { Ok(()) } else { Err(Error::new("the TPU is not free")) }
 }
 
 fn show(plan: &Plan) {
@@ -108,7 +105,7 @@ fn confirmed(json: bool) -> Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn words(outcome: &Outcome) -> String {
+fn describe(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Ended => "ended".to_owned(),
         Outcome::Killed => "did not end in time, and was killed".to_owned(),
@@ -118,18 +115,19 @@ fn words(outcome: &Outcome) -> String {
     }
 }
 
-fn tell(report: &Report) {
+fn print_report(report: &Report) {
     for (process, outcome) in &report.outcomes {
-        say!("process {} {}", process.pid, words(outcome));
+        say!("process {} {}", process.pid, describe(outcome));
     }
     match &report.lock {
         Some((lock, Ok(()))) => say!("{} was removed", lock.path.display()),
         Some((_, Err(why))) => say!("{why}"),
         None => {}
     }
-    match report.is_free() {
-        true if report.left.unseen == 0 => say!("The TPU is free."),
-        _ => footer(&report.left),
+    if report.is_free() && report.left.unseen == 0 {
+        say!("The TPU is free.");
+    } else {
+        footer(&report.left);
     }
 }
 
@@ -149,7 +147,7 @@ fn plan_json(plan: &Plan) -> Value {
 fn report_json(plan: &Plan, report: &Report) -> Value {
     let ended = report.outcomes.iter().map(|(process, outcome)| {
         let mut process = process_json(process);
-        process["outcome"] = json!(words(outcome));
+        process["outcome"] = json!(describe(outcome));
         process
     });
     let mut object = plan_json(plan);

@@ -66,7 +66,7 @@ fn check_name(name: &str) -> Result<()> {
     if !name.starts_with(|letter: char| letter.is_ascii_lowercase()) || !name.chars().all(is_allowed) {
         return refuse("expected lower-case letters, digits, `-` and `_`, starting with a letter");
     }
-    const TAKEN: [&str; 12] = [
+    const RESERVED: [&str; 12] = [
         "core",
         "alloc",
         "std",
@@ -85,7 +85,7 @@ fn check_name(name: &str) -> Result<()> {
                             final fn for gen if impl in let loop macro match mod move mut override priv pub ref \
                             return self static struct super trait true try type typeof unsafe unsized use virtual \
                             where while yield";
-    if TAKEN.contains(&name) || KEYWORDS.split_whitespace().any(|keyword| keyword == name) {
+    if RESERVED.contains(&name) || KEYWORDS.split_whitespace().any(|keyword| keyword == name) {
         return refuse("Rust, Cargo or a crate that it uses has that name");
     }
     Ok(())

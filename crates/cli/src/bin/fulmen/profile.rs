@@ -45,9 +45,9 @@ pub(crate) struct Arguments {
 /// The longest time that a training records.
 const LONGEST: Duration = Duration::from_secs(3600);
 /// A training checks for requests twice a second.
-const TAKEN_WITHIN: Duration = Duration::from_secs(20);
+const ACCEPT_TIME: Duration = Duration::from_secs(20);
 /// The time to write the trace.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(300);
+const WRITE_TIME: Duration = Duration::from_secs(300);
 
 /// A number of seconds, such as `0.5s` or `2`.
 fn duration(text: &str) -> std::result::Result<Duration, String> {
@@ -67,11 +67,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let id = format!("{}-{}", since_1970.as_millis(), std::process::id());
     ask(&run, &json!({ "id": id, "steps": steps, "seconds": time.as_secs_f64() }))?;
     let folder = run.join("plugins/profile").join(&id);
-    let answer = read_answer(&folder, time + WRITTEN_WITHIN)?;
+    let answer = read_answer(&folder, time + WRITE_TIME)?;
     if let Some(error) = answer["error"].as_str() {
         return Err(Error::new(format!("the training could not write a trace into {}: {error}", folder.display())));
     }
-    tell(&run, &folder, answer, arguments.json);
+    print_answer(&run, &folder, answer, arguments.json);
     Ok(())
 }
 
@@ -100,7 +100,7 @@ fn ask(run: &Path, request: &Value) -> Result<()> {
     }
     fulmen_durable::write_unsynced(&path, Some(text.len() as u64), |file| file.write_all(text.as_bytes()))
         .map_err(|e| Error::io(&path, "cannot write the request", e))?;
-    if wait_until(TAKEN_WITHIN, || !path.exists()) {
+    if wait_until(ACCEPT_TIME, || !path.exists()) {
         return Ok(());
     }
     // The training may have just taken the request.
@@ -133,7 +133,7 @@ fn wait_until(within: Duration, mut is_there: impl FnMut() -> bool) -> bool {
     true
 }
 
-fn tell(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
+fn print_answer(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
     let files: Vec<String> = answer["files"]
         .as_array()
         .into_iter()
@@ -148,9 +148,10 @@ fn tell(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
     }
     say!("{} steps in {:.1} s", answer["steps"], answer["seconds"].as_f64().unwrap_or_default());
     for file in &files {
-        match file.ends_with(".pb") {
-            false => say!("{file}: open it in ui.perfetto.dev"),
-            true => say!("{file}: tensorboard --logdir {} shows it with the package xprof", run.display()),
+        if file.ends_with(".pb") {
+            say!("{file}: tensorboard --logdir {} shows it with the package xprof", run.display());
+        } else {
+            say!("{file}: open it in ui.perfetto.dev");
         }
     }
     if let Some(lost) = answer["lost_events"].as_u64().filter(|lost| *lost > 0) {

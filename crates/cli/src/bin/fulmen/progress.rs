@@ -23,12 +23,12 @@ struct Now {
     work: String,
     bar: ProgressBar,
     /// When the last line was written.
-    told: Instant,
+    last_line: Instant,
 }
 
 impl Reporter {
     pub(crate) fn new() -> Reporter {
-        let now = Now { work: String::new(), bar: ProgressBar::hidden(), told: Instant::now() };
+        let now = Now { work: String::new(), bar: ProgressBar::hidden(), last_line: Instant::now() };
         Reporter { terminal: stderr().is_terminal(), now: Mutex::new(now) }
     }
 
@@ -42,7 +42,7 @@ impl Progress for Reporter {
         let mut now = self.now();
         now.bar.finish_and_clear();
         now.work = work.to_owned();
-        now.told = Instant::now();
+        now.last_line = Instant::now();
         // A hidden bar also counts and measures.
         now.bar = if self.terminal {
             ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr())
@@ -65,8 +65,8 @@ impl Progress for Reporter {
     fn advance(&self, by: u64) {
         let mut now = self.now();
         now.bar.inc(by);
-        if !self.terminal && now.told.elapsed() >= EVERY {
-            now.told = Instant::now();
+        if !self.terminal && now.last_line.elapsed() >= EVERY {
+            now.last_line = Instant::now();
             let (done, total) = (now.bar.position(), now.bar.length().unwrap_or(0));
             let left = now.bar.eta().as_secs();
             say(&format!("{}: {:.1} of {:.1} GB, {left} s left", now.work, done as f64 / 1e9, total as f64 / 1e9));

@@ -65,17 +65,19 @@ pub(crate) fn run(command: Command) -> Result<()> {
     match command {
         Command::Ls(Folders { folders, json }) => {
             let runs = read_all(&folders)?;
-            match json {
-                true => say!("{}", runs.iter().map(Run::as_json).collect::<Value>()),
-                false => list(&runs),
+            if json {
+                say!("{}", runs.iter().map(Run::as_json).collect::<Value>());
+            } else {
+                list(&runs);
             }
         }
         Command::Show { run, json } => {
             let run = Run::read(&run)?
                 .ok_or_else(|| Error::usage(format!("{} is not the folder of a run", run.display())))?;
-            match json {
-                true => say!("{}", run.as_json()),
-                false => show(&run),
+            if json {
+                say!("{}", run.as_json());
+            } else {
+                show(&run);
             }
         }
         Command::Compare(Folders { folders, json }) => {
@@ -246,7 +248,7 @@ impl Run {
 /// Whether larger values of this metric are better: those that count correct results. Other metrics are losses and
 /// errors.
 fn larger_is_better(name: &str) -> bool {
-    const LARGER: [&str; 14] = [
+    const LARGER_IS_BETTER: [&str; 14] = [
         "acc",
         "auc",
         "auroc",
@@ -264,7 +266,8 @@ fn larger_is_better(name: &str) -> bool {
     ];
     let name = name.to_lowercase();
     let mut words = name.split(['_', '/', '-', ' ', '.']);
-    words.any(|word| LARGER.contains(&word) || word == "accuracy" || word == "mfu") || name.contains("per_second")
+    words.any(|word| LARGER_IS_BETTER.contains(&word) || word == "accuracy" || word == "mfu")
+        || name.contains("per_second")
 }
 
 fn read_json(path: &Path) -> Result<Value> {
@@ -337,15 +340,15 @@ fn of_validation(runs: &[Run]) -> Vec<String> {
             names.push(name.clone());
         }
     }
-    let of = |part: &str| {
+    let containing = |part: &str| {
         names.iter().filter(|name| name.contains(part) && !name.contains('/')).cloned().collect::<Vec<_>>()
     };
-    let mut found = of("val");
-    if found.is_empty() {
-        found = of("loss");
+    let mut metrics = containing("val");
+    if metrics.is_empty() {
+        metrics = containing("loss");
     }
-    found.truncate(3);
-    found
+    metrics.truncate(3);
+    metrics
 }
 
 fn best(run: &Run, name: &str) -> String {

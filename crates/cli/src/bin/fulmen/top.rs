@@ -48,22 +48,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let client = MetricsClient::new(&arguments.address).map_err(|error| Error::usage(error.to_string()))?;
     let training = arguments.run.as_deref().map(RunMetricsClient::new).transpose();
     let training = training.map_err(|error| Error::usage(error.to_string()))?;
-    let looks = look(client, training, level, arguments.interval, arguments.count.unwrap_or(u64::MAX));
+    let snapshots = take_snapshots(client, training, level, arguments.interval, arguments.count.unwrap_or(u64::MAX));
     if !arguments.json && stdout().is_terminal() {
         let screen = Screen::new(format!("{}, every {} s", arguments.address, arguments.interval.as_secs_f64()), level);
-        let shown = show(screen, &looks);
+        let shown = show(screen, &snapshots);
         ratatui::restore();
         return shown.map_err(|error| Error::new(format!("the terminal: {error}")));
     }
     let mut last = None;
-    for look in looks {
-        match arguments.json {
-            true => say!("{}", look_json(&look)),
-            false => look.lines().iter().for_each(|line| say!("{line}")),
+    for snapshot in snapshots {
+        if arguments.json {
+            say!("{}", snapshot_json(&snapshot));
+        } else {
+            snapshot.lines().iter().for_each(|line| say!("{line}"));
         }
-        last = Some(look);
+        last = Some(snapshot);
     }
-    match last.map(|look| (look.metrics, look.run)) {
+    match last.map(|snapshot| (snapshot.metrics, snapshot.run)) {
         // Each of the two is useful alone.
         Some((Err(error), None) | (Err(_), Some(Err(error)))) => Err(Error::new(error)),
         _ => Ok(()),
@@ -71,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Takes snapshots in a separate thread, so that a slow response does not block the keyboard.
-fn look(
+fn take_snapshots(
     client: MetricsClient,
     mut training: Option<RunMetricsClient>,
     level: Level,
@@ -97,7 +98,7 @@ fn look(
 }
 
 /// Until q is pressed, or there are no more snapshots.
-fn show(mut screen: Screen, looks: &Receiver<Snapshot>) -> std::io::Result<()> {
+fn show(mut screen: Screen, snapshots: &Receiver<Snapshot>) -> std::io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
@@ -110,15 +111,15 @@ fn show(mut screen: Screen, looks: &Receiver<Snapshot>) -> std::io::Result<()> {
                 }
             }
         }
-        match looks.recv_timeout(Duration::from_millis(80).saturating_sub(drawn.elapsed())) {
-            Ok(look) => screen.update(look),
+        match snapshots.recv_timeout(Duration::from_millis(80).saturating_sub(drawn.elapsed())) {
+            Ok(snapshot) => screen.update(snapshot),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
 }
 
-fn look_json(look: &Snapshot) -> Value {
+fn snapshot_json(snapshot: &Snapshot) -> Value {
     let device = |it: &DeviceMetrics| {
         json!({
             "id": it.id,
@@ -141,11 +142,11 @@ fn look_json(look: &Snapshot) -> Value {
         })
     };
     json!({
-        "devices": look.metrics.iter().flatten().map(device).collect::<Vec<_>>(),
-        "error": look.metrics.as_ref().err(),
-        "run": look.run.as_ref().and_then(|it| it.as_ref().ok()).map(run),
-        "run_error": look.run.as_ref().and_then(|it| it.as_ref().err()),
-        "processes": look.processes.iter().map(watched_json).collect::<Vec<_>>(),
-        "unseen": look.unseen,
+        "devices": snapshot.metrics.iter().flatten().map(device).collect::<Vec<_>>(),
+        "error": snapshot.metrics.as_ref().err(),
+        "run": snapshot.run.as_ref().and_then(|it| it.as_ref().ok()).map(run),
+        "run_error": snapshot.run.as_ref().and_then(|it| it.as_ref().err()),
+        "processes": snapshot.processes.iter().map(watched_json).collect::<Vec<_>>(),
+        "unseen": snapshot.unseen,
     })
 }

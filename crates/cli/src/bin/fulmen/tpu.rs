@@ -79,9 +79,10 @@ fn dry_run(run: &Run) -> Result<u8> {
     if run.delete_after {
         lines.push(format!("fulmen tpu delete {name} --zone {}", place.zone));
     }
-    match run.output.json {
-        true => say!("{}", serde_json::json!({ "commands": lines })),
-        false => lines.iter().for_each(|line| say!("{line}")),
+    if run.output.json {
+        say!("{}", serde_json::json!({ "commands": lines }));
+    } else {
+        lines.iter().for_each(|line| say!("{line}"));
     }
     Ok(0)
 }

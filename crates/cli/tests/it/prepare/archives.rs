@@ -44,9 +44,9 @@ impl ImageNet {
         let inner: Vec<(String, Vec<u8>)> = [2, 1, 0]
             .into_iter()
             .map(|class| {
-                let of = train.iter().filter(|(_, image)| image.0 == class);
+                let members = train.iter().filter(|(_, image)| image.0 == class);
                 let files: Vec<(String, Vec<u8>)> =
-                    of.map(|(name, image)| (format!("{name}.JPEG"), image.1.clone())).collect();
+                    members.map(|(name, image)| (format!("{name}.JPEG"), image.1.clone())).collect();
                 (format!("{}.tar", CLASSES[class].0), tar_of(&files))
             })
             .collect();
@@ -85,7 +85,7 @@ pub(crate) fn expected(folder: &Path, names: &[&str], samples: [(&str, usize); 2
 
 /// Bytes that start and end like a JPEG, with another length and content for each number.
 pub(crate) fn jpeg(number: usize) -> Vec<u8> {
-    let inside = (0..number * 37 % 1500).map(|at| ((at * 31 + number) % 251) as u8);
+    let inside = (0..number * 37 % 1500).map(|position| ((position * 31 + number) % 251) as u8);
     [0xff, 0xd8, 0xff, 0xe0].into_iter().chain(inside).chain([0xff, 0xd9]).collect()
 }
 

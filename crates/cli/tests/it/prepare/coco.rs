@@ -9,7 +9,7 @@ use crate::prepare::archives::{self, entries};
 use crate::prepare::{coco_archives as coco, options};
 
 #[test]
-fn every_image_of_coco_is_in_one_shard_with_what_is_in_it() {
+fn every_image_of_coco_is_in_one_shard_with_its_annotations() {
     let folder = tempfile::tempdir().unwrap();
     let expected = coco::write_coco(folder.path(), 20, 6);
     let output = folder.path().join("shards");
@@ -20,28 +20,30 @@ fn every_image_of_coco_is_in_one_shard_with_what_is_in_it() {
     assert_eq!(manifest.splits.iter().map(|split| split.samples).collect::<Vec<_>>(), [20, 6]);
     assert!(manifest.warnings.is_empty());
 
-    let mut found = BTreeMap::new();
+    let mut annotations = BTreeMap::new();
     for shard in manifest.splits.iter().flat_map(|split| &split.shards) {
         for pair in entries(&output.join(&shard.name)).chunks(2) {
             let key = pair[0].0.strip_suffix(".jpg").unwrap();
             assert_eq!(pair[1].0, format!("{key}.json"));
             let image: usize = key.parse().unwrap();
             assert_eq!(pair[0].1, archives::jpeg(image));
-            found.insert(image, String::from_utf8(pair[1].1.clone()).unwrap());
+            annotations.insert(image, String::from_utf8(pair[1].1.clone()).unwrap());
         }
     }
-    let wanted: Vec<usize> =
-        (0..20).map(|at| coco::number("train", at)).chain((0..6).map(|at| coco::number("val", at))).collect();
-    assert_eq!(found.len(), 26);
-    assert!(wanted.iter().all(|image| found.contains_key(image)));
+    let expected_numbers: Vec<usize> = (0..20)
+        .map(|index| coco::number("train", index))
+        .chain((0..6).map(|index| coco::number("val", index)))
+        .collect();
+    assert_eq!(annotations.len(), 26);
+    assert!(expected_numbers.iter().all(|image| annotations.contains_key(image)));
     // Numbers are copied unchanged, and unneeded fields are removed.
     expect_test::expect![[r#"{"image_id":9,"file_name":"000000000009.jpg","width":640,"height":427,"annotations":[{"id":909,"label":0,"category_id":1,"bbox":[0,34,639,388],"area":220834,"iscrowd":1,"segmentation":{"counts": [179,27,392],"size": [426,640]}},{"id":1858,"label":2,"category_id":90,"bbox":[473.07,395.93,38.65,28.67],"area":702.1057499999998,"iscrowd":0,"segmentation":[[510.66,423.01,511.72,420.03]]}],"captions":["image 9, \"text\" 0","image 9, \"text\" 1"]}"#]]
-    .assert_eq(&found[&9]);
-    assert!(found[&coco::number("train", 2)].contains(r#""annotations":[],"captions":["#));
+    .assert_eq(&annotations[&9]);
+    assert!(annotations[&coco::number("train", 2)].contains(r#""annotations":[],"captions":["#));
 }
 
 #[test]
-fn archives_of_coco_that_do_not_fit_together_are_named_with_the_entry() {
+fn mismatched_coco_archives_are_errors_with_the_entry() {
     let folder = tempfile::tempdir().unwrap();
     let expected = coco::write_coco(folder.path(), 4, 3);
     let output = folder.path().join("shards");

@@ -11,13 +11,13 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 use crate::prepare::archives::{expected, jpeg};
 
 /// Numbers of images, with gaps as in the official archives.
-pub(crate) fn number(split: &str, at: usize) -> usize {
-    if split == "train" { 9 + 16 * at } else { 139 + 146 * at }
+pub(crate) fn number(split: &str, index: usize) -> usize {
+    if split == "train" { 9 + 16 * index } else { 139 + 146 * index }
 }
 
 /// The annotations of an image's objects as COCO writes them; every third image has none.
-fn instances(image: usize, at: usize) -> Vec<String> {
-    if at % 3 == 2 {
+fn instances(image: usize, index: usize) -> Vec<String> {
+    if index % 3 == 2 {
         return Vec::new();
     }
     let polygons = format!(
@@ -34,21 +34,21 @@ fn instances(image: usize, at: usize) -> Vec<String> {
 fn annotation_files(split: &str, count: usize) -> [(String, Vec<u8>); 2] {
     let images: Vec<String> = (0..count)
         .rev()
-        .map(|at| {
-            let image = number(split, at);
+        .map(|index| {
+            let image = number(split, index);
             format!(
                 r#"{{"license": 3,"file_name": "{image:012}.jpg","coco_url": "x","height": 427,"width": 640,"id": {image}}}"#
             )
         })
         .collect();
-    let things: Vec<String> = (0..count).flat_map(|at| instances(number(split, at), at)).collect();
+    let things: Vec<String> = (0..count).flat_map(|index| instances(number(split, index), index)).collect();
     let captions: Vec<String> = (0..count)
-        .flat_map(|at| {
-            let image = number(split, at);
-            (0..2).map(move |which| {
+        .flat_map(|index| {
+            let image = number(split, index);
+            (0..2).map(move |number_of_caption| {
                 format!(
-                    r#"{{"image_id": {image},"id": {},"caption": "image {image}, \"text\" {which}"}}"#,
-                    7 * image + which
+                    r#"{{"image_id": {image},"id": {},"caption": "image {image}, \"text\" {number_of_caption}"}}"#,
+                    7 * image + number_of_caption
                 )
             })
         })
@@ -84,8 +84,8 @@ pub(crate) fn zip_of(files: &[(String, Vec<u8>)], method: CompressionMethod) -> 
 /// Writes the three archives; returns their checksums and counts.
 pub(crate) fn write_coco(folder: &Path, train: usize, val: usize) -> Expected {
     for (split, count) in [("train", train), ("val", val)] {
-        let image = |at: usize| {
-            let image = number(split, at);
+        let image = |index: usize| {
+            let image = number(split, index);
             (format!("{split}2017/{image:012}.jpg"), jpeg(image))
         };
         let images: Vec<_> = (0..count).map(image).collect();

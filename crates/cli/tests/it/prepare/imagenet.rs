@@ -23,8 +23,8 @@ fn every_image_of_imagenet_is_in_one_shard_with_its_class() {
     assert_eq!(manifest.splits.iter().map(|split| split.shards.len()).collect::<Vec<_>>(), [9, 5]);
     assert_eq!(Manifest::read(&output).unwrap(), manifest);
 
-    for (split, wanted) in [("train", imagenet.train()), ("val", imagenet.val_images())] {
-        let mut found = BTreeMap::new();
+    for (split, expected_images) in [("train", imagenet.train()), ("val", imagenet.val_images())] {
+        let mut actual_images = BTreeMap::new();
         let shards = manifest.splits.iter().find(|it| it.name == split).unwrap();
         let mut runs = 0;
         let mut last = None;
@@ -36,12 +36,12 @@ fn every_image_of_imagenet_is_in_one_shard_with_its_class() {
                 assert_eq!(pair[1].0, format!("{key}.cls"));
                 let class: usize = std::str::from_utf8(&pair[1].1).unwrap().parse().unwrap();
                 runs += usize::from(last.replace(class) != Some(class));
-                assert!(found.insert(key.to_owned(), (class, pair[0].1.clone())).is_none());
+                assert!(actual_images.insert(key.to_owned(), (class, pair[0].1.clone())).is_none());
             }
         }
-        assert_eq!(found, wanted);
+        assert_eq!(actual_images, expected_images);
         // In a random order of three classes, two neighbors differ in two of three cases.
-        assert!(runs > found.len() / 3, "{runs} runs of one class in {split}");
+        assert!(runs > actual_images.len() / 3, "{runs} runs of one class in {split}");
     }
     let info = shards_info(&[&output]).unwrap();
     assert_eq!((info.samples(), info.classes.len(), info.extensions["jpg"].0), (90, 3, 90));
@@ -52,7 +52,7 @@ fn every_image_of_imagenet_is_in_one_shard_with_its_class() {
 }
 
 #[test]
-fn neither_threads_nor_the_day_change_a_byte_but_the_seed_does() {
+fn only_the_seed_changes_the_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
     let make = |name: &str, options: fn(PrepareOptions) -> PrepareOptions| {
@@ -69,7 +69,7 @@ fn neither_threads_nor_the_day_change_a_byte_but_the_seed_does() {
 }
 
 #[test]
-fn missing_archives_are_all_named_with_where_they_are_to_be_had() {
+fn all_missing_archives_are_listed_with_their_origins() {
     let folder = tempfile::tempdir().unwrap();
     ImageNet { per_class: 1, val: 1 }.write(folder.path());
     fs::remove_file(folder.path().join("ILSVRC2012_img_val.tar")).unwrap();
@@ -114,7 +114,7 @@ fn wrong_counts_and_checksums_are_refused() {
 }
 
 #[test]
-fn archives_that_are_cut_off_are_named_with_the_entry() {
+fn truncated_archives_are_errors_with_the_entry() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 4, val: 6 }.write(folder.path());
     let output = folder.path().join("shards");

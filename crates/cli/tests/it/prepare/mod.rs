@@ -25,7 +25,7 @@ fn program() -> Command {
 }
 
 #[test]
-fn a_negative_number_is_refused_with_the_options_name_and_a_long_value_by_its_beginning() {
+fn errors_name_the_option_of_a_negative_number_and_shorten_long_values() {
     let long = "x".repeat(100_000);
     for (arguments, expected) in [
         (["data", "prepare", "text", "--seed", "-1"], "invalid value '-1' for '--seed <SEED>'"),
@@ -33,8 +33,8 @@ fn a_negative_number_is_refused_with_the_options_name_and_a_long_value_by_its_be
         (["data", "prepare", "text", "--seed", &long], "… (100000 bytes)' for '--seed <SEED>'"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(arguments).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains(expected) && told.len() < 1000, "{told}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(expected) && message.len() < 1000, "{message}");
     }
 }

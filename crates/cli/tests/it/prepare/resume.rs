@@ -49,7 +49,7 @@ fn only_what_is_missing_or_damaged_is_written_again() {
 }
 
 #[test]
-fn a_killed_run_goes_on_where_it_was_and_makes_the_same_bytes() {
+fn a_killed_run_continues_with_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 150, val: 10 }.write(folder.path());
     let file = folder.path().join("expected.json");
@@ -76,14 +76,14 @@ fn a_killed_run_goes_on_where_it_was_and_makes_the_same_bytes() {
     assert!(before.len() >= 10 && before.len() < 460, "{}", before.len());
 
     let output = command(&killed).stderr(Stdio::piped()).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains(" of 460 shards are there already"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains(" of 460 shards are there already"), "{printed}");
     assert_eq!(contents(&killed), contents(&undisturbed));
 }
 
 #[test]
-fn the_program_says_what_is_wrong_and_how_it_ended() {
+fn the_program_prints_errors_and_has_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
         let output = program().args(arguments).current_dir(folder.path()).output().unwrap();
@@ -102,7 +102,7 @@ fn the_program_says_what_is_wrong_and_how_it_ended() {
 }
 
 #[test]
-fn shards_are_uploaded_once_and_what_is_there_of_others_is_left_alone() {
+fn shards_are_uploaded_once_and_foreign_files_are_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
     let (output, store) = (folder.path().join("shards"), folder.path().join("store"));
@@ -196,7 +196,7 @@ fn other_archives_of_the_same_sizes_are_another_plan() {
 }
 
 #[test]
-fn nothing_half_written_stays() {
+fn unfinished_files_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
     let output = folder.path().join("shards");

@@ -32,16 +32,16 @@ fn tokenizer_json() -> String {
     )
 }
 
-fn document(at: usize) -> String {
-    (0..at % 7 + 1).map(|word| format!("w{}", (at * 13 + word) % 100)).collect::<Vec<_>>().join(" ")
+fn document(index: usize) -> String {
+    (0..index % 7 + 1).map(|word| format!("w{}", (index * 13 + word) % 100)).collect::<Vec<_>>().join(" ")
 }
 
-fn tokens(at: usize) -> Vec<u32> {
-    (0..at % 7 + 1).map(|word| ((at * 13 + word) % 100 + 1) as u32).collect()
+fn tokens(index: usize) -> Vec<u32> {
+    (0..index % 7 + 1).map(|word| ((index * 13 + word) % 100 + 1) as u32).collect()
 }
 
 fn json_lines(documents: std::ops::Range<usize>) -> String {
-    documents.map(|at| format!("{{\"id\": {at}, \"text\": \"{}\"}}\n", document(at))).collect()
+    documents.map(|index| format!("{{\"id\": {index}, \"text\": \"{}\"}}\n", document(index))).collect()
 }
 
 fn places(path: &Path) -> Vec<Location> {
@@ -137,7 +137,7 @@ fn tokens_are_in_order_and_each_text_is_always_on_the_same_side() {
 }
 
 #[test]
-fn a_run_over_texts_goes_on_where_it_was() {
+fn an_interrupted_run_over_texts_continues() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input.jsonl");
     fs::write(&input, json_lines(0..60)).unwrap();
@@ -174,12 +174,12 @@ fn a_run_over_texts_goes_on_where_it_was() {
 }
 
 #[test]
-fn documents_without_a_token_are_counted_apart_and_a_run_goes_on_over_them() {
+fn documents_without_a_token_are_counted_separately_and_skipped_on_resume() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input.jsonl");
-    let line = |at: usize| match at % 3 {
+    let line = |index: usize| match index % 3 {
         0 => "{\"text\": \"--\"}\n".to_owned(),
-        _ => json_lines(at..at + 1),
+        _ => json_lines(index..index + 1),
     };
     fs::write(&input, (0..60).map(line).collect::<String>()).unwrap();
     let output = folder.path().join("shards");
@@ -206,7 +206,7 @@ fn documents_without_a_token_are_counted_apart_and_a_run_goes_on_over_them() {
 }
 
 #[test]
-fn a_killed_run_over_texts_makes_the_same_bytes() {
+fn a_killed_run_over_texts_continues_with_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input.jsonl");
     fs::write(&input, json_lines(0..600)).unwrap();
@@ -236,7 +236,7 @@ fn a_killed_run_over_texts_makes_the_same_bytes() {
 }
 
 #[test]
-fn what_is_wrong_with_texts_is_told_with_its_place() {
+fn errors_in_texts_have_positions() {
     let folder = tempfile::tempdir().unwrap();
     let check = |name: &str, bytes: &[u8], options: &TextOptions, says: &[&str]| {
         let path = folder.path().join(name);

@@ -10,7 +10,7 @@ use crate::prepare::options;
 use crate::prepare::s3::{Answer, S3};
 
 #[test]
-fn shards_go_to_a_store_as_they_are_finished_and_only_once() {
+fn each_finished_shard_is_uploaded_once() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
     let output = folder.path().join("shards");
@@ -24,9 +24,9 @@ fn shards_go_to_a_store_as_they_are_finished_and_only_once() {
         .set("aws_endpoint_url", &store.url())
         .set("aws_skip_signature", "true")
         .give_up_after(Duration::from_secs(60));
-    let there = Location::from("s3://bucket/imagenet").with_options(settings);
+    let location = Location::from("s3://bucket/imagenet").with_options(settings);
     let run = |making: fn(PrepareOptions) -> PrepareOptions| {
-        let making = making(options(&output).threads(1).upload(there.clone()));
+        let making = making(options(&output).threads(1).upload(location.clone()));
         prepare::imagenet(folder.path(), &expected, &making, &())
     };
     let error = run(|making| making).unwrap_err().to_string();

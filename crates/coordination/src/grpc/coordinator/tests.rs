@@ -49,7 +49,7 @@ fn refuses(request: wire::Join, expect: Expect) {
 }
 
 #[test]
-fn a_process_that_does_not_belong_is_refused() {
+fn a_process_of_another_run_or_version_is_refused() {
     refuses(
         wire::Join { version: 7, ..join(1, 2) },
         expect![
@@ -87,14 +87,14 @@ fn a_repeated_request_changes_nothing() {
     let now = Instant::now();
     let mut coordinator = full(2, now);
     coordinator.join(&join(1, 2), now).unwrap();
-    let at = key(Purpose::Barrier, "b");
-    coordinator.arrive(&at, 0, &BTreeMap::new());
-    coordinator.arrive(&at, 0, &BTreeMap::new());
-    assert!(coordinator.outcome(&at).is_none());
-    coordinator.arrive(&at, 1, &BTreeMap::new());
-    assert!(coordinator.outcome(&at).unwrap().is_ok());
-    coordinator.arrive(&at, 1, &BTreeMap::new());
-    assert!(coordinator.outcome(&at).unwrap().is_ok());
+    let barrier = key(Purpose::Barrier, "b");
+    coordinator.arrive(&barrier, 0, &BTreeMap::new());
+    coordinator.arrive(&barrier, 0, &BTreeMap::new());
+    assert!(coordinator.outcome(&barrier).is_none());
+    coordinator.arrive(&barrier, 1, &BTreeMap::new());
+    assert!(coordinator.outcome(&barrier).unwrap().is_ok());
+    coordinator.arrive(&barrier, 1, &BTreeMap::new());
+    assert!(coordinator.outcome(&barrier).unwrap().is_ok());
     coordinator.put(0, "k", "v".into()).unwrap();
     coordinator.put(1, "k", "v".into()).unwrap();
     assert_eq!(coordinator.get("k").unwrap(), "v");
@@ -113,16 +113,16 @@ fn a_value_is_put_once() {
 #[test]
 fn a_barrier_fails_for_all_or_for_none() {
     let mut coordinator = full(3, Instant::now());
-    let at = key(Purpose::Barrier, "b");
-    coordinator.arrive(&at, 1, &BTreeMap::new());
-    let failure = coordinator.time_out(&at, Duration::from_millis(1500)).unwrap_err();
+    let barrier = key(Purpose::Barrier, "b");
+    coordinator.arrive(&barrier, 1, &BTreeMap::new());
+    let failure = coordinator.time_out(&barrier, Duration::from_millis(1500)).unwrap_err();
     expect!["process 0 (host-0, pid 1000), process 2 (host-2, pid 1002) have not reached the barrier `b` within 1.5 s; 1 of 3 processes wait there"]
         .assert_eq(&failure.message);
     assert_eq!((failure.processes.as_slice(), failure.ends_run), ([0, 2].as_slice(), false));
     // Those that come later do not pass it.
     for index in [0, 2] {
-        coordinator.arrive(&at, index, &BTreeMap::new());
-        assert_eq!(coordinator.outcome(&at), Some(Err(failure.clone())));
+        coordinator.arrive(&barrier, index, &BTreeMap::new());
+        assert_eq!(coordinator.outcome(&barrier), Some(Err(failure.clone())));
     }
     // Nor does it spoil another one.
     let again = (Purpose::Barrier, "b".to_owned(), 1);
@@ -131,12 +131,12 @@ fn a_barrier_fails_for_all_or_for_none() {
 }
 
 #[test]
-fn barriers_of_the_past_are_forgotten() {
+fn past_barriers_are_forgotten() {
     let mut coordinator = full(2, Instant::now());
     for generation in 0..1000 {
-        let at = (Purpose::Barrier, "step".to_owned(), generation);
-        (0..2).for_each(|index| coordinator.arrive(&at, index, &BTreeMap::new()));
-        assert_eq!(coordinator.outcome(&at), Some(Ok(())));
+        let barrier = (Purpose::Barrier, "step".to_owned(), generation);
+        (0..2).for_each(|index| coordinator.arrive(&barrier, index, &BTreeMap::new()));
+        assert_eq!(coordinator.outcome(&barrier), Some(Ok(())));
     }
     assert_eq!(coordinator.barriers.len(), 2);
 }
@@ -144,11 +144,11 @@ fn barriers_of_the_past_are_forgotten() {
 #[test]
 fn another_program_ends_the_run() {
     let mut coordinator = full(3, Instant::now());
-    let at = key(Purpose::Agreement, "fit");
+    let barrier = key(Purpose::Agreement, "fit");
     for (index, program) in [(2, "b"), (0, "a"), (1, "a")] {
-        coordinator.arrive(&at, index, &facts(program));
+        coordinator.arrive(&barrier, index, &facts(program));
     }
-    let failure = coordinator.outcome(&at).unwrap().unwrap_err();
+    let failure = coordinator.outcome(&barrier).unwrap().unwrap_err();
     assert_eq!((failure.kind(), failure.processes.as_slice()), (FailureKind::Disagreement, [2].as_slice()));
     expect!["the processes do not agree on `fit`: `program`: process 2 (host-2, pid 1002) has b, the other 2 have a. Start all of them from one build, with the same configuration and data"]
         .assert_eq(&failure.message);
@@ -162,7 +162,7 @@ fn another_program_ends_the_run() {
 }
 
 #[test]
-fn silence_is_death() {
+fn a_silent_process_is_lost() {
     let start = Instant::now();
     let mut coordinator = full(4, start);
     let caller = |index: u32| join(index, 4).caller;
@@ -171,7 +171,7 @@ fn silence_is_death() {
     assert!(coordinator.failure().is_none());
     coordinator.expire_members(start + LIMIT + Duration::from_millis(1));
     let failure = coordinator.failure().unwrap().clone();
-    expect!["process 1 (host-1, pid 1001), process 3 (host-3, pid 1003) have not been heard of for 10 s: killed, stopped, or on a host that is not reachable; see its last output"]
+    expect!["process 1 (host-1, pid 1001), process 3 (host-3, pid 1003) have not sent a heartbeat for 10 s: killed, stopped, or on a host that is not reachable; see its last output"]
         .assert_eq(&failure.message);
     assert_eq!((failure.kind(), failure.ends_run), (FailureKind::PeerLost, true));
     // Those that are gone are not waited for.
@@ -183,7 +183,7 @@ fn silence_is_death() {
 }
 
 #[test]
-fn a_coordinator_that_stood_still_excuses_the_others() {
+fn a_suspended_coordinator_does_not_expire_members() {
     let start = Instant::now();
     let mut coordinator = full(2, start);
     coordinator.reset_deadlines(start + LIMIT * 5);
@@ -192,7 +192,7 @@ fn a_coordinator_that_stood_still_excuses_the_others() {
 }
 
 #[test]
-fn to_leave_before_the_end_ends_it_for_all() {
+fn leaving_early_ends_the_run_for_all() {
     let mut coordinator = full(2, Instant::now());
     coordinator.leave(1, "the loss is NaN");
     expect!["process 1 (host-1, pid 1001) ended: the loss is NaN"].assert_eq(&coordinator.failure().unwrap().message);
@@ -204,9 +204,9 @@ fn to_leave_before_the_end_ends_it_for_all() {
 fn after_the_shutdown_all_may_leave() {
     let start = Instant::now();
     let mut coordinator = full(2, start);
-    let at = key(Purpose::Shutdown, "");
-    (0..2).for_each(|index| coordinator.arrive(&at, index, &BTreeMap::new()));
-    assert_eq!(coordinator.outcome(&at), Some(Ok(())));
+    let barrier = key(Purpose::Shutdown, "");
+    (0..2).for_each(|index| coordinator.arrive(&barrier, index, &BTreeMap::new()));
+    assert_eq!(coordinator.outcome(&barrier), Some(Ok(())));
     coordinator.leave(0, "");
     assert!(!coordinator.all_notified());
     coordinator.expire_members(start + LIMIT * 2);
@@ -215,16 +215,16 @@ fn after_the_shutdown_all_may_leave() {
 }
 
 #[test]
-fn who_is_at_the_end_is_not_waited_for_elsewhere() {
+fn a_process_at_the_end_is_not_awaited_at_a_barrier() {
     let (end, agreement) = (key(Purpose::Shutdown, ""), key(Purpose::Agreement, "fit"));
     let message = expect![
         "process 1 (host-1, pid 1001) has reached the end of the program and will not arrive at `fit`, where others wait; see the last output there"
     ];
     for order in [[(1, &end), (0, &agreement)], [(0, &agreement), (1, &end)]] {
         let mut coordinator = full(3, Instant::now());
-        for (index, at) in order {
+        for (index, barrier) in order {
             assert!(coordinator.failure().is_none());
-            coordinator.arrive(at, index, &BTreeMap::new());
+            coordinator.arrive(barrier, index, &BTreeMap::new());
         }
         let failure = coordinator.failure().unwrap();
         assert_eq!(failure.processes, [1]);
@@ -238,7 +238,7 @@ fn who_is_at_the_end_is_not_waited_for_elsewhere() {
 }
 
 #[test]
-fn a_stranger_is_told_that_the_coordinator_is_another() {
+fn an_unknown_process_learns_that_the_coordinator_is_another_one() {
     let mut coordinator = full(2, Instant::now());
     let stranger = wire::Caller { index: 1, session: 5 };
     let failure = coordinator.heartbeat(stranger, Instant::now()).unwrap_err();
@@ -249,7 +249,7 @@ fn a_stranger_is_told_that_the_coordinator_is_another() {
 }
 
 #[test]
-fn who_never_came_is_named_with_the_host_that_the_environment_gave() {
+fn a_missing_process_is_named_with_its_host() {
     let hosts = ["a", "b"].map(str::to_owned);
     let mut coordinator = Coordinator::new(2, "r", &hosts, LIMIT);
     coordinator.join(&join(0, 2), Instant::now()).unwrap();
@@ -259,7 +259,7 @@ fn who_never_came_is_named_with_the_host_that_the_environment_gave() {
 }
 
 #[test]
-fn who_comes_for_the_next_run_is_told_to_wait() {
+fn a_process_of_the_next_run_waits() {
     let next = |index: u32| wire::Caller { index, session: 7 };
     let mut coordinator = full(2, Instant::now());
     assert_eq!(coordinator.is_ending(next(1)), None);
@@ -277,7 +277,7 @@ fn who_comes_for_the_next_run_is_told_to_wait() {
 }
 
 #[test]
-fn who_waits_at_different_places_is_told() {
+fn waiting_at_different_barriers_is_an_error() {
     let mut coordinator = full(3, Instant::now());
     coordinator.arrive(&key(Purpose::Agreement, "fit"), 0, &BTreeMap::new());
     coordinator.arrive(&key(Purpose::Agreement, "test"), 1, &BTreeMap::new());

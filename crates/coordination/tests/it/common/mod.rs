@@ -1,4 +1,4 @@
-//! Processes of this test program, each playing a part, and what became of them.
+//! Processes of this test program, each with its own task, and their outputs.
 #![allow(dead_code, reason = "not every test file uses all of them")]
 
 use std::io::{BufRead, BufReader};
@@ -6,32 +6,32 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// The variable that tells a process its part.
+/// The variable with the task of a process.
 pub(crate) const PART: &str = "FULMEN_TEST_PART";
 
-/// The secret of their runs.
+/// The token of their runs.
 pub(crate) const TOKEN: &str = "5f0c9c1be2a84f61b90b5a8f33d1f9d0";
 
-/// Far longer than any case takes; what is not over by then is stuck.
+/// Far longer than any case takes. A process that needs more is stuck.
 const STUCK: Duration = Duration::from_secs(300);
 
 pub(crate) struct Troupe {
-    /// The path of the ignored test that a process runs.
+    /// The path of the ignored test that each process runs.
     member: &'static str,
     count: usize,
     coordinator: String,
-    actors: Vec<Actor>,
+    processes: Vec<TestProcess>,
 }
 
-struct Actor {
+struct TestProcess {
     index: usize,
     child: Child,
     lines: Receiver<String>,
-    said: Vec<String>,
+    output: Vec<String>,
 }
 
-/// A test that fails leaves no process behind.
-impl Drop for Actor {
+/// A failing test leaves no process behind.
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -40,14 +40,15 @@ impl Drop for Actor {
 
 impl Troupe {
     pub(crate) fn new(member: &'static str, count: usize) -> Troupe {
-        Troupe { member, count, coordinator: "127.0.0.1:0".into(), actors: Vec::new() }
+        Troupe { member, count, coordinator: "127.0.0.1:0".into(), processes: Vec::new() }
     }
 
-    /// Starts a process in the ignored test `member` with a part to play. Process 0 comes first and tells its address.
-    pub(crate) fn start(&mut self, index: usize, part: &str, variables: &[(&str, &str)]) {
+    /// Starts a process that runs the ignored test `member` with a task. Process 0 comes first and
+    /// reports its address.
+    pub(crate) fn start(&mut self, index: usize, task: &str, variables: &[(&str, &str)]) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", self.member, "--ignored", "--nocapture"])
-            .env(PART, part)
+            .env(PART, task)
             .env("FULMEN_COORDINATOR", &self.coordinator)
             .env("FULMEN_PROCESS_ID", index.to_string())
             .env("FULMEN_NUM_PROCESSES", self.count.to_string())
@@ -58,7 +59,7 @@ impl Troupe {
             .spawn()
             .unwrap();
         let (send, lines) = channel();
-        let told = send.clone();
+        let send_address = send.clone();
         let output = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
@@ -71,62 +72,62 @@ impl Troupe {
         std::thread::spawn(move || {
             for line in errors.lines().map_while(Result::ok) {
                 eprintln!("[process {index}] {line}");
-                // What a process says by itself of its address.
+                // A process also prints its address by itself.
                 if let Some(address) = line.strip_prefix("the coordinator listens at ") {
-                    let _ = told.send(format!("listening {address}"));
+                    let _ = send_address.send(format!("listening {address}"));
                 }
             }
         });
-        self.actors.push(Actor { index, child, lines, said: Vec::new() });
+        self.processes.push(TestProcess { index, child, lines, output: Vec::new() });
         if index == 0 {
             self.coordinator = self.wait_for(0, "listening ");
         }
     }
 
-    fn actor(&mut self, index: usize) -> &mut Actor {
-        self.actors.iter_mut().find(|a| a.index == index).unwrap()
+    fn process(&mut self, index: usize) -> &mut TestProcess {
+        self.processes.iter_mut().find(|a| a.index == index).unwrap()
     }
 
-    /// Waits until a process says something that begins so, and gives the rest.
+    /// Waits for an output line of a process that starts like this, and returns the rest.
     pub(crate) fn wait_for(&mut self, index: usize, start: &str) -> String {
         let rest = self.says_within(STUCK, index, start);
-        rest.unwrap_or_else(|| panic!("process {index} is stuck after {:?}", self.actor(index).said))
+        rest.unwrap_or_else(|| panic!("process {index} is stuck after {:?}", self.process(index).output))
     }
 
-    /// As [`Troupe::wait_for`], for so long.
+    /// Like [`Troupe::wait_for`], with a time limit.
     pub(crate) fn says_within(&mut self, time: Duration, index: usize, start: &str) -> Option<String> {
-        let actor = self.actor(index);
+        let process = self.process(index);
         let begun = Instant::now();
         loop {
-            if let Some(line) = actor.said.iter().find_map(|line| line.strip_prefix(start)) {
+            if let Some(line) = process.output.iter().find_map(|line| line.strip_prefix(start)) {
                 return Some(line.to_owned());
             }
-            match actor.lines.recv_timeout(time.saturating_sub(begun.elapsed())) {
-                Ok(line) => actor.said.push(line),
+            match process.lines.recv_timeout(time.saturating_sub(begun.elapsed())) {
+                Ok(line) => process.output.push(line),
                 Err(RecvTimeoutError::Timeout) => return None,
-                Err(RecvTimeoutError::Disconnected) => panic!("process {index} ended after {:?}", actor.said),
+                Err(RecvTimeoutError::Disconnected) => panic!("process {index} ended after {:?}", process.output),
             }
         }
     }
 
     pub(crate) fn pid(&mut self, index: usize) -> u32 {
-        self.actor(index).child.id()
+        self.process(index).child.id()
     }
 
-    /// Ends a process as `kill -9` does.
+    /// Kills a process like `kill -9`.
     pub(crate) fn kill(&mut self, index: usize) {
-        let actor = self.actor(index);
-        actor.child.kill().unwrap();
-        actor.child.wait().unwrap();
+        let process = self.process(index);
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
     }
 
-    /// What each of the processes ended with, once it has really ended.
+    /// The last output of each process, after it has exited.
     pub(crate) fn endings(&mut self, indices: impl IntoIterator<Item = usize>) -> Vec<String> {
         let mut endings = Vec::new();
         for index in indices {
             endings.push(self.wait_for(index, "ended "));
             let begun = Instant::now();
-            let child = &mut self.actor(index).child;
+            let child = &mut self.process(index).child;
             while child.try_wait().unwrap().is_none() {
                 assert!(begun.elapsed() < STUCK, "process {index} does not exit");
                 std::thread::sleep(Duration::from_millis(5));
@@ -136,8 +137,8 @@ impl Troupe {
     }
 }
 
-/// For a process of a troupe: says something to the test.
-pub(crate) fn say(what: impl std::fmt::Display) {
+/// Prints a line for the test, in a process of a troupe.
+pub(crate) fn say(line: impl std::fmt::Display) {
     // The test harness may be in the middle of a line.
-    println!("\n@{what}");
+    println!("\n@{line}");
 }

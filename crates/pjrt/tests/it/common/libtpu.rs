@@ -1,5 +1,5 @@
-//! libtpu for the tests that compile for TPUs, which needs no TPU. A test that goes without it says so. The tests of
-//! other crates take this file with `#[path]`.
+//! libtpu for the tests that compile for TPUs, without a TPU. A skipped test reports it. Tests of other crates include
+//! this file with `#[path]`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use fulmen_pjrt::Plugin;
 use fulmen_pjrt::locate::{Platform, locate};
 
-/// libtpu if it is installed. If not, the caller returns: that it was skipped is said here, past the test harness, which
-/// keeps what a passing test prints to itself. `FULMEN_REQUIRE_LIBTPU=1` makes it a failure.
-#[allow(dead_code, reason = "some tests need the file alone")]
+/// libtpu if it is installed. Otherwise the caller returns; this function reports the skipped test, past the test
+/// harness, which hides the output of passing tests. With `FULMEN_REQUIRE_LIBTPU=1` it fails instead.
+#[allow(dead_code, reason = "some tests only need the path")]
 pub(crate) fn libtpu() -> Option<Plugin> {
     path().map(|path| Plugin::load(path).unwrap())
 }
 
-/// Where libtpu is, as above. It is not loaded: what it does to this process's environment would meet processes that other
-/// tests start.
+/// The path of libtpu, as above. It is not loaded: its changes to this process's environment would affect processes
+/// that other tests start.
 pub(crate) fn path() -> Option<PathBuf> {
     let error = match locate(Platform::Tpu, None) {
         Ok(path) => return Some(path),
@@ -29,7 +29,7 @@ pub(crate) fn path() -> Option<PathBuf> {
         "\nskipped: {}: libtpu is not installed (cargo run -p fulmen-pjrt --example fetch_libtpu)\n",
         thread.name().unwrap_or("a test")
     );
-    // One call, so that lines of tests at once do not mix.
+    // One call, so that the lines of concurrent tests do not mix.
     std::io::stderr().write_all(line.as_bytes()).unwrap();
     None
 }

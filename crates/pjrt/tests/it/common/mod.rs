@@ -1,4 +1,4 @@
-//! What the tests share: the CPU plugin, clients of it, and small programs.
+//! The common parts of the tests: the CPU plugin, its clients, and small programs.
 #![allow(dead_code, unused_imports, reason = "each test file uses some of it")]
 
 mod libtpu;
@@ -13,7 +13,7 @@ pub(crate) fn plugin() -> Plugin {
     Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap()
 }
 
-/// A client with as many devices.
+/// A client with this number of devices.
 pub(crate) fn client(devices: i64) -> Client {
     plugin().create_client(&[("cpu_device_count", devices.into())]).unwrap()
 }
@@ -28,7 +28,7 @@ pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|chunk| f32::from_ne_bytes(chunk.try_into().unwrap())).collect()
 }
 
-/// Floats on the client's device of this number.
+/// Puts floats on the client's device with this index.
 pub(crate) fn put(client: &Client, values: &[f32], device: usize) -> Buffer {
     let device = &client.devices()[device];
     client.buffer_from_host(&bytes(values), ElementType::F32, &[values.len()], device).unwrap()
@@ -49,7 +49,7 @@ pub(crate) fn run(program: &LoadedExecutable, arguments: Vec<Argument<'_>>) -> E
     program.execute(vec![arguments]).unwrap()
 }
 
-/// `x + 1` over `f32[4]`; with an attribute on its argument.
+/// `x + 1` over `f32[4]`, with an attribute on the argument.
 pub(crate) fn increment(attribute: &str) -> String {
     format!(
         "func.func public @main(%x: tensor<4xf32> {attribute}) -> tensor<4xf32> {{
@@ -77,14 +77,14 @@ pub(crate) fn all_reduce(n: usize) -> String {
     )
 }
 
-/// Fails unless the message has every part.
+/// Fails unless the message contains every part.
 pub(crate) fn says(error: &fulmen_pjrt::Error, parts: &[&str]) {
     for part in parts {
         assert!(error.to_string().contains(part), "the message {:?} lacks {part:?}", error.to_string());
     }
 }
 
-/// A shared object made of C.
+/// A shared object compiled from C.
 pub(crate) fn shared_object(folder: &std::path::Path, name: &str, source: &str) -> std::path::PathBuf {
     let (c, so) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
     std::fs::write(&c, source).unwrap();
@@ -97,8 +97,8 @@ pub(crate) fn shared_object(folder: &std::path::Path, name: &str, source: &str) 
     so
 }
 
-/// Runs the test `name` of this test program again in a process of its own, with `variables`, where the variable
-/// `FULMEN_TEST_CHILD` is set. Gives its standard output and error, and fails if it does.
+/// Runs the test `name` of this program again in a new process, with `variables` and `FULMEN_TEST_CHILD`. Returns its
+/// output and error output, and fails if it fails.
 pub(crate) fn in_child(name: &str, variables: &[(&str, &str)]) -> String {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]).env("FULMEN_TEST_CHILD", "1");
@@ -111,7 +111,7 @@ pub(crate) fn in_child(name: &str, variables: &[(&str, &str)]) -> String {
     text
 }
 
-/// Whether this is the process that `in_child` started.
+/// Whether this is a process that `in_child` started.
 pub(crate) fn is_child() -> bool {
     std::env::var_os("FULMEN_TEST_CHILD").is_some()
 }
