@@ -55,7 +55,7 @@ pub fn fold_in_tensor(key: impl AsTensor, data: impl AsTensor) -> Tensor {
 fn fold(key: &Tensor, data: &Tensor) -> Result<Tensor, Refusal> {
     check_key(key)?;
     if *data.live()?.ty() != TensorType::scalar(DType::U32) {
-        return Err(format!("the number must be a u32 scalar, it is {}", data.ty()).into());
+        return Err(format!("the number must be a u32 scalar, not {}", data.ty()).into());
     }
     let [a, b] = threefry2x32(key, &Tensor::zeros(DType::U32, []), data);
     Ok(Tensor::stack(&[&a, &b], 0))
@@ -91,7 +91,7 @@ pub fn bits(key: impl AsTensor, shape: impl Into<Shape>) -> Tensor {
 fn check_key(key: &Tensor) -> Result<(), Refusal> {
     key.live()?;
     if *key.ty() != TensorType::new(DType::U32, [2]) {
-        return Err(format!("a random key is u32[2], this is {}; make one with random::key()", key.ty()).into());
+        return Err(format!("a random key must be u32[2], not {}; make one with random::key()", key.ty()).into());
     }
     Ok(())
 }

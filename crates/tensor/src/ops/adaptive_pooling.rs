@@ -33,7 +33,7 @@ fn first_axis(x: &Tensor, sizes: &[usize]) -> Result<usize, String> {
         return Err(format!("the sizes {sizes:?} must be from 1 to {MOST_WINDOWS}"));
     }
     match (first..x.rank()).find(|&axis| x.shape()[axis] == 0 || i32::try_from(x.shape()[axis]).is_err()) {
-        Some(axis) => Err(format!("axis {axis} of {} has no elements, or more than an i32 counts", x.ty())),
+        Some(axis) => Err(format!("axis {axis} of {} must have from 1 to 2147483647 elements", x.ty())),
         None => Ok(first),
     }
 }

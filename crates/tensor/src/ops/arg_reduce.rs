@@ -49,7 +49,7 @@ impl Tensor {
         let extreme = self.extreme(method, reducer, &[axis], true)?;
         extreme.live()?;
         if size > i32::MAX as usize {
-            return Err(format!("axis {axis} of {shape} is longer than an i32 counts").into());
+            return Err(format!("axis {axis} of {shape} has more elements than an i32 can count").into());
         }
         let index = Tensor::iota(DType::I32, shape, axis);
         let wanted = self.eq(extreme).or(self.ne(self));

@@ -16,7 +16,7 @@ use crate::{AsTensor, Tensor};
 /// with i32, or `300` with u8, is a mistake that poisons.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a tensor nor an `f64`",
-    label = "expected a tensor, as `x` or `&x`, or a number with a point, as `2.0`"
+    label = "expected a tensor, such as `x` or `&x`, or a number with a decimal point, such as `2.0`"
 )]
 pub trait Operand {
     /// The operand as a tensor, given the tensor on the other side.
@@ -96,7 +96,7 @@ macro_rules! binary {
             $(#[$doc])*
             #[track_caller]
             pub fn $method(&self, other: impl $crate::Operand) -> $crate::Tensor {
-                let takes = $crate::ops::takes::DTypeSet::$takes;
+                let takes = $crate::ops::dtype_set::DTypeSet::$takes;
                 $crate::Tensor::record(stringify!($method), || {
                     let (a, b) = $crate::ops::binary::operands(stringify!($method), takes, self, other)?;
                     $crate::Tensor::try_apply($op, &[&a, &b])

@@ -6,7 +6,6 @@
 //! dropped.
 
 use super::constant::holds;
-use super::dtype_set::DTypeSet;
 use crate::{DType, Shape, Tensor};
 
 /// Where an index out of range is moved to.
@@ -28,7 +27,9 @@ pub(super) struct ClampedIndices {
 /// Refuses what cannot be indices of these axes. An axis without elements can be written to, since all writes out of range
 /// is dropped, but has nothing to read.
 fn check(shape: &Shape, axes: &[usize], indices: &Tensor, out_of_bounds: OutOfBounds) -> Result<(), String> {
-    DTypeSet::Integers.check(indices.dtype()).map_err(|message| format!("as indices {message}"))?;
+    if !indices.dtype().is_integer() {
+        return Err(format!("the indices must be integers, not {}; convert with to_dtype() first", indices.dtype()));
+    }
     match axes.iter().find(|&&axis| shape[axis] == 0 && out_of_bounds == OutOfBounds::ToZero) {
         Some(axis) => Err(format!("{shape} has no element along axis {axis}")),
         None => Ok(()),

@@ -91,8 +91,8 @@ impl Tensor {
             };
             let to = sizes.iter().enumerate().map(size).collect::<Option<Vec<usize>>>().ok_or_else(|| {
                 format!(
-                    "{from} cannot become {sizes:?}: -1 keeps the size of an axis that is there, and no \
-                                       other size is negative"
+                    "cannot expand {from} to {sizes:?}: -1 keeps the size of an existing axis, and no other size may \
+                     be negative"
                 )
             })?;
             Ok(self.broadcast_to(to))

@@ -90,7 +90,7 @@ impl Operation for NextAfter {
         one(inputs[0].clone())
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let none = Tensor::poison("nextafter", "has no derivative; detach() its operands if none is wanted");
+        let none = Tensor::poison("nextafter", "has no derivative; detach() its operands if you need none");
         vec![Some(none.clone()), Some(none)]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {

@@ -91,7 +91,7 @@ impl Tensor {
             }
             let rank = first.rank() as isize;
             if !(-rank - 1..=rank).contains(&axis) {
-                return Err(format!("{} has no place {axis} for a new axis", first.shape()).into());
+                return Err(format!("{} has no position {axis} for a new axis", first.shape()).into());
             }
             let parts: Vec<Tensor> = alike(tensors)?.iter().map(|t| t.unsqueeze(axis)).collect();
             Ok(Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis))

@@ -17,7 +17,7 @@ impl Operation for Convert {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let from = inputs[0].dtype;
         if from.is_complex() && !self.to.is_complex() {
-            return Err(format!("{from} does not become {}: take real(), imag() or abs()", self.to));
+            return Err(format!("cannot convert {from} to {}; use real(), imag() or abs()", self.to));
         }
         one(TensorType::new(self.to, &inputs[0].shape))
     }
@@ -50,7 +50,7 @@ impl BitcastConvert {
         let plain = |dtype: DType| dtype.is_float() || dtype.is_integer();
         if !plain(from.dtype) || !plain(self.to) {
             return Err(format!(
-                "the bits of {} are not those of {}: none may be bool or complex",
+                "cannot read the bits of {} as {}: neither dtype may be bool or complex",
                 from.dtype, self.to
             ));
         }
@@ -78,9 +78,7 @@ impl Operation for BitcastConvert {
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
         // Only floats that are read as other floats come here with a gradient.
-        vec![
-            self.to.is_float().then(|| Tensor::poison("bitcast", "the bits have no derivative; detach() what is read")),
-        ]
+        vec![self.to.is_float().then(|| Tensor::poison("bitcast", "the bits have no derivative; detach() the operand"))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.bitcast_convert {} : {}", cx.operand(0), cx.signature())

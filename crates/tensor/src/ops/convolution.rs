@@ -195,7 +195,7 @@ impl Operation for ConvolutionOp {
         let (lhs, rhs) = (inputs[0], inputs[1]);
         let spatial = self.stride.len();
         if lhs.dtype != rhs.dtype || lhs.dtype == DType::Bool {
-            return Err(format!("input and kernel must be numbers of one dtype, they are {lhs} and {rhs}"));
+            return Err(format!("the input and the kernel must have one numeric dtype, but they are {lhs} and {rhs}"));
         }
         if lhs.shape.rank() != spatial + 2 || rhs.shape.rank() != spatial + 2 {
             return Err(format!(
@@ -349,12 +349,12 @@ impl Convolution {
             Padding::Same => spatial,
         };
         if [named, self.dilation.len(), self.output_padding.len()].iter().any(|&n| n != spatial) {
-            return Err(format!("stride, padding and dilation name different numbers of axes: {self:?}"));
+            return Err(format!("stride, padding and dilation must have one entry for each spatial axis: {self:?}"));
         }
         match &self.padding {
             Padding::Numbers(padding) => Ok(padding.clone()),
             Padding::Same if self.stride.iter().any(|&stride| stride != 1) => {
-                Err(format!("the padding that keeps the size is for stride 1, not {:?}", self.stride))
+                Err(format!("same() requires stride 1, not {:?}", self.stride))
             }
             Padding::Same => Ok((0..spatial)
                 .map(|i| {
@@ -379,7 +379,7 @@ impl Tensor {
             let spatial = how.stride.len();
             let padding = how.check(&kernel)?;
             if how.output_padding.iter().any(|&n| n != 0) {
-                return Err("output_padding is for conv_transpose only".into());
+                return Err("only conv_transpose supports output_padding".into());
             }
             let operation = ConvolutionOp {
                 method: "convolution",
@@ -427,7 +427,7 @@ impl Convolution {
     /// from its first axis to the second.
     fn transposed(&self, input: &Tensor, kernel: &Tensor) -> Result<(ConvolutionOp, bool), String> {
         if self.padding == Padding::Same {
-            return Err("a transposed convolution takes its padding in numbers".into());
+            return Err("a transposed convolution does not support same(); use padding()".into());
         }
         let padding = self.check(kernel)?;
         let spatial = self.stride.len();

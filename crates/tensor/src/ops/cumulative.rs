@@ -177,7 +177,8 @@ impl Operation for Cumulative {
         cx.helper(&name, || {
             let scalar = TensorType::scalar(ty.dtype).stablehlo();
             format!(
-                "  func.func private @{name}(%x: {text}) -> {text} {{\n    %w = sdy.sharding_constraint %x {whole} : {text}\n    \
+                "  func.func private @{name}(%x: {text}) -> {text} {{\n    %w = sdy.sharding_constraint %x {whole} : \
+                {text}\n    \
                  %i = stablehlo.constant dense<{}> : {scalar}\n    %y = {}\n    \
                  %z = sdy.sharding_constraint %y {whole} : {text}\n    return %z : {text}\n  }}\n",
                 self.how.identity(ty.dtype),
@@ -251,7 +252,7 @@ impl Tensor {
     ) -> Result<(Tensor, Tensor), Refusal> {
         let extreme = self.cumulate(method, How::Reduce(reducer), axis)?;
         if self.size(axis) > i32::MAX as usize {
-            return Err(format!("axis {axis} of {} is longer than an i32 counts", self.shape()).into());
+            return Err(format!("axis {axis} of {} has more elements than an i32 can count", self.shape()).into());
         }
         // Where an element equals the extreme so far it is the newest one.
         let place = Tensor::iota(DType::I32, self.shape(), axis);

@@ -59,7 +59,7 @@ methods! {
     ///
     /// Poisoned below rank 2, or for booleans.
     trace() -> Tensor, |x| match x.rank() {
-        0 | 1 => Err(format!("{} has no two axes of rows and columns", x.shape()).into()),
+        0 | 1 => Err(format!("{} has fewer than two axes, but rows and columns are needed", x.shape()).into()),
         _ => Ok(x.diagonals(0, -2, -1)?.reduce("trace", Reducer::Sum, &[-1], false)),
     };
 }

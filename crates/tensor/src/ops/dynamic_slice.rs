@@ -87,7 +87,7 @@ fn starts_in(of: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec<Tens
     let mut found = Vec::with_capacity(starts.len());
     for (axis, start) in starts.iter().enumerate() {
         if start.rank() != 0 || DTypeSet::Integers.check(start.dtype()).is_err() {
-            return Err(format!("the start of axis {axis} must be an integer scalar, it is {}", start.ty()).into());
+            return Err(format!("the start of axis {axis} must be an integer scalar, not {}", start.ty()).into());
         }
         // One of more bits would wrap around when it becomes an i32.
         let last = (shape[axis] - sizes[axis]) as f64;

@@ -57,7 +57,7 @@ impl Operation for Fft {
             Kind::Irfft => {
                 if last == 0 || *shape.last().unwrap_or(&0) != last / 2 + 1 {
                     return Err(format!(
-                        "the last axis transformed of {from} must have n/2 + 1 elements, which is {} for n = {last}",
+                        "the last transformed axis of {from} must have n/2 + 1 elements, which is {} for n = {last}",
                         last / 2 + 1
                     ));
                 }

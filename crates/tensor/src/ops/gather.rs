@@ -223,10 +223,8 @@ impl Tensor {
             match indices.rank() {
                 0 => self.taken("index_select", axis, &indices.reshape([1])),
                 1 => self.taken("index_select", axis, indices),
-                _ => {
-                    Err(format!("the indices {} are not a list; take() takes indices of any shape", indices.ty())
-                        .into())
-                }
+                _ => Err(format!("the indices {} are not a vector; take() accepts indices of any shape", indices.ty())
+                    .into()),
             }
         })
     }
@@ -277,11 +275,12 @@ impl Tensor {
                 && (0..from.len()).all(|a| a == axis || from[a] == to[a] || from[a] == 1 || to[a] == 1);
             if !fits {
                 return Err(format!(
-                    "the indices {} do not go along with {}: the ranks must be equal, and all sizes but those of axis {axis} \
-                 equal or 1",
+                    "the indices {} do not match {}: the ranks must be equal, and along every axis except {axis} the \
+                     sizes must be equal or 1",
                     indices.ty(),
                     self.ty()
-                ).into());
+                )
+                .into());
             }
             for a in (0..from.len()).filter(|&a| a != axis) {
                 let size = if from[a] == 1 { to[a] } else { from[a] };
@@ -341,7 +340,7 @@ pub(super) fn check_points(of: &Tensor, indices: &Tensor) -> Result<(), Refusal>
         return Ok(());
     }
     Err(format!(
-        "the indices {} must be […, k], each a point in the first k of the {} axes of {}",
+        "the indices {} must have the shape […, k] and name points in the first k of the {} axes of {}",
         indices.ty(),
         of.rank(),
         of.ty()

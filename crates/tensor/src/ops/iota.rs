@@ -35,7 +35,7 @@ impl Tensor {
 
     pub(super) fn counted(ty: TensorType, axis: isize) -> Result<Tensor, Refusal> {
         if ty.dtype == DType::Bool {
-            return Err("booleans cannot count; ask for an integer or a float".into());
+            return Err("bool cannot count; use an integer or floating-point dtype".into());
         }
         if !ty.is_addressable() {
             return Err(ty.too_large().into());
@@ -66,11 +66,9 @@ impl Tensor {
         Tensor::record("one_hot", || {
             self.live()?;
             if !self.dtype().is_integer() {
-                return Err(format!(
-                    "class indices must be integers, these are {}; convert with to_dtype()",
-                    self.ty()
-                )
-                .into());
+                return Err(
+                    format!("class indices must be integers, not {}; convert with to_dtype()", self.ty()).into()
+                );
             }
             // Narrow integers cannot count many classes: a u8 would start again at 256.
             let index = if self.dtype().size_in_bytes() < 4 { self.to_dtype(DType::I32) } else { self.clone() };

@@ -27,7 +27,7 @@ impl Tensor {
             all_live([self, mask])?;
             if mask.dtype() != DType::Bool {
                 return Err(format!(
-                    "the mask must be bool, it is {}; make it with lt(), eq() or another comparison",
+                    "the mask must be bool, not {}; make one with lt(), eq() or another comparison",
                     mask.ty()
                 )
                 .into());
@@ -54,7 +54,7 @@ impl Tensor {
             self.live()?;
             let (count, rank) = (self.shape().num_elements(), self.rank());
             if count > i32::MAX as usize {
-                return Err(format!("{} has more elements than an i32 counts", self.ty()).into());
+                return Err(format!("{} has more elements than an i32 can count", self.ty()).into());
             }
             let filled = Tensor::full(DType::I32, [size, rank], f64::from(fill));
             if size == 0 || rank == 0 && size > 1 || count == 0 || filled.live().is_err() {

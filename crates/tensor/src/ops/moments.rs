@@ -38,7 +38,7 @@ impl Tensor {
     ) -> Result<Tensor, Refusal> {
         let count = self.count_along(axes)?;
         if !correction.is_finite() {
-            return Err(format!("the correction {correction} is not a number").into());
+            return Err(format!("the correction must be a finite number, not {correction}").into());
         }
         let given = self.floating();
         let from = wide(&given);

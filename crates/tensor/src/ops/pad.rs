@@ -20,7 +20,7 @@ impl Operation for Pad {
         let (from, value) = (inputs[0], inputs[1]);
         let rank = from.shape.rank();
         if value.shape.rank() != 0 || value.dtype != from.dtype {
-            return Err(format!("the padding value must be a scalar of {}, it is {value}", from.dtype));
+            return Err(format!("the padding value must be a scalar of {}, not {value}", from.dtype));
         }
         if self.low.len() != rank || self.high.len() != rank || self.interior.len() != rank {
             return Err(format!("low, high and interior must have one entry for each of the {rank} axes of {from}"));
@@ -37,7 +37,7 @@ impl Operation for Pad {
             let padded = spread + low + high;
             if padded < 0 {
                 return Err(format!(
-                    "cutting {} and {} off axis {i} of {} leaves less than nothing",
+                    "cutting {} and {} off axis {i} of {} leaves a negative size",
                     -low, -high, from.shape
                 ));
             }

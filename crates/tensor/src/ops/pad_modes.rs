@@ -27,8 +27,8 @@ impl PadMode {
         let (most, size) = (i128::from(most), size as i128);
         let why = match self {
             _ if most <= 0 => return Ok(()),
-            PadMode::Reflect if most >= size => "reflection needs less padding than there are elements",
-            PadMode::Circular if most > size => "circular padding cannot be more than there are elements",
+            PadMode::Reflect if most >= size => "reflect padding must be less than the number of elements",
+            PadMode::Circular if most > size => "circular padding must not exceed the number of elements",
             PadMode::Replicate if size == 0 => "there is no element to repeat",
             _ => return Ok(()),
         };
@@ -65,7 +65,7 @@ impl Tensor {
                 mode.check(axis, size, low.max(high))?;
                 if size as i128 + i128::from(low) + i128::from(high) < 0 {
                     return Err(format!(
-                        "cutting {} and {} off axis {axis} of {} leaves less than nothing",
+                        "cutting {} and {} off axis {axis} of {} leaves a negative size",
                         -low,
                         -high,
                         self.shape()

@@ -282,7 +282,7 @@ impl Pooling {
         let extents: Vec<usize> = (0..n).map(|i| extent(self.window[i], self.dilation[i])).collect();
         if let Some(i) = (0..n).find(|&i| self.padding[i] > extents[i] / 2) {
             return Err(format!(
-                "padding {} is more than half of the window {}: some windows would hold nothing else",
+                "padding {} is more than half of the window {}: some windows would hold only padding",
                 self.padding[i], extents[i]
             ));
         }

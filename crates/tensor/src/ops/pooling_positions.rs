@@ -87,7 +87,7 @@ pub(super) fn largest_and_where(method: &'static str, x: &Tensor, windows: &Wind
         let spatial = &x.shape()[2..];
         let count = spatial.iter().fold(1usize, |n, &size| n.saturating_mul(size));
         if i32::try_from(count).is_err() {
-            return Err(format!("a channel of {} has more elements than an i32 counts", x.ty()).into());
+            return Err(format!("a channel of {} has more elements than an i32 can count", x.ty()).into());
         }
         let axes: Vec<usize> = (2..x.rank()).collect();
         let places = Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);

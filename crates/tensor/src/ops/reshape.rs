@@ -13,7 +13,7 @@ pub(super) fn product(sizes: &[usize]) -> usize {
 fn inferred(sizes: &[isize], count: usize) -> Result<Vec<usize>, String> {
     let unknown = sizes.iter().filter(|&&size| size == -1).count();
     if unknown > 1 || sizes.iter().any(|&size| size < -1) {
-        return Err(format!("the sizes {sizes:?} must not be negative, but that one may be -1"));
+        return Err(format!("the sizes {sizes:?} must not be negative, except that one may be -1"));
     }
     let known: Vec<usize> = sizes.iter().filter(|&&size| size != -1).map(|&size| size as usize).collect();
     let known = product(&known);
@@ -125,7 +125,7 @@ impl Tensor {
             let mut to = self.shape().to_vec();
             let at = if axis < 0 { axis + to.len() as isize + 1 } else { axis };
             if !(0..=to.len() as isize).contains(&at) {
-                return Err(format!("{} has no place {axis} for a new axis", self.shape()).into());
+                return Err(format!("{} has no position {axis} for a new axis", self.shape()).into());
             }
             to.insert(at as usize, 1);
             Ok(self.reshape(to))

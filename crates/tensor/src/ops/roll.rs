@@ -17,7 +17,7 @@ impl Tensor {
         Tensor::record("roll", || {
             self.live()?;
             if shifts.len() != axes.len() {
-                return Err(format!("{shifts:?} and {axes:?} are not equally many shifts and axes").into());
+                return Err(format!("{shifts:?} and {axes:?} differ in length; give one shift for each axis").into());
             }
             let mut rolled = self.clone();
             for (&shift, &axis) in shifts.iter().zip(axes) {

@@ -149,12 +149,12 @@ fn operands(combine: Combine, to: &Tensor, updates: &Tensor) -> Result<(DType, T
     Ok(if combine.is_wide() { (dtype, wide(&to), wide(&updates)) } else { (dtype, to, updates) })
 }
 
-/// Whether what is written has the shape of what would be read there.
-fn check_updates(what: &str, updates: &Tensor, expected: Vec<usize>, place: impl Fn() -> String) -> Result<(), String> {
+/// Whether the updates have the shape of what would be read there.
+fn check_updates(updates: &Tensor, expected: Vec<usize>, place: impl Fn() -> String) -> Result<(), String> {
     if updates.shape().dims() == expected {
         return Ok(());
     }
-    Err(format!("what is {what} has the shape {}; for {} it must be {expected:?}", updates.shape(), place()))
+    Err(format!("the updates have the shape {}; for {} it must be {expected:?}", updates.shape(), place()))
 }
 
 methods! {
@@ -263,9 +263,8 @@ impl Tensor {
         let axis = indexed_axis(self, axis, indices)?;
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::PastEnd)?;
         let dimensions = Dimensions::along(axis, self.rank(), indices.rank());
-        let what = if combine == Combine::Add { "added" } else { "written" };
         let place = || format!("indices {} along axis {axis} of {}", indices.shape(), self.shape());
-        check_updates(what, &updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+        check_updates(&updates, dimensions.taken(self.shape(), indices.shape()), place)?;
         Ok(to.written(method, combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
     }
 
@@ -282,7 +281,12 @@ impl Tensor {
         fits_into("the indices", indices, self, axis)?;
         let (part, has) = (indices.shape(), updates.shape());
         if has.rank() != part.rank() || part.iter().zip(has.iter()).any(|(part, has)| part > has) {
-            return Err(format!("the indices {} name more elements than what is written, {}", indices.ty(), has).into());
+            return Err(format!(
+                "the indices {} have more elements along an axis than the updates, {}",
+                indices.ty(),
+                has
+            )
+            .into());
         }
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::PastEnd)?;
         let (none, step) = (vec![0; part.rank()], vec![1; part.rank()]);
@@ -325,7 +329,7 @@ impl Tensor {
             }
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
             let place = || format!("points {} in {}", indices.shape(), self.shape());
-            check_updates("written", &updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+            check_updates(&updates, dimensions.taken(self.shape(), indices.shape()), place)?;
             let clamped = bounds::points(self.shape(), indices, OutOfBounds::PastEnd)?;
             Ok(to.written("scatter_nd", combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
         })

@@ -46,7 +46,7 @@ impl Tensor {
             self.live()?;
             if self.dtype() != DType::Bool {
                 return Err(format!(
-                    "the condition must be bool, it is {}; make it with lt(), eq() or another comparison",
+                    "the condition must be bool, not {}; make one with lt(), eq() or another comparison",
                     self.ty()
                 )
                 .into());

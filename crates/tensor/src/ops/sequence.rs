@@ -22,14 +22,14 @@ impl Tensor {
         Tensor::record("arange_step", || {
             let count = ((stop - start) / step).ceil().max(0.0);
             if step == 0.0 || !start.is_finite() || !count.is_finite() || !step.is_finite() {
-                return Err(format!("{start} to {stop} in steps of {step} is not a row of numbers").into());
+                return Err(format!("{start} to {stop} in steps of {step} is not a finite sequence of numbers").into());
             }
             if !holds(dtype, start) || (!dtype.is_float() && step != step.trunc()) {
-                return Err(format!("{start} to {stop} in steps of {step} are not elements of {dtype}").into());
+                return Err(format!("{start} to {stop} in steps of {step} do not fit {dtype}").into());
             }
             let last = start + step * (count - 1.0).max(0.0);
             if !holds(dtype, last) {
-                return Err(format!("the last number, {last}, is not an element of {dtype}").into());
+                return Err(format!("the last number, {last}, does not fit {dtype}").into());
             }
             // Narrow integers cannot count over all of their own range.
             let computed = match dtype {
@@ -83,7 +83,7 @@ impl Tensor {
         Tensor::record_many("meshgrid", vectors.len(), || {
             all_live(vectors.iter().copied())?;
             if let Some(i) = vectors.iter().position(|t| t.rank() != 1) {
-                return Err(format!("takes vectors, tensor {i} is {}", vectors[i].ty()).into());
+                return Err(format!("takes vectors, but tensor {i} is {}", vectors[i].ty()).into());
             }
             let shape: Vec<usize> = vectors.iter().map(|t| t.shape()[0]).collect();
             Ok(vectors.iter().enumerate().map(|(axis, t)| t.broadcast_in_dim(shape.clone(), &[axis])).collect())

@@ -33,7 +33,7 @@ impl Operation for Sort {
             return Err(format!("tensor {i} is {} and the first is {}: the shapes differ", inputs[i], inputs[0]));
         }
         if self.keys == 0 || self.keys >= inputs.len() {
-            return Err(format!("there are {} tensors and {} keys among them", inputs.len() - 1, self.keys));
+            return Err(format!("there are {} tensors, which cannot have {} keys", inputs.len() - 1, self.keys));
         }
         if let Some(ty) = inputs[..self.keys].iter().find(|ty| ty.dtype.is_complex()) {
             return Err(format!("the complex numbers of {ty} have no order; sort by real(), imag() or abs()"));
@@ -146,7 +146,7 @@ fn sort_all(
 fn sortable(t: &Tensor, axis: isize) -> Result<usize, String> {
     match t.shape().axis(axis)? {
         a if t.shape()[a] > i32::MAX as usize => {
-            Err(format!("axis {axis} of {} is longer than an i32 counts", t.shape()))
+            Err(format!("axis {axis} of {} has more elements than an i32 can count", t.shape()))
         }
         a => Ok(a),
     }

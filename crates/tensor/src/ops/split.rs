@@ -52,7 +52,7 @@ impl Tensor {
         let possible = (1..=MOST_PARTS).contains(&chunks);
         Tensor::record_many("chunk", if possible { chunks } else { 1 }, || {
             if !possible {
-                return Err(format!("{chunks} is not a number of chunks from 1 to {MOST_PARTS}").into());
+                return Err(format!("the number of chunks must be from 1 to {MOST_PARTS}, not {chunks}").into());
             }
             let shape = self.live()?.shape();
             let size = shape[shape.axis(axis)?];

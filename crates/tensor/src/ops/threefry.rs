@@ -23,10 +23,10 @@ impl Operation for Threefry2x32 {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let (key, words) = (inputs[0], &inputs[1..]);
         if *key != TensorType::new(DType::U32, [2]) {
-            return Err(format!("a random key is u32[2], this is {key}; make one with random::key()"));
+            return Err(format!("a random key must be u32[2], not {key}; make one with random::key()"));
         }
         if words.iter().any(|w| w.dtype != DType::U32 || w.shape != words[0].shape) {
-            return Err(format!("counters must be u32 of one shape, these are {words:?}"));
+            return Err(format!("counters must be u32 of one shape, not {words:?}"));
         }
         Ok(vec![words[0].clone(), words[0].clone()])
     }

@@ -86,10 +86,10 @@ impl Tensor {
             let shape = self.live()?.shape();
             let size = shape[shape.axis(axis)?];
             if size > i32::MAX as usize {
-                return Err("the axis is longer than an i32 counts".into());
+                return Err("the axis has more elements than an i32 can count".into());
             }
             if k > size {
-                return Err(format!("there are no {k} elements along axis {axis} of {shape}").into());
+                return Err(format!("axis {axis} of {shape} has fewer than {k} elements").into());
             }
             let simple = self.dtype().is_float() || self.dtype().is_integer();
             if !largest || k > FEW || k == 0 || !simple || shape.num_elements() == 0 {

@@ -81,7 +81,7 @@ impl Tensor {
             };
             let (from, to) = (named(from)?, named(to)?);
             if from.len() != to.len() {
-                return Err(format!("{from:?} and {to:?} are not equally many axes").into());
+                return Err(format!("{from:?} and {to:?} differ in length; give one target for each axis").into());
             }
             let mut rest = (0..self.rank()).filter(|axis| !from.contains(axis));
             let permutation = (0..self.rank()).filter_map(|place| match to.iter().position(|&t| t == place) {
@@ -97,7 +97,7 @@ impl Tensor {
     pub fn t(&self) -> Tensor {
         Tensor::record("t", || {
             if self.live()?.rank() < 2 {
-                return Err(format!("{} has no two axes to swap", self.shape()).into());
+                return Err(format!("{} has fewer than two axes to swap", self.shape()).into());
             }
             Ok(self.transpose(-2, -1))
         })

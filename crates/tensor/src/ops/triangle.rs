@@ -28,7 +28,7 @@ impl Tensor {
     fn triangle(&self, lower: bool, diagonal: i64) -> Result<Tensor, Refusal> {
         self.live()?;
         let [.., rows, columns] = self.shape().dims() else {
-            return Err(format!("{} has no two axes of rows and columns", self.shape()).into());
+            return Err(format!("{} has fewer than two axes, but rows and columns are needed", self.shape()).into());
         };
         // Beyond the corners nothing changes any more, and nothing overflows.
         let diagonal = diagonal.clamp(-(*rows as i64) - 1, *columns as i64 + 1) as f64;

@@ -117,7 +117,7 @@ impl Tensor {
             if matrix[0] != *fits {
                 let what = if how.right { "columns" } else { "rows" };
                 return Err(format!(
-                    "{} has {} unknowns, and the right side, {}, has {fits} {what}",
+                    "{} has {} unknowns, but the right side, {}, has {fits} {what}",
                     a.ty(),
                     matrix[0],
                     b.ty()

@@ -19,7 +19,7 @@ macro_rules! unary {
                 stringify!($method)
             }
             fn infer(&self, inputs: &[&$crate::TensorType]) -> Result<Vec<$crate::TensorType>, String> {
-                $crate::ops::takes::DTypeSet::$takes.check(inputs[0].dtype)?;
+                $crate::ops::dtype_set::DTypeSet::$takes.check(inputs[0].dtype)?;
                 $crate::operation::one(inputs[0].clone())
             }
             fn vjp(&self, cx: &$crate::operation::Vjp<'_>) -> Vec<Option<$crate::Tensor>> {
@@ -82,7 +82,7 @@ macro_rules! composed {
             #[track_caller]
             pub fn $method(&self) -> $crate::Tensor {
                 $crate::Tensor::record(stringify!($method), || {
-                    let $x = $crate::ops::takes::DTypeSet::$takes.operand(stringify!($method), self)?;
+                    let $x = $crate::ops::dtype_set::DTypeSet::$takes.operand(stringify!($method), self)?;
                     Ok($value)
                 })
             }
@@ -95,7 +95,7 @@ macro_rules! composed {
             #[track_caller]
             pub fn $method(&self, other: impl $crate::Operand) -> $crate::Tensor {
                 $crate::Tensor::record(stringify!($method), || {
-                    let takes = $crate::ops::takes::DTypeSet::$takes;
+                    let takes = $crate::ops::dtype_set::DTypeSet::$takes;
                     let ($a, $b) = $crate::ops::binary::operands(stringify!($method), takes, self, other)?;
                     Ok($value)
                 })

@@ -54,7 +54,7 @@ pub(super) fn draw_uniform(key: &Tensor, dtype: DType, shape: Shape, low: f64, h
         return Err(format!("the lower bound {low_wide} must be below the upper, {high_wide}{rounded}").into());
     }
     if !round(high - low).is_finite() {
-        return Err(format!("the bounds {low_wide} and {high_wide} are further apart than {wide} reaches").into());
+        return Err(format!("the bounds {low_wide} and {high_wide} differ by more than {wide} can represent").into());
     }
     let drawn = (unit(key, wide, shape)? * (high - low) + low).maximum(low);
     Ok(drawn.to_dtype(dtype))

@@ -62,7 +62,11 @@ pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, 
         false => (-(1i128 << (width - 1)), 1i128 << (width - 1)),
     };
     if i128::from(low) < least || i128::from(high) > above {
-        return Err(format!("the numbers from {low} to {high} are not all of {dtype}, {least} to {}", above - 1).into());
+        return Err(format!(
+            "the numbers from {low} to {high} are not all in the range of {dtype}, {least} to {}",
+            above - 1
+        )
+        .into());
     }
     super::check_key(key)?;
     // Narrow integers are drawn with 32 bits, in arithmetic that wraps.
@@ -74,7 +78,7 @@ pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, 
             _ => draw(&key, shape.clone())?,
         });
     }
-    let [upper, lower] = drawn.as_slice() else { return Err("two draws are not two".into()) };
+    let [upper, lower] = drawn.as_slice() else { return Err("expected two draws".into()) };
     let span = (i128::from(high) - i128::from(low)) as u128;
     let offset = if span == 1 << bits {
         lower.clone()

@@ -58,13 +58,13 @@ fn parameter(name: &str, given: impl Operand, dtype: DType, shape: &Shape) -> Re
     let given = given.to_tensor_like(&Tensor::full(DType::F64, [], 0.0));
     given.live()?;
     if !given.dtype().is_float() {
-        return Err(format!("{name} must be floating-point numbers, they are {}", given.ty()).into());
+        return Err(format!("{name} must be floating-point numbers, not {}", given.ty()).into());
     }
     if given.shape().broadcast(shape).as_ref() != Ok(shape) {
         return Err(format!("{name}, {}, does not broadcast to {shape}", given.ty()).into());
     }
     if let Some(wrong) = given.known::<f64>().and_then(|known| known.into_iter().find(|x| x.is_nan() || *x <= 0.0)) {
-        return Err(format!("{name} must be above 0, it is {wrong}").into());
+        return Err(format!("{name} must be above 0, not {wrong}").into());
     }
     let given = given.detach().to_dtype(dtype).broadcast_to(shape);
     let above = given.gt(0.0);

@@ -28,7 +28,7 @@ pub fn permutation(key: impl AsTensor, n: usize) -> Tensor {
 fn permuted(key: &Tensor, n: usize) -> Result<Tensor, Refusal> {
     super::check_key(key)?;
     if n > i32::MAX as usize {
-        return Err(format!("{n} numbers are more than an i32 counts").into());
+        return Err(format!("{n} numbers are more than an i32 can count").into());
     }
     // As often as makes it likely, by the cube of `n`, that no two elements have had the same bits each time.
     let rounds = (3.0 * (n.max(1) as f64).ln() / f64::from(u32::MAX).ln()).ceil() as usize;
@@ -83,11 +83,13 @@ pub fn choice(key: impl AsTensor, n: usize, shape: impl Into<Shape>, replace: bo
         super::check_key(key)?;
         all_live(p)?;
         match p {
-            _ if n > i32::MAX as usize => return Err(format!("{n} numbers are more than an i32 counts").into()),
+            _ if n > i32::MAX as usize => return Err(format!("{n} numbers are more than an i32 can count").into()),
             _ if n == 0 && count > 0 => return Err("there is nothing to choose from: n is 0".into()),
-            _ if !replace && count > n => return Err(format!("{count} different ones of {n} cannot be chosen").into()),
+            _ if !replace && count > n => {
+                return Err(format!("cannot choose {count} different numbers out of {n} without replacement").into());
+            }
             Some(p) if p.shape().dims() != [n] || !p.dtype().is_float() => {
-                return Err(format!("the probabilities must be a vector of {n} floats, they are {}", p.ty()).into());
+                return Err(format!("the probabilities must be a vector of {n} floats, not {}", p.ty()).into());
             }
             _ => {}
         }

@@ -35,24 +35,25 @@ fn branches_that_do_not_agree_are_refused() {
     check(
         &cond(&yes, &[&x], |x| vec![x[0].clone(), x[0].clone()], |x| vec![x[0].clone(), x[0].sum_all()]),
         2,
-        "cond: result 1 is f32[2] in branch 0 and f32[] in branch 1; all branches must give the same types",
+        "cond: result 1 is f32[2] in branch 0 and f32[] in branch 1; all branches must return the same types",
     );
     check(
         &cond(&yes, &[&x], |x| vec![x[0].clone()], |_| vec![]),
         1,
-        "cond: branch 0 gives 1 results and branch 1 gives 0; all branches must give as many, of the same types",
+        "cond: branch 0 returns 1 results and branch 1 returns 0; all branches must return the same number of \
+         results, of the same types",
     );
     check(
         &cond(&x, &[&x], |x| vec![x[0].clone(); 3], |x| vec![x[0].clone(); 3]),
         3,
-        "cond: the predicate must be a bool scalar, it is f32[2]; make it with lt() or all()",
+        "cond: the predicate must be a bool scalar, not f32[2]; make one with lt() or all()",
     );
     check(
         &switch(&Tensor::scalar(1.0f32), &[&x], &[&|x| x.to_vec(), &|x| x.to_vec()]),
         1,
-        "switch: the index must be an integer scalar, it is f32[]",
+        "switch: the index must be an integer scalar, not f32[]",
     );
-    check(&switch(&Tensor::scalar(1), &[&x], &[]), 1, "switch: there is no branch; give at least one");
+    check(&switch(&Tensor::scalar(1), &[&x], &[]), 1, "switch: there are no branches; pass at least one");
 }
 
 #[test]
@@ -61,22 +62,22 @@ fn a_carry_that_changes_is_refused() {
     check(
         &joined(scan(&[&x], &[&xs], |c, x| (vec![(&c[0] * &x[0]).sum_all()], vec![x[0].clone()]))),
         2,
-        "scan: carry 0 goes into the body as f32[2] and comes out as f32[]; its type must stay the same",
+        "scan: carry 0 enters the body as f32[2] and leaves it as f32[]; its type must stay the same",
     );
     check(
         &while_loop(&[&x], |c| c[0].sum_all().lt(1.0), |_| vec![]),
         1,
-        "while_loop: the carry goes into the body as 1 tensors and comes out as 0; they must be as many",
+        "while_loop: the carry enters the body as 1 tensors and leaves it as 0; the number must stay the same",
     );
     check(
         &while_loop(&[&x], |c| c[0].lt(1.0), |c| c.to_vec()),
         1,
-        "while_loop: the condition must be a bool scalar, it is bool[2]; reduce it with all() or any()",
+        "while_loop: the condition must be a bool scalar, not bool[2]; reduce it with all() or any()",
     );
     check(
         &fori_loop(0, 3, &[&x], |_, c| vec![c[0].to_dtype(DType::F64)]),
         1,
-        "scan: carry 0 goes into the body as f32[2] and comes out as f64[2]; its type must stay the same",
+        "scan: carry 0 enters the body as f32[2] and leaves it as f64[2]; its type must stay the same",
     );
     // Under autocast a product is narrow, and a carry that is one of it changes.
     let w = zeros(&[2, 2]);
@@ -84,7 +85,7 @@ fn a_carry_that_changes_is_refused() {
     check(
         &fault.0,
         1,
-        "scan: carry 0 goes into the body as f32[2, 2] and comes out as bf16[2, 2]; its type must stay the same",
+        "scan: carry 0 enters the body as f32[2, 2] and leaves it as bf16[2, 2]; its type must stay the same",
     );
 }
 
@@ -94,38 +95,38 @@ fn xs_that_do_not_fit_are_refused() {
     check(
         &joined(scan(&[], &[&zeros(&[5, 2]), &zeros(&[4, 2])], body)),
         2,
-        "scan: x 1, f32[4, 2], has 4 slices along its first axis, and x 0 has 5; they must be as many",
+        "scan: x 1, f32[4, 2], has 4 slices along its first axis, and x 0 has 5; the numbers must be equal",
     );
     check(
         &joined(Scan::new().length(3).run(&[], &[&zeros(&[5])], body)),
         1,
-        "scan: x 0, f32[5], has 5 slices along its first axis, and the length is 3; they must be as many",
+        "scan: x 0, f32[5], has 5 slices along its first axis, and the length is 3; the numbers must be equal",
     );
     check(
         &joined(scan(&[], &[&zeros(&[])], body)),
         1,
-        "scan: x 0 is a scalar, f32[]; a scan goes over the first axis of each of the xs",
+        "scan: x 0 is a scalar, f32[]; a scan iterates over the first axis of each x",
     );
     check(
         &joined(scan(&[&zeros(&[])], &[], |c, _| (c.to_vec(), vec![]))),
         1,
-        "scan: there are no xs; say the number of steps with Scan::new().length(n)",
+        "scan: there are no xs; set the number of steps with Scan::new().length(n)",
     );
     check(
         &joined(Scan::new().length(usize::MAX).run(&[&zeros(&[])], &[], |c, _| (c.to_vec(), vec![]))),
         1,
-        "scan: 18446744073709551615 steps are more than a loop counts",
+        "scan: 18446744073709551615 steps are more than an i32 can count",
     );
-    check(&map(|_| vec![zeros(&[])], &[]), 1, "map: there are no xs to go over");
+    check(&map(|_| vec![zeros(&[])], &[]), 1, "map: there are no xs; pass at least one tensor");
     check(
         &fori_loop(0, i64::MAX, &[&zeros(&[])], |_, c| c.to_vec()),
         1,
-        "fori_loop: 0 to 9223372036854775807: a loop counts with 32 bits",
+        "fori_loop: 0 to 9223372036854775807: the bounds and the number of steps must fit an i32",
     );
     check(
         &fori_loop(0, zeros(&[]), &[&zeros(&[])], |_, c| c.to_vec()),
         1,
-        "fori_loop: a bound must be an integer scalar, this is f32[]",
+        "fori_loop: a bound must be an integer scalar, not f32[]",
     );
 }
 
@@ -181,21 +182,21 @@ fn derivatives_that_there_are_none_of_are_refused() {
     check(
         &wrong(|_, _, _| vec![]),
         1,
-        "custom_gradient: the backward function gives 0 cotangents for 1 inputs; they must be as many",
+        "custom_gradient: the backward function returns 0 cotangents for 1 inputs; it must return one for each input",
     );
     check(
         &wrong(|_, _, _| vec![zeros(&[2])]),
         1,
-        "custom_gradient: the backward function gives f32[2] for input 0, which is f32[]; a cotangent has the type of \
-         its input",
+        "custom_gradient: the backward function returns f32[2] for input 0, which is f32[]; a cotangent must have the \
+         type of its input",
     );
     let w = Tensor::scalar(2.0f32);
     let y = custom_gradient(&[&x], |x| vec![&x[0] * &w], |_, _, c| c.to_vec());
     check(
         &grad(&y[0], &[&w]),
         1,
-        "custom_gradient: the forward function uses a tensor from outside, f32[], and a gradient with respect to it is \
-         asked for, which the backward function does not give; make it one of the inputs",
+        "custom_gradient: the forward function uses a tensor from outside, f32[], and its gradient is needed, which \
+         the backward function does not return; make the tensor one of the inputs",
     );
 }
 

@@ -33,15 +33,15 @@ fn choose(
             all_live(&results)?;
             if results.len() != count {
                 return Err(format!(
-                    "branch 0 gives {count} results and branch {n} gives {}; all branches must give as many, of the same \
-                     types",
+                    "branch 0 returns {count} results and branch {n} returns {}; all branches must return the same \
+                     number of results, of the same types",
                     results.len()
                 )
                 .into());
             }
             if let Some(i) = (0..count).find(|&i| results[i].ty() != first[i].ty()) {
                 return Err(format!(
-                    "result {i} is {} in branch 0 and {} in branch {n}; all branches must give the same types",
+                    "result {i} is {} in branch 0 and {} in branch {n}; all branches must return the same types",
                     first[i].ty(),
                     results[i].ty()
                 )
@@ -101,7 +101,7 @@ pub fn cond(
         all_live(std::iter::once(pred).chain(operands.iter().copied()))?;
         if pred.dtype() != DType::Bool || pred.rank() != 0 {
             let ty = pred.ty();
-            return Err(format!("the predicate must be a bool scalar, it is {ty}; make it with lt() or all()").into());
+            return Err(format!("the predicate must be a bool scalar, not {ty}; make one with lt() or all()").into());
         }
         Ok(())
     };
@@ -136,17 +136,17 @@ pub fn switch(index: impl AsTensor, operands: &[&Tensor], branches: &[Case<'_>])
     let _scope = Scope::open();
     let index = index.as_tensor();
     let Some(&first) = branches.first() else {
-        return vec![Tensor::poison("switch", "there is no branch; give at least one")];
+        return vec![Tensor::poison("switch", "there are no branches; pass at least one")];
     };
     let last = (branches.len() - 1).min(i8::MAX as usize);
     let check = || {
         all_live(std::iter::once(index).chain(operands.iter().copied()))?;
         if !index.dtype().is_integer() || index.rank() != 0 {
-            return Err(format!("the index must be an integer scalar, it is {}", index.ty()).into());
+            return Err(format!("the index must be an integer scalar, not {}", index.ty()).into());
         }
         if last + 1 != branches.len() {
             let (count, most) = (branches.len(), last + 1);
-            return Err(format!("there are {count} branches, and at most {most} can be told apart").into());
+            return Err(format!("there are {count} branches, but at most {most} are supported").into());
         }
         Ok(())
     };

@@ -44,8 +44,8 @@ impl CustomGradient {
     fn cotangents(&self, cx: &Vjp<'_>) -> Result<Vec<Option<Tensor>>, Refusal> {
         if let Some(captured) = (self.inputs..cx.inputs.len()).find(|&i| cx.needed[i]) {
             return Err(format!(
-                "the forward function uses a tensor from outside, {}, and a gradient with respect to it is asked for, \
-                 which the backward function does not give; make it one of the inputs",
+                "the forward function uses a tensor from outside, {}, and its gradient is needed, which the backward \
+                 function does not return; make the tensor one of the inputs",
                 cx.inputs[captured].ty()
             )
             .into());
@@ -58,7 +58,7 @@ impl CustomGradient {
         all_live(&given)?;
         if given.len() != inputs.len() {
             return Err(format!(
-                "the backward function gives {} cotangents for {} inputs; they must be as many",
+                "the backward function returns {} cotangents for {} inputs; it must return one for each input",
                 given.len(),
                 inputs.len()
             )
@@ -66,7 +66,8 @@ impl CustomGradient {
         }
         if let Some(i) = (0..inputs.len()).find(|&i| cx.needed[i] && given[i].ty() != inputs[i].ty()) {
             return Err(format!(
-                "the backward function gives {} for input {i}, which is {}; a cotangent has the type of its input",
+                "the backward function returns {} for input {i}, which is {}; a cotangent must have the type of its \
+                 input",
                 given[i].ty(),
                 inputs[i].ty()
             )

@@ -43,7 +43,7 @@ impl Bound {
         match self {
             Bound::Host(n) => Ok(Tensor::full(dtype, [], *n as f64)),
             Bound::Device(t) if t.live()?.dtype().is_integer() && t.rank() == 0 => Ok(t.to_dtype(dtype)),
-            Bound::Device(t) => Err(format!("a bound must be an integer scalar, this is {}", t.ty()).into()),
+            Bound::Device(t) => Err(format!("a bound must be an integer scalar, not {}", t.ty()).into()),
         }
     }
 }
@@ -73,7 +73,7 @@ pub fn fori_loop(
         if let (Bound::Host(lower), Bound::Host(upper)) = (&lower, &upper) {
             let steps = usize::try_from(upper.saturating_sub(*lower)).unwrap_or(0);
             if i32::try_from(steps).is_err() || i32::try_from(*lower).is_err() || i32::try_from(*upper).is_err() {
-                return Err(format!("{lower} to {upper}: a loop counts with 32 bits").into());
+                return Err(format!("{lower} to {upper}: the bounds and the number of steps must fit an i32").into());
             }
             let numbers = Tensor::iota(DType::I32, [steps], 0) + Tensor::full(DType::I32, [], *lower as f64);
             return Ok(Scan::new().run(init, &[&numbers], |carry, i| (body(&i[0], carry), vec![])).0);
@@ -116,7 +116,7 @@ pub fn fori_loop(
 pub fn map(f: impl FnOnce(&[Tensor]) -> Vec<Tensor>, xs: &[&Tensor]) -> Vec<Tensor> {
     if xs.is_empty() {
         let count = f(&owned(xs)).len();
-        return vec![Tensor::poison("map", "there are no xs to go over"); count];
+        return vec![Tensor::poison("map", "there are no xs; pass at least one tensor"); count];
     }
     Scan::new().run(&[], xs, |_, x| (vec![], f(x))).1
 }

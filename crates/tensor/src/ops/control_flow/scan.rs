@@ -281,15 +281,12 @@ impl Scan {
         let mut length = self.length;
         for (i, x) in xs.iter().enumerate() {
             let Some(&size) = x.shape().first() else {
-                return Err(format!(
-                    "x {i} is a scalar, {}; a scan goes over the first axis of each of the xs",
-                    x.ty()
-                ));
+                return Err(format!("x {i} is a scalar, {}; a scan iterates over the first axis of each x", x.ty()));
             };
             let expected = *length.get_or_insert(size);
             if expected != size {
                 return Err(format!(
-                    "x {i}, {}, has {size} slices along its first axis, and {} {expected}; they must be as many",
+                    "x {i}, {}, has {size} slices along its first axis, and {} {expected}; the numbers must be equal",
                     x.ty(),
                     if self.length.is_some() { "the length is" } else { "x 0 has" }
                 ));
@@ -297,10 +294,10 @@ impl Scan {
         }
         match length {
             Some(length) if i32::try_from(length).is_err() => {
-                Err(format!("{length} steps are more than a loop counts"))
+                Err(format!("{length} steps are more than an i32 can count"))
             }
             Some(length) => Ok(length),
-            None => Err("there are no xs; say the number of steps with Scan::new().length(n)".to_owned()),
+            None => Err("there are no xs; set the number of steps with Scan::new().length(n)".to_owned()),
         }
     }
 }

@@ -28,8 +28,8 @@ impl Operation for WhileLoop {
         Ok(types(&self.0.body.region.results))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let message = "a loop that runs until a condition holds has no derivative, because nothing says how many steps \
-                       are to be remembered; use scan(), or fori_loop() with bounds that are integers of the host";
+        let message = "a loop with a condition has no derivative, because its number of steps is not known in \
+                       advance; use scan(), or fori_loop() with host integers as bounds";
         vec![Some(Tensor::poison("while_loop", message)); cx.inputs.len()]
     }
     fn recompute_policy(&self) -> RecomputePolicy {
@@ -97,9 +97,7 @@ pub fn while_loop(
         let goes_on = Scope::outside(|| cond(&before));
         if goes_on.live()?.dtype() != DType::Bool || goes_on.rank() != 0 {
             let ty = goes_on.ty();
-            return Err(
-                format!("the condition must be a bool scalar, it is {ty}; reduce it with all() or any()").into()
-            );
+            return Err(format!("the condition must be a bool scalar, not {ty}; reduce it with all() or any()").into());
         }
         let carry = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
         let results = Scope::outside(|| body(&carry));
@@ -118,14 +116,14 @@ pub fn while_loop(
 pub(super) fn same_carry(init: &[&Tensor], carry: &[Tensor]) -> Result<(), String> {
     if carry.len() != init.len() {
         return Err(format!(
-            "the carry goes into the body as {} tensors and comes out as {}; they must be as many",
+            "the carry enters the body as {} tensors and leaves it as {}; the number must stay the same",
             init.len(),
             carry.len()
         ));
     }
     match init.iter().zip(carry).position(|(before, after)| before.ty() != after.ty()) {
         Some(i) => Err(format!(
-            "carry {i} goes into the body as {} and comes out as {}; its type must stay the same",
+            "carry {i} enters the body as {} and leaves it as {}; its type must stay the same",
             init[i].ty(),
             carry[i].ty()
         )),

@@ -40,14 +40,14 @@ fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
     while let Some(&c) = characters.get(i) {
         match c {
             ' ' => {}
-            ',' if in_result => return Err(pointing(text, i, "there is one result, this is a second")),
+            ',' if in_result => return Err(pointing(text, i, "there can be only one result")),
             ',' => {
                 term.end = i;
                 operands.push(std::mem::take(&mut term));
             }
             '-' if characters.get(i + 1) == Some(&'>') => {
                 if in_result {
-                    return Err(pointing(text, i, "this is a second arrow"));
+                    return Err(pointing(text, i, "there can be only one arrow"));
                 }
                 term.end = i;
                 operands.push(std::mem::take(&mut term));
@@ -56,7 +56,7 @@ fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
             }
             '.' if characters.get(i..i + 3) == Some(&['.'; 3]) => {
                 if term.ellipsis.is_some() {
-                    return Err(pointing(text, i, "this is a second `...` in one list of labels"));
+                    return Err(pointing(text, i, "a list of labels can have only one `...`"));
                 }
                 term.ellipsis = Some((term.letters.len(), i));
                 i += 2;
@@ -81,7 +81,7 @@ impl Equation {
         let (terms, result) = terms(text)?;
         if terms.len() != shapes.len() {
             let at = terms.last().map_or(0, |term| term.end);
-            let message = format!("the equation names {} operands, {} were given", terms.len(), shapes.len());
+            let message = format!("the equation has {} operands, but {} were given", terms.len(), shapes.len());
             return Err(pointing(text, at, message));
         }
         let mut names: HashMap<char, Label> = HashMap::new();
@@ -99,7 +99,7 @@ impl Equation {
             if !enough {
                 let least = if term.ellipsis.is_some() { "at least " } else { "" };
                 let message = format!(
-                    "operand {n} has {} axes, {shape}, and the equation names {least}{} of it",
+                    "operand {n} has {} axes, {shape}, but the equation labels {least}{}",
                     shape.rank(),
                     term.letters.len()
                 );
@@ -123,7 +123,8 @@ impl Equation {
                     1 => sizes[label] = size,
                     known => {
                         let message = format!(
-                            "this axis of operand {n}, {shape}, has {size} elements, and elsewhere it has {known}"
+                            "this axis of operand {n}, {shape}, has {size} elements, but elsewhere the label has \
+                             {known}"
                         );
                         return Err(pointing(text, at, message));
                     }
@@ -149,7 +150,11 @@ fn named(text: &str, term: &Term, names: &HashMap<char, Label>, unnamed: usize) 
             }
             Some(&label) => result.push(label),
             None => {
-                return Err(pointing(text, at, format!("the label {letter:?} of the result is that of no operand")));
+                return Err(pointing(
+                    text,
+                    at,
+                    format!("the label {letter:?} of the result does not occur in any operand"),
+                ));
             }
         }
     }
@@ -203,34 +208,34 @@ mod tests {
             fault("é", &[&[2]]),
         ];
         expect![[r#"
-            the label 'z' of the result is that of no operand
+            the label 'z' of the result does not occur in any operand
               ij,jk->iz
                       ^
             the label 'k' is in the result twice
               ij,jk->ikk
                        ^
-            this axis of operand 1, [4, 4], has 4 elements, and elsewhere it has 3
+            this axis of operand 1, [4, 4], has 4 elements, but elsewhere the label has 3
               ij,jk->ik
                  ^
-            the equation names 2 operands, 1 were given
+            the equation has 2 operands, but 1 were given
               ij,jk->ik
                    ^
             '1' is not a letter, `,`, `...` or `->`
               i1->i
                ^
-            operand 0 has 2 axes, [2, 3], and the equation names 3 of it
+            operand 0 has 2 axes, [2, 3], but the equation labels 3
               ijk->i
               ^
-            operand 0 has 2 axes, [2, 3], and the equation names at least 3 of it
+            operand 0 has 2 axes, [2, 3], but the equation labels at least 3
               ...ijk->i
                  ^
-            this is a second `...` in one list of labels
+            a list of labels can have only one `...`
               i...j...->i
                    ^
-            this is a second arrow
+            there can be only one arrow
               ij->i->j
                    ^
-            there is one result, this is a second
+            there can be only one result
               ij->i,j
                    ^
             'é' is not a letter, `,`, `...` or `->`

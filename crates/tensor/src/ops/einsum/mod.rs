@@ -106,7 +106,7 @@ impl Tensor {
     /// assert_eq!(scores.ty().to_string(), "f32[2, 4, 5, 7]");
     ///
     /// let wrong = Tensor::einsum("bqhd,bkhe->bhqz", &[&q, &k]).fault().unwrap().to_string();
-    /// assert!(wrong.contains("the label 'z' of the result is that of no operand"), "{wrong}");
+    /// assert!(wrong.contains("the label 'z' of the result does not occur in any operand"), "{wrong}");
     /// ```
     #[track_caller]
     pub fn einsum(equation: &str, operands: &[&Tensor]) -> Tensor {
@@ -168,7 +168,7 @@ impl Tensor {
             let other = other.as_tensor();
             all_live([self, other])?;
             if let Some(t) = [self, other].into_iter().find(|t| t.rank() != 1) {
-                return Err(format!("takes two vectors, one is {}", t.ty()).into());
+                return Err(format!("takes two vectors, but one is {}", t.ty()).into());
             }
             Ok(self.product("outer", other, (&[], &[]), (&[], &[])))
         })

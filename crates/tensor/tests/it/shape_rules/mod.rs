@@ -22,7 +22,7 @@ use judge::Judge;
 const OURS: &[(&str, &str, &str)] = &[
     ("", "convert with to_dtype() first", "StableHLO counts with bools; here a user says that they are numbers"),
     ("", "takes real numbers, not c", "chlo has some of these for complex numbers, without a derivative here"),
-    ("Convert", "does not become", "StableHLO takes the real part; here a user says which part"),
+    ("Convert", "cannot convert", "StableHLO takes the real part; here a user says which part"),
     ("Reduce", "has no element along the axes", "StableHLO gives the infinity that a maximum starts from"),
 ];
 
