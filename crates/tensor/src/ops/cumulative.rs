@@ -80,9 +80,10 @@ impl Cumulative {
         let mut fill = y.shape().to_vec();
         fill[self.axis] = distance;
         let fill = Tensor::zeros(y.dtype(), fill);
-        let moved = match reverse {
-            true => Tensor::concatenate(&[&y.narrow(axis, distance, size - distance), &fill], axis),
-            false => Tensor::concatenate(&[&fill, &y.narrow(axis, 0, size - distance)], axis),
+        let moved = if reverse {
+            Tensor::concatenate(&[&y.narrow(axis, distance, size - distance), &fill], axis)
+        } else {
+            Tensor::concatenate(&[&fill, &y.narrow(axis, 0, size - distance)], axis)
         };
         // The size of any axis fits an i64.
         let dtype = if size <= i32::MAX as usize { DType::I32 } else { DType::I64 };

@@ -19,10 +19,7 @@ fn on_diagonal(rank: usize, rows: usize, columns: usize, offset: i64) -> Tensor 
 /// The length of the diagonal `offset` of a matrix.
 fn length(rows: usize, columns: usize, offset: i64) -> usize {
     let skipped = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
-    match offset >= 0 {
-        true => rows.min(columns.saturating_sub(skipped)),
-        false => rows.saturating_sub(skipped).min(columns),
-    }
+    if offset >= 0 { rows.min(columns.saturating_sub(skipped)) } else { rows.saturating_sub(skipped).min(columns) }
 }
 
 methods! {
