@@ -1,4 +1,4 @@
-//! Choosing between two tensors, elementwise.
+//! Elementwise selection between two tensors.
 
 use super::binary::broadcast_both;
 use crate::lower::Lowering;
@@ -29,8 +29,10 @@ impl Operation for Select {
 }
 
 impl Tensor {
-    /// Where this boolean tensor is true the elements of `on_true`, elsewhere those of `on_false` (NumPy's `where`).
-    /// The three broadcast to one shape; the gradient flows to the chosen elements.
+    /// The elements of `on_true` where this boolean tensor is true, else those of `on_false` (NumPy's and PyTorch's
+    /// `where`). The three tensors broadcast to one shape. The gradient flows to the selected elements.
+    ///
+    /// Poisoned if this tensor is not `bool`, or if shapes or dtypes do not fit.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

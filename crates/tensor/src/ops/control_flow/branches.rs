@@ -25,7 +25,7 @@ struct Derivative {
     outside: Vec<Tensor>,
 }
 
-/// Input 0 selects the branch: a bool for two branches, of which the first runs on true, or an i32 within bounds.
+/// Input 0 selects the branch: a bool for two branches, where true runs the first, or an i32 within bounds.
 struct Branch(Arc<Branches>);
 
 impl Branches {
