@@ -9,7 +9,7 @@ pub(super) fn product(sizes: &[usize]) -> usize {
     sizes.iter().fold(1usize, |n, &size| n.saturating_mul(size))
 }
 
-/// Resolves sizes, of which one may be −1, to `count` elements in total.
+/// Resolves sizes to `count` elements in total. One size may be −1.
 fn inferred(sizes: &[isize], count: usize) -> Result<Vec<usize>, String> {
     let unknown = sizes.iter().filter(|&&size| size == -1).count();
     if unknown > 1 || sizes.iter().any(|&size| size < -1) {
