@@ -46,7 +46,8 @@ impl Operation for Sort {
         let with_cotangent: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.cotangents[i].is_some()).collect();
         let cotangents: Vec<&Tensor> = cx.cotangents.iter().flatten().collect();
         let tensors = [&[original_index], cotangents.as_slice()].concat();
-        let restored = Tensor::record_many("sort", tensors.len() + 1, || sort_all("sort", &tensors, 1, self.axis, false));
+        let restored =
+            Tensor::record_many("sort", tensors.len() + 1, || sort_all("sort", &tensors, 1, self.axis, false));
         let mut gradients = vec![None; cx.inputs.len()];
         for (&i, gradient) in with_cotangent.iter().zip(&restored[1..]) {
             gradients[i] = Some(gradient.clone());

@@ -64,11 +64,8 @@ impl Operation for TriangularSolve {
         let b = Tensor::apply(self.clone().transpose(), &[a, &g]);
         // The cotangent of the matrix as it appears in the equation.
         let (left, right) = if self.right { (x, &b) } else { (&b, x) };
-        let product = if self.right {
-            left.transpose(-1, -2).matmul(right)
-        } else {
-            left.matmul(&right.transpose(-1, -2))
-        };
+        let product =
+            if self.right { left.transpose(-1, -2).matmul(right) } else { left.matmul(&right.transpose(-1, -2)) };
         let whole = if self.transpose { -product.transpose(-1, -2) } else { -product };
         let diagonal = i64::from(self.unit_diagonal);
         let triangle = if self.lower { whole.tril(-diagonal) } else { whole.triu(diagonal) };

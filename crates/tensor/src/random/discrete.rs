@@ -59,11 +59,8 @@ pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, 
         return Err(format!("the lower bound {low} must be below the upper, {high}").into());
     }
     let width = 8 * dtype.size_in_bytes() as u32;
-    let (least, above) = if dtype.is_unsigned() {
-        (0, 1i128 << width)
-    } else {
-        (-(1i128 << (width - 1)), 1i128 << (width - 1))
-    };
+    let (least, above) =
+        if dtype.is_unsigned() { (0, 1i128 << width) } else { (-(1i128 << (width - 1)), 1i128 << (width - 1)) };
     if i128::from(low) < least || i128::from(high) > above {
         return Err(format!(
             "the numbers from {low} to {high} are not all in the range of {dtype}, {least} to {}",
