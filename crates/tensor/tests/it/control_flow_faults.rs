@@ -1,4 +1,4 @@
-//! What is refused of branches and loops, and what the message says; and shardings over several devices.
+//! Faults of branches and loops and their messages, and control flow on several devices.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -11,7 +11,7 @@ fn zeros(shape: &[usize]) -> Tensor {
     Tensor::zeros(DType::F32, shape)
 }
 
-/// Checks the message of each of the tensors, and that its line is one of this file.
+/// Checks the number of tensors, the message of each fault, and that its location is in this file.
 #[track_caller]
 fn check(tensors: &[Tensor], count: usize, expected: &str) {
     assert_eq!(tensors.len(), count);
@@ -79,7 +79,7 @@ fn a_carry_that_changes_is_refused() {
         1,
         "scan: carry 0 enters the body as f32[2] and leaves it as f64[2]; its type must stay the same",
     );
-    // Under autocast a product is narrow, and a carry that is one of it changes.
+    // Under autocast a product has a narrow dtype, so a carry that is a product changes its type.
     let w = zeros(&[2, 2]);
     let fault = autocast(Some(DType::Bf16), || scan(&[&w], &[&xs], |c, _| (vec![c[0].matmul(&w)], vec![])));
     check(
@@ -138,7 +138,7 @@ fn a_mistake_in_a_body_names_its_own_line() {
     let fault = carry[0].fault().unwrap();
     assert_eq!((fault.operation(), fault.location().line()), ("add", line), "{fault}");
     assert_eq!(ys[0].fault().unwrap().to_string(), fault.to_string());
-    // A poisoned operand goes through, as many times as there are results.
+    // A poisoned operand poisons every result.
     let bad = x.matmul(&zeros(&[9, 9]));
     let all = [
         cond(&Tensor::scalar(true), &[&bad], |x| vec![x[0].exp(); 2], |x| vec![x[0].exp(); 2]),
@@ -164,13 +164,13 @@ fn derivatives_that_there_are_none_of_are_refused() {
     let fault = gradients[0].fault().unwrap();
     assert!(fault.message().contains("use scan(), or fori_loop()"), "{fault}");
     assert_eq!(fault.location().line(), line);
-    // Without a request for it, nothing is missing.
+    // No gradient is taken through the loop here, so nothing is poisoned.
     let (sum, _) = scan(&[&x], &[&zeros(&[3])], |c, _| {
         let n = while_loop(&[&Tensor::scalar(0i32)], |n| n[0].lt(2.0), |n| vec![&n[0] + 1.0]);
         (vec![&c[0] * n[0].to_dtype(DType::F32)], vec![])
     });
     assert_eq!(grad(&sum[0], &[&x])[0].eval().unwrap().to_f64(), [8.0]);
-    // In the body of a scan it is missed.
+    // In the body of a scan, the derivative of the loop is needed.
     let (sum, _) =
         scan(&[&x], &[&zeros(&[3])], |c, _| (while_loop(&[&c[0]], |c| c[0].lt(2.0), |c| c.to_vec()), vec![]));
     assert_eq!(grad(&sum[0], &[&x])[0].fault().unwrap().operation(), "while_loop");
@@ -213,7 +213,7 @@ fn a_variable_that_a_body_sets_holds_nothing_outside() {
                     body what is used after it. (A Variable that is set within a body holds such a value.)";
     assert!(error.starts_with(expected), "{error}");
     assert!(error.contains("control_flow_faults.rs"), "{error} {line}");
-    // A checkpoint's body has ordinary values.
+    // The body of a checkpoint has ordinary values.
     let mean = Variable::new(zeros(&[2]));
     let x = Tensor::from_slice(&[1.0f32, 2.0], [2]);
     let y = checkpoint(
@@ -274,7 +274,7 @@ fn eight_devices_give_what_one_gives() {
         let near = one.iter().zip(&eight).all(|(a, b)| (a - b).abs() <= 1e-5 * (1.0 + a.abs()));
         assert!(near && one.len() == eight.len(), "result {i}: {one:?} {eight:?}");
     }
-    // A sharding within a body that the mesh has no axis for.
+    // A sharding within a body names an axis that the mesh lacks.
     let function = Function::trace("flow", &types[1..2], |x| {
         scan(&[], &[&x[0]], |_, x| (vec![], vec![x[0].with_sharding(&Sharding::new([Some("model")]))])).1
     });

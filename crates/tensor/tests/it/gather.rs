@@ -1,4 +1,4 @@
-//! Taking and adding by index: dtypes of indices and elements, indices outside, long sums.
+//! Reading and adding by index: dtypes of indices and elements, indices out of range, and long sums.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -6,7 +6,7 @@ use fulmen_tensor::{Combine, DType, Function, Tensor, TensorType, grad};
 
 #[test]
 fn indices_may_have_any_integer_dtype() {
-    // More elements than 8 bits count.
+    // More elements than 8 bits can count.
     let table = Tensor::arange(DType::F32, 300);
     for dtype in DType::all().filter(|d| d.is_integer()) {
         let indices = Tensor::from_slice(&[0i32, 127, 5], [3]).to_dtype(dtype);
@@ -15,7 +15,7 @@ fn indices_may_have_any_integer_dtype() {
             true => indices.zeros_like().not(),
             false => indices.zeros_like() - 1.0,
         };
-        // The largest index of u8, 255, is still one of the table's.
+        // The largest u8, 255, is a valid index of the table.
         let found = table.take(0, &outside).eval().unwrap().to_f64();
         let expected = if dtype == DType::U8 { 255.0 } else { f64::NAN };
         assert!(found.iter().all(|v| *v == expected || (v.is_nan() && expected.is_nan())), "{dtype}: {found:?}");
@@ -25,7 +25,7 @@ fn indices_may_have_any_integer_dtype() {
 #[test]
 fn an_index_outside_gives_what_no_element_is_and_adds_nothing() {
     let outside = Tensor::from_slice(&[1i64, -1, 3, i64::MAX, i64::MIN], [5]);
-    // Of complex numbers, which are listed in two parts, the real ones.
+    // Complex numbers are listed as two parts; keep the real one.
     let numbers = |t: &Tensor| -> Vec<f64> {
         let parts = if t.dtype().is_complex() { 2 } else { 1 };
         t.eval().unwrap().to_f64().into_iter().step_by(parts).collect()
@@ -47,7 +47,7 @@ fn an_index_outside_gives_what_no_element_is_and_adds_nothing() {
             assert_eq!(added, [0.0, 2.0, 0.0], "{dtype}");
         }
     }
-    // The loss is NaN, so it is not mistaken for a good one; the gradient of the other rows is what it is.
+    // The loss is NaN, so that the mistake is visible. The gradients of the other rows are not affected.
     let table = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
     let loss = table.take(0, &outside).sum_all();
     assert!(loss.eval().unwrap().to_f64()[0].is_nan());

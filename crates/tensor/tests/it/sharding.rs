@@ -1,4 +1,4 @@
-//! Programs on several CPU devices: the sharding of values, and that they compute what one device computes.
+//! Programs on several CPU devices: the sharding of values, and the same results as on one device.
 
 use fulmen_tensor::{
     Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, grad, random,
@@ -150,7 +150,7 @@ fn a_sharding_that_the_mesh_does_not_fit_is_an_error_with_the_users_line() {
     let x = Tensor::zeros(DType::F32, [4, 4]).with_sharding(&Sharding::new([None, Some("model")]));
     let error = cpu(2).eval(&(&x + 1.0)).unwrap_err().to_string();
     assert!(error.contains("the mesh is data=2") && error.contains(&format!("sharding.rs:{line}:")), "{error}");
-    // On one device a sharding says nothing.
+    // On one device a sharding has no effect.
     assert_eq!(cpu(1).eval(&x).unwrap().to_vec::<f32>().unwrap(), [0.0; 16]);
     let error = cpu(2).with_mesh(&Mesh::new([("data", 3)]).unwrap()).err().unwrap().to_string();
     assert!(error.contains("there are 2"), "{error}");

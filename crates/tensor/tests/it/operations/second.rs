@@ -1,4 +1,4 @@
-//! Derivatives of derivatives against central differences.
+//! Compares second derivatives with central differences.
 
 use fulmen_tensor::{
     Argument, Combine, Convolution, DType, Function, Interpolation, Literal, Pooling, Runtime, Tensor, TensorType, grad,
@@ -12,19 +12,19 @@ fn input(shape: &[usize]) -> Input {
     Input::Floats { shape: shape.to_vec(), values: (0..shape.iter().product()).map(number).collect(), complex: false }
 }
 
-/// The gradient of the sum of `f`, as a function.
+/// The gradient of the sum of `f`, as a function of its input.
 fn slope<'a>(name: &'a str, shape: &[usize], f: fn(&Tensor) -> Tensor) -> Point<'a> {
     let function = Box::new(move |x: &[Tensor]| grad(&f(&x[0]).sum_all(), &[&x[0]]));
     Point { name, inputs: vec![input(shape)], function }
 }
 
-/// The same at these numbers.
+/// The gradient at these numbers.
 fn at<'a>(name: &'a str, numbers: &[f64], f: fn(&Tensor) -> Tensor) -> Point<'a> {
     let input = Input::Floats { shape: vec![numbers.len()], values: numbers.to_vec(), complex: false };
     Point { inputs: vec![input], ..slope(name, &[0], f) }
 }
 
-/// What the derivative of the derivative of `f` is, elementwise.
+/// The second derivative of `f`, elementwise.
 fn curvature(x: &[f32], f: fn(&Tensor) -> Tensor) -> Vec<f32> {
     let function = Function::trace("curvature", &[TensorType::new(DType::F32, [x.len()])], |inputs| {
         let x = &inputs[0];
@@ -40,10 +40,10 @@ fn curvature(x: &[f32], f: fn(&Tensor) -> Tensor) -> Vec<f32> {
 #[test]
 fn infinite_gradients_of_gradients() {
     let infinity = f32::INFINITY;
-    // JAX's.
+    // The values of JAX.
     assert_eq!(curvature(&[0.0, -0.0], Tensor::cbrt), [-infinity, infinity]);
     assert_eq!(curvature(&[0.0], Tensor::sqrt), [-infinity]);
-    // The limits; JAX and PyTorch have NaN.
+    // The limits, where JAX and PyTorch give NaN.
     assert_eq!(curvature(&[0.0, 1.0], Tensor::logit), [-infinity, infinity]);
 }
 

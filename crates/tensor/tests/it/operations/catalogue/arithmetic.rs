@@ -1,4 +1,4 @@
-//! Elementwise arithmetic beyond the four rules, rounding, bounds, and how floats are written.
+//! Elementwise arithmetic beyond the four basic operations, rounding, clamping, and the representation of floats.
 
 use super::{Row, row};
 
