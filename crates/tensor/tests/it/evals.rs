@@ -122,12 +122,12 @@ fn new_numbers_in_the_body_of_a_loop_or_a_branch_are_no_new_program() {
 #[test]
 fn a_loop_that_uses_the_programs_inputs_compiles_for_a_tpu() {
     let Some(plugin) = crate::libtpu::libtpu() else { return };
-    let given = || Tensor::from_slice(&[1.0f32, 2.0], [2]);
+    let literal = || Tensor::from_slice(&[1.0f32, 2.0], [2]);
     let inner = |x: &Tensor| {
         let positive = x.sum_all().gt(0.0);
-        cond(&positive, &[x], |x| vec![&x[0] * given()], |x| vec![&x[0] + given()]).remove(0)
+        cond(&positive, &[x], |x| vec![&x[0] * literal()], |x| vec![&x[0] + literal()]).remove(0)
     };
-    let last = fori_loop(0, 3, &[&given()], |_, c| vec![inner(&c[0])]).remove(0);
+    let last = fori_loop(0, 3, &[&literal()], |_, c| vec![inner(&c[0])]).remove(0);
     let text = Function::new("f", vec![], vec![last]).constants_as_inputs().stablehlo().unwrap();
     assert!(text.contains("%arg2: tensor<2xf32>") && !text.contains("dense<\"0x"), "{text}");
     let topology = plugin.topology("v5e:1x1").unwrap();
@@ -140,15 +140,15 @@ fn what_is_a_value_already_needs_no_program() {
     let array =
         Arc::new(runtime.compute(&[&(Tensor::ones(DType::F32, [3]) * Tensor::scalar(2.0f32))]).unwrap().remove(0));
     let before = runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile");
-    let (given, large) = (Tensor::from_slice(&[1, 2], [2]), Tensor::from_slice(&[7u8; 2000], [2000]));
+    let (literal, large) = (Tensor::from_slice(&[1, 2], [2]), Tensor::from_slice(&[7u8; 2000], [2000]));
     let device = Tensor::from_array(array);
-    let values = runtime.eval_many(&[&given, &device, &large]).unwrap();
+    let values = runtime.eval_many(&[&literal, &device, &large]).unwrap();
     assert_eq!(values[0].to_vec::<i32>().unwrap(), [1, 2]);
     assert_eq!(values[1].to_vec::<f32>().unwrap(), [2.0; 3]);
     assert_eq!(values[2].to_vec::<u8>().unwrap(), [7; 2000]);
     assert_eq!(runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile"), before);
     // Results keep their order among expressions.
-    let values = runtime.eval_many(&[&device, &(&given + 1.0), &given, &device.exp()]).unwrap();
+    let values = runtime.eval_many(&[&device, &(&literal + 1.0), &literal, &device.exp()]).unwrap();
     let shapes: Vec<String> = values.iter().map(|value| value.ty().to_string()).collect();
     assert_eq!(shapes, ["f32[3]", "i32[2]", "i32[2]", "f32[3]"]);
     assert_eq!(values[1].to_vec::<i32>().unwrap(), [2, 3]);

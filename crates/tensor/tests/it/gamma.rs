@@ -31,10 +31,13 @@ fn check(name: &str, drawn: &Tensor, quantiles: [f64; 5], mean: f64, variance: f
         // Four standard deviations.
         assert!((below - part).abs() < 4.0 * (part * (1.0 - part) / count).sqrt(), "{name}: {below} below {quantile}");
     }
-    let found = drawn.iter().sum::<f64>() / count;
-    assert!((found - mean).abs() < 4.0 * (variance / count).sqrt(), "{name}: the mean is {found}");
-    let spread = drawn.iter().map(|x| (x - found).powi(2)).sum::<f64>() / count;
-    assert!((spread / variance - 1.0).abs() < 0.15, "{name}: the variance is {spread}, not {variance}");
+    let actual_mean = drawn.iter().sum::<f64>() / count;
+    assert!((actual_mean - mean).abs() < 4.0 * (variance / count).sqrt(), "{name}: the mean is {actual_mean}");
+    let actual_variance = drawn.iter().map(|x| (x - actual_mean).powi(2)).sum::<f64>() / count;
+    assert!(
+        (actual_variance / variance - 1.0).abs() < 0.15,
+        "{name}: the variance is {actual_variance}, not {variance}"
+    );
 }
 
 #[test]

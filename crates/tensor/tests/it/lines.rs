@@ -73,7 +73,7 @@ fn a_users_code_within_a_library_carries_its_own_lines() {
 fn bodies_carry_their_own_lines() {
     let x = placeholder();
     let wrong = |x: &Tensor| x.matmul(&Tensor::zeros(DType::F32, [9, 9]));
-    let at = line!() - 1;
+    let line = line!() - 1;
     let _scope = Scope::open();
     let bad = [
         scan(&[&x], &[], |c, _| (vec![wrong(&c[0])], vec![])).0,
@@ -91,7 +91,7 @@ fn bodies_carry_their_own_lines() {
     ];
     for (i, results) in bad.iter().enumerate().skip(1) {
         let fault = results[0].fault().unwrap();
-        assert_eq!((fault.operation(), fault.location().line()), ("matmul", at), "{i}: {fault}");
+        assert_eq!((fault.operation(), fault.location().line()), ("matmul", line), "{i}: {fault}");
     }
 }
 

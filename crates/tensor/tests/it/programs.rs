@@ -75,10 +75,10 @@ fn statements_carry_the_line_that_recorded_them() {
     let line = line!() + 1;
     let function = Function::trace("f", &[f32s([2])], |x| vec![grad(&x[0].tanh().sum_all(), &[&x[0]]).remove(0)]);
     let text = function.stablehlo().unwrap();
-    let here = format!("tests/it/programs.rs\":{line}:");
+    let location = format!("tests/it/programs.rs\":{line}:");
     for (spelled, operation) in [("stablehlo.tanh", "tanh"), ("stablehlo.multiply", "mul")] {
         let statement = located(&text).into_iter().find(|(statement, ..)| statement.contains(spelled)).unwrap();
-        assert!(statement.1 == operation && statement.2.contains(&here), "{statement:?}");
+        assert!(statement.1 == operation && statement.2.contains(&location), "{statement:?}");
     }
     // Each location is defined once.
     let mut defined: Vec<_> = text.lines().filter(|line| line.starts_with("#loc")).collect();

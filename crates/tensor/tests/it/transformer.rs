@@ -140,7 +140,7 @@ fn the_gradient_in_f64_is_that_of_differences() {
         moved
     };
     let h = 1e-5;
-    let found = call(
+    let slopes = call(
         |x| {
             let mut slope = Tensor::scalar(0.0f64);
             for ((gradient, moved), x) in
@@ -152,7 +152,7 @@ fn the_gradient_in_f64_is_that_of_differences() {
         },
         &values,
     );
-    let (gradient, difference) = (found[0][0], found[1][0]);
+    let (gradient, difference) = (slopes[0][0], slopes[1][0]);
     assert!(difference.abs() > 0.1 && (gradient - difference).abs() < 1e-7, "{gradient}, by differences {difference}");
 }
 

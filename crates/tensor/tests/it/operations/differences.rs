@@ -65,13 +65,12 @@ impl Point<'_> {
                     let part = numbers.narrow(0, start, values.len());
                     start += values.len();
                     wrt.push(part.clone());
-                    x.push(match complex {
-                        false => part.reshape(shape.as_slice()),
-                        true => {
-                            let parts = part.reshape([values.len() / 2, 2]);
-                            let parts = [0, 1].map(|i| parts.narrow(1, i, 1).reshape(shape.as_slice()));
-                            Tensor::complex(&parts[0], &parts[1])
-                        }
+                    x.push(if *complex {
+                        let parts = part.reshape([values.len() / 2, 2]);
+                        let parts = [0, 1].map(|i| parts.narrow(1, i, 1).reshape(shape.as_slice()));
+                        Tensor::complex(&parts[0], &parts[1])
+                    } else {
+                        part.reshape(shape.as_slice())
                     });
                 }
                 Input::Constant(literal) => x.push(literal.to_tensor()),

@@ -59,17 +59,18 @@ struct Item<'a> {
 }
 
 impl Template<'_> {
-    fn at(&self, dtype: DType) -> Item<'_> {
+    fn item(&self, dtype: DType) -> Item<'_> {
         let (row, mut attrs, mut types) = (self.row, self.case.attrs.clone(), self.case.types().collect::<Vec<_>>());
-        let of = |fits: fn(DType) -> bool| (0..types.len()).filter(|&i| fits(types[i].dtype)).collect::<Vec<_>>();
-        let floats = of(|d| !(d.is_integer() || d == DType::Bool));
+        let inputs_where =
+            |fits: fn(DType) -> bool| (0..types.len()).filter(|&i| fits(types[i].dtype)).collect::<Vec<_>>();
+        let floats = inputs_where(|d| !(d.is_integer() || d == DType::Bool));
         let recast = match floats.is_empty() {
             _ if attrs.has("dtype") => {
                 attrs.set("dtype", dtype.name());
                 floats
             }
-            true if types.iter().any(|ty| ty.dtype.is_integer()) => of(DType::is_integer),
-            true => of(|d| d == DType::Bool),
+            true if types.iter().any(|ty| ty.dtype.is_integer()) => inputs_where(DType::is_integer),
+            true => inputs_where(|d| d == DType::Bool),
             false => floats,
         };
         for &i in &recast {
@@ -187,8 +188,13 @@ fn mark((value, gradient): (bool, bool)) -> Mark {
 type Mark = Option<&'static str>;
 
 /// The marks of every template for one dtype, after the compilers have accepted the programs.
-fn at(dtype: DType, templates: &[Template<'_>], [cpu, tpu]: [&dyn Compiler; 2], wrong: &mut Vec<String>) -> Vec<Mark> {
-    let mut items: Vec<Item<'_>> = templates.iter().map(|template| template.at(dtype)).collect();
+fn marks_of(
+    dtype: DType,
+    templates: &[Template<'_>],
+    [cpu, tpu]: [&dyn Compiler; 2],
+    wrong: &mut Vec<String>,
+) -> Vec<Mark> {
+    let mut items: Vec<Item<'_>> = templates.iter().map(|template| template.item(dtype)).collect();
     for item in &mut items {
         item.parts = item.recorded();
     }
@@ -204,19 +210,20 @@ fn cell(marks: &[(DType, Mark)]) -> String {
     if marks.iter().all(|m| m.1 == marks[0].1) {
         return marks[0].1.unwrap_or_default().to_owned();
     }
-    let mut found: Vec<(&str, Vec<&str>)> = vec![];
+    let mut dtypes_by_mark: Vec<(&str, Vec<&str>)> = vec![];
     for (dtype, mark) in marks.iter().filter_map(|(dtype, mark)| Some((dtype, (*mark)?))) {
-        match found.iter_mut().find(|f| f.0 == mark) {
+        match dtypes_by_mark.iter_mut().find(|f| f.0 == mark) {
             Some(known) => known.1.push(dtype.name()),
-            None => found.push((mark, vec![dtype.name()])),
+            None => dtypes_by_mark.push((mark, vec![dtype.name()])),
         }
     }
-    let spelled: Vec<String> = found.iter().map(|(mark, dtypes)| format!("{mark} {}", dtypes.join(" "))).collect();
+    let spelled: Vec<String> =
+        dtypes_by_mark.iter().map(|(mark, dtypes)| format!("{mark} {}", dtypes.join(" "))).collect();
     spelled.join(", ")
 }
 
 fn templates(families: &[Family]) -> Vec<Template<'_>> {
-    let (mut found, mut named) = (vec![], BTreeSet::new());
+    let (mut templates, mut named) = (vec![], BTreeSet::new());
     for family in families {
         let cases = family.cases();
         for row in family.rows.iter().filter(|row| !row.methods.is_empty()) {
@@ -227,11 +234,11 @@ fn templates(families: &[Family]) -> Vec<Template<'_>> {
             let case = case.or_else(|| fitting.next()).unwrap();
             // Rows of one function would give the same line.
             if named.insert(row.methods) {
-                found.push(Template { row, case: case.clone() });
+                templates.push(Template { row, case: case.clone() });
             }
         }
     }
-    found
+    templates
 }
 
 /// The table that the code implies.
@@ -241,16 +248,17 @@ fn table(compilers: [&dyn Compiler; 2]) -> String {
     let heads: String = columns.iter().map(|(name, _)| format!(" {name} |")).collect();
     let mut text = format!("| operation |{heads}\n| --- |{}\n", " --- |".repeat(columns.len()));
     let mut wrong = vec![];
-    let mut of_column = |dtypes: &[DType]| -> Vec<Vec<Mark>> {
-        dtypes.iter().map(|&dtype| at(dtype, &templates, compilers, &mut wrong)).collect()
+    let mut column_marks = |dtypes: &[DType]| -> Vec<Vec<Mark>> {
+        dtypes.iter().map(|&dtype| marks_of(dtype, &templates, compilers, &mut wrong)).collect()
     };
-    let found: Vec<Vec<Vec<Mark>>> = columns.iter().map(|(_, dtypes)| of_column(dtypes)).collect();
-    assert!(wrong.is_empty(), "these are recorded and do not compile:\n{}", wrong.join("\n"));
+    let marks_by_column: Vec<Vec<Vec<Mark>>> = columns.iter().map(|(_, dtypes)| column_marks(dtypes)).collect();
+    assert!(wrong.is_empty(), "these operations can be recorded but do not compile:\n{}", wrong.join("\n"));
     for (i, template) in templates.iter().enumerate() {
         let names: Vec<String> = template.row.methods.iter().map(|name| format!("`{name}`")).collect();
         text += &format!("| {} |", names.join(" "));
-        for ((_, dtypes), found) in columns.iter().zip(&found) {
-            let marks: Vec<_> = dtypes.iter().zip(found).map(|(&d, found)| (d, found[i])).collect();
+        for ((_, dtypes), marks_by_column) in columns.iter().zip(&marks_by_column) {
+            let marks: Vec<_> =
+                dtypes.iter().zip(marks_by_column).map(|(&d, marks_by_column)| (d, marks_by_column[i])).collect();
             text += &format!(" {} |", cell(&marks));
         }
         text += "\n";
@@ -276,6 +284,10 @@ fn the_table_in_the_book_is_what_compiles() {
     let lines: BTreeSet<&str> = chapter[start..end].lines().collect();
     let new: Vec<&str> = expected.lines().filter(|line| !lines.contains(line)).collect();
     let update = std::env::var("UPDATE_EXPECT").as_deref() == Ok("1");
-    assert!(update, "the table is not the code's; UPDATE_EXPECT=1 writes it again. New lines:\n{}", new.join("\n"));
+    assert!(
+        update,
+        "the table in the book does not match the code; set UPDATE_EXPECT=1 to write it again. New lines:\n{}",
+        new.join("\n")
+    );
     fs::write(&path, [&chapter[..start], &expected, &chapter[end..]].concat()).unwrap();
 }

@@ -32,13 +32,14 @@ impl Judge {
             let answers = BufReader::new(child.stdout.take().unwrap());
             (child, answers)
         });
-        let mut to = child.stdin.as_ref().unwrap();
-        let sent =
-            writeln!(to, "{}", text.len()).and_then(|()| to.write_all(text.as_bytes())).and_then(|()| to.flush());
+        let mut input = child.stdin.as_ref().unwrap();
+        let sent = writeln!(input, "{}", text.len())
+            .and_then(|()| input.write_all(text.as_bytes()))
+            .and_then(|()| input.flush());
         let mut line = String::new();
         while sent.is_ok() && matches!(answers.read_line(&mut line), Ok(n) if n > 0) {
-            if let Some(at) = line.find(ANSWER) {
-                let answer = line[at + ANSWER.len()..].trim();
+            if let Some(start) = line.find(ANSWER) {
+                let answer = line[start + ANSWER.len()..].trim();
                 return (!answer.is_empty()).then(|| answer.to_owned());
             }
             line.clear();

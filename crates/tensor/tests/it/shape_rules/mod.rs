@@ -67,11 +67,11 @@ fn candidates(refused: &Refused) -> Vec<Vec<TensorType>> {
             (None, None) => vec![],
         };
     }
-    let mut found: Vec<Vec<TensorType>> = vec![vec![first.clone()]];
+    let mut candidates: Vec<Vec<TensorType>> = vec![vec![first.clone()]];
     if inputs.len() > 1 {
-        found.push(inputs);
+        candidates.push(inputs);
     }
-    found
+    candidates
 }
 
 /// The result types and the program with which the plugin accepts a rejected operation, if there are any.
@@ -143,11 +143,11 @@ fn shape_rules_and_the_plugin_agree() {
     for (i, (name, call)) in CALLS.iter().copied().flatten().enumerate() {
         let config = Config { cases, failure_persistence: None, max_shrink_iters: 64, ..Config::default() };
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[i as u8; 32]));
-        let found = runner.run(&vec(proptest::num::u8::ANY, 48), |bytes| {
+        let result = runner.run(&vec(proptest::num::u8::ANY, 48), |bytes| {
             judge_call(&mut judge.borrow_mut(), name, *call, &bytes, &mut count.borrow_mut())
                 .map_err(TestCaseError::fail)
         });
-        if let Err(TestError::Fail(reason, _)) = found {
+        if let Err(TestError::Fail(reason, _)) = result {
             wrong.push(reason.message().to_owned());
         }
     }
