@@ -1,4 +1,4 @@
-//! Wrong calls of what arranges elements.
+//! Invalid calls of operations that arrange elements.
 
 use expect_test::expect;
 use fulmen_tensor::{DType, PadMode, Tensor};

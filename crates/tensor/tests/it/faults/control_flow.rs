@@ -1,4 +1,4 @@
-//! Wrong calls of branches and loops.
+//! Invalid calls of branches and loops.
 
 use expect_test::expect;
 use fulmen_tensor::{DType, Scan, Tensor, cond, fori_loop, map, switch, while_loop};

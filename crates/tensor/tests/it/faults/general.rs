@@ -1,4 +1,5 @@
-//! What holds for all operations: the first fault survives, names the method and the line, and no size is too large.
+//! Rules for all operations: the first fault survives and names the method and the line, and sizes may be arbitrarily
+//! large.
 
 use fulmen_tensor::{
     Accelerator, Convolution, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, TriangularSolve,
@@ -7,7 +8,7 @@ use fulmen_tensor::{
 
 use crate::faults::zeros;
 
-/// Checks the whole message except the line, which must be one of this file.
+/// Checks the whole message without the location, which must be in this file.
 #[track_caller]
 fn check(tensor: &Tensor, expected: &str) {
     let fault = tensor.fault().expect("the operation must be refused");
@@ -119,17 +120,17 @@ fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
 #[test]
 fn a_derivative_that_does_not_exist_is_refused() {
     let x = zeros([2]);
-    let of = |y: Tensor| grad(&y.sum_all(), &[&x]).remove(0);
-    check(&of(x.nextafter(1.0)), "nextafter: has no derivative; detach() its operands if you need none");
+    let gradient = |y: Tensor| grad(&y.sum_all(), &[&x]).remove(0);
+    check(&gradient(x.nextafter(1.0)), "nextafter: has no derivative; detach() its operands if you need none");
     check(
-        &of(x.bitcast(DType::Bf16).to_dtype(DType::F32)),
+        &gradient(x.bitcast(DType::Bf16).to_dtype(DType::F32)),
         "bitcast: the bits have no derivative; detach() the operand",
     );
-    // What is constant in pieces has zeros, and so has what nothing depends on.
+    // Piecewise constant operations have zero gradients, and so do inputs without effect.
     for y in
         [x.floor(), x.round(), x.sign(), x.floor_divide(2.0), x.to_dtype(DType::I32).to_dtype(DType::F32), x.detach()]
     {
-        assert_eq!(of(y).eval().unwrap().to_f64(), [0.0, 0.0]);
+        assert_eq!(gradient(y).eval().unwrap().to_f64(), [0.0, 0.0]);
     }
     let z = Tensor::complex(&x, &x);
     check(

@@ -1,4 +1,4 @@
-//! Wrong calls of what reads and writes by index.
+//! Invalid calls of reads and writes by index.
 
 use expect_test::expect;
 use fulmen_tensor::{Combine, DType, Tensor};

@@ -1,4 +1,4 @@
-//! Wrong calls of random draws.
+//! Invalid calls of random draws.
 
 use expect_test::expect;
 use fulmen_tensor::{DType, Tensor, random};

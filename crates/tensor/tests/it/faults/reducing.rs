@@ -1,4 +1,4 @@
-//! Wrong calls of reductions, running ones, and products of axes.
+//! Invalid calls of reductions, cumulative reductions and products.
 
 use expect_test::expect;
 use fulmen_tensor::{DType, Tensor};
@@ -182,7 +182,7 @@ fn products_and_diagonals() {
         (zeros([2]).trace(), "trace: [2] has fewer than two axes, but rows and columns are needed"),
         (Tensor::eye(DType::F32, usize::MAX, 2), "eye: f32[18446744073709551615, 2] has more bytes than"),
     ]);
-    // Beyond the corners there is nothing, however far.
+    // A diagonal beyond the corners is empty, whatever its offset.
     for offset in [i64::MIN, -3, 3, i64::MAX] {
         assert_eq!(x.diagonal(offset, 0, 1).ty().to_string(), "f32[0]");
     }

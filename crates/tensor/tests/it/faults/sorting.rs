@@ -1,4 +1,4 @@
-//! Wrong calls of sorts and of what picks by order.
+//! Invalid calls of sorts and selections.
 
 use expect_test::expect;
 use fulmen_tensor::{DType, Tensor};

@@ -1,4 +1,4 @@
-//! Wrong calls of convolutions, poolings and interpolations.
+//! Invalid calls of convolution, pooling and interpolation.
 
 use expect_test::expect;
 use fulmen_tensor::{Convolution, DType, Interpolation, Pooling, Tensor};
