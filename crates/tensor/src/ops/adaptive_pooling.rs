@@ -19,18 +19,18 @@ fn edges(n: usize, m: usize) -> (Vec<usize>, Vec<usize>) {
 }
 
 /// The largest number of distinct windows along an axis that are taken as slices.
-const MOST_SLICES: usize = 64;
+const MAX_SLICES: usize = 64;
 
 /// The largest output size of an axis: its windows are listed while recording.
-const MOST_WINDOWS: usize = 1 << 20;
+const MAX_WINDOWS: usize = 1 << 20;
 
 /// The first pooled axis, or a message that says why the sizes are invalid.
 fn first_axis(x: &Tensor, sizes: &[usize]) -> Result<usize, String> {
     let Some(first) = x.rank().checked_sub(sizes.len()) else {
         return Err(format!("the sizes {sizes:?} name more axes than {} has", x.ty()));
     };
-    if sizes.iter().any(|size| !(1..=MOST_WINDOWS).contains(size)) {
-        return Err(format!("the sizes {sizes:?} must be from 1 to {MOST_WINDOWS}"));
+    if sizes.iter().any(|size| !(1..=MAX_WINDOWS).contains(size)) {
+        return Err(format!("the sizes {sizes:?} must be from 1 to {MAX_WINDOWS}"));
     }
     match (first..x.rank()).find(|&axis| x.shape()[axis] == 0 || i32::try_from(x.shape()[axis]).is_err()) {
         Some(axis) => Err(format!("axis {axis} of {} must have from 1 to 2147483647 elements", x.ty())),
@@ -77,7 +77,7 @@ impl Tensor {
         // The pattern of windows repeats this many times along the axis.
         let tiles = greatest_common_divisor(n, size);
         let within = axis as isize + 1;
-        if size / tiles <= MOST_SLICES {
+        if size / tiles <= MAX_SLICES {
             let mut split = self.shape().to_vec();
             split.splice(axis..=axis, [tiles, n / tiles]);
             let tiled = self.reshape(split);

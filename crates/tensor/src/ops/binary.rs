@@ -63,9 +63,9 @@ pub(super) fn operands(
     Ok((a, b))
 }
 
-/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivatives. These are `|a, b, y,
-/// g|` of `y = f(a, b)` with respect to `a` and `b`, where `g` is the cotangent. A derivative is `None` only where `f`
-/// is piecewise constant, so that it is zero, or where `f` takes no floats.
+/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivatives. These are
+/// `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b`, where `g` is the cotangent. A derivative is `None` only
+/// where `f` is piecewise constant, so that it is zero, or where `f` takes no floats.
 macro_rules! binary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $takes:ident,
         |$a:ident, $b:ident, $y:ident, $g:ident| [$da:expr, $db:expr];)*) => {$(

@@ -16,7 +16,7 @@ use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
 /// The largest constant, in bytes, that is written into the text of a [`Function`](crate::Function), where the compiler
 /// can fold it. A larger value becomes an argument. `eval` turns every user-supplied value into an argument, whatever
 /// its size: see [`Operation::given`].
-const LARGEST_IN_TEXT: usize = 1024;
+const MAX_BYTES_IN_TEXT: usize = 1024;
 
 /// The bytes of a constant: of all elements, or of a single one that all elements equal.
 struct Constant {
@@ -211,7 +211,7 @@ impl Tensor {
 
     /// A constant of these elements. The caller has checked their number.
     pub(crate) fn from_elements(ty: TensorType, elements: Vec<u8>) -> Tensor {
-        if elements.len() > LARGEST_IN_TEXT {
+        if elements.len() > MAX_BYTES_IN_TEXT {
             return Tensor::from_host(ty, elements);
         }
         Tensor::apply(Constant { ty, bytes: elements.into(), given: true }, &[])

@@ -74,7 +74,7 @@ impl ConvolutionOp {
                 let spread = dilated(input[i], self.lhs_dilation[i]);
                 let window = dilated(kernel[i], self.rhs_dilation[i]);
                 let room = i128::from(low) + spread as i128 + i128::from(high);
-                for (what, amount) in [
+                for (name, amount) in [
                     ("stride", self.stride[i] as i128),
                     ("padding", low.into()),
                     ("padding", high.into()),
@@ -84,7 +84,7 @@ impl ConvolutionOp {
                     ("the dilated kernel size", window as i128),
                     ("the padded size", room),
                 ] {
-                    within_reach(what, self.lhs.spatial[i], amount)?;
+                    within_reach(name, self.lhs.spatial[i], amount)?;
                 }
                 let window = window as i128;
                 Ok(if room < window { 0 } else { (room - window) as usize / self.stride[i] + 1 })
@@ -401,10 +401,10 @@ impl Tensor {
         })
     }
 
-    /// The transposed convolution of an input `[batch, channels, spatial…]` with a kernel `[channels, out / groups,
-    /// spatial…]` (PyTorch's `conv_transpose1d`, `conv_transpose2d` and `conv_transpose3d`). It is the derivative of a
-    /// convolution with respect to its input. The result is `[batch, out, spatial…]`; each spatial axis has the size
-    /// `(size − 1)·stride − padding + dilation·(kernel − 1) + output_padding + 1`.
+    /// The transposed convolution of an input `[batch, channels, spatial…]` with a kernel
+    /// `[channels, out / groups, spatial…]` (PyTorch's `conv_transpose1d`, `conv_transpose2d` and `conv_transpose3d`).
+    /// It is the derivative of a convolution with respect to its input. The result is `[batch, out, spatial…]`; each
+    /// spatial axis has the size `(size − 1)·stride − padding + dilation·(kernel − 1) + output_padding + 1`.
     ///
     /// ```
     /// use fulmen_tensor::{Convolution, DType, Tensor};
@@ -465,8 +465,8 @@ impl Convolution {
             if stride == 0 || dilation == 0 {
                 return Err("stride and dilation must be at least 1".into());
             }
-            for (what, amount) in [("padding", low), ("padding", high)] {
-                within_reach(what, i + 2, amount.into())?;
+            for (name, amount) in [("padding", low), ("padding", high)] {
+                within_reach(name, i + 2, amount.into())?;
             }
             within_reach("the dilated kernel size", i + 2, dilated(kernel.shape()[i + 2], dilation) as i128)?;
             within_reach("output_padding", i + 2, extra as i128)?;

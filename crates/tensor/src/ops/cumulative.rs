@@ -16,26 +16,26 @@ use crate::{DType, Tensor, TensorType, grad};
 
 /// How two elements are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum Accumulation {
     Reduce(Reducer),
     LogAddExp,
 }
 
-impl How {
+impl Accumulation {
     /// The identity element in MLIR's syntax.
     fn identity(self, dtype: DType) -> String {
         match self {
-            How::Reduce(reducer) => reducer.identity(dtype),
-            How::LogAddExp => Reducer::Max.identity(dtype),
+            Accumulation::Reduce(reducer) => reducer.identity(dtype),
+            Accumulation::LogAddExp => Reducer::Max.identity(dtype),
         }
     }
 
     /// The statements that compute `%r` from `%a` and `%b`. Their types are explicit, so that they fit into any region.
     fn combine(self, scalar: &str) -> String {
         match self {
-            How::Reduce(reducer) => format!("%r = {} %a, %b : {scalar}", reducer.stablehlo()),
+            Accumulation::Reduce(reducer) => format!("%r = {} %a, %b : {scalar}", reducer.stablehlo()),
             // max + log1p(exp(−|a − b|)); for two equal infinities, whose difference is NaN, the sum.
-            How::LogAddExp => format!(
+            Accumulation::LogAddExp => format!(
                 "%m = stablehlo.maximum %a, %b : {scalar} %d = stablehlo.subtract %a, %b : {scalar} \
                  %u = stablehlo.compare NE, %d, %d : ({scalar}, {scalar}) -> tensor<i1> \
                  %s = stablehlo.add %a, %b : {scalar} %p = stablehlo.abs %d : {scalar} \
@@ -66,7 +66,7 @@ fn defined(difference: &Tensor) -> Tensor {
 #[derive(Clone, Debug)]
 struct Cumulative {
     method: &'static str,
-    how: How,
+    accumulation: Accumulation,
     axis: usize,
     /// Whether to reduce from the end to the start.
     reverse: bool,
@@ -130,7 +130,7 @@ impl Cumulative {
             "\"stablehlo.reduce_window\"({operand}, {start}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): {} \
              \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{padding = dense<[{}]> : tensor<{rank}x2xi64>, \
              window_dimensions = array<i64: {}>, window_strides = array<i64: {}>}} : ({text}, {scalar}) -> {text}",
-            self.how.combine(&scalar),
+            self.accumulation.combine(&scalar),
             padding.join(", "),
             window.join(", "),
             vec!["1"; rank].join(", "),
@@ -148,12 +148,12 @@ impl Operation for Cumulative {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (x, g) = (cx.input(0), cx.cotangent());
-        let gradient = match self.how {
-            How::Reduce(Reducer::Sum) => {
+        let gradient = match self.accumulation {
+            Accumulation::Reduce(Reducer::Sum) => {
                 Some(Tensor::apply(Cumulative { reverse: !self.reverse, ..self.clone() }, &[&g]))
             }
-            How::LogAddExp => Some(self.log_sum_exp_vjp(x, cx.output(), &g)),
-            How::Reduce(reducer) => {
+            Accumulation::LogAddExp => Some(self.log_sum_exp_vjp(x, cx.output(), &g)),
+            Accumulation::Reduce(reducer) => {
                 // A separate node, since `g` may depend on `x`.
                 let leaf = x.unsqueeze(0);
                 let y = self.in_steps(reducer, &leaf.squeeze(0));
@@ -166,7 +166,7 @@ impl Operation for Cumulative {
         let ty = cx.result().clone();
         let (text, rank) = (ty.stablehlo(), ty.shape.rank());
         if !cx.is_partitioned() {
-            let start = cx.constant(ty.dtype, &self.how.identity(ty.dtype));
+            let start = cx.constant(ty.dtype, &self.accumulation.identity(ty.dtype));
             return self.windows(cx.operand(0), &start, &ty);
         }
         // XLA's partitioner pads a sharded axis once for all windows of one size, with the padding value of the first
@@ -184,7 +184,7 @@ impl Operation for Cumulative {
                 {text}\n    \
                  %i = stablehlo.constant dense<{}> : {scalar}\n    %y = {}\n    \
                  %z = sdy.sharding_constraint %y {whole} : {text}\n    return %z : {text}\n  }}\n",
-                self.how.identity(ty.dtype),
+                self.accumulation.identity(ty.dtype),
                 self.windows("%w", "%i", &ty)
             )
         });
@@ -205,16 +205,16 @@ methods! {
     /// assert_eq!(x.cumsum(-1).eval()?.to_vec::<f32>()?, [1.0, 3.0, 3.0, 7.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    cumsum(axis: isize) -> Tensor, |x| x.countable().cumulate("cumsum", How::Reduce(Reducer::Sum), axis);
+    cumsum(axis: isize) -> Tensor, |x| x.countable().cumulate("cumsum", Accumulation::Reduce(Reducer::Sum), axis);
 
     /// The cumulative product along `axis` (PyTorch's and NumPy's `cumprod`). The gradient is exact where elements are
     /// 0. 16-bit floats are multiplied as f32, booleans as i32. Poisoned under the same conditions as
     /// [`Tensor::cumsum`].
-    cumprod(axis: isize) -> Tensor, |x| x.countable().cumulate("cumprod", How::Reduce(Reducer::Prod), axis);
+    cumprod(axis: isize) -> Tensor, |x| x.countable().cumulate("cumprod", Accumulation::Reduce(Reducer::Prod), axis);
 
     /// `log Σ exp(x)` of all elements up to each one along `axis`, without overflow (PyTorch's `logcumsumexp`). 16-bit
     /// floats are computed as f32. Poisoned if the elements are not floats, or if there is no such axis.
-    logcumsumexp(axis: isize) -> Tensor, |x| x.cumulate("logcumsumexp", How::LogAddExp, axis);
+    logcumsumexp(axis: isize) -> Tensor, |x| x.cumulate("logcumsumexp", Accumulation::LogAddExp, axis);
 
     /// The cumulative maximum along `axis` and its index (i32), `(values, indices)` (PyTorch's `cummax`). Of equal
     /// elements the last one counts. From the first NaN on, all values are NaN, with the index of the latest NaN. The
@@ -236,18 +236,18 @@ methods! {
 }
 
 impl Tensor {
-    fn cumulate(&self, method: &'static str, how: How, axis: isize) -> Result<Tensor, Refusal> {
+    fn cumulate(&self, method: &'static str, accumulation: Accumulation, axis: isize) -> Result<Tensor, Refusal> {
         self.live()?;
-        let takes = if how == How::LogAddExp { DTypeSet::Floats } else { DTypeSet::Numbers };
+        let takes = if accumulation == Accumulation::LogAddExp { DTypeSet::Floats } else { DTypeSet::Numbers };
         let axis = takes.check(self.dtype()).and_then(|()| self.shape().axis(axis))?;
         let dtype = result_of(method, self.dtype());
         // One element is its own sum; zero elements have no window.
         if self.shape()[axis] <= 1 || self.shape().num_elements() == 0 {
             return Ok(self.to_dtype(dtype));
         }
-        let is_extreme = matches!(how, How::Reduce(Reducer::Max | Reducer::Min));
+        let is_extreme = matches!(accumulation, Accumulation::Reduce(Reducer::Max | Reducer::Min));
         let operand = if is_extreme { self.clone() } else { wide(self) };
-        Ok(Tensor::try_apply(Cumulative { method, how, axis, reverse: false }, &[&operand])?.to_dtype(dtype))
+        Ok(Tensor::try_apply(Cumulative { method, accumulation, axis, reverse: false }, &[&operand])?.to_dtype(dtype))
     }
 
     fn running_extreme(
@@ -256,14 +256,14 @@ impl Tensor {
         reducer: Reducer,
         axis: isize,
     ) -> Result<(Tensor, Tensor), Refusal> {
-        let extreme = self.cumulate(method, How::Reduce(reducer), axis)?;
+        let extreme = self.cumulate(method, Accumulation::Reduce(reducer), axis)?;
         if self.size(axis) > i32::MAX as usize {
             return Err(format!("axis {axis} of {} has more elements than an i32 can count", self.shape()).into());
         }
         // An element that equals the extreme so far is the latest extreme.
         let position = Tensor::iota(DType::I32, self.shape(), axis);
         let latest = self.eq(&extreme).or(self.ne(self)).select(&position, &position.zeros_like());
-        let index = latest.cumulate(method, How::Reduce(Reducer::Max), axis)?;
+        let index = latest.cumulate(method, Accumulation::Reduce(Reducer::Max), axis)?;
         Ok((extreme, index))
     }
 }

@@ -94,13 +94,13 @@ impl Operation for DotGeneral {
         };
         check("left side", &lhs.shape, &self.lhs_batch, &self.lhs_contracting)?;
         check("right side", &rhs.shape, &self.rhs_batch, &self.rhs_contracting)?;
-        let pairs = |a: &[usize], b: &[usize], what: &str| -> Result<(), String> {
+        let pairs = |a: &[usize], b: &[usize], kind: &str| -> Result<(), String> {
             if a.len() != b.len() {
-                return Err(format!("the two sides have {} and {} {what} axes", a.len(), b.len()));
+                return Err(format!("the two sides have {} and {} {kind} axes", a.len(), b.len()));
             }
             match a.iter().zip(b).find(|&(&i, &j)| lhs.shape[i] != rhs.shape[j]) {
                 Some((&i, &j)) => Err(format!(
-                    "cannot multiply {} by {}: the {what} axes {i} and {j} have {} and {} elements",
+                    "cannot multiply {} by {}: the {kind} axes {i} and {j} have {} and {} elements",
                     lhs.shape, rhs.shape, lhs.shape[i], rhs.shape[j]
                 )),
                 None => Ok(()),

@@ -336,12 +336,12 @@ impl Tensor {
 }
 
 /// Checks that `part` has the rank of `whole` and is not larger along any axis except `axis`.
-pub(super) fn fits_into(what: &str, part: &Tensor, whole: &Tensor, axis: usize) -> Result<(), String> {
+pub(super) fn fits_into(name: &str, part: &Tensor, whole: &Tensor, axis: usize) -> Result<(), String> {
     let (small, large) = (part.shape(), whole.shape());
     if small.rank() == large.rank() && (0..small.rank()).all(|a| a == axis || small[a] <= large[a]) {
         return Ok(());
     }
-    Err(format!("{what} {} must have the rank of {} and may be larger along axis {axis} only", part.ty(), whole.ty()))
+    Err(format!("{name} {} must have the rank of {} and may be larger along axis {axis} only", part.ty(), whole.ty()))
 }
 
 /// Checks that `indices` can be points in `x`.

@@ -31,7 +31,7 @@ pub enum Interpolation {
 }
 
 /// The largest size of an axis: its elements are listed while recording.
-const MOST: usize = 1 << 20;
+const MAX_SIZE: usize = 1 << 20;
 
 /// A grid of `to` new elements over `from` old elements, with `step` old elements for each new one.
 struct Grid {
@@ -160,8 +160,8 @@ impl Tensor {
             DTypeSet::Floats.check(self.dtype())?;
         }
         let old = &self.shape()[first..];
-        if old.iter().chain(sizes).any(|size| !(1..=MOST).contains(size)) {
-            return Err(format!("the sizes {old:?} and {sizes:?} must be from 1 to {MOST}").into());
+        if old.iter().chain(sizes).any(|size| !(1..=MAX_SIZE).contains(size)) {
+            return Err(format!("the sizes {old:?} and {sizes:?} must be from 1 to {MAX_SIZE}").into());
         }
         if mode == Interpolation::Area {
             return Ok(self.adaptive_avg_pool(sizes));

@@ -7,9 +7,9 @@ use crate::autocast::{result_of, wide};
 use crate::scope::Refusal;
 
 reductions! {
-    /// The `p`-norm `(Σ |x|ᵖ)^(1/p)` of the elements along `axes` as one vector (PyTorch's `linalg.vector_norm`). `p =
-    /// 2` is the Euclidean norm, 1 the sum of magnitudes, ∞ the largest magnitude, −∞ the smallest, and 0 the number of
-    /// nonzero elements. All other values of `p`, also negative ones, follow the formula.
+    /// The `p`-norm `(Σ |x|ᵖ)^(1/p)` of the elements along `axes` as one vector (PyTorch's `linalg.vector_norm`).
+    /// `p = 2` is the Euclidean norm, 1 the sum of magnitudes, ∞ the largest magnitude, −∞ the smallest, and 0 the
+    /// number of nonzero elements. All other values of `p`, also negative ones, follow the formula.
     ///
     /// Where the norm is 0, or an element is 0, the derivative is 0. Elements that tie for the largest or smallest
     /// magnitude share the gradient. 16-bit floats are computed as f32. The norm of no elements is 0.

@@ -41,8 +41,8 @@ impl Windows {
             let window = extent(window, dilation) as i128;
             let room = size as i128 + i128::from(low) + i128::from(high);
             let amounts = [("window", window), ("stride", stride as i128), ("the padded size", room)];
-            for (what, amount) in amounts {
-                within_reach(what, axis, amount)?;
+            for (name, amount) in amounts {
+                within_reach(name, axis, amount)?;
             }
             shape.push(if room < window { 0 } else { (room - window) as usize / stride + 1 });
         }

@@ -21,7 +21,7 @@ use crate::{DType, Tensor, TensorType};
 pub(super) type Taps = Vec<(usize, f64)>;
 
 /// The largest number of slices for one axis.
-const MOST_SLICES: usize = 128;
+const MAX_SLICES: usize = 128;
 
 /// `y[…, o] = Σᵢ x[…, i, …] · w[o, i]`, or with `w[i, o]`. The new axis `o` comes last.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
             }
         }
         slices += runs.len();
-        if slices > MOST_SLICES {
+        if slices > MAX_SLICES {
             return None;
         }
         phases.push(runs.into_values().collect());

@@ -5,7 +5,7 @@
 use crate::Tensor;
 
 /// The largest number of parts.
-const MOST_PARTS: usize = 1 << 16;
+const MAX_PARTS: usize = 1 << 16;
 
 impl Tensor {
     /// Splits `axis` into consecutive parts of these sizes (PyTorch's `split` with a list). The sizes must add up to
@@ -52,10 +52,10 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn chunk(&self, chunks: usize, axis: isize) -> Vec<Tensor> {
-        let is_valid = (1..=MOST_PARTS).contains(&chunks);
+        let is_valid = (1..=MAX_PARTS).contains(&chunks);
         Tensor::record_many("chunk", if is_valid { chunks } else { 1 }, || {
             if !is_valid {
-                return Err(format!("the number of chunks must be from 1 to {MOST_PARTS}, not {chunks}").into());
+                return Err(format!("the number of chunks must be from 1 to {MAX_PARTS}, not {chunks}").into());
             }
             let shape = self.live()?.shape();
             let size = shape[shape.axis(axis)?];
@@ -82,8 +82,8 @@ impl Tensor {
         Tensor::record("unbind", || {
             let shape = self.live()?.shape();
             let index = shape.axis(axis)?;
-            if shape[index] > MOST_PARTS {
-                return Err(format!("axis {index} of {shape} would give more than {MOST_PARTS} tensors").into());
+            if shape[index] > MAX_PARTS {
+                return Err(format!("axis {index} of {shape} would give more than {MAX_PARTS} tensors").into());
             }
             Ok((0..shape[index]).map(|i| self.narrow(axis, i, 1).squeeze(axis)).collect())
         })

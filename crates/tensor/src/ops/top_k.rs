@@ -8,7 +8,7 @@ use crate::operation::{Operation, Vjp};
 use crate::{DType, Tensor, TensorType};
 
 /// For a larger `k` a sort is used. The size of its derivative does not depend on `k`.
-const FEW: usize = 64;
+const MAX_K: usize = 64;
 
 /// The `k` largest elements along the last axis, and their indices.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Tensor {
                 return Err(format!("axis {axis} of {shape} has fewer than {k} elements").into());
             }
             let simple = self.dtype().is_float() || self.dtype().is_integer();
-            if !largest || k > FEW || k == 0 || !simple || shape.num_elements() == 0 {
+            if !largest || k > MAX_K || k == 0 || !simple || shape.num_elements() == 0 {
                 let (values, indices) = self.sort(axis, largest);
                 return Ok((values.narrow(axis, 0, k), indices.narrow(axis, 0, k)));
             }

@@ -114,9 +114,9 @@ impl Tensor {
             };
             let fits = if how.right { columns } else { rows };
             if matrix[0] != *fits {
-                let what = if how.right { "columns" } else { "rows" };
+                let axis_name = if how.right { "columns" } else { "rows" };
                 return Err(format!(
-                    "{} has {} unknowns, but the right side, {}, has {fits} {what}",
+                    "{} has {} unknowns, but the right side, {}, has {fits} {axis_name}",
                     a.ty(),
                     matrix[0],
                     b.ty()

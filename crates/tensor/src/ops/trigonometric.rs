@@ -17,8 +17,8 @@ unary! {
     /// The angle in `[0, π]` whose cosine is `x`, elementwise; NaN outside `[−1, 1]`. The derivative is `−1/√(1 − x²)`.
     acos, Acos, "chlo.acos", Floats, |x, y, g| Some(-(g * ((1.0 - x) * (x + 1.0)).rsqrt()));
 
-    /// The angle in `[−π/2, π/2]` whose sine is `x`, elementwise; NaN outside `[−1, 1]`. The derivative is `1/√(1 −
-    /// x²)`.
+    /// The angle in `[−π/2, π/2]` whose sine is `x`, elementwise; NaN outside `[−1, 1]`. The derivative is
+    /// `1/√(1 − x²)`.
     asin, Asin, "chlo.asin", Floats, |x, y, g| Some(g * ((1.0 - x) * (x + 1.0)).rsqrt());
 
     /// The angle in `[−π/2, π/2]` whose tangent is `x`, elementwise. The derivative is `1/(1 + x²)`.
@@ -33,8 +33,8 @@ unary! {
     /// The hyperbolic tangent `y`, elementwise. The derivative is `1 − y²`.
     tanh, Tanh, "stablehlo.tanh", FloatsAndComplex, |x, y, g| Some(g * (1.0 - y * y));
 
-    /// The nonnegative number whose hyperbolic cosine is `x`, elementwise; NaN below 1. The derivative is `1/√(x² −
-    /// 1)`.
+    /// The nonnegative number whose hyperbolic cosine is `x`, elementwise; NaN below 1. The derivative is
+    /// `1/√(x² − 1)`.
     acosh, Acosh, "chlo.acosh", Floats, |x, y, g| Some(g * (x - 1.0).rsqrt() * (x + 1.0).rsqrt());
 
     /// The number whose hyperbolic sine is `x`, elementwise. The derivative is `1/√(x² + 1)`.

@@ -6,8 +6,8 @@
 use super::dtype_set::DTypeSet;
 use crate::{DType, Tensor};
 
-/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivative. It is `|x, y, g|` of `y
-/// = f(x)`, where `g` is the cotangent. It is `None` only where `f` is piecewise constant, so that it is zero.
+/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivative. It is `|x, y, g|` of
+/// `y = f(x)`, where `g` is the cotangent. It is `None` only where `f` is piecewise constant, so that it is zero.
 macro_rules! unary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $takes:ident,
         |$x:ident, $y:ident, $g:ident| $vjp:expr;)*) => {$(

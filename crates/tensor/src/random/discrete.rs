@@ -36,8 +36,8 @@ pub fn bernoulli(key: impl AsTensor, p: impl Operand, shape: impl Into<Shape>) -
 /// Uniform integers in `low..high` (JAX's `random.randint`): random bits modulo `high − low`. They have twice as many
 /// bits as `dtype`, but at least 64. The distribution is nearly uniform if `high − low` is small compared with 2⁶⁴.
 ///
-/// Poisoned if `dtype` is not an integer type, if `low` is not below `high`, or if `dtype` cannot hold `low` or `high −
-/// 1`.
+/// Poisoned if `dtype` is not an integer type, if `low` is not below `high`, or if `dtype` cannot hold `low` or
+/// `high − 1`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, random};

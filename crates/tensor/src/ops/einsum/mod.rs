@@ -14,51 +14,51 @@ use crate::{AsTensor, Shape, Tensor};
 
 /// A tensor with a label for each of its axes.
 #[derive(Clone)]
-struct Labelled {
+struct Labeled {
     tensor: Tensor,
     labels: Vec<Label>,
 }
 
-impl Labelled {
+impl Labeled {
     /// Reduces a repeated label to the diagonal, and removes axes of size 1 that broadcast to a larger size.
-    fn new(tensor: &Tensor, labels: &[Label], sizes: &[usize]) -> Result<Labelled, Refusal> {
-        let mut this = Labelled { tensor: tensor.clone(), labels: labels.to_vec() };
+    fn new(tensor: &Tensor, labels: &[Label], sizes: &[usize]) -> Result<Labeled, Refusal> {
+        let mut labeled = Labeled { tensor: tensor.clone(), labels: labels.to_vec() };
         let mut axis = 0;
-        while axis < this.labels.len() {
-            let label = this.labels[axis];
-            if this.tensor.shape()[axis] == 1 && sizes[label] != 1 {
-                this.tensor = this.tensor.squeeze(axis as isize);
-                this.labels.remove(axis);
-            } else if let Some(second) = (axis + 1..this.labels.len()).find(|&i| this.labels[i] == label) {
-                if this.tensor.shape()[second] == 1 && sizes[label] != 1 {
-                    this.tensor = this.tensor.squeeze(second as isize);
-                    this.labels.remove(second);
+        while axis < labeled.labels.len() {
+            let label = labeled.labels[axis];
+            if labeled.tensor.shape()[axis] == 1 && sizes[label] != 1 {
+                labeled.tensor = labeled.tensor.squeeze(axis as isize);
+                labeled.labels.remove(axis);
+            } else if let Some(second) = (axis + 1..labeled.labels.len()).find(|&i| labeled.labels[i] == label) {
+                if labeled.tensor.shape()[second] == 1 && sizes[label] != 1 {
+                    labeled.tensor = labeled.tensor.squeeze(second as isize);
+                    labeled.labels.remove(second);
                     continue;
                 }
-                this.tensor = this.tensor.diagonals(0, axis as isize, second as isize)?;
-                this.labels.remove(second);
-                this.labels.remove(axis);
-                this.labels.push(label);
+                labeled.tensor = labeled.tensor.diagonals(0, axis as isize, second as isize)?;
+                labeled.labels.remove(second);
+                labeled.labels.remove(axis);
+                labeled.labels.push(label);
             } else {
                 axis += 1;
             }
         }
-        Ok(this)
+        Ok(labeled)
     }
 
     /// Sums over the axes whose labels are not needed.
-    fn keep(self, needed: &[Label]) -> Labelled {
+    fn keep(self, needed: &[Label]) -> Labeled {
         let summed: Vec<isize> =
             (0..self.labels.len()).filter(|&i| !needed.contains(&self.labels[i])).map(|i| i as isize).collect();
         if summed.is_empty() {
             return self;
         }
         let tensor = self.tensor.reduce("einsum", Reducer::Sum, &summed, false);
-        Labelled { tensor, labels: self.labels.into_iter().filter(|l| needed.contains(l)).collect() }
+        Labeled { tensor, labels: self.labels.into_iter().filter(|l| needed.contains(l)).collect() }
     }
 
     /// The product with `other`, summed over shared labels that are no longer needed.
-    fn times(self, other: Labelled, needed: &[Label]) -> Labelled {
+    fn times(self, other: Labeled, needed: &[Label]) -> Labeled {
         let shared = |l: &Label| other.labels.contains(l);
         let is_kept = |l: &Label| needed.contains(l) || (self.labels.contains(l) && shared(l));
         let kept: Vec<Label> = self.labels.iter().chain(&other.labels).copied().filter(is_kept).collect();
@@ -79,7 +79,7 @@ impl Labelled {
         labels.extend(a.labels.iter().filter(|&&l| position(&b.labels, l).is_none()));
         labels.extend(b.labels.iter().filter(|&&l| position(&a.labels, l).is_none()));
         let product = a.tensor.product("einsum", &b.tensor, (&batch.0, &batch.1), (&contracted.0, &contracted.1));
-        Labelled { tensor: product, labels }
+        Labeled { tensor: product, labels }
     }
 }
 
@@ -120,7 +120,7 @@ impl Tensor {
             let dtype = common_dtype_of_all(operands)?;
             let mut parts = Vec::with_capacity(operands.len());
             for (operand, labels) in operands.iter().zip(&equation.operands) {
-                parts.push(Labelled::new(&operand.to_dtype(dtype), labels, &equation.sizes)?);
+                parts.push(Labeled::new(&operand.to_dtype(dtype), labels, &equation.sizes)?);
             }
             let mut parts = parts.into_iter();
             // An equation has at least one operand.
