@@ -77,8 +77,8 @@ fn parameter(name: &str, value: impl Operand, dtype: DType, shape: &Shape) -> Re
 ///
 /// If `alpha` is far below 1, most numbers are too small for `dtype` and underflow to 0.
 ///
-/// Poisoned if `dtype` is not a floating-point type, if `alpha` is a number that is not above 0, or if it does not broadcast
-/// to `shape`.
+/// Poisoned if `dtype` is not a floating-point type, if `alpha` is a number that is not above 0, or if it does not
+/// broadcast to `shape`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, random};

@@ -103,9 +103,9 @@ impl fmt::Debug for Call {
 /// on the same types share one function, which makes the program shorter (like a `jit` inside a `jit` in JAX). The
 /// compiler inlines it: values and gradients are those of `f`.
 ///
-/// `f` is called once, with placeholders for `inputs`. It may use tensors from outside. What depends only on those is
-/// computed outside of the function. A [`Variable`](crate::Variable) that `f` sets would hold a value that exists only
-/// within the function: return the value, and set the variable after the call.
+/// `f` is called once, with symbolic tensors for `inputs`. It may use tensors from outside. What depends only on those
+/// is computed outside of the function. A [`Variable`](crate::Variable) that `f` sets would hold a value that exists
+/// only within the function: return the value, and set the variable after the call.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Function, TensorType, call};

@@ -73,8 +73,8 @@ fn refused(
 /// Returns the results of `on_true` if the bool scalar `pred` is true, else those of `on_false` (JAX's `lax.cond`). The
 /// device evaluates `pred` and runs only one branch.
 ///
-/// Both closures are called once, with placeholders for `operands`. They must return the same number of results, of the
-/// same types. They may use tensors from outside. Gradients flow to the operands and to those tensors, through the
+/// Both closures are called once, with symbolic tensors for `operands`. They must return the same number of results, of
+/// the same types. They may use tensors from outside. Gradients flow to the operands and to those tensors, through the
 /// branch that ran. The backward pass recomputes that branch.
 ///
 /// Poisoned if `pred` is not a bool scalar, or if the types of the results differ. A [`Variable`](crate::Variable) that

@@ -307,8 +307,8 @@ impl Scan {
 /// (JAX's `lax.scan`): `(carry, y) = f(carry, x)`. Returns the last carry, and the ys of all steps stacked along a new
 /// first axis.
 ///
-/// `f` is called once, with placeholders. A program contains its body once, however many steps there are: a model of
-/// many equal layers compiles as fast as a single layer. The types of the carry must not change. `f` may use tensors
+/// `f` is called once, with symbolic tensors. A program contains its body once, however many steps there are: a model
+/// of many equal layers compiles as fast as a single layer. The types of the carry must not change. `f` may use tensors
 /// from outside.
 ///
 /// Gradients flow to `init`, `xs` and the tensors from outside. The backward pass is a scan in the other direction. The

@@ -61,8 +61,8 @@ impl fmt::Debug for WhileLoop {
 /// Runs `carry = body(carry)` while `cond(carry)` is true, starting with `init`, and returns the last carry (JAX's
 /// `lax.while_loop`). The loop runs on the device; the number of steps may depend on values.
 ///
-/// Both closures are called once, with placeholders. `cond` returns a bool scalar; `body` returns a carry of the same
-/// types. Both may use tensors from outside.
+/// Both closures are called once, with symbolic tensors. `cond` returns a bool scalar; `body` returns a carry of the
+/// same types. Both may use tensors from outside.
 ///
 /// It has no derivative: [`grad`](crate::grad()) through it is poisoned. Poisoned if the condition is not a bool
 /// scalar, or if the types of the carry change.
