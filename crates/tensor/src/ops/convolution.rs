@@ -311,7 +311,7 @@ impl Convolution {
         self
     }
 
-    /// The numbers of zeros before and after the input. Negative numbers cut elements off.
+    /// The numbers of zeros before and after the input.
     pub fn padding(mut self, padding: impl Into<Vec<(i64, i64)>>) -> Convolution {
         self.padding = Padding::Numbers(padding.into());
         self

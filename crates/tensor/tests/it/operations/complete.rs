@@ -8,7 +8,7 @@ use crate::operations::catalogue::families;
 
 /// Public functions that return tensors but have no row, with the reason.
 const WITHOUT_A_ROW: &[(&str, &str)] = &[
-    ("broadcast_in_dim", "broadcast_to is it along the last axes"),
+    ("broadcast_in_dim", "broadcast_to covers the last axes"),
     ("mean_all", "mean over all axes"),
     ("sum_all", "sum over all axes"),
     ("flatten", "reshape"),
@@ -22,12 +22,12 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("arange", "no input: programs.rs"),
     ("with_sharding", "the identity on one device: sharding.rs"),
     ("all_gather", "the identity on one device: sharding.rs"),
-    ("gathered_from", "no operation: what all_gather was given"),
-    ("row_of", "no operation: what index was given"),
-    ("random::fold_in_tensor", "fold_in is it for a number"),
+    ("gathered_from", "no operation: returns the operand of all_gather"),
+    ("row_of", "no operation: returns the operand of index"),
+    ("random::fold_in_tensor", "fold_in covers it for a number"),
     ("random::fold_in_name", "fold_in of a hash"),
-    ("random::gamma", "drawn otherwise than by JAX: gamma.rs has the distribution"),
-    ("random::beta", "made of gamma: gamma.rs"),
+    ("random::gamma", "differs from JAX: gamma.rs tests the distribution"),
+    ("random::beta", "built on gamma: gamma.rs"),
     ("grad", "every gradient of this folder"),
     ("value_and_grad", "grad"),
     ("from_slice", "no operation: every constant of this folder"),
